@@ -34,7 +34,7 @@ from ..storage.folders.data_folders import DataFolders
 from ..storage.log.admission import CheckedBatches
 from ..storage.log.group_commit import GroupCommit
 from ..storage.log.log import AppendInfo, AppendOrigin, EpochEnd, Log, VerificationGuard
-from ..storage.log.lookup import LookedInto
+from ..storage.log.lookup import DecodedBatches
 from ..storage.recovery.recovery import CorruptLog
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import FetchRequest, FetchResponse
@@ -516,7 +516,13 @@ class ReplicaManager:
         return await self._client_fetches.fetch(request, by_id=by_id, turn=turn)
 
     def list_offsets(
-        self, topic: str, partition: int, timestamp: int, isolation: int | None, epoch: int = -1, known: LookedInto | None = None
+        self,
+        topic: str,
+        partition: int,
+        timestamp: int,
+        isolation: int | None,
+        epoch: int = -1,
+        known: DecodedBatches | None = None,
     ) -> offsets.OffsetAnswer:
         """The offset for a timestamp or for one of the special values; see `offsets.list_offset`.  Raises KafkaError."""
         return offsets.list_offset(self.replica(topic, partition), epoch, timestamp, isolation, known)

@@ -1,4 +1,4 @@
-"""Small text files that must be whole or not there: version, count, lines, checksum.  Pure encoding; writing is
+"""Small text files that a reader finds whole or not at all: version, count, lines, checksum.  Pure encoding; writing is
 `Disk.write_atomic`.
 
     1                         version
@@ -7,7 +7,7 @@
     flights 1 900 900 0
     crc32c 1a2b3c4d           over all bytes before this line
 
-The order of fields belongs to whoever writes the file.  A file that does not decode is treated like one that is missing.
+Each writer decides the order of its fields.  Readers treat a file that does not decode like a missing one.
 """
 
 from __future__ import annotations

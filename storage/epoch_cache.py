@@ -1,8 +1,8 @@
 """The history of leader epochs in one log: which epoch begins at which offset (docs/semantics.md E3).  Pure.
 
-Divergence between replicas is cut by this history and never by the high watermark.  Both columns rise strictly: a leader may only
-write at the end, so a higher epoch begins at a higher offset; an entry that an assignment contradicts never had data and is
-dropped.
+A follower truncates a diverged log by this history and never by the high watermark.  Both columns rise strictly: a leader may
+only write at the end, so a higher epoch begins at a higher offset; an entry that an assignment contradicts never had data and
+is dropped.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class EpochCache:
         return True
 
     def deny(self, epoch: int, since: int, offset: int) -> None:
-        """The first batch from `since` on stands at `offset` and is of `epoch`: newer epochs that are noted to begin between had
-        no data, and the log was continued by a leader that never knew of them."""
+        """The first batch from `since` on is at `offset` and has `epoch`: newer epochs that the history
+        begins between the two had no data, and a leader that never knew them continued the log."""
         first = bisect_right(self.epochs, epoch)
         denied = [at for at in range(first, len(self.starts)) if since <= self.starts[at] <= offset]
         for at in reversed(denied):

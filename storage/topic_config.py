@@ -33,7 +33,7 @@ _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _DAY_MS = 86_400_000
 _INDEX_BYTES_MIN = 24
-"""An index that holds less than a few entries would be full for ever."""
+"""A smaller index would be full after a few entries."""
 
 
 class ConfigType(Enum):
@@ -130,8 +130,8 @@ class ConfigKey:
 
 
 def _whole_number(text: str, kind: ConfigType) -> int:
-    """As Java reads it: digits with a sign, blanks around them.  No more digits than a number of 64 bits has: longer ones cost
-    time, and Python refuses some."""
+    """A number as Java reads it: digits with a sign, blanks around them.  At most as many digits as a 64-bit
+    number has: longer ones cost time, and Python rejects some."""
     if not re.fullmatch(r"[+-]?[0-9]{1,40}", text.strip()):
         raise ValueError(f"Not a number of type {kind.name}")
     return int(text)
@@ -268,11 +268,11 @@ def shortened(text: str) -> str:
 
 
 def wrong_value(name: str, text: str, reason: object) -> str:
-    """Kafka's sentence; the reason is what is allowed, in its words where it has some."""
+    """Kafka's message for a wrong value; the reason lists the allowed values, in Kafka's words where it has some."""
     return f"Invalid value {shortened(text)} for configuration {name}: {reason}"
 
 
-# Instead of a value that this version cannot read: no record is removed by a guess.
+# In place of a value that this version cannot read: no record is removed by a guess.
 _UNREAD: Mapping[str, str] = {"cleanup.policy": "", "retention.bytes": "-1", "retention.ms": "-1"}
 
 
@@ -292,7 +292,7 @@ def effective_topic_config(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def unread_settings(config: Mapping[str, str]) -> list[str]:
-    """The names of the settings that this version cannot read: a later one wrote them."""
+    """The names of the settings that this version cannot read, because a later version wrote them."""
     return sorted(name for name, text in config.items() if _read(name, text) is None)
 
 
@@ -337,10 +337,10 @@ class LogConfig:
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
     was_compacted: bool = False
-    """Of this log, not of its topic: the policy was another one once, and the log may still have holes from then."""
+    """About this log, not its topic: the policy was another one before, and the log may still have offset gaps."""
 
     target_codec: Compression | None = field(init=False)
-    """In which clients' batches are kept; None: in that of their producer."""
+    """The codec in which clients' batches are stored; None: that of their producer."""
 
     is_compacted: bool = field(init=False)
     """Follows from the cleanup policy; asked at every append."""

@@ -41,10 +41,10 @@ from ...replication.manager import ReplicaManager
 from ...replication.replica.replica import Replica
 from ...runtime import logs
 from ...storage.log.bulk_read import BulkRead, begin_bulk_read
-from ...storage.log.counting import CountOvertaken, begin_count, count_stop
+from ...storage.log.counting import CountInvalidated, begin_count, count_stop
 from ...storage.log.health import unreadable
 from ...storage.log.log import Log
-from ...storage.log.lookup import LookedInto
+from ...storage.log.lookup import DecodedBatches
 from ...wire.compression import decompress
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import HEADER_BYTES, parse_header
@@ -178,7 +178,7 @@ class DataService(data_pb2_grpc.DataServicer):
         return reply
 
     def _answer_offset(
-        self, request: pb.OffsetsRequest, query: pb.OffsetQuery, answer: pb.PartitionOffset, known: LookedInto
+        self, request: pb.OffsetsRequest, query: pb.OffsetQuery, answer: pb.PartitionOffset, known: DecodedBatches
     ) -> None:
         replica = self._leading(request.topic, request.topic_id, query.partition, query.leader_epoch)
         isolation = 1 if request.isolation == pb.READ_COMMITTED else 0
@@ -265,7 +265,7 @@ class DataService(data_pb2_grpc.DataServicer):
             try:
                 stop = count_stop(replica.log, position, request.end)
                 records += await self._count_piece(request, pinned, position, stop)
-            except CountOvertaken as error:
+            except CountInvalidated as error:
                 attempts += 1
                 if attempts == COUNT_ATTEMPTS:
                     raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{error}, {attempts} times: try again") from error

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from ...storage.log.lookup import BatchNotLookedInto, LookedInto
+from ...storage.log.lookup import BatchNotDecoded, DecodedBatches
 from ...wire.errors import ErrorCode, KafkaError
 
 THREADS: Final = 2
@@ -35,16 +35,16 @@ class BatchThreads:
         """Runs `work` in a thread and returns or raises what it does.  A caller cancelled while `work` is queued removes it."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
-    async def ask(self, question: Callable[[LookedInto], T]) -> T:
+    async def ask(self, question: Callable[[DecodedBatches], T]) -> T:
         """The answer of `question`.  When it needs a decoded batch a thread decodes it, and then `question` runs again, with the
         state of that time.  Raises what `question` raises, and OFFSET_NOT_AVAILABLE, which clients retry, after `LOOKED_INTO_MAX`
         batches."""
-        looked_into = LookedInto()
+        decoded = DecodedBatches()
         for _ in range(LOOKED_INTO_MAX):
             try:
-                return question(looked_into)
-            except BatchNotLookedInto as missing:
-                looked_into.add(missing, await self.run(missing.look))
+                return question(decoded)
+            except BatchNotDecoded as missing:
+                decoded.add(missing, await self.run(missing.look))
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{LOOKED_INTO_MAX} batches, and no answer: ask again")
 
     async def close(self) -> None:

@@ -322,7 +322,7 @@ class LogUpkeep:
         except ConcurrentTruncation:
             raise
         except Exception as error:  # any error: the node does not clean this log again, and cleans the others
-            if cleaning.is_overtaken():
+            if cleaning.is_invalidated():
                 raise ConcurrentTruncation(f"the log changed: {error}") from error
             raise CannotClean(error) from error
         finally:

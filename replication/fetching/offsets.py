@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...storage.log.lookup import LookedInto
+from ...storage.log.lookup import DecodedBatches
 from ...wire.errors import ErrorCode, KafkaError
 from ..partition.leader import PartitionLeader
 from ..replica.replica import Replica
@@ -32,12 +32,12 @@ class OffsetAnswer:
 
 
 def list_offset(
-    replica: Replica, epoch: int, timestamp: int, isolation: int | None, known: LookedInto | None = None
+    replica: Replica, epoch: int, timestamp: int, isolation: int | None, known: DecodedBatches | None = None
 ) -> OffsetAnswer:
     """`epoch` is the leader's, -1 where the client does not say.
 
     `isolation`: 0 read_uncommitted, 1 read_committed, None for replicas and tools, which see the log's end.
-    With `known` raises BatchNotLookedInto, where a batch is to be decoded for which the loop has no time.
+    With `known` raises BatchNotDecoded, where a batch is to be decoded for which the loop has no time.
 
     Raises KafkaError OFFSET_NOT_AVAILABLE or UNSUPPORTED_VERSION (a special timestamp that is not known), and as
     `require_leader_at`.

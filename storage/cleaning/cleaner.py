@@ -1,18 +1,19 @@
-"""Cleaning one log: reads its segments in a thread, writes what stays into new ones, and has them swapped in on the loop.
+"""Cleans one log: reads its segments in a thread, writes the records that stay into new ones, and swaps them in on the loop.
 
-    cleaning = begin_cleaning(log, now_ms)      on the loop: takes down which segments, and all that decides about their batches
-    cleaning.run(disk, on_loop, ...)            any thread: per group of segments, one new segment, sealed (durable), which then
-                                                takes their place (`replacement`), unless the log was cut meanwhile
+    cleaning = begin_cleaning(log, now_ms)      on the loop: notes the segments, and the state that decides about their batches
+    cleaning.run(disk, on_loop, ...)            any thread: per group of segments, one new, durable segment, which then takes
+                                                their place (`replacement`), unless the log was truncated meanwhile
     cleaning.finish()                           on the loop: only now does the log count as clean up to there
 
-Groups are swapped in the order of offsets.  So when a delete horizon is in the log, whatever the tombstone or the marker speaks
-of is gone already, and a cleaning that ends in between is simply repeated: nothing that it needs to know is lost by half of it.
+Groups are swapped in the order of offsets.  So when a delete horizon is in the log, the records that the tombstone or marker
+covers are gone already, and a cleaning that ends in between can be repeated: its first half removed nothing that the repetition
+needs.
 
-A truncation, a removal by retention, or the end of the log voids a cleaning (`ConcurrentTruncation`): what was decided by
-records that are
-no more may not be carried out.  What was written so far is removed; files of a crash mean nothing (`segment_swap`).
+A truncation, a removal by retention, or the close of the log voids a cleaning (`ConcurrentTruncation`), because its decisions may
+rest on records that are gone.  It removes the files that it wrote; opening removes those that a crash leaves (`segment.swap`).
 
-The whole batch is checked by its CRC before it is read: damage is reported (`InvalidBatch`), never written again under a new one.
+The CRC of each batch is checked before its records are read: damage is reported (`InvalidBatch`), never rewritten under a new
+CRC.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class OnLoop(Protocol):
 
 
 class ConcurrentTruncation(Exception):
-    """The log was truncated, cut at its start, or closed while it was cleaned: nothing is wrong, it is tried again later."""
+    """The log was truncated, its start raised, or it was closed during the cleaning: no error, the cleaner
+    tries again later."""
 
 
 @dataclass(slots=True)
@@ -77,8 +79,8 @@ class _Source:
 
 
 def cleanable_part(log: Log, now_ms: int, horizon_ms: int | None = None) -> Cleanable | None:
-    """What of the log may be cleaned now; None when there is nothing to do.  `horizon_ms` of the last cleaning's result.  On the
-    loop.  Raises OSError, InvalidBatch."""
+    """The part of the log that may be cleaned now; None when there is none.  `horizon_ms` is that of the last
+    cleaning's result.  On the loop.  Raises OSError, InvalidBatch."""
     segments = log.segments
     return plan_cleaning(
         _facts(segments),
@@ -103,7 +105,7 @@ def begin_cleaning(log: Log, now_ms: int, horizon_ms: int | None = None) -> Clea
 
 
 class Cleaning:
-    """One cleaning of one log.  See the module's text for who calls what."""
+    """One cleaning of one log.  The module's text says which thread calls what."""
 
     def __init__(self, log: Log, part: Cleanable, now_ms: int) -> None:
         self.log = log
@@ -111,7 +113,7 @@ class Cleaning:
         self.result = CleaningResult(segments_before=part.segment_count)
         self._now_ms = now_ms
         self._config = log.config
-        self._cuts = log.cuts
+        self._truncations = log.truncations
         segments = log.segments[: part.segment_count]
         self._sources = [_Source(*pair) for pair in zip(segments, _facts(segments), strict=True)]
         # Of the whole log: a transaction's marker may stand in a segment that is not cleaned, or not in the same group.
@@ -122,16 +124,16 @@ class Cleaning:
 
     # ------------------------------------------------------------------------------------------------------- on the loop
 
-    def is_overtaken(self) -> bool:
-        """Whether what was taken down at the beginning does not hold any more."""
+    def is_invalidated(self) -> bool:
+        """Whether the log changed so that the state noted at the beginning no longer holds."""
         log = self.log
-        if log.is_offline or log.is_closed or log.cuts != self._cuts or len(log.segments) < len(self._pending):
+        if log.is_offline or log.is_closed or log.truncations != self._truncations or len(log.segments) < len(self._pending):
             return True
         there = {id(segment) for segment in log.segments}
         return any(id(segment) not in there for segment in self._pending)
 
     def _require_unchanged(self) -> None:
-        if self.is_overtaken():
+        if self.is_invalidated():
             raise ConcurrentTruncation(f"{self.log.name} was cut while it was cleaned")
 
     def _begin_replacement(self, old: Sequence[Segment], new: Segment) -> Replacement:
@@ -151,8 +153,9 @@ class Cleaning:
         self._pending = [segment for segment in self._pending if id(segment) not in gone]
 
     def finish(self) -> CleaningResult:
-        """After `run` returned: the log is clean up to the map's end.  Raises ConcurrentTruncation when it was cut since."""
-        if self.log.cuts != self._cuts:
+        """After `run` returned: the log is clean up to the map's end.  Raises ConcurrentTruncation when it was
+        truncated since."""
+        if self.log.truncations != self._truncations:
             raise ConcurrentTruncation(f"{self.log.name} was cut while it was cleaned")
         self.log.cleaned_to = max(self.log.cleaned_to, self.result.cleaned_to)
         return self.result
@@ -160,8 +163,8 @@ class Cleaning:
     # ------------------------------------------------------------------------------------------------------ in a thread
 
     def run(self, disk: Disk, on_loop: OnLoop, pace: Pace | None = None, key_map_bytes: int = KEY_MAP_BYTES) -> None:
-        """Any thread.  `pace` is told of every piece of work (bytes), and may wait, or raise to end it.  Raises
-        ConcurrentTruncation, OSError, InvalidBatch, KafkaError."""
+        """Any thread.  Calls `pace` with the bytes of every piece of work; `pace` may wait, or raise to end
+        the cleaning.  Raises ConcurrentTruncation, OSError, InvalidBatch, KafkaError."""
         self._pace = pace or self._pace
         keys = self._read_keys(key_map_bytes)
         sources = [source for source in self._sources if source.facts.base_offset < keys.end_offset]
@@ -184,13 +187,13 @@ class Cleaning:
 
     def _paced(self, walk: Iterator[ScannedBatch]) -> Iterator[ScannedBatch]:
         for batch in walk:
-            read = min(batch.header.size_bytes, CHUNK_BYTES)  # of a large batch, no more than a piece is read
+            read = min(batch.header.size_bytes, CHUNK_BYTES)  # of a large batch, one piece is read at a time
             self.result.bytes_read += read
             self._pace(read)
             yield batch
 
     def _read_keys(self, key_map_bytes: int) -> KeyMap:
-        """The map over the dirty part, or as much of it as it can hold."""
+        """The map over the dirty part, or over as much of it as fits."""
         start = self.part.first_dirty_offset
         keys = KeyMap(key_map_bytes, self.part.end_offset - start)
         keys.end_offset = start
@@ -219,7 +222,7 @@ class Cleaning:
         try:
             changed = self._fill(new, compaction, sources)
             if not changed and len(old) == 1:
-                new.remove()  # it would be the same again
+                new.remove()  # the new segment would equal the old ones
                 self._pending.remove(old[0])
                 return
             entries = [entry for segment in old for entry in segment.transactions]
@@ -227,7 +230,7 @@ class Cleaning:
             compaction.kept_markers.clear()
             if kept:
                 new.append_transactions(kept)
-            new.seal_cleaned(old[-1].next_offset)
+            new.sync_cleaned(old[-1].next_offset)
         except BaseException:
             self._discard(new)
             raise
@@ -256,12 +259,12 @@ class Cleaning:
             on_loop(lambda: log.replacements.failed(replacement, failure))
         finally:
             if replacement.stage is Stage.WITHDRAWN:
-                self._discard(new)  # else it may have been decided: then the log's only copy is in the new segment
+                self._discard(new)  # else the swap may be decided: then the new segment is the log's only copy
         on_loop(lambda: log.replacements.finish(replacement))
         return replacement.doomed
 
     def _fill(self, new: Segment, compaction: Compaction, sources: Sequence[_Source]) -> bool:
-        """Writes what stays of `sources`; whether that is anything else than they are."""
+        """Writes the records of `sources` that stay; whether any record was removed or changed."""
         changed_before = compaction.counts.batches_changed
         waiting = bytearray()
         for source in sources:
@@ -283,7 +286,8 @@ class Cleaning:
 
     @staticmethod
     def _discard(new: Segment) -> None:
-        """The new segment is not the log's.  What cannot be removed now means nothing, and goes when the log is opened."""
+        """The new segment is not part of the log.  Files that cannot be removed now are removed when the log
+        is opened."""
         try:
             new.remove()
         except OSError:

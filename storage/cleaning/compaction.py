@@ -1,14 +1,14 @@
-"""What a cleaning keeps of a log, batch by batch.  Pure: no I/O, no clock; `cleaner.py` reads, writes and swaps.
+"""Decides which records a cleaning keeps, batch by batch.  Pure: no I/O, no clock; `cleaner.py` reads, writes and swaps.
 
 A cleaning goes over a log twice.  First over its dirty part, to learn the newest offset of every key (`KeyMap`, `note_keys`);
 then over everything from the log's start to where the map ends, to decide about each batch (`Compaction.keep`).  Offsets, order
 and codecs never change; records go, and then batches.  Of each batch, in this order:
 
-1. Beyond the map's end (the map was full): the batch stays as it is.
-2. Records of an aborted transaction go, whatever their key (docs/semantics.md C2).  Whether one is aborted is asked of the
+1.  Beyond the map's end (the map was full): the batch stays as it is.
+2.  Records of an aborted transaction go, whatever their key (docs/semantics.md C2).  Whether one is aborted is asked of the
    transaction index of the whole log, by producer and offset, so it does not matter where a segment or a group of segments ends.
-3. A record goes when the map knows a newer one of its key; likewise a record without a key.
-4. A tombstone, a record without a value, that is its key's newest stays until the delete horizon.  The first cleaning that meets
+3.  A record goes when the map knows a newer one of its key; likewise a record without a key.
+4.  A tombstone, a record without a value, that is its key's newest stays until the delete horizon.  The first cleaning that meets
    it writes the horizon (now + delete.retention.ms) into its batch; a later one finds that it has passed.  So a reader that gets
    from the log's start to its end within that time sees every deletion.
 5. A transaction marker stays as long as batches of its transaction stay, and from then on until its own horizon (rule C4).  Which
@@ -33,7 +33,7 @@ from .records import delete_horizon_ms, records_bytes, rewritten, scan_records
 HASH_BYTES = 16
 SLOT_BYTES = HASH_BYTES + 8
 _LOAD_FACTOR = 0.75
-"""Above it, look-ups in a table of open addressing become long."""
+"""Above this load, look-ups with open addressing become long."""
 _PIECE_SLOTS = 1 << 16
 _HALVES = Struct("<QQ").unpack
 
@@ -41,7 +41,7 @@ _HALVES = Struct("<QQ").unpack
 class KeyMap:
     """Newest offset per key, in a table of a fixed size: 16 bytes of hash and 8 of offset a slot, however long the keys.
 
-    Two keys of the same 128-bit hash would be taken for one; nobody can find such a pair (BLAKE2b).
+    Two keys with the same 128-bit hash would count as one key; no such pair can be found (BLAKE2b).
     """
 
     __slots__ = ("_high", "_low", "_offsets", "_slots", "end_offset", "keys_max", "size")
@@ -56,7 +56,7 @@ class KeyMap:
         self.keys_max = max(1, int(slots * _LOAD_FACTOR))
         self.size = 0
         self.end_offset = 0
-        """The map holds what is below."""
+        """The map has the keys of the records below this offset."""
 
     @property
     def memory_bytes(self) -> int:
@@ -101,7 +101,7 @@ class KeyMap:
 
 
 def _filled(kind: str, value: int, slots: int) -> array[int]:
-    """In pieces: to fill many megabytes at once would hold up the other threads for as long as that takes."""
+    """Fills in pieces: filling many megabytes at once would hold up the other threads."""
     piece = array(kind, [value]) * min(slots, _PIECE_SLOTS)
     column = array(kind)
     while len(column) < slots:
@@ -159,16 +159,16 @@ class Compaction:
         self._horizon_ms = now_ms + delete_retention_ms
         self._end_offset = end_offset
         self._with_batches: set[int] = set()
-        """Producers of whom a transactional batch stays that has not met its marker yet."""
+        """Producers with a transactional batch that stays and whose marker has not come yet."""
         self.counts = CleaningCounts()
         self.next_horizon_ms: int | None = None
         """The first delete horizon that is still to come: from then on another cleaning removes more, new records or not."""
         self.kept_markers: set[int] = set()
-        """Offsets of the markers that stay: their entries of the transaction index do as well."""
+        """Offsets of the markers that stay, and with them their entries in the transaction index."""
 
     def keep(self, view: memoryview, header: BatchHeader) -> bytes | memoryview | None:
-        """The batch as it stays, `view` itself when nothing changes; None when it goes.  Raises KafkaError when it cannot be
-        read."""
+        """The batch as it stays, `view` itself when it does not change; None when it is removed.  Raises
+        KafkaError when it cannot be read."""
         self.counts.records_read += header.record_count
         kept = self._keep_marker(view, header) if header.is_control else self._keep_data(view, header)
         if kept is not view:
@@ -182,7 +182,7 @@ class Compaction:
         return kept
 
     def _is_needed(self, header: BatchHeader) -> bool:
-        """A data batch that stays even when it is empty."""
+        """Whether a data batch stays even without records."""
         return header.next_offset >= self._end_offset or header.last_offset in self._kept_offsets
 
     # ------------------------------------------------------------------------------------------------------------ data
@@ -229,7 +229,7 @@ class Compaction:
             self._with_batches.discard(header.producer_id)
             return view
         if header.record_count and decode_marker(view) is None:
-            return view  # a control record of a kind that we do not know
+            return view  # a control record of an unknown kind
         has_batches = header.producer_id in self._with_batches
         self._with_batches.discard(header.producer_id)
         if has_batches or header.next_offset >= self._end_offset or self._is_last_marker(header):

@@ -1,8 +1,9 @@
-"""Up to where each log was cleaned, noted in its data folder (`cleaner-offset-checkpoint`) for the next life of the node.
+"""The offset up to which each log was cleaned, noted in its data folder (`cleaner-offset-checkpoint`) for the next life of
+the node.
 
 A row is (topic id, partition, offset, leader epoch of the record before it, next delete horizon or -1).  A log that was truncated
-below the offset and has grown past it again holds another epoch there, so a note that a crash kept alive is not believed.  A note
-that is missing or not believed costs a cleaning of the whole log, nothing else.
+below the offset and has grown past it again holds another epoch there, so an outdated note that survived a crash is not used.
+Without a usable note the next cleaning covers the whole log; there is no other harm.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ PositionKey = tuple[UUID, int]
 
 
 class CleanerPosition(NamedTuple):
-    """`epoch` is the leader epoch of the last offset below `offset`; at `horizon_ms`, unless it is -1, more may go of what is
-    below."""
+    """`epoch` is the leader epoch of the last offset below `offset`; at `horizon_ms`, unless it is -1, more
+    records below may be removed."""
 
     offset: int
     epoch: int
@@ -33,7 +34,8 @@ def position_of(log: Log, horizon_ms: int | None) -> CleanerPosition:
 
 
 def believed_offset(log: Log, noted: CleanerPosition) -> int:
-    """Up to where `log` counts as clean by a note of an earlier life; its start when the note is not of this history."""
+    """The offset up to which `log` counts as clean by a note of an earlier life; its start when the note
+    belongs to another history."""
     start = log.log_start_offset
     if not start < noted.offset <= log.log_end_offset or log.epoch_at(noted.offset - 1) != noted.epoch:
         return start
@@ -49,7 +51,7 @@ def encode_positions(positions: Mapping[PositionKey, CleanerPosition]) -> bytes:
 
 
 def decode_positions(data: bytes) -> dict[PositionKey, CleanerPosition]:
-    """Raises CheckpointInvalid, whatever is wrong."""
+    """Raises CheckpointInvalid for every defect."""
     try:
         rows = decode_checkpoint(data, 5)
         return {(UUID(row[0]), int(row[1])): CleanerPosition(*(int(field) for field in row[2:])) for row in rows}

@@ -1,4 +1,4 @@
-"""What of each producer has to survive a cleaning, so that a replay of what is left knows the producer's epoch and sequence.
+"""The batches of each producer that a cleaning must keep, so that a replay of the rest knows the producer's epoch and sequence.
 
 A log may later be truncated, to any place at or above the end of what is cleaned now (nothing below the high watermark is ever
 truncated), and be opened without producer snapshots.  A replay then sees what the cleaning has left, and what follows up to that

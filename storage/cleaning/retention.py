@@ -3,9 +3,9 @@
     retention.ms      a segment goes when its greatest timestamp is older; order is kept: the first one that stays ends the search
     retention.bytes   the oldest segments go as long as what is left is not smaller than the limit
 
-Nothing goes at or above the last stable offset, which is never above the high watermark: what is not decided and replicated
-cannot be too old.  When the active segment is too old as a whole it is completed first, so that a topic that nobody writes to
-any more becomes empty.  A segment without any timestamp never goes by time.
+No segment goes at or above the last stable offset, which is never above the high watermark: records that are not decided and
+replicated cannot be too old.  When the whole active segment is too old it is completed first, so that a topic without writers
+becomes empty.  A segment without any timestamp never goes by time.
 
 Only the leader decides; followers take over its log start with their fetches.
 """
@@ -50,7 +50,7 @@ def _is_too_old(max_timestamp_ms: int, config: LogConfig, now_ms: int) -> bool:
 
 
 def apply_retention(log: Log, now_ms: int) -> Iterator[int]:
-    """Moves the log start up, one segment at each step, so that the caller can let others run in between; yields each new start.
+    """Raises the log start, one segment at each step, so that the caller can let others run in between; yields each new start.
 
     On the loop.  Raises KAFKA_STORAGE_ERROR.
     """

@@ -1,8 +1,8 @@
-"""A thread that takes off the disk what nobody needs any more, so that no unlink of a large file holds up the loop.
+"""A thread that deletes files from the disk, so that no unlink of a large file holds up the loop.
 
-Jobs are done one after another, in the order they came.  At most `jobs_max` wait: whoever comes then does the work at once, so
-that a node cannot free less than it fills.  What is not done when the node stops is done at the next start: all of it has names
-that mean nothing (`<file>.deleted`, `<n>-delete`).
+The thread runs its jobs one after another, in the order in which they came.  At most `jobs_max` jobs wait; when the queue is
+full, the caller does the work itself, so that a node cannot free less than it writes.  Jobs that are not done when the node
+stops are done at the next start: all these files have names that no reader uses (`<file>.deleted`, `<n>-delete`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class AsyncFileDeleter:
         self.waiting = 0
 
     def submit(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> bool:
-        """Does `work` in the thread, and then calls `done` on the loop with what it raised.  False: it will not; there is no
-        loop (yet, or any more), or too much waits."""
+        """Runs `work` in the thread, then calls `done` on the loop with the error that `work` raised.  False:
+        it does not run the work, because no loop runs (yet or any more) or the queue is full."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -45,7 +45,7 @@ class AsyncFileDeleter:
                 return
             try:
                 loop.call_soon_threadsafe(over, job.exception())
-            except RuntimeError as error:  # the loop is closed: the process is on its way out and nobody waits
+            except RuntimeError as error:  # the loop is closed: the process is about to exit
                 log.info("erasure_result_dropped", reason=error)
 
         self.waiting += 1
@@ -53,6 +53,6 @@ class AsyncFileDeleter:
         return True
 
     def close(self) -> None:
-        """Waits for the job that is under way; the others are not begun."""
+        """Waits for the running job; the jobs that wait do not start."""
         self._closed = True
         self._executor.shutdown(wait=True, cancel_futures=True)

@@ -1,15 +1,15 @@
-"""Many new logs at once, made off the event loop.
+"""Creates many new logs at once, off the event loop.
 
-    creation = directory.begin_creation(wanted, now_ms)   on the loop: what stands in the way goes; the names are taken
-    creation.run()                                        any thread: makes folders and files, and waits for the disk
-    creation.finish()                                     on the loop: the logs are in use, or could not be made
+    creation = directory.begin_creation(wanted, now_ms)   on the loop: removes what stands in the way; reserves the names
+    creation.run()                                        any thread: makes folders and files, waits for the disk
+    creation.finish()                                     on the loop: the logs are in use, or the result has the error
 
-Order per log: its folder; its configuration; its identity (`partition.metadata`), which is on the disk as a whole before it has
-its name; its first segment; the folder is synced.  The data folder, which holds the names of all, is synced once, at the end, and
-no log is in use before that.  So a crash leaves logs that were never written to: whole, or without identity, and those are
-removed when the folder is opened.
+Order per log: its folder; its configuration; its identity (`partition.metadata`), whose content is durable before the
+file gets its name; its first segment; the folder is synced.  The data folder, which holds the names of all logs, is synced once,
+at the end, and no log is in use before that.  So a crash leaves only logs without records.  They are complete, or they have no
+identity; opening the folder removes the latter.
 
-Syncs of several logs at the same time share the file system's work, so a few threads make them.
+Concurrent syncs of several logs share the work of the file system, so a few threads make them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PARTITION_METADATA = "partition.metadata"
 log = logs.get(__name__)
 
 THREADS = 4
-"""More make little faster, and take Python's lock from the loop."""
+"""More threads are hardly faster, and compete with the loop for the interpreter's lock."""
 
 
 class NewLog(NamedTuple):
-    """A log that is wanted."""
+    """A log to create."""
 
     topic: str
     topic_id: UUID
@@ -62,20 +62,20 @@ class Creation:
         results: Results,
         *,
         open_log: Callable[[NewLog], Log],
-        take_up: Callable[[Creation], None],
+        adopt_created: Callable[[Creation], None],
     ) -> None:
-        """`results` are those of logs that are there, and of those that cannot be made.  `open_log` (in a thread) opens a folder
-        that has all but segments; `take_up` is called by `finish`."""
+        """`results` holds the logs that exist already and the errors of those that cannot be made.  `open_log`
+        (in a thread) opens a folder that has all but segments; `finish` calls `adopt_created`."""
         self.wanted = list(wanted)
         self.results = results
         self._disk = disk
         self._root = root
         self._open_log = open_log
-        self._take_up = take_up
+        self._adopt_created = adopt_created
 
     def finish(self) -> Results:
         """On the loop, after `run`."""
-        self._take_up(self)
+        self._adopt_created(self)
         return self.results
 
     def now(self, key: PartitionKey) -> Log:
@@ -87,7 +87,7 @@ class Creation:
         return result
 
     def run(self) -> None:
-        """Any thread.  Raises nothing of the disk: `finish` tells."""
+        """Any thread.  Raises no error of the disk: `finish` returns them."""
         if self.wanted:
             self._run()
 
@@ -134,7 +134,7 @@ class Creation:
             file.close()
 
     def _failed(self, new: NewLog, error: OSError) -> KafkaError:
-        """Nothing can have been written to it; left there, it would stand in the way of the next try."""
+        """No record can have been written to the log; its folder, left there, would block the next creation."""
         path = self._root / f"{new.topic}-{new.partition}"
         try:
             if self._disk.exists(path):

@@ -1,7 +1,8 @@
-"""Logs of a data folder that found no room at the start: each is opened as soon as somebody asks for it and there is room.
+"""Deferred open: the logs of a data folder for which the disk had no room at the start.  Each opens at its next use, once
+there is room.
 
-Hardly any log needs room to be opened (`recovery`); one that does is refused until then, as it is, and keeps all that is noted of
-it.  The folder is not concerned.
+Hardly any log needs room to open (`recovery`).  Until a deferred log opens, requests for it are refused, its files stay as they
+are, and the folder keeps all notes of it.  The other logs of the folder are not affected.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class DeferredOpen:
     """See the module's text.  Used on the loop's thread."""
 
     def __init__(self, load: Callable[[FoundLog], Log], lower: Callable[[PartitionKey, int], None]) -> None:
-        """`load` opens a log as after an unclean stop; `lower` brings down what is noted above its end.  Both raise OSError."""
+        """`load` opens a log as after an unclean stop; `lower` lowers the notes above its end.  Both raise OSError."""
         self._found: dict[PartitionKey, FoundLog] = {}
         self._load = load
         self._lower = lower
@@ -43,14 +44,15 @@ class DeferredOpen:
         return [identity_of(found.topic_id, key[1]) for key, found in self._found.items()]
 
     def put(self, found: FoundLog, error: OSError) -> KafkaError:
-        """It could not be opened for want of room.  Raises other errors of the disk."""
+        """Adds a log that could not be opened for lack of room.  Raises every other error of the disk."""
         if error.errno not in OUT_OF_SPACE:
             raise error
         self._found[found.key] = found
         return _refusal(found.key, error)
 
     def lower_noted_start(self, found: FoundLog, opened: Log) -> Log | KafkaError:
-        """A log start that was noted above what is left would hide what is appended next.  Raises OSError."""
+        """Lowers a noted log start that is above the log's end: it would hide the records that are appended
+        next.  Raises OSError."""
         try:
             self._lower(found.key, opened.log_end_offset)
             return opened
@@ -59,8 +61,8 @@ class DeferredOpen:
             return self.put(found, error)
 
     def open(self, key: PartitionKey) -> Log:
-        """Waits for the disk.  Raises KafkaError, which is a CorruptLog for the log's own damage; OSError, not for want of
-        room."""
+        """Waits for the disk.  Raises KafkaError, which is a CorruptLog when this log itself is damaged;
+        OSError for errors other than lack of room."""
         found = self._found[key]
         try:
             opened = self._load(found)

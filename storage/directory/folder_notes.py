@@ -3,8 +3,9 @@
     partition-checkpoint    per partition: recovery point, high watermark, log start; replaced atomically
     flush-notes             per flush: up to where batches are on the disk (`flush_notes`)
 
-Both may lag behind the logs, but never lead: before something of a log is cut, `before_truncation` brings down, durably, what
-is noted above.  A log that loses its name is forgotten by both.  Rows of logs that are not open are kept.
+Both files may lag behind the logs but never lead: before a log is truncated, `before_truncation` durably lowers every offset
+that the files note above the truncation.  A log that loses its name is removed from both files.  Rows of logs that are not open
+stay.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ class FolderNotes:
     """See the module's text.  `read` first, and `begin` when the logs are open.  Used on the loop's thread, except `sync`."""
 
     def __init__(self, disk: Disk, folder: Path, on_failure: Callable[[OSError], None]) -> None:
-        """`on_failure` hears of a write that failed: perhaps it is there, and perhaps it stays, and a cut would have to know."""
+        """`on_failure` is called when a write fails: the note may be on the disk even so and may outlive a
+        crash, so a later truncation would have to void it."""
         self.claims: dict[Identity, int] = {}
-        """Flushed ends as the last life left them."""
+        """Flushed ends as the previous life of the node noted them."""
         self._disk = disk
         self._path = folder / PARTITION_CHECKPOINT
         self._flushes_path = folder / FLUSH_NOTES
@@ -71,12 +73,13 @@ class FolderNotes:
         return self._written.get(key)
 
     def begin(self, here: Iterable[Identity]) -> None:
-        """All logs of the folder are opened, or are known not to be: flushes can be noted.  Raises OSError."""
+        """The caller has opened all logs of the folder, or knows them to be unusable; from here on flushes
+        can be noted.  Raises OSError."""
         claims = {each: self.claims[each] for each in here if each in self.claims}
         self._flushes = FlushNotes(self._disk, self._flushes_path, claims)
 
     def open(self, identity: Identity, key: PartitionKey) -> None:
-        """A log is in use."""
+        """The log is in use: flushes of it are noted from here on."""
         self._keys[identity] = key
 
     def close(self) -> None:
@@ -86,14 +89,16 @@ class FolderNotes:
     # ------------------------------------------------------------------------------------------------------------ writing
 
     def write(self, rows: Mapping[PartitionKey, PartitionCheckpoint]) -> None:
-        """A checkpoint: these rows are new, others stay.  Raises OSError (the old one stays)."""
+        """Writes a checkpoint with these new rows; the rows of other logs stay.  Raises OSError (the old
+        checkpoint stays)."""
         self._write({**self._written, **rows})
         if self._flushes is not None:
-            with self._telling_of_failure():
+            with self._reporting_failure():
                 self._flushes.trim(self._settled)
 
     def _settled(self, identity: Identity) -> int:
-        """Up to where the checkpoint makes notes of this log needless.  Of one that is not open they are kept."""
+        """The offset up to which the checkpoint replaces the flush notes of this log.  The notes of a log that
+        is not open are kept."""
         key = self._keys.get(identity)
         noted = self._written.get(key) if key is not None else None
         return noted.recovery_point if noted is not None else -1
@@ -105,12 +110,12 @@ class FolderNotes:
             (topic, partition, row.recovery_point, row.high_watermark, row.log_start_offset)
             for (topic, partition), row in sorted(rows.items())
         )
-        with self._telling_of_failure():
+        with self._reporting_failure():
             self._disk.write_atomic(self._path, content)
         self._written = rows
 
     @contextmanager
-    def _telling_of_failure(self) -> Iterator[None]:
+    def _reporting_failure(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -130,7 +135,8 @@ class FolderNotes:
     # ---------------------------------------------------------------------------------------------------- lowering, forgetting
 
     def before_truncation(self, identity: Identity, key: PartitionKey, offset: int) -> None:
-        """The log is about to be cut to `offset`: otherwise a crash would look like lost data.  Raises OSError."""
+        """The log is about to be truncated to `offset`: without this call, a crash would make the truncation
+        look like lost data.  Raises OSError."""
         self._void_flushes(identity, offset)
         self.lower(key, offset)
 
@@ -144,11 +150,11 @@ class FolderNotes:
 
     def _void_flushes(self, identity: Identity, offset: int) -> None:
         if self._flushes is not None:
-            with self._telling_of_failure():
+            with self._reporting_failure():
                 self._flushes.void(identity, offset)
 
     def forget(self, key: PartitionKey, identity: Identity | None) -> None:
-        """A log of this name, and identity if that is known, begins anew.  Raises OSError."""
+        """The log of this name, and of this identity when it is known, begins anew.  Raises OSError."""
         if identity is not None:
             self._void_flushes(identity, 0)
             self._keys.pop(identity, None)
@@ -156,7 +162,7 @@ class FolderNotes:
             self._write({other: row for other, row in self._written.items() if other != key})
 
     def forget_if_room(self, key: PartitionKey, identity: Identity | None) -> None:
-        """`forget`; on a full disk, the checkpoint's row stays for the time being.  Raises OSError."""
+        """Like `forget`; on a full disk the row of the checkpoint stays until the next checkpoint.  Raises OSError."""
         try:
             self.forget(key, identity)
         except OSError as error:

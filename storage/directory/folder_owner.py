@@ -1,4 +1,4 @@
-"""Whose a data folder is: `meta.properties`.
+"""The cluster and node that own a data folder: `meta.properties`.
 
     version=1
     cluster.id=prod
@@ -7,9 +7,9 @@
     metadata.id=90aa...             names the metadata log that knows what is in it; from the first registration on
     crc32c=1a2b3c4d                 over all bytes before this line
 
-A damaged file is refused, by its name: half an identity may be another node's.  Files of older versions have no checksum; they
-are read, and written anew with one.  What is not one of these lines makes the file damaged, so that no single bit can turn a file
-with a checksum into one without.
+The node refuses a damaged file and names it: half an identity may be another node's.  Files of older versions have no checksum;
+the node reads them and rewrites them with one.  Any other line makes the file damaged, so that no single bit can turn a file with
+a checksum into one without.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def encode_owner(fields: Mapping[str, str]) -> bytes:
 
 
 def decode_owner(data: bytes) -> dict[str, str]:
-    """What the file says, without the checksum.  Raises CheckpointInvalid."""
+    """The fields of the file without the checksum.  Raises CheckpointInvalid."""
     body, mark, checksum = data.rpartition(_CHECKSUM)
     if not mark:
         body = data
@@ -59,7 +59,7 @@ def decode_owner(data: bytes) -> dict[str, str]:
 
 
 def claim_folder(disk: Disk, folder: Path, own: Mapping[str, str], fresh_directory_id: str, *, holds_logs: bool) -> str:
-    """The folder's id, after `own` (cluster.id, node.id) was found to be its owner; a new folder is marked as `own`'s.
+    """Checks that `own` (cluster.id, node.id) owns the folder, marks a new folder as its own, and returns the folder's id.
 
     Raises DirectoryRefused, OSError.
     """
@@ -90,11 +90,12 @@ def claim_folder(disk: Disk, folder: Path, own: Mapping[str, str], fresh_directo
 
 
 def bind_folders(disk: Disk, folders: Sequence[Path], metadata_id: str) -> None:
-    """Marks claimed folders as ones whose content the metadata log of this id knows; none of them, when one is of another.
+    """Marks claimed folders as known to the metadata log with this id; marks none of them when one belongs to another
+    metadata log.
 
-    A quorum whose disks were all lost is formed again under the same cluster.id, and knows of no topic: a broker that followed it
-    would remove every log it has as a deleted topic's, perhaps the last copies.  Raises DirectoryRefused when a folder was filled
-    under another metadata log; OSError, but for a full disk: then it is bound at a later start.
+    A quorum whose disks were all lost is formed again under the same cluster.id, and knows no topic: a broker that followed
+    it would remove every log it has as a deleted topic's, perhaps the last copies.  Raises DirectoryRefused when a folder was
+    filled under another metadata log; OSError, except for a full disk: then a later start binds the folder.
     """
     owners = [(folder / META_PROPERTIES, decode_owner(disk.read(folder / META_PROPERTIES))) for folder in folders]
     for path, found in owners:
@@ -110,7 +111,7 @@ def bind_folders(disk: Disk, folders: Sequence[Path], metadata_id: str) -> None:
 
 
 def _add_checksum(disk: Disk, path: Path, data: bytes, found: Mapping[str, str]) -> None:
-    """To a file of an older version; on a full disk, another time."""
+    """Adds a checksum to a file of an older version; on a full disk, a later start does it."""
     content = encode_owner(found)
     if content != data:
         _write_if_there_is_room(disk, path, content)

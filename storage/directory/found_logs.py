@@ -1,12 +1,11 @@
-"""What stands in a log's folder besides its data, looked at before the log is opened: whose it is, how it is configured, and
-whether it may be used at all.
+"""Reads the files beside a log's data before the log is opened: its topic id, its configuration, and whether it may be used.
 
     partition.metadata      the topic's id, there from the log's creation on (`creation`)
     log-config              its configuration, when that is not the default (`stored_config`)
-    damaged                 why its data was found not to be what it was
+    damaged                 why a read or a recovery found its data damaged
 
-A log without a readable identity is not opened, and nobody guesses whose it is: a topic of this name may have been deleted and
-made again.  Where other replicas have the partition it is set aside, like a damaged one, and fetched again.
+A log without a readable identity is not opened, and its name does not prove its topic: a topic of this name may have been deleted
+and created again.  When other replicas have the partition, the node sets the log aside like a damaged one and fetches it again.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ log = logs.get(__name__)
 
 
 class FoundLog(NamedTuple):
-    """A log's folder that is to be opened."""
+    """The folder of a log to open."""
 
     key: PartitionKey
     topic_id: UUID
@@ -41,7 +40,7 @@ class FoundLog(NamedTuple):
 
 
 class UnusableLog(NamedTuple):
-    """One that is not, and why.  `topic_id` is None when nobody knows it."""
+    """A log that is not opened, and why.  `topic_id` is None when it is unknown."""
 
     topic_id: UUID | None
     reason: KafkaError
@@ -53,11 +52,11 @@ def parse_name(name: str) -> PartitionKey | None:
     return (topic, int(partition)) if dash and topic and partition.isdigit() and partition.isascii() else None
 
 
-def look_at_log(
+def inspect_log_folder(
     disk: Disk, path: Path, key: PartitionKey, config_of: Callable[[str], LogConfig] | None
 ) -> FoundLog | UnusableLog | None:
-    """None for what a creation that was cut short has left.  `config_of(topic)`: of a log that does not know its own.  Raises
-    OSError, but not for what cannot be read."""
+    """Returns None for the leftover of an interrupted creation.  `config_of(topic)` gives the configuration of
+    a log that has no `log-config`.  Raises OSError, except for files that cannot be read."""
     try:
         return _look(disk, path, key, config_of)
     except ReadFailed as error:
@@ -90,8 +89,9 @@ def _unidentified(metadata: Path, what: str) -> UnusableLog:
 
 
 def was_in_use(disk: Disk, path: Path) -> bool:
-    """Whether there is more than a creation leaves that was cut short before the identity: it may have made the first segment.
-    A disk that cannot find the identity, and lists its name, is not to be believed either."""
+    """Whether the folder holds more than a creation that was interrupted before the identity leaves: that may
+    have made the first segment.  A disk that lists the name of the identity and cannot find the file is not
+    trusted either."""
     names = disk.list_names(path)
     segments = [name for name in names if name.endswith(".log")]
     return PARTITION_METADATA in names or any(name != _FIRST_SEGMENT or disk.size(path / name) for name in segments)
@@ -103,6 +103,6 @@ def _config_at(disk: Disk, path: Path, topic: str, config_of: Callable[[str], Lo
             return decode_config(disk.read(path / LOG_CONFIG))
         except ValueError as error:
             log.warning("log_config_damaged", path=path / LOG_CONFIG, reason=error)
-            # Perhaps it was a compacted one: holes in it are no loss.
+            # The log may have been compacted: its offset gaps are no loss.
             return replace(config_of(topic) if config_of is not None else LogConfig(), was_compacted=True)
     return config_of(topic) if config_of is not None else LogConfig()

@@ -1,21 +1,21 @@
-"""One data folder: the logs in it, who may use it, and the notes that a restart begins with.
+"""One data folder: its logs, its owner, and the notes from which a restart begins.
 
-    meta.properties         which cluster and node the folder belongs to (`folder_owner`); a foreign one is refused
+    meta.properties         the cluster and node that own the folder (`folder_owner`); others are refused
     .lock                   held while a node uses the folder
     clean-shutdown          broker epoch of a clean stop; there only between a clean close and the next opening
     partition-checkpoint    per partition: recovery point, high watermark, log start; and
     flush-notes             what was flushed since (`folder_notes`)
-    <topic>-<partition>/    a log, with what it says of itself (`found_logs`)
-    <n>-delete/             a log on its way out
-    <n>-future/             a log's future replica that is being made (`moving`)
+    <topic>-<partition>/    a log, with its identity and configuration (`found_logs`)
+    <n>-delete/             a log whose deletion is decided
+    <n>-future/             the future replica of a log, before it is complete (`moving`)
     <n>-damaged/            a damaged log, kept for a while (`set_aside`); the partition was fetched again from its leader
 
 Order at opening: lock, check meta.properties, read clean-shutdown **and remove it durably**, then open logs: a crash from here on
 is an unclean stop.  Order at a clean close: close every log clean, write the checkpoint, then write clean-shutdown, last.
 
-When the disk fails under one log, the whole folder goes offline with all its logs, once, and `on_offline` is told.  When only
-the data of one log is damaged, or cannot be read, that log goes offline, for this start and all later ones, until it is set aside
-or deleted; which is which, `health` says.  A damage that the disk does not let us note is one of the folder.
+When the disk fails under one log, the whole folder goes offline with all its logs, once, and `on_offline` is called.  When only
+the data of one log is damaged or unreadable, that log goes offline, for this start and all later ones, until it is set aside or
+deleted; `health` says which of the two an error is.  When the damage cannot be noted on the disk, the folder goes offline.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from .creation import Creation, NewLog, Results
 from .deferred_open import DeferredOpen
 from .folder_notes import FolderNotes, PartitionCheckpoint, PartitionKey
 from .folder_owner import META_PROPERTIES, DirectoryRefused, claim_folder
-from .found_logs import DAMAGED, FoundLog, UnusableLog, look_at_log, parse_name
-from .nameless import DELETE_SUFFIX, FUTURE_SUFFIX, Nameless
+from .found_logs import DAMAGED, FoundLog, UnusableLog, inspect_log_folder, parse_name
+from .move_state import Verdict
 from .opening_progress import OpeningProgress
-from .replica_standing import Verdict
+from .renamed_folders import DELETE_SUFFIX, FUTURE_SUFFIX, RenamedFolders
 from .set_aside import DAMAGED_SUFFIX, note_set_aside
 from .stored_config import LOG_CONFIG, encode_config
 
@@ -58,12 +58,12 @@ log = logs.get(__name__)
 
 @dataclass(slots=True)
 class OpenReport:
-    """What opening found: `recovered` logs had to be scanned (none after a clean stop), `failed` ones are not in use."""
+    """What opening found: `recovered` logs were scanned (none after a clean stop), `failed` logs are not in use."""
 
     opened: int = 0
     clean: bool = False
     recovered: list[str] = field(default_factory=list)
-    cut_bytes: int = 0
+    truncated_bytes: int = 0
     failed: dict[PartitionKey, KafkaError] = field(default_factory=dict)
 
 
@@ -84,9 +84,10 @@ class LogDirectory:
         file_deleter: AsyncFileDeleter | None = None,
         now_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`fresh_directory_id` is written into a new folder and names it for good: a wiped or replaced disk gets another.
-        `files_max`: open files of segments without unsynced writes.  `recovery_threads`: logs opened at the same time.
-        `file_deleter`: unlinks in its thread; without one, whoever removes waits.  `now_s`: a clock that only goes on."""
+        """`fresh_directory_id` is written into a new folder and is its id for good: a wiped or replaced disk
+        gets another.  `files_max` bounds the open files of segments without unsynced writes,
+        `recovery_threads` the logs opened at the same time.  `file_deleter` unlinks in its thread; without one
+        the caller unlinks and waits.  `now_s` is a monotonic clock."""
         self.path = path
         self.directory_id = fresh_directory_id
         self.cluster_id = cluster_id
@@ -94,16 +95,16 @@ class LogDirectory:
         self.logs: dict[PartitionKey, Log] = {}
         self.topic_ids: dict[PartitionKey, UUID] = {}
         self.damaged: dict[PartitionKey, UUID | None] = {}
-        """Logs that are not in use because data that had been flushed is damaged, with their topics' ids; or their very identity
-        is (None)."""
+        """Logs that are not in use because flushed data is damaged, with their topics' ids; the id is None
+        when the identity itself is damaged."""
         self.unusable: dict[PartitionKey, str] = {}  # logs that could not be opened at the start, for any reason, and which
         self.previous_broker_epoch: int | None = None
         """Broker epoch of the last clean stop; None when the last stop was unclean (KIP-966)."""
         self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
         self.make_room: Callable[[Path], None] = lambda _folder: None  # see `DataFolders`
         self.progress = OpeningProgress()
-        self.verdicts: dict[PartitionKey, Verdict] = {}  # of `DataFolders`, for what is not simply a log (`moving`)
-        self.on_cut: Callable[[PartitionKey, int], None] = lambda _key, _offset: None  # a log is about to be cut
+        self.verdicts: dict[PartitionKey, Verdict] = {}  # from `DataFolders`: logs that a move left in several folders
+        self.on_truncation: Callable[[PartitionKey, int], None] = lambda _key, _offset: None  # a log is about to be truncated
         self.after_flush: dict[PartitionKey, Callable[[], None]] = {}  # to be called once, when no flush of the log runs
         self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None  # one log is damaged, and offline; the others are not
         self._disk = disk
@@ -113,10 +114,10 @@ class LogDirectory:
         self.notes = FolderNotes(disk, path, self.disk_failed)
         self._recovery_threads, self._recovery_pool = recovery_threads, recovery_pool
         self._configs_due: dict[PartitionKey, LogConfig] = {}
-        self.nameless = Nameless(disk, path, self.notes, file_deleter, lambda: self.make_room(self.path))
+        self.renamed_folders = RenamedFolders(disk, path, self.notes, file_deleter, lambda: self.make_room(self.path))
         self._being_made: set[PartitionKey] = set()
         self._read_errors = ReadErrors(now_s)
-        self._late = DeferredOpen(partial(self._load_found, clean=False), self.notes.lower)
+        self._deferred = DeferredOpen(partial(self._load_found, clean=False), self.notes.lower)
 
     # ----------------------------------------------------------------------------------------------------------- opening
 
@@ -140,21 +141,21 @@ class LogDirectory:
             names = self._disk.list_names(self.path)
             found = [entry for name in names if (entry := self._find_entry(name, config_of, report)) is not None]
             if len(self._disk.list_names(self.path)) < len(names):
-                self._disk.sync_directory(self.path)  # what was half made or half deleted is gone, for all later lives
+                self._disk.sync_directory(self.path)  # leftovers of interrupted creations and deletions do not come back
             self._open_found(found, report)
             self.notes.begin(self._identities_here())
         except BaseException:
             self._release()
             raise
         log.info("log_directory_opened", path=self.path, logs=report.opened, clean=report.clean, recovered=len(report.recovered),
-                 cut_bytes=report.cut_bytes, failed=len(report.failed))  # fmt: skip
+                 truncated_bytes=report.truncated_bytes, failed=len(report.failed))  # fmt: skip
         return report
 
     def _identities_here(self) -> Iterable[Identity]:
-        """Whose flushes may be noted; all that are known when a log is here of which nobody knows whose it is."""
+        """The logs whose flushes may be noted; all known ones when a log in the folder has an unknown identity."""
         here = {**self.topic_ids, **self.damaged}
         known = [identity_of(topic_id, key[1]) for key, topic_id in here.items() if topic_id is not None]
-        return [*known, *self._late.identities()] if len(known) == len(here) else self.notes.claims
+        return [*known, *self._deferred.identities()] if len(known) == len(here) else self.notes.claims
 
     def _take_lock(self) -> None:
         try:
@@ -182,9 +183,9 @@ class LogDirectory:
         key = parse_name(name)
         if key is None or not self._is_log(key, report):
             return None
-        found = look_at_log(self._disk, self.path / name, key, config_of)
+        found = inspect_log_folder(self._disk, self.path / name, key, config_of)
         if found is None:
-            # Creation was cut short before the partition got its identity: nothing can have been acknowledged in it.
+            # The creation was interrupted before the partition got its identity: no record in it can have been acknowledged.
             log.warning("partition_without_identity_removed", path=self.path / name)
             self._disk.remove_tree(self.path / name)
             return None
@@ -196,7 +197,8 @@ class LogDirectory:
         return found
 
     def _is_log(self, key: PartitionKey, report: OpenReport) -> bool:
-        """Not, for example, the future replica of one in another folder (`moving`)."""
+        """Whether the folder is the log itself and not, for example, the future replica of a log in another
+        folder (`moving`)."""
         match self.verdicts.get(key):
             case Verdict.REMOVE | Verdict.FUTURE:
                 pass  # `DataFolders` sees to it when all folders are open
@@ -213,7 +215,7 @@ class LogDirectory:
         log.error("log_not_opened", log=f"{key[0]}-{key[1]}", reason=error)
 
     def _open_found(self, found: list[FoundLog], report: OpenReport) -> None:
-        """Opens logs in parallel: most of the time goes by waiting for the disk and computing checksums."""
+        """Opens logs in parallel: opening mostly waits for the disk and computes checksums."""
 
         def load(entry: FoundLog) -> Log | KafkaError | OSError:
             with self.progress.one():
@@ -228,13 +230,13 @@ class LogDirectory:
         else:
             results = [load(entry) for entry in found]
         for entry, loaded in zip(found, results, strict=True):
-            result = self._late.put(entry, loaded) if isinstance(loaded, OSError) else loaded
+            result = self._deferred.put(entry, loaded) if isinstance(loaded, OSError) else loaded
             if isinstance(result, Log):
-                result = self._late.lower_noted_start(entry, result)
+                result = self._deferred.lower_noted_start(entry, result)
             if isinstance(result, Log):
                 self.adopt(entry.key, entry.topic_id, result)
                 report.opened += 1
-                report.cut_bytes += result.recovered_bytes_cut
+                report.truncated_bytes += result.recovery_truncated_bytes
                 if result.recovered:
                     report.recovered.append(result.name)
                 continue
@@ -252,15 +254,15 @@ class LogDirectory:
         except ReadFailed as error:
             raise unreadable(error, self.path_of(found.key)) from error
 
-    def _open_late(self, key: PartitionKey, topic_id: UUID) -> Log:
+    def _open_deferred(self, key: PartitionKey, topic_id: UUID) -> Log:
         """Raises KAFKA_STORAGE_ERROR."""
         try:
-            opened = self._late.open(key)
+            opened = self._deferred.open(key)
         except OSError as error:
             self.disk_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path_of(key)} could not be opened: {error}") from error
         except CorruptLog as error:
-            self._late.forget(key)
+            self._deferred.forget(key)
             self.unusable[key] = str(error)
             self._note_damage(key, topic_id, error)
             raise
@@ -292,20 +294,20 @@ class LogDirectory:
         opened.before_truncation = lambda _log, offset: self._before_truncation(identity, key, offset)
         opened.on_config = self._note_config
         opened.start_note.make_room = lambda: self.make_room(self.path)
-        opened.removals.in_background = partial(self.nameless.remove_in_background, opened)
+        opened.removals.in_background = partial(self.renamed_folders.remove_in_background, opened)
         opened.on_flushed = partial(self._note_flush, identity, key)
         self.logs[key] = opened
         self.topic_ids[key] = topic_id
         self.notes.open(identity, key)
 
     def release(self, key: PartitionKey) -> None:
-        """The log is not this folder's any more; its files are, as long as they have their name."""
+        """This folder gives the log up; the log's files stay under their name."""
         del self.logs[key], self.topic_ids[key]
         self._configs_due.pop(key, None)
 
     def _before_truncation(self, identity: Identity, key: PartitionKey, offset: int) -> None:
         self.make_room(self.path)
-        self.on_cut(key, offset)
+        self.on_truncation(key, offset)
         self.notes.before_truncation(identity, key, offset)
 
     def path_of(self, key: PartitionKey) -> Path:
@@ -336,7 +338,7 @@ class LogDirectory:
                 results[new.key] = error
         try:
             for new in missing:
-                # Of a log of this name that was deleted on a full disk, or of this one, when somebody has moved its folder away.
+                # Notes of a log of this name that was deleted on a full disk, or of this log, whose folder was moved away.
                 self.notes.forget(new.key, identity_of(new.topic_id, new.partition))
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log can be created in {self.path}: {error}") from error
@@ -345,15 +347,15 @@ class LogDirectory:
         def open_log(new: NewLog) -> Log:
             return self._load(new.key, new.config, clean=False)
 
-        return Creation(self._disk, self.path, missing, results, take_up=self._take_up, open_log=open_log)
+        return Creation(self._disk, self.path, missing, results, adopt_created=self._adopt_created, open_log=open_log)
 
     def _existing(self, new: NewLog) -> Log | None:
-        """Raises KAFKA_STORAGE_ERROR when something else stands in its place."""
+        """The log when it exists.  Raises KAFKA_STORAGE_ERROR when another file or log has its place."""
         path = self.path_of(new.key)
         if self.topic_id_of(*new.key) not in (None, new.topic_id):
             self.delete(*new.key)
-        if new.key in self._late:
-            return self._open_late(new.key, new.topic_id)
+        if new.key in self._deferred:
+            return self._open_deferred(new.key, new.topic_id)
         if new.key in self._being_made:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} is being made")
         if new.key not in self.logs and self._disk.exists(path):
@@ -362,8 +364,8 @@ class LogDirectory:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} exists and is not usable: {why}")
         return self.logs.get(new.key)
 
-    def _take_up(self, creation: Creation) -> None:
-        """What was made is in use from here on; of a folder that went offline meanwhile, nothing."""
+    def _adopt_created(self, creation: Creation) -> None:
+        """The created logs are in use from here on; none when the folder went offline meanwhile."""
         for new in creation.wanted:
             self._being_made.discard(new.key)
             made = creation.results[new.key]
@@ -378,16 +380,15 @@ class LogDirectory:
                 made.recovered = False
 
     def topic_id_of(self, topic: str, partition: int) -> UUID | None:
-        """Whose log is here, in use or damaged."""
-        return self.topic_ids.get(key := (topic, partition)) or self.damaged.get(key) or self._late.topic_id_of(key)
+        """The topic id of the log here, in use or damaged."""
+        return self.topic_ids.get(key := (topic, partition)) or self.damaged.get(key) or self._deferred.topic_id_of(key)
 
     def delete(self, topic: str, partition: int) -> None:
-        """Closes the log and removes its folder: first it loses its name, durably, then its content.  Also for unusable ones.
+        """Closes the log and removes its folder: first it loses its name, durably, then its content.  Also for unusable logs.
 
-        The content goes in the file_deleter's thread, if there is one.
-
-        It must succeed on a full disk, which it is to make emptier: then its row in the checkpoint goes at last, or with the next
-        checkpoint; `create` begins no log of the same name before.
+        `file_deleter` removes the content in its thread, when there is one.  The deletion must succeed on a full disk,
+        because it frees room.  There the log's row of the checkpoint goes last, or with the next checkpoint; `create` makes
+        no log of this name before.
         """
         self._require_online()
         key = (topic, partition)
@@ -395,7 +396,7 @@ class LogDirectory:
         topic_id = self.topic_id_of(topic, partition)
         self.topic_ids.pop(key, None)
         self.damaged.pop(key, None)
-        self._late.forget(key)
+        self._deferred.forget(key)
         self.unusable.pop(key, None)
         self._configs_due.pop(key, None)
         if known is not None:
@@ -404,22 +405,22 @@ class LogDirectory:
         if not self._disk.exists(path):
             return
         try:
-            self.nameless.delete(key, topic_id)
+            self.renamed_folders.delete(key, topic_id)
             self.notes.forget_if_room(key, None)
         except OSError as error:
             self.disk_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} could not be deleted: {error}") from error
 
     def set_aside(self, topic: str, partition: int, *, now_ms: int = 0) -> None:
-        """Makes room for a damaged log to be fetched again; its files stay in a folder `<n>-damaged` (`set_aside`).  Raises
-        KAFKA_STORAGE_ERROR."""
+        """Renames the folder of a damaged log to `<n>-damaged` (`set_aside`), so that the partition can be
+        fetched again.  Raises KAFKA_STORAGE_ERROR."""
         self._require_online()
         key = (topic, partition)
         assert key in self.damaged
         try:
-            if self._disk.exists(self.path_of(key)):  # or else somebody has moved it away
+            if self._disk.exists(self.path_of(key)):  # or else an operator moved it away
                 note_set_aside(self._disk, self.path_of(key), now_ms, key)
-                kept = self.nameless.take_name_away(key, self.damaged[key], DAMAGED_SUFFIX)
+                kept = self.renamed_folders.take_name_away(key, self.damaged[key], DAMAGED_SUFFIX)
                 log.warning("damaged_log_set_aside", log=f"{topic}-{partition}", path=kept)
         except OSError as error:
             self.disk_failed(error)
@@ -441,13 +442,14 @@ class LogDirectory:
             self.after_flush.pop(key)()
 
     def sync_notes(self) -> None:
-        """Makes durable what was noted of flushes; any thread.  Raises OSError, which `disk_failed` has to be told of."""
+        """Makes the notes of flushes durable; any thread.  Raises OSError, which the caller passes to `disk_failed`."""
         if self._offline is None:
             self.notes.sync()
 
     def _note_config(self, changed: Log, config: LogConfig) -> LogConfig:
-        """Writes a log's new configuration beside it; when that fails, again with the next checkpoint.  Returns what may hold
-        until then: no holes may come into a log of which a restart would not know that it may have some."""
+        """Writes a log's new configuration beside it; when that fails, the next checkpoint tries again.
+        Returns the configuration that applies until then: no offset gap may get into a log whose stored
+        configuration does not allow them."""
         key = (changed.topic, changed.partition)
         before = changed.config
         self._configs_due[key] = config
@@ -477,7 +479,7 @@ class LogDirectory:
         self._write_configs()
         for each in list(self.logs.values()):  # a swap may follow (`after_flush`)
             if each.recovery_point < each.flushed_end_offset and not each.is_offline:
-                each.tell_flushed()  # a roll has brought the recovery point down: the checkpoint will know less than the last
+                each.report_flushed()  # a roll has brought the recovery point down: the checkpoint will know less than the last
         self.notes.write(
             {
                 key: PartitionCheckpoint(each.recovery_point, each.high_watermark, each.log_start_offset)
@@ -490,7 +492,7 @@ class LogDirectory:
 
     @property
     def log_count(self) -> int:
-        """Logs that have their place here, in use or not."""
+        """The logs that have their place here, in use or not."""
         return len(self.logs.keys() | self.damaged.keys() | self.unusable.keys() | self._being_made)
 
     @property
@@ -507,7 +509,8 @@ class LogDirectory:
             self.on_corrupt(failed, error)
 
     def _note_damage(self, key: PartitionKey, topic_id: UUID, error: CorruptLog) -> None:
-        """It may be more than damage of this log: then the folder goes offline."""
+        """Notes the damage beside the log.  The folder goes offline when the disk fails to write the note, or
+        when read errors in several logs show that the disk dies."""
         self.damaged[key] = topic_id
         try:
             self._disk.write_atomic(self.path_of(key) / DAMAGED, str(error).encode())
@@ -524,12 +527,12 @@ class LogDirectory:
             self.go_offline(cause)
 
     def disk_failed(self, error: OSError) -> None:
-        """A sync that failed is not tried again, whatever it was for: for errors of the disk itself, the folder goes offline."""
+        """A failed sync is never retried; for errors of the disk itself the folder goes offline."""
         if error.errno in DISK_FAILED:
             self.go_offline(error)
 
     def go_offline(self, error: OSError) -> None:
-        """The disk cannot be trusted: all logs refuse everything from now on."""
+        """The disk cannot be trusted: all logs refuse every request from here on."""
         if self._offline is not None:
             return
         self._offline = error
@@ -539,8 +542,8 @@ class LogDirectory:
         if self.on_offline is not None:
             self.on_offline(self, error)
 
-    def give_up(self, error: OSError) -> None:
-        """The folder could not be opened: whatever can be seen in it is not in use."""
+    def opening_failed(self, error: OSError) -> None:
+        """The folder could not be opened: none of its logs is in use."""
         seen = set(self.logs)
         self.logs.clear()
         self.topic_ids.clear()
@@ -560,12 +563,13 @@ class LogDirectory:
     # ------------------------------------------------------------------------------------------------------------ the end
 
     def close(self, *, clean: bool, broker_epoch: int = -1) -> None:
-        """Closes all logs.  `clean`: so that the next start needs no recovery; noted only if every log could be closed so.
+        """Closes all logs.  `clean`: the next start needs no recovery; `clean-shutdown` is written only when every log closed
+        cleanly.
 
-        Raises KAFKA_STORAGE_ERROR or OSError when a clean close was not possible; everything is closed nevertheless.
+        Raises KAFKA_STORAGE_ERROR or OSError when a clean close was not possible; all logs are closed even so.
         """
         failure: KafkaError | OSError | None = self._offline
-        if self._late:  # nobody has looked at them in this life
+        if self._deferred:  # these logs were not opened in this life of the node
             failure = failure or KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"there was no room to open all logs of {self.path}")
         quiet = [each for each in self.logs.values() if each.is_quiet] if clean and self._recovery_threads > 1 else []
         apart = set(quiet)

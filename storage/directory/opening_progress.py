@@ -1,6 +1,6 @@
-"""How far the opening of a node's logs is: counted by the threads that open them, read by whoever waits.
+"""How far a node has come in opening its logs: the threads that open them count, and the node reports the count while it starts.
 
-A node can be told to stop meanwhile: then no further log is opened, and `open_all` raises OpeningStopped.
+The node may be asked to stop meanwhile: then no further log is opened, and `open_all` raises OpeningStopped.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from contextlib import contextmanager
 
 
 class OpeningStopped(Exception):
-    """The node was told to stop before all logs were open; those that were are closed again."""
+    """The node was asked to stop before all logs were open; the logs that were open are closed again."""
 
 
 class OpeningProgress:
-    """`found`: all logs; `opened`: those that were looked at, also those that could not be opened."""
+    """`found`: all logs; `opened`: the logs that were tried, with those that could not be opened."""
 
     def __init__(self) -> None:
         self.found = 0

@@ -1,9 +1,9 @@
-"""Damaged logs that were set aside, `<n>-damaged`: kept for whoever wants to look at them, for some time and up to some size.
+"""Damaged logs that were set aside, `<n>-damaged`: kept for the operator to examine, for a limited time and up to a limited size.
 
     <n>-damaged/set-aside       when, and which partition it was
 
-In each data folder the oldest go first: those older than `retention_ms`, and then until all together have no more than
-`retention_bytes`, of which the newest one stays in any case.  -1 is no bound.
+In each data folder the oldest are removed first: those older than `retention_ms`, then more until all together have at most
+`retention_bytes`.  The newest one always stays.  -1 is no bound.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DamagedRetention:
 
 
 def note_set_aside(disk: Disk, directory: Path, now_ms: int, key: PartitionKey | None) -> None:
-    """On a full disk, when there is room.  Raises OSError."""
+    """Writes the note beside the log; on a full disk it writes nothing.  Raises OSError."""
     try:
         disk.write_atomic(directory / SET_ASIDE, encode_checkpoint([(now_ms, *(key or ("?", -1)))]))
     except OSError as error:
@@ -39,7 +39,7 @@ def note_set_aside(disk: Disk, directory: Path, now_ms: int, key: PartitionKey |
 
 
 def remove_old_damaged(disk: Disk, folder: Path, now_ms: int, kept: DamagedRetention) -> list[Path]:
-    """Removes what is too old or too much; returns what.  Any thread.  Raises OSError."""
+    """Removes the logs that are too old or exceed the size; returns their paths.  Any thread.  Raises OSError."""
     found = []
     for name in disk.list_names(folder):
         if name.endswith(DAMAGED_SUFFIX) and name.removesuffix(DAMAGED_SUFFIX).isdigit():
@@ -61,7 +61,7 @@ def remove_old_damaged(disk: Disk, folder: Path, now_ms: int, kept: DamagedReten
 
 
 def _since_ms(disk: Disk, path: Path, now_ms: int) -> int:
-    """From now on, when nobody has noted it."""
+    """When the log was set aside; now, and noted, when the folder does not say."""
     try:
         return int(decode_checkpoint(disk.read(path / SET_ASIDE), 3)[0][0])
     except (FileNotFoundError, CheckpointInvalid, ValueError, IndexError):

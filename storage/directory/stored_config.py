@@ -1,6 +1,6 @@
-"""A log's configuration as its folder remembers it: opening the log must not wait for the cluster's metadata.
+"""A log's configuration, stored in its folder: opening the log must not wait for the cluster's metadata.
 
-Recovery depends on it: the batches of a compacted log have holes between their offsets, which in any other log mean lost data.
+Recovery depends on it: a compacted log has offset gaps between its batches, which in any other log mean lost data.
 
 The file holds one row a setting, name and value; a setting that is missing, or that this version does not know, is the default.
 """

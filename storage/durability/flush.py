@@ -1,18 +1,18 @@
 """One flush of one log, split so that the waiting happens off the event loop.
 
-    ticket = log.begin_flush()     on the loop: takes down what is to be flushed, and up to which offset
+    ticket = log.begin_flush()     on the loop: notes the files to flush, and up to which offset
     ticket.run()                   any thread: waits for the disk; or `run_in_kernel`, on the loop
     log.finish_flush(ticket)       on the loop: only now may the flushed end move
 
-Order inside `run`: batches first, then the folder (new segments must have their names), then what is derived from them: the
-epoch history, indexes, and last the producer snapshot that goes with them.  Data counts as flushed once the first two are done;
+Order inside `run`: batches first, then the folder (new segments must have their names), then the derived files: the epoch
+history, indexes, and last the producer snapshot of the same offset.  Data counts as flushed once the first two are done;
 derived files that did not fit on a full disk stay pending, and hold back the recovery point instead of the acknowledgement.
 
 So a valid snapshot at an offset proves that everything below it was flushed, with indexes and epoch history: a restart resumes
 there.  One is written for every `RESUME_BYTES` of the active segment, so that no restart has to check more than that.
 
 A failed sync is final.  After it the kernel may have dropped the dirty pages, so a second sync that succeeds proves nothing: the
-log goes offline, and whoever reads the data must take it from another replica.
+log goes offline, and readers must take its data from another replica.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ from ..segment.swap import INDEX_SUFFIXES
 
 RESUME_BYTES = 64 * 1024 * 1024
 RESUME_PRODUCERS = 16384
-"""A snapshot of more producers is dear, and is written less often in proportion."""
-LATE_COUNTS_MAX = 8
-"""Count indexes of a log that were built late and wait, in memory, for a flush; more are built again when they are needed."""
-NO_HOLE = (-1, -1)
+"""A snapshot of more producers is expensive, and is written less often in proportion."""
+REBUILT_COUNTS_MAX = 8
+"""Count indexes of a log that were rebuilt and wait, in memory, for a flush; further ones are rebuilt again
+when a count needs them."""
+NO_OFFSET_GAP = (-1, -1)
 log = logs.get(__name__)
 
 
@@ -105,8 +106,8 @@ class FlushTicket:
             self.ran = True
 
     def run_in_kernel(self, kernel: KernelSync, done: Callable[[OSError | None], None]) -> bool:
-        """Instead of `run`, when nothing but the active segment's batches is to be flushed: begins that, and `done` follows on
-        the loop.  False when it has to be `run`."""
+        """Replaces `run` when only the batches of the active segment are to be flushed: starts that flush;
+        `done` follows on the loop.  False when the caller must use `run`."""
         active = self._active
         if active is None or active.transactions_dirty or self.complete or self.leaving or self.derived:
             return False
@@ -117,21 +118,21 @@ class FlushTicket:
             self.ran = error is None
             done(error)
 
-        if faults.armed("log.flush"):  # to name the folder costs more than all else here
+        if faults.armed("log.flush"):  # making the folder's name costs more than all else here
             faults.point("log.flush", directory=self._directory.name)
         self._sync = kernel.start(active.file, over)
         return self._sync is not None
 
     def forget(self, path: Path) -> None:
-        """This derived file is of no use any more, and is not written from now on."""
+        """The derived file at `path` is obsolete; the flush does not write it from now on."""
         self._dropped.add(path)
 
     def apart(self) -> AbstractContextManager[object]:
-        """For whoever changes names of files that this flush may use: not while it is running."""
+        """A lock against the running flush, for a caller that renames files the flush may use."""
         return self._lock
 
     def cancel(self) -> None:
-        """Waits until a running flush is over; one that has not begun will do nothing.  For truncation and close."""
+        """Waits until a running flush is over; a flush that has not begun does nothing.  For truncation and close."""
         if self._sync is not None:
             self._sync.wait()
         with self._lock:
@@ -139,33 +140,34 @@ class FlushTicket:
 
 
 class Durability:
-    """What of one log is on the disk, and what waits to get there.  Used on the loop's thread only.
+    """Which part of one log is on the disk, and which part waits for a flush.  Used on the loop's thread only.
 
-    The *flushed end* is what acknowledgements wait for: batches below it are on the disk.  The *recovery point* is what a restart
-    trusts: below it everything derived from the batches is on the disk as well.  It is never above the flushed end.
+    Acknowledgements wait for the *flushed end*: batches below it are on the disk.  A restart trusts all below the *recovery
+    point*: there every derived file is on the disk as well.  It is never above the flushed end.
     """
 
     def __init__(self, disk: Disk, directory: Path, end_offset: int, size_bytes: int, pending_files: PendingIndexFiles) -> None:
-        """`pending_files`: by whoever opened the log; taken over."""
+        """`pending_files`: the derived files that opening the log could not write; they are taken over."""
         self.flushed_end = end_offset
         self.flushed_size = size_bytes
         self.complete = pending_files.segments
-        """Complete segments that are not yet durable together with their derived files, in order."""
-        self._leaving: list[Segment] = []
-        """Segments that are the log's no more and were not flushed yet.  Until they are off the disk, durably, a restart may find
-        them, and what the next flush notes vouches for all below it."""
+        """Complete segments that are not durable yet together with their derived files, in order."""
+        self._removed_unflushed: list[Segment] = []
+        """Segments that the log removed before they were flushed.  Until their files are gone, durably, a
+        restart may find them, and the notes of the next flush vouch for all batches below its end."""
         self._disk = disk
         self._directory = directory
         self._derived = pending_files.derived
         self._resume: Path | None = None  # the snapshot in the active segment, which the next one makes obsolete
         self._resume_size = 0
         self.resume_bytes = RESUME_BYTES
-        self.hole = NO_HOLE
-        """After a cut into a hole of a compacted log: where the last batch ends, and where the log ends.  A restart finds the end
-        of that batch and no hole behind it, so neither the recovery point nor a snapshot may stand at the log's end."""
+        self.offset_gap = NO_OFFSET_GAP
+        """After a truncation into an offset gap of a compacted log: the end of the last batch, and the log's
+        end.  A restart finds only the end of that batch, so neither the recovery point nor a snapshot may
+        stand at the log's end."""
         self._epochs_from = pending_files.epochs_from
         self._folder_changed = False
-        self._late_counts: dict[Path, Segment] = {}
+        self._rebuilt_counts: dict[Path, Segment] = {}
         self._ticket: FlushTicket | None = None
 
     @property
@@ -177,35 +179,37 @@ class Durability:
         return self.end_after_restart(point)
 
     def end_after_restart(self, log_end_offset: int) -> int:
-        return self.hole[0] if log_end_offset == self.hole[1] else log_end_offset
+        return self.offset_gap[0] if log_end_offset == self.offset_gap[1] else log_end_offset
 
     def leave_offset_gap(self) -> None:
-        """A segment begins at the log's end: what was flushed ends with the last batch, not with the hole behind it."""
-        if self.flushed_end == self.hole[1]:
-            self.flushed_end = self.hole[0]
-        self.hole = NO_HOLE
+        """A segment begins at the log's end: the flushed end moves back to the end of the last batch, before
+        the offset gap."""
+        if self.flushed_end == self.offset_gap[1]:
+            self.flushed_end = self.offset_gap[0]
+        self.offset_gap = NO_OFFSET_GAP
 
     @property
     def has_pending_files(self) -> bool:
         return bool(self._derived) or self._epochs_from is not None
 
     @property
-    def has_late_counts(self) -> bool:
-        return bool(self._late_counts)
+    def has_rebuilt_counts(self) -> bool:
+        return bool(self._rebuilt_counts)
 
     # ---------------------------------------------------------------------------------------------------- what is waiting
 
     def add_complete(self, segment: Segment, derived: dict[Path, bytes]) -> None:
-        """A segment takes no more batches; with its derived files, or the snapshot that goes with its end."""
+        """The segment takes no more batches; `derived` are its files, or the snapshot at its end."""
         self._derived.update(derived)
         self._resume, self._resume_size = None, 0
         self.complete.append(segment)
         self._folder_changed = True
 
-    def close_with(self, active: Segment, derived: dict[Path, bytes], epochs: EpochCache) -> None:
-        """What a clean close leaves beside the batches, for the flush that follows.  What the disk has already is not written
-        again: most of ten thousand logs have not changed since the last clean close, and each file costs two syncs.  Counts that
-        were not read in this life (then there is nothing to write) stay as they are, when the seal beside them is this one."""
+    def prepare_clean_close(self, active: Segment, derived: dict[Path, bytes], epochs: EpochCache) -> None:
+        """Adds the derived files of a clean close to the flush that follows.  A file that the disk has already
+        is not written again: most of ten thousand logs did not change since the last clean close, and each
+        file costs two syncs.  Counts that were not read in this life stay as they are when the segment
+        checksums on the disk are the current ones."""
         counts = active.path("countindex")
         wanted = ((path, data) for path, data in derived.items() if data or path != counts)
         if self.flushed_end < active.next_offset or not all(self._is_there(path, data) for path, data in wanted):
@@ -214,7 +218,8 @@ class Durability:
             self.epochs_changed(active.next_offset)
 
     def _is_there(self, path: Path, data: bytes) -> bool:
-        """Such files get their names after they are durable, so one with these contents is.  One that cannot be read is not."""
+        """Such files get their names after they are durable, so a file with this content is durable.  False
+        for a file that cannot be read."""
         try:
             return self._disk.exists(path) and self._disk.size(path) == len(data) and self._disk.read(path) == data
         except OSError:
@@ -223,31 +228,31 @@ class Durability:
     def epochs_changed(self, offset: int) -> None:
         self._epochs_from = offset if self._epochs_from is None else min(self._epochs_from, offset)
 
-    def take_waiting(self, path: Path) -> tuple[Path, bytes] | None:
-        """The derived file at `path`, when it is not on the disk yet: to be written by the caller, or to `wait_for` again."""
+    def take_pending(self, path: Path) -> tuple[Path, bytes] | None:
+        """The derived file at `path`, when it is not on the disk yet: to be written by the caller, or to `add_pending` again."""
         data = self._derived.pop(path, None)
         return None if data is None else (path, data)
 
-    def wait_for(self, path: Path, data: bytes) -> None:
+    def add_pending(self, path: Path, data: bytes) -> None:
         self._derived.setdefault(path, data)
 
     @property
     def running(self) -> FlushTicket | None:
-        """The flush that has begun and is not finished."""
+        """The flush that began and is not finished."""
         return self._ticket
 
     def forget(self, segment: Segment) -> None:
         """The segment is about to be removed.  Raises OSError."""
         if segment in self.complete:
-            segment.hold()  # a flush may have yet to sync it
+            segment.hold()  # a later flush may still have to sync it
             self.complete.remove(segment)
-            self._leaving.append(segment)
+            self._removed_unflushed.append(segment)
         self.flushed_size = max(0, self.flushed_size - segment.size_bytes)
         if self._ticket is not None:
             self._ticket.end_size = max(0, self._ticket.end_size - segment.size_bytes)
         for suffix in INDEX_SUFFIXES:
             self._drop(segment.path(suffix))
-        self._late_counts.pop(segment.path("countindex"), None)
+        self._rebuilt_counts.pop(segment.path("countindex"), None)
 
     def _drop(self, path: Path) -> None:
         self._derived.pop(path, None)
@@ -255,19 +260,20 @@ class Durability:
             self._ticket.forget(path)
 
     def add_counts(self, segment: Segment, counts: CountIndex, data: bytes) -> None:
-        """A count index that was missing.  Nothing waits for it: it goes with the next flush, unless too many do."""
-        if len(self._late_counts) < LATE_COUNTS_MAX:
+        """Adds a rebuilt count index.  No caller waits for it: the next flush writes it, unless too many wait."""
+        if len(self._rebuilt_counts) < REBUILT_COUNTS_MAX:
             path = segment.path("countindex")
-            self._derived[path], self._late_counts[path], segment.counts = data, segment, counts
+            self._derived[path], self._rebuilt_counts[path], segment.counts = data, segment, counts
 
     def withdraw_counts(self, segments: Iterable[Segment]) -> bool:
-        """Another segment is about to take their names; False when a flush may be writing such a file just now."""
+        """A cleaned segment is about to take the names of these segments; False when a running flush may be
+        writing such a file."""
         for segment in segments:
             path = segment.path("countindex")
             if self._ticket is not None and path in self._ticket.derived:
                 return False
             self._derived.pop(path, None)
-            if self._late_counts.pop(path, None) is not None:
+            if self._rebuilt_counts.pop(path, None) is not None:
                 segment.counts_are_durable()
         return True
 
@@ -280,8 +286,9 @@ class Durability:
             derived[self._directory / EPOCH_CHECKPOINT] = encode_checkpoint(epochs.entries())
         derived.update(self._derived)
         obsolete: Path | None = None
-        in_hole = producers.end_offset == self.hole[1]
-        if not in_hole and active.size_bytes - self._resume_size >= self.resume_bytes * max(1, len(producers) / RESUME_PRODUCERS):
+        in_offset_gap = producers.end_offset == self.offset_gap[1]
+        resume_bytes = self.resume_bytes * max(1, len(producers) / RESUME_PRODUCERS)
+        if not in_offset_gap and active.size_bytes - self._resume_size >= resume_bytes:
             obsolete, self._resume = self._resume, segment_path(self._directory, producers.end_offset, "snapshot")
             self._resume_size = active.size_bytes
             for path, data in {**active.encoded_indexes(STILL_OPEN), self._resume: encode_snapshot(producers)}.items():
@@ -292,7 +299,7 @@ class Durability:
             end_offset=active.next_offset,
             end_size=size_bytes,
             complete=list(self.complete),
-            leaving=list(self._leaving),
+            leaving=list(self._removed_unflushed),
             active=active if active.next_offset > self.flushed_end else None,
             sync_directory=self._folder_changed,
             derived=derived,
@@ -302,14 +309,14 @@ class Durability:
         return self._ticket
 
     def finish(self, ticket: FlushTicket, active: Segment, epochs: EpochCache) -> None:
-        """Only now may the flushed end move.  A ticket that `cancel` took away changes nothing."""
+        """Only now may the flushed end move.  A cancelled ticket changes nothing."""
         if ticket is not self._ticket:
             return
         self._ticket = None
         if not ticket.ran:
             return
         self.flushed_end = max(self.flushed_end, ticket.end_offset)
-        self._leaving = [each for each in self._leaving if each not in ticket.leaving]
+        self._removed_unflushed = [each for each in self._removed_unflushed if each not in ticket.leaving]
         self.flushed_size = ticket.end_size
         if ticket.derived_error is not None:
             log.warning("derived_files_not_written", directory=self._directory, reason=ticket.derived_error)
@@ -319,8 +326,8 @@ class Durability:
                     self._epochs_from = None
             elif self._derived.get(path) is ticket.derived[path]:
                 del self._derived[path]
-        for path in [path for path in self._late_counts if path not in self._derived]:
-            self._late_counts.pop(path).counts_are_durable()
+        for path in [path for path in self._rebuilt_counts if path not in self._derived]:
+            self._rebuilt_counts.pop(path).counts_are_durable()
         waiting: list[Segment] = []
         for each in self.complete:
             if each not in ticket.complete or self._has_pending(each):
@@ -336,17 +343,17 @@ class Durability:
         return any(segment.path(suffix) in self._derived for suffix in INDEX_SUFFIXES)
 
     def cancel(self) -> None:
-        """Waits for a running flush and takes its result away; one that waits in a queue will do nothing."""
+        """Waits for a running flush and drops its result; a flush in a queue will do nothing."""
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
             ticket.cancel()
-            self._folder_changed = True  # perhaps it was not synced
+            self._folder_changed = True  # the folder may not be synced
 
     # ------------------------------------------------------------------------------------------------------------ cutting
 
     def prepare_epochs(self, epochs: EpochCache) -> None:
-        """Writes the epoch history of a log that is about to be cut beside the one that counts: what needs room on the disk, and
-        is refused without harm.  No flush may run."""
+        """Writes the truncated epoch history beside the current one: this step needs room on the disk and may
+        fail without harm.  No flush may run."""
         file = self._disk.open(self._prepared_epochs, create=True)
         try:
             file.truncate(0)
@@ -356,9 +363,10 @@ class Durability:
             file.close()
 
     def truncate_history(self, end_offset: int) -> None:
-        """Snapshots above the new end go, and then what was prepared counts: a snapshot vouches for the epoch history below it.
-        All durably, one after the other: a disk may keep a rename and forget the removals before it.  And a cut of the log may
-        not be durable before the cut of its history."""
+        """Removes the snapshots above the new end, then puts the prepared epoch history in place: a snapshot
+        vouches for the epoch history below it.  Each step is durable before the next: a disk may keep a rename
+        and lose the removals before it, and the truncation of the log may not be durable before that of its
+        history."""
         self.drop_snapshots(lambda snapshot: snapshot > end_offset)
         self._disk.sync_directory(self._directory)
         self._disk.rename(self._prepared_epochs, self._directory / EPOCH_CHECKPOINT)
@@ -370,7 +378,7 @@ class Durability:
         return self._directory / (EPOCH_CHECKPOINT + ".tmp")
 
     def drop_snapshots(self, which: Callable[[int], bool]) -> None:
-        """Removes the snapshots whose offset `which` names, written or waiting; the caller syncs the folder."""
+        """Removes the snapshots whose offset `which` selects, written or waiting; the caller syncs the folder."""
         names = self._disk.list_names(self._directory)
         for name in (*names, *(path.name for path in self._derived if path.name not in names)):
             stem, _, suffix = name.partition(".")
@@ -380,7 +388,7 @@ class Durability:
                     self._disk.remove(self._directory / name)
 
     def drop_waiting_snapshots(self, below: int) -> None:
-        """Those that are not written yet and need not be: what they say is not what a replay finds any more."""
+        """Drops snapshots that are not written yet: a replay now finds another state."""
         for path in [path for path in self._derived if path.suffix == ".snapshot" and int(path.stem) < below]:
             self._drop(path)
 
@@ -389,7 +397,7 @@ class Durability:
         kept = set(segments[:-1])
         self.complete = [segment for segment in self.complete if segment in kept]
         self._resume, self._resume_size = None, 0
-        self._late_counts.clear()
+        self._rebuilt_counts.clear()
         wanted = {segment.path(suffix) for segment in self.complete for suffix in INDEX_SUFFIXES}
         self._derived = {path: data for path, data in self._derived.items() if path in wanted or path.suffix == ".snapshot"}
         self.flushed_end = min(self.flushed_end, end_offset)

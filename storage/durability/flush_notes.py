@@ -1,29 +1,29 @@
-"""What was flushed since the last checkpoint: one small file for each data folder, one record for each flush.
+"""The flushes since the last checkpoint: one small file for each data folder, one record for each flush.
 
     flush-notes     topic id 16 bytes | partition i32 | flushed end offset i64 | crc32c u32; 32 bytes a record
 
-A restart after an unclean stop may take what it cannot read for the torn tail of a write only where nothing had been flushed.
-The checkpoint knows that as of some seconds ago (`log_directory`), this file as of the last flush.
+After an unclean stop, recovery may take unreadable bytes for the torn tail of a write only above all that was flushed.  The
+checkpoint knows the flushed end of some seconds ago (`log_directory`), this file that of the last flush.
 
 **A record says: all batches of this log below this offset are on the disk.**  That holds for every record in the file at any
-time, so that neither their order matters, nor which of them reached the disk: the highest of a log counts, and one whose
-checksum is wrong counts nothing.  None of 32 bytes crosses a sector.  What keeps it true:
+time, so neither their order matters, nor which of them reached the disk: the highest record of a log counts, and a record with a
+wrong checksum is ignored.  No record of 32 bytes crosses a sector.  These rules keep it true:
 
 * A record is written after the sync of the batches came back, by the flushed end as it is then.
-* **Nothing of a log is cut below what may stand in the file** before `void` has emptied it, durably.  That needs no room on a
-  full disk, and costs one sync for a thousand logs that follow a new leader: all claims that are still true are written again
-  with the next flush of any log, or the next checkpoint.  *May stand*: dropping old records (`trim`, and when the file is full)
-  is not synced, so a power cut can bring back whatever was written since the file was last emptied or made anew (`_possible`,
+* **A log is not truncated below a record that may be in the file** before `void` has emptied the file, durably.  That needs no
+  room on a full disk, and costs one sync for a thousand logs that follow a new leader: the next flush of any log, or the next
+  checkpoint, writes all claims again that are still true.  *May be*: dropping old records (`trim`, and when the file is full)
+  is not synced, so a power cut can bring back every record since the file was last emptied or written anew (`_possible`,
   which is not what reads show, `_noted`).
-* A log that is deleted, or set aside and fetched again under the same id, is cut to nothing: `void`, too.
+* A log that is deleted, or set aside and fetched again under the same id, loses all its batches: `void`, too.
 * Opening makes the file anew, durably, of the claims that were read.  Recovery has found each of them fulfilled by then.
 
 No acknowledgement waits for a sync of a record: a killed process leaves them in the page cache, and every few seconds they are
-made durable off the loop (`sync`).  Those that a power cut takes are missed as if there were no such file, and no worse.
+made durable off the loop (`sync`).  A power cut that takes records costs no more than having no such file.
 
-The file is bounded: what a checkpoint has made needless goes with it; when the file is full before, every log keeps its newest
-record; when that is more than half of the bound, nothing is noted until the next checkpoint.  What finds no room
-on a full disk is not noted either.
+The file is bounded: a checkpoint removes the records that it replaces; when the file is full before, every log keeps its newest
+record; when these fill more than half of the bound, no flush is noted until the next checkpoint.  On a full disk, records that
+find no room are not noted either.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RECORD_BYTES = _BODY.size + _CRC.size
 log = logs.get(__name__)
 
 Identity = bytes
-"""Topic id and partition, as they stand in a record."""
+"""Topic id and partition, as a record has them."""
 
 
 def identity_of(topic_id: UUID, partition: int) -> Identity:
@@ -61,7 +61,7 @@ def identified(identity: Identity) -> tuple[UUID, int]:
 
 
 def read_flush_notes(disk: Disk, path: Path) -> dict[Identity, int]:
-    """Of each log the highest offset below which all was flushed; empty when there is no file.  Raises OSError."""
+    """Per log, the highest offset below which all batches were flushed; empty when there is no file.  Raises OSError."""
     claims: dict[Identity, int] = {}
     for claim in decode_flush_notes(disk.read(path) if disk.exists(path) else b""):
         if claim is not None:
@@ -71,7 +71,7 @@ def read_flush_notes(disk: Disk, path: Path) -> dict[Identity, int]:
 
 
 def decode_flush_notes(data: bytes) -> Iterator[tuple[Identity, int] | None]:
-    """Every record in its order; None for one that counts nothing, as its checksum is wrong."""
+    """Every record in order; None for a record with a wrong checksum."""
     for position in range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES):
         body = data[position : position + _BODY.size]
         is_right = data[position + _BODY.size : position + RECORD_BYTES] == _CRC.pack(crc32c(body))
@@ -90,7 +90,7 @@ class FlushNotes:
     """See the module's text.  Used on the loop's thread; `sync` in any."""
 
     def __init__(self, disk: Disk, path: Path, claims: Mapping[Identity, int]) -> None:
-        """Makes the file anew, of these claims; on a full disk, in the place of the old one.  Raises OSError."""
+        """Writes the file anew with these claims; on a full disk, over the old one.  Raises OSError."""
         self._disk = disk
         self._path = path
         self._noted = dict(claims)
@@ -111,8 +111,8 @@ class FlushNotes:
         self._file = disk.open(path)
 
     def _begin_on_full_disk(self, reason: OSError) -> None:
-        """What is there says no less than the claims that were read, so they have room in its place.  Without a file, nothing is
-        noted in this life.  Raises OSError."""
+        """The old file has all claims that were read, so they fit into its place.  Without a file, this life
+        of the node notes no flush.  Raises OSError."""
         if not self._disk.exists(self._path):
             log.warning("flushes_not_noted", path=self._path, reason=reason)
             return
@@ -123,7 +123,7 @@ class FlushNotes:
         except OSError as error:
             if error.errno not in OUT_OF_SPACE:
                 raise
-            file.truncate(0)  # on some file systems, what is written over needs room, too
+            file.truncate(0)  # on some file systems, overwriting needs room, too
             file.sync_data()
             self._possible, self._size, self._is_due = {}, 0, True
         self._unsynced = False
@@ -137,7 +137,7 @@ class FlushNotes:
         try:
             if (self._is_due or self._size >= FILE_BYTES_MAX) and not self._compact(file):
                 return
-            # First: also a write that failed may have got there.
+            # First: a write that failed may have reached the disk.
             self._noted[identity] = self._possible[identity] = end_offset
             file.write_at(self._size, body + crc32c(body).to_bytes(4, "big"))
             self._size += RECORD_BYTES
@@ -147,7 +147,7 @@ class FlushNotes:
                 raise
 
     def _compact(self, file: File) -> bool:
-        """One record for each log.  False when that makes too little room."""
+        """Keeps one record for each log.  False when that frees too little room."""
         if len(self._noted) * RECORD_BYTES > FILE_BYTES_MAX // 2:
             return False
         self._rewrite(file, self._noted)
@@ -163,7 +163,8 @@ class FlushNotes:
             self._rewrite(file, kept)
 
     def _rewrite(self, file: File, claims: dict[Identity, int]) -> None:
-        """Over what stands there: each sector, old or new, is right; and what is cut off behind may come back."""
+        """Writes over the records in the file: each sector, old or new, holds true claims, and the truncated
+        rest may come back."""
         content = encode_flush_notes(claims.items())
         self._possible.update(claims)
         if content:
@@ -172,12 +173,12 @@ class FlushNotes:
         self._noted, self._size, self._unsynced, self._is_due = claims, len(content), True, False
 
     def void(self, identity: Identity, offset: int) -> None:
-        """Something of this log at or above `offset`, where one of its batches begins, is about to go: no higher claim may be on
-        the disk.  Raises OSError."""
+        """Batches of this log at or above `offset`, where a batch begins, are about to be removed: no higher
+        claim may stay on the disk.  Raises OSError."""
         if self._file is None:
             return
         if self._noted.get(identity, 0) > offset:
-            self._noted[identity] = offset  # which is as true
+            self._noted[identity] = offset  # this claim is true as well
             if not offset:
                 del self._noted[identity]
         if self._possible.get(identity, 0) > offset:

@@ -1,19 +1,19 @@
-"""All data folders of one node, as one: where a log lives, where a new one goes, and what a failed disk takes down.
+"""All data folders of one node: where each log is, where a new log goes, and which logs a failed disk takes offline.
 
 * A new log goes to the usable folder with the fewest logs, the first of those when several have as few.
-* A folder whose disk fails takes only its own logs offline; the others go on.  That holds at the start, too, for errors of the
-  disk; but what such a folder held may not be known, and a log made anew in another one would pass for one that was never lost.
-  Therefore all that the metadata gives this node then (`expect`), and no other folder has, counts as held there.  New topics go
-  to the other folders.  It takes a restart to use the folder again.  A full disk is not a failed one: what a folder has is
-  opened and read (`recovery`).
+* A folder whose disk fails takes only its own logs offline; the other folders stay in use.  The same holds at the start, for
+  errors of the disk; but the node may not know which logs that folder has, and a new log in another folder would look like one
+  that lost nothing.  So every partition that the metadata assigns to this node at its start (`expect`), and that no other folder
+  has, counts as one of the failed folder.  New topics go to the other folders.  Only a restart uses the folder again.  A full
+  disk is not a failed one: its logs are opened and read (`recovery`).
 * A folder of another node or cluster is refused, and so is a start without any folder, or without the `essential` one.
-* A log that is found in two folders, and was not about to move from one to the other, is refused: nobody can say which one is
+* When two folders have the same log, and no move between them explains it, the start fails: the node cannot know which one is
   right.
 * A log moves to another folder of the node by `move_to` (KIP-113): a future replica is filled there, and takes its place
-  (`moving`).  What a crash leaves of both, `_judge_twins` puts in order.  A folder that is asked for before the log is there is
-  remembered for as long as the node runs.
-* The identity that the node tells the cluster (`directory_id`) is that of its first folder, until a folder that belonged to it
-  is missing: then it is a new one, and counts as a replaced disk.  Each folder knows the ids of all (`data-folders`).
+  (`moving`).  After a crash, `_judge_twins` decides between the two.  A folder that a client chooses before the log exists is
+  remembered until the node stops.
+* The identity that the node reports to the cluster (`directory_id`) is that of its first folder, until one of its folders is
+  missing: then it is a new identity, which counts as a replaced disk.  Each folder stores the ids of all (`data-folders`).
 
 The clean mark of a stop counts only when every folder has it, with the same broker epoch.
 """
@@ -35,8 +35,8 @@ from ..directory.async_delete import AsyncFileDeleter
 from ..directory.creation import Creation, NewLog, Results
 from ..directory.folder_notes import PartitionKey
 from ..directory.log_directory import DirectoryRefused, LogDirectory, OpenReport, parse_name
+from ..directory.move_state import MoveState, TwinLogs, Verdict, read_move_state, resolve_twins, write_move_state
 from ..directory.opening_progress import OpeningProgress
-from ..directory.replica_standing import Standing, TwinLogs, Verdict, judge, read_standing, write_standing
 from ..directory.set_aside import DamagedRetention, remove_old_damaged
 from ..log.log import CorruptLog, Log, LogConfig
 from ..moving.future_replica import FutureReplica
@@ -44,14 +44,14 @@ from ..segment.open_files import OPEN_FILES_MAX
 
 DATA_FOLDERS = "data-folders"
 PREFERRED_MAX = 100_000
-"""Logs that are not there, of which it is remembered where they are to be made."""
+"""Bound on the logs that do not exist yet and for which a client chose a folder."""
 _NODE, _MEMBER = "node", "member"
 log = logs.get(__name__)
 
 
 @dataclass(slots=True)
 class CreationInFolders:
-    """New logs of several folders (`creation.py`)."""
+    """The creation of logs in several folders (`creation.py`)."""
 
     parts: list[Creation] = field(default_factory=list)
     refused: Results = field(default_factory=dict)
@@ -68,7 +68,7 @@ class CreationInFolders:
 
 
 class DataFolders:
-    """See the module's text.  Has what a `LogDirectory` has; call `open_all` once, then use `logs`."""
+    """See the module's text.  Has the methods of a `LogDirectory`; call `open_all` once, then use `logs`."""
 
     def __init__(
         self,
@@ -85,13 +85,14 @@ class DataFolders:
         essential: tuple[Path, str] | None = None,
         now_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`files_max`, `recovery_threads` and the pool of them are for each folder; `file_deleter` is for all, and is closed with
-        them; `fresh_id` names a new folder.  `essential`: one that the node cannot do without, and why."""
+        """`files_max`, `recovery_threads` and their pool are for each folder; `file_deleter` serves all
+        folders and is closed with them; `fresh_id` makes the id of a new folder.  `essential`: a folder
+        without which the node cannot run, and why."""
         assert paths
         self._essential = essential
         self._failed: dict[Path, OSError] = {}
         self._lost: set[PartitionKey] = set()
-        self._untold: set[Path] = set()
+        self._without_folder_ids: set[Path] = set()
         self._disk = disk
         self._fresh_id = fresh_id
         self._file_deleter = file_deleter
@@ -116,15 +117,15 @@ class DataFolders:
             folder.on_corrupt = self._log_damaged
             folder.make_room = lambda path: self.make_room(path)
             folder.progress = self.progress
-            folder.on_cut = partial(self._cut, folder)
+            folder.on_truncation = partial(self._before_source_truncation, folder)
         self.futures: dict[PartitionKey, FutureReplica] = {}
-        """Of the logs that are on their way to another folder."""
+        """The future replicas of the logs that move to another folder."""
         self._preferred: dict[PartitionKey, LogDirectory] = {}
         self.directory_id = ""
         self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
         self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None
         self.make_room: Callable[[Path], None] = lambda _folder: None
-        """Called before a folder's notes are written that must be there for a log to be cut, deleted or set aside."""
+        """Called before a folder writes notes that must be durable before a log is truncated, deleted or set aside."""
 
     # ----------------------------------------------------------------------------------------------------------- opening
 
@@ -143,10 +144,10 @@ class DataFolders:
                 report.opened += part.opened
                 report.clean = report.clean and part.clean
                 report.recovered += part.recovered
-                report.cut_bytes += part.cut_bytes
+                report.truncated_bytes += part.truncated_bytes
                 report.failed |= part.failed
             self._settle_identity(opened)
-            self._take_up_moves()
+            self._resume_moves()
         except BaseException:
             for folder in opened:
                 folder.close(clean=False)
@@ -154,7 +155,7 @@ class DataFolders:
         return report
 
     def _open(self, folder: LogDirectory, config_of: Callable[[str], LogConfig] | None, now_ms: int) -> OpenReport | None:
-        """None when its disk fails and the node can do without it."""
+        """None when its disk fails and the node can run without it."""
         try:
             if folder.path in self._failed:
                 raise self._failed[folder.path]
@@ -169,16 +170,17 @@ class DataFolders:
                 raise
             log.error("data_folder_failed", path=folder.path, reason=error,
                       consequence="its partitions are offline here until it works and the node is started again")  # fmt: skip
-            folder.give_up(error)
+            folder.opening_failed(error)
             return None
 
     def expect(self, assigned: Iterable[PartitionKey]) -> None:
-        """What the metadata gives this node at its start."""
+        """The partitions that the metadata assigns to this node at its start."""
         if self._failed:
             self._lost = {key for key in assigned if self.folder_of(*key) is None}
 
     def _judge_twins(self) -> None:
-        """What has a place in several folders, or is marked as moving, and what becomes of it (`moving.standing`)."""
+        """Finds the logs that several folders have, or that are marked as moving, and decides what becomes of
+        each (`move_state`)."""
         places: dict[PartitionKey, list[LogDirectory]] = {}
         seen: set[Path] = set()
         for folder in self.folders:
@@ -193,12 +195,12 @@ class DataFolders:
             for key in filter(None, map(parse_name, names)):
                 places.setdefault(key, []).append(folder)
         self.progress.found = len(places)
-        standings = {key: self._standings(key, folders) for key, folders in places.items()}
-        for key, found in standings.items():
-            if not found or (len(found) == 1 and Standing.CURRENT in found.values()):
+        states = {key: self._move_states(key, folders) for key, folders in places.items()}
+        for key, found in states.items():
+            if not found or (len(found) == 1 and MoveState.CURRENT in found.values()):
                 continue
             try:
-                verdicts = judge(found, some_failed=bool(self._failed))
+                verdicts = resolve_twins(found, some_failed=bool(self._failed))
             except TwinLogs:
                 where = [folder.path for folder in places[key]]
                 raise DirectoryRefused(
@@ -209,17 +211,17 @@ class DataFolders:
                 if folder.path in verdicts:
                     folder.verdicts[key] = verdicts[folder.path]
 
-    def _standings(self, key: PartitionKey, folders: Sequence[LogDirectory]) -> dict[Path, Standing]:
+    def _move_states(self, key: PartitionKey, folders: Sequence[LogDirectory]) -> dict[Path, MoveState]:
         found = {}
         for folder in folders:
             if folder.path not in self._failed:
                 try:
-                    found[folder.path] = read_standing(self._disk, folder.path_of(key))
+                    found[folder.path] = read_move_state(self._disk, folder.path_of(key))
                 except OSError as error:
                     self._failed[folder.path] = error
         return found
 
-    def _take_up_moves(self) -> None:
+    def _resume_moves(self) -> None:
         """What is settled now loses its mark, or goes, and moves that were interrupted go on.  Only now: all folders are known to
         be this node's.  Raises OSError when the node cannot do without the folder."""
         for folder in self.folders:
@@ -238,12 +240,12 @@ class DataFolders:
     def _carry_out_verdicts(self, folder: LogDirectory) -> None:
         """Raises OSError."""
         for key, verdict in folder.verdicts.items():
-            if verdict is Verdict.USE_PLAIN and not self._failed:
-                write_standing(self._disk, folder.path_of(key), Standing.CURRENT)
+            if verdict is Verdict.USE_UNMARKED and not self._failed:
+                write_move_state(self._disk, folder.path_of(key), MoveState.CURRENT)
             elif verdict is Verdict.REMOVE:
                 origin = self.folder_of(*key)
                 if origin is None or not origin.is_offline:  # or else it is perhaps the only one that can be read
-                    folder.nameless.delete(key, None)
+                    folder.renamed_folders.delete(key, None)
             elif verdict is Verdict.FUTURE:
                 self._take_up_move(key, folder)
 
@@ -254,14 +256,15 @@ class DataFolders:
             return
         topic_id = None if origin is None else origin.topic_id_of(*key)
         if origin is None or topic_id is None:
-            folder.nameless.delete(key, None)
+            folder.renamed_folders.delete(key, None)
             return
         # What the copy has above the end of the log, the log has lost: others may come in its place.
         found = origin.logs.get(key)
-        self._begin_move(key, topic_id, origin, folder).source_cut(0 if found is None else found.log_end_offset)
+        self._begin_move(key, topic_id, origin, folder).source_truncated(0 if found is None else found.log_end_offset)
 
     def _settle_identity(self, opened: Sequence[LogDirectory]) -> None:
-        """The node's identity by the rule of the module's text; every folder is told of all when that changed."""
+        """Sets the node's identity by the rule of the module's text; when it changed, every folder stores the
+        ids of all."""
         present = [folder.directory_id for folder in opened]
         if len(set(present)) != len(present):
             raise DirectoryRefused(
@@ -274,7 +277,7 @@ class DataFolders:
             known |= members
             nodes += [node] if node else []
         missing = known - set(present)
-        if len(missing) > len(self._failed):  # one that fails is not a missing one: it may come back as it was
+        if len(missing) > len(self._failed):  # a failed folder is not a missing one: it may come back with its data
             log.error("data_folder_is_missing", directory_ids=sorted(missing), consequence="counts as a replaced disk")
             self.directory_id = self._fresh_id()
         else:
@@ -282,18 +285,18 @@ class DataFolders:
         if self._failed:
             return
         if self.directory_id and all(present):
-            self._untold = {folder.path / DATA_FOLDERS for folder in opened}
-            self._tell_folders()
+            self._without_folder_ids = {folder.path / DATA_FOLDERS for folder in opened}
+            self._write_folder_ids()
 
-    def _tell_folders(self) -> None:
-        """Each folder which ones there are; on a full disk, another time.  Raises OSError."""
+    def _write_folder_ids(self) -> None:
+        """Writes the ids of all folders into each folder; on a full disk, a later call tries again.  Raises OSError."""
         members = sorted(folder.directory_id for folder in self.folders)
         content = encode_checkpoint([(_NODE, self.directory_id), *((_MEMBER, each) for each in members)])
-        for path in sorted(self._untold):
+        for path in sorted(self._without_folder_ids):
             try:
                 if not self._disk.exists(path) or self._disk.read(path) != content:
                     self._disk.write_atomic(path, content)
-                self._untold.discard(path)
+                self._without_folder_ids.discard(path)
             except OSError as error:
                 if error.errno not in OUT_OF_SPACE:
                     raise
@@ -333,7 +336,7 @@ class DataFolders:
 
     @property
     def is_offline(self) -> bool:
-        """Whether no folder is usable any more."""
+        """Whether no folder is usable."""
         return all(folder.is_offline for folder in self.folders)
 
     @property
@@ -351,8 +354,9 @@ class DataFolders:
     # --------------------------------------------------------------------------------------------- moves between the folders
 
     def move_to(self, topic: str, partition: int, path: Path) -> FutureReplica | None:
-        """The log is to be in this folder: a move to it begins, or goes on, and one to another folder ends.  None when the log is
-        there.  Raises LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR; REPLICA_NOT_AVAILABLE for a log that is to be made there."""
+        """Moves the log to this folder: starts the move or resumes it, and ends a move to another folder.
+        None when the log is there already.  Raises LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR;
+        REPLICA_NOT_AVAILABLE for a log that does not exist yet and will be made there."""
         key = (topic, partition)
         target = next((folder for folder in self.folders if folder.path.absolute() == path), None)
         if target is None:
@@ -380,9 +384,9 @@ class DataFolders:
 
     def _make_place(self, key: PartitionKey, origin: LogDirectory, target: LogDirectory) -> None:
         try:
-            if read_standing(self._disk, origin.path_of(key)) is Standing.STAYED:
+            if read_move_state(self._disk, origin.path_of(key)) is MoveState.STAYED:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"a move of {key[0]}-{key[1]} failed: restart the node first")
-            if self._disk.exists(target.path_of(key)):  # as far as this node knows there is nothing; a start says what it is
+            if self._disk.exists(target.path_of(key)):  # this node does not know this folder; the next start finds out what it is
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{target.path_of(key)} is in the way until a restart")
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key[0]}-{key[1]} cannot be moved: {error}") from error
@@ -396,15 +400,15 @@ class DataFolders:
         return future
 
     def end_move(self, key: PartitionKey) -> None:
-        """The log stays where it is.  Waits for the disk.  Raises KAFKA_STORAGE_ERROR."""
+        """Ends the move: the log stays where it is.  Waits for the disk.  Raises KAFKA_STORAGE_ERROR."""
         future = self.futures.get(key)
         if future is not None:
             future.cancel()
 
-    def _cut(self, folder: LogDirectory, key: PartitionKey, offset: int) -> None:
+    def _before_source_truncation(self, folder: LogDirectory, key: PartitionKey, offset: int) -> None:
         future = self.futures.get(key)
         if future is not None and future.origin is folder:
-            future.source_cut(offset)
+            future.source_truncated(offset)
 
     # ------------------------------------------------------------------------------------------------- partitions come and go
 
@@ -433,13 +437,14 @@ class DataFolders:
         return creation
 
     def _end_move_of_other(self, topic: str, partition: int, topic_id: UUID) -> None:
-        """A log of another topic of this name is about to be removed."""
+        """Ends the move of a log of another topic with this name, which is about to be removed."""
         future = self.futures.get((topic, partition))
         if future is not None and future.topic_id != topic_id:
             self.end_move(future.key)
 
     def _place_of(self, key: PartitionKey, counts: dict[LogDirectory, int]) -> LogDirectory:
-        """Where a log is, or goes; `counts` of the logs in each folder, as far as they are known.  Raises KAFKA_STORAGE_ERROR."""
+        """The folder that has the log, or gets it; `counts`: the logs in each folder, as far as known.  Raises
+        KAFKA_STORAGE_ERROR."""
         folder = self.folder_of(*key)
         if folder is not None:
             return folder
@@ -460,12 +465,12 @@ class DataFolders:
         return emptiest
 
     def topic_id_of(self, topic: str, partition: int) -> UUID | None:
-        """Whose log is here, in use or damaged."""
+        """The topic id of the log here, in use or damaged."""
         folder = self.folder_of(topic, partition)
         return None if folder is None else folder.topic_id_of(topic, partition)
 
     def delete(self, topic: str, partition: int) -> None:
-        """First the future replica, if there is one: alone it would be nothing."""
+        """Deletes the future replica first, if there is one: without the log it has no meaning."""
         try:
             self.end_move((topic, partition))
         except KafkaError as error:  # its folder is offline now, and a start removes what is left there
@@ -482,7 +487,8 @@ class DataFolders:
         folder.set_aside(topic, partition, now_ms=now_ms)
 
     def remove_old_damaged(self, now_ms: int, kept: DamagedRetention) -> None:
-        """Removes logs that were set aside long ago, in all folders; any thread.  A failure is logged, and tried another time."""
+        """Removes logs that were set aside long ago, in all folders; any thread.  A failure is logged; the
+        next call tries again."""
         for folder in self.folders:
             try:
                 if not folder.is_offline:
@@ -493,10 +499,10 @@ class DataFolders:
     # -------------------------------------------------------------------------------------------------------- checkpoints
 
     def write_checkpoints(self) -> None:
-        """Of every folder, also when one fails; then its error is raised."""
+        """Writes the checkpoint of every folder, also when one fails; raises that error afterwards."""
         failure: OSError | None = None
         try:
-            self._tell_folders()
+            self._write_folder_ids()
         except OSError as error:
             failure = error
         for folder in self.folders:

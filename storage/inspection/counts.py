@@ -1,7 +1,7 @@
-"""Whether the count index of one segment says what its batches say.  Fed batch by batch, like the checks of the other indexes.
+"""Checks the count index of one segment against its batches, batch by batch, like the checks of the other indexes.
 
-A file that the node would not use (empty, or of another size or end of the segment) is no fault: the counts are built again.  In
-one that it would use, all must be right: a wrong count looks like any other number.
+A file that the node would not use (empty, or for another size or end of the segment) is no fault: the counts are rebuilt.  In a
+file that it would use, every count must be right: a wrong count looks like any other number.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Data folders against every invariant: who owns them, how they were left, each partition, and what must agree between them.
+"""Checks data folders against every invariant: owner, last stop, each partition, and what must agree between them.
 
     for report in verify(disk, paths, now_ms=..., is_locked=...): ...
 
-A path may be a data folder, or the folder of one partition; of the latter, the data folder around it is asked how it was left.
+A path may be a data folder, or the folder of one partition; in the latter case, the data folder around it says how it was left.
 Read-only, like everything of `inspection`.
 """
 
@@ -20,7 +20,7 @@ from ..directory.creation import PARTITION_METADATA
 from ..directory.folder_notes import PARTITION_CHECKPOINT, PartitionCheckpoint, PartitionKey
 from ..directory.folder_owner import KEYS, VERSION, decode_owner
 from ..directory.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
-from ..directory.nameless import DELETE_SUFFIX, FUTURE_SUFFIX
+from ..directory.renamed_folders import DELETE_SUFFIX, FUTURE_SUFFIX
 from ..directory.set_aside import DAMAGED_SUFFIX
 from .findings import Finding
 from .moves import Standings, has_log, is_future, judge_moves, read_standings
@@ -34,7 +34,7 @@ class NotInspectable(Exception):
 
 @dataclass(slots=True)
 class DataFolder:
-    """What a data folder says about itself.  `partitions` are the folders in it that are to be looked at."""
+    """The state that a data folder's files describe.  `partitions` are the folders in it to verify."""
 
     path: Path
     state: FolderState
@@ -48,7 +48,8 @@ class DataFolder:
 
 @dataclass(slots=True, frozen=True)
 class VerificationOptions:
-    """How to look.  `compacted` names topics whose logs may have holes although their folders do not say so."""
+    """Options of a verification.  `compacted` names topics whose logs may have offset gaps although their
+    folders do not say so."""
 
     now_ms: int
     is_locked: Callable[[Path], bool]
@@ -62,15 +63,15 @@ def verify(disk: Disk, paths: Sequence[Path], options: VerificationOptions) -> I
     Raises NotInspectable before anything else, OSError when a folder cannot be read.
     """
     folders = [read_data_folder(disk, path, options.is_locked) for path in paths]
-    standings = read_standings(disk, [directory for folder in folders for directory in folder.partitions])
+    states = read_standings(disk, [directory for folder in folders for directory in folder.partitions])
     for folder in folders:
-        _excuse_moved(folder, standings)
+        _excuse_moved(folder, states)
         yield folder
     reports: list[PartitionReport] = []
     for folder in folders:
         for directory in folder.partitions:
             try:
-                context = _partition_context(disk, folder, directory, options, is_future=is_future(standings, directory))
+                context = _partition_context(disk, folder, directory, options, is_future=is_future(states, directory))
                 report = verify_partition(disk, directory, context, options.progress)
             except FileNotFoundError:
                 if folder.state is not FolderState.RUNNING:
@@ -79,7 +80,7 @@ def verify(disk: Disk, paths: Sequence[Path], options: VerificationOptions) -> I
             reports.append(report)
             yield report
     is_running = any(folder.state is FolderState.RUNNING for folder in folders)
-    findings = [*_compare(folders, reports), *judge_moves(disk, standings, is_running=is_running)]
+    findings = [*_compare(folders, reports), *judge_moves(disk, states, is_running=is_running)]
     between = DataFolder(folders[0].path, folders[0].state, findings=findings)
     if between.findings:
         yield between
@@ -105,7 +106,7 @@ def read_data_folder(disk: Disk, path: Path, is_locked: Callable[[Path], bool]) 
     around = disk.list_names(parent)
     if META_PROPERTIES in around or PARTITION_CHECKPOINT in around:
         folder = _read_notes(disk, parent, set(around), is_locked)
-        folder.findings.clear()  # nobody asked about it
+        folder.findings.clear()  # the caller asked about one partition only
     else:
         folder = DataFolder(parent, FolderState.UNKNOWN)
     folder.partitions = [path]
@@ -203,10 +204,10 @@ def _check_presence(disk: Disk, folder: DataFolder, names: set[str]) -> None:
             add(Finding("leftover", folder.path / name, "a deletion, move or write that was cut short"))
 
 
-def _excuse_moved(folder: DataFolder, standings: Standings) -> None:
+def _excuse_moved(folder: DataFolder, states: Standings) -> None:
     """A log that has moved to another data folder is missing nowhere, although a crash may have left a note of it."""
     moved = {
-        folder.path / f"{topic}-{partition}" for topic, partition in folder.checkpoint if has_log(standings, (topic, partition))
+        folder.path / f"{topic}-{partition}" for topic, partition in folder.checkpoint if has_log(states, (topic, partition))
     }
     folder.findings = [each for each in folder.findings if each.kind != "partition-missing" or each.file not in moved]
 
@@ -234,7 +235,7 @@ def _topic_id(disk: Disk, directory: Path) -> UUID | None:
 
 
 def _compare(folders: Sequence[DataFolder], reports: Sequence[PartitionReport]) -> list[Finding]:
-    """What only shows when several folders or partitions are looked at together."""
+    """Findings that need several folders or partitions."""
     found: list[Finding] = []
     owner: tuple[Path, tuple[str, ...]] | None = None
     directory_ids: dict[str, Path] = {}

@@ -302,7 +302,7 @@ def _dump_checkpoint(disk: Disk, path: Path, kind: str, columns: tuple[str, ...]
 
 
 def _dump_flush_notes(disk: Disk, path: Path) -> Iterator[Row]:
-    """A record that is not right is no violation: it counts nothing, like one that a power cut took."""
+    """An invalid record is no violation: the node ignores it, like one that a power cut took."""
     for number, claim in enumerate(decode_flush_notes(disk.read(path))):
         if claim is None:
             at, reason = number * RECORD_BYTES, "the checksum is wrong: it counts nothing"

@@ -1,4 +1,4 @@
-"""Whether the leader-epoch history says what the batches say (docs/semantics.md E3).
+"""Checks the leader-epoch history against the batches (docs/semantics.md E3).
 
 The history may know more than the batches: an epoch without a batch yet, at the log's end; of a compacted log, epochs whose
 batches are gone.  It may begin later than the batches, at the log start.
@@ -16,7 +16,7 @@ from .findings import Finding
 
 
 class EpochHistoryCheck:
-    """Fed with the epoch of every batch; compared at the end."""
+    """Takes the epoch of every batch; compares at the end."""
 
     def __init__(self, *, is_compacted: bool) -> None:
         self._is_compacted = is_compacted
@@ -35,8 +35,8 @@ class EpochHistoryCheck:
         self, disk: Disk, path: Path, end: int, first: int, log_start: int, limit: int, *, is_clean: bool,
         report: Callable[[Finding], None],
     ) -> None:  # fmt: skip
-        """`limit`: above it, the history on the disk may be behind; below `log_start` it may be cut, and when the last stop was
-        not clean the log start may be higher than was noted."""
+        """`limit`: above it, the history on the disk may be behind; below `log_start` it may be truncated,
+        and after an unclean stop the log start may be higher than the noted one."""
         stored: list[tuple[int, int]] = []
         is_there = disk.exists(path)
         if is_there:

@@ -1,7 +1,7 @@
 """What `tidegate log verify` can find: every kind with its severity, what it means and what to do.  Pure.
 
-A *violation* breaks a promise of the log: data, or something derived from data that would be trusted, is not what it must be.  A
-*note* is worth knowing and needs no hand: what an unclean stop leaves behind, and what the next start repairs by itself.
+A *violation* breaks a promise of the log: data, or a derived file that the node would trust, is wrong.  A *note* needs no action:
+an unclean stop leaves it behind, or the next start repairs it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Whether the index files of one segment say what its batches say.  Fed batch by batch; nothing is built, little is held.
+"""Checks the index files of one segment against its batches, batch by batch; builds no index and needs little memory.
 
-Of a segment that the next start scans, only entries below the offset that is trusted matter (`limit`): what is beyond is of an
-earlier life, or not written yet, and will be built again.
+In a segment that the next start scans, only entries below the trusted offset matter (`limit`): those above it belong to an
+earlier life, or are not written yet, and will be rebuilt.
 """
 
 from __future__ import annotations

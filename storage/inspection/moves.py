@@ -1,6 +1,6 @@
 """Logs that are on their way from one data folder of a node to another (KIP-113), as a look from outside finds them.
 
-What a start would make of the words beside them (`replica_standing`) is no fault, whatever step a move was at: a future replica,
+What a start would make of the words beside them (`move_state`) is no fault, whatever step a move was at: a future replica,
 and what is left of a log that has moved.  A word that cannot be read is one, and so are two logs that both claim to be the log.
 """
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from ...runtime.disk import Disk
 from ..directory.folder_notes import PartitionKey
 from ..directory.found_logs import parse_name
-from ..directory.replica_standing import REPLICA_MOVE, Standing, TwinLogs, Verdict, judge, read_standing
+from ..directory.move_state import REPLICA_MOVE, MoveState, TwinLogs, Verdict, read_move_state, resolve_twins
 from .findings import Finding
 
-Standings = dict[PartitionKey, dict[Path, Standing]]
+Standings = dict[PartitionKey, dict[Path, MoveState]]
 """By the folder of each log."""
 
 
@@ -26,26 +26,26 @@ def read_standings(disk: Disk, partitions: Sequence[Path]) -> Standings:
         key = parse_name(directory.name)
         if key is not None:
             try:
-                found.setdefault(key, {})[directory] = read_standing(disk, directory)
+                found.setdefault(key, {})[directory] = read_move_state(disk, directory)
             except FileNotFoundError:  # settled in between
-                found.setdefault(key, {})[directory] = Standing.CURRENT
+                found.setdefault(key, {})[directory] = MoveState.CURRENT
     return found
 
 
-def is_future(standings: Standings, directory: Path) -> bool:
+def is_future(states: Standings, directory: Path) -> bool:
     key = parse_name(directory.name)
-    return key is not None and standings.get(key, {}).get(directory) is Standing.FUTURE
+    return key is not None and states.get(key, {}).get(directory) is MoveState.FUTURE
 
 
-def has_log(standings: Standings, key: PartitionKey) -> bool:
+def has_log(states: Standings, key: PartitionKey) -> bool:
     """Whether there is one that is not on its way."""
-    return any(standing is not Standing.FUTURE for standing in standings.get(key, {}).values())
+    return any(standing is not MoveState.FUTURE for standing in states.get(key, {}).values())
 
 
-def judge_moves(disk: Disk, standings: Standings, *, is_running: bool) -> list[Finding]:
+def judge_moves(disk: Disk, states: Standings, *, is_running: bool) -> list[Finding]:
     """What a start of the node would make of them.  In a folder in use it counts only when a second look finds it, too."""
     found: list[Finding] = []
-    for key, places in sorted(standings.items()):
+    for key, places in sorted(states.items()):
         findings = _judge(places)
         if is_running and any(finding.kind == "partition-twice" for finding in findings):
             there = [place for place in places if _is_there(disk, place)]
@@ -62,21 +62,21 @@ def _is_there(disk: Disk, place: Path) -> bool:
     return True
 
 
-def _judge(places: Mapping[Path, Standing]) -> list[Finding]:
+def _judge(places: Mapping[Path, MoveState]) -> list[Finding]:
     found = [
         Finding("move-word-damaged", place / REPLICA_MOVE, "what this log is, beside another one, is not known")
         for place, standing in places.items()
-        if standing is Standing.UNKNOWN
+        if standing is MoveState.UNKNOWN
     ]
     if found or not places:
         return found
     try:
-        verdicts = judge(places, some_failed=False)
+        verdicts = resolve_twins(places, some_failed=False)
     except TwinLogs:
         first, *others = places
         return [Finding("partition-twice", place, f"it is also at {first}") for place in others]
     for place, standing in places.items():
-        if standing is Standing.FUTURE:
+        if standing is MoveState.FUTURE:
             alone = "" if len(places) > 1 else "; the log is not among what is looked at"
             found.append(Finding("future-replica", place, f"it follows the log in another data folder of the node{alone}"))
         elif verdicts[place] is Verdict.REMOVE:

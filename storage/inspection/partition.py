@@ -9,8 +9,8 @@ What may be asked of the files depends on how the folder was left (`FolderState`
   violation, above it the torn tail that an unclean stop leaves;
 * derived files count below the *derived limit*: in the segments that the next start does not scan again.
 
-A fault is reported once: what cannot be judged behind it (`ProducerReplay.lose_track`, the indexes of a damaged segment) is left
-out, so that the first line names the cause and not one of its effects.
+A fault is reported once: checks that depend on the data behind it (`ProducerReplay.lose_track`, the indexes of a damaged
+segment) are left out, so that the first line names the cause and not one of its effects.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .epochs import EpochHistoryCheck
 from .findings import Finding, Severity
 from .indexes import OffsetIndexCheck, TimeIndexCheck
 from .producers import ProducerReplay
-from .seals import check_seal
+from .segment_checksums import check_segment_checksums
 from .verification import (
     DamagedBytes,
     FolderState,
@@ -56,7 +56,7 @@ COMPACTED_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 @dataclass(slots=True, frozen=True)
 class PartitionContext:
-    """What is known of a partition from outside its folder.  `noted`: its row of the checkpoint."""
+    """Facts about a partition from outside its folder.  `noted`: its row of the checkpoint."""
 
     state: FolderState = FolderState.UNKNOWN
     noted: PartitionCheckpoint | None = None
@@ -88,11 +88,11 @@ class PartitionReport:
 def verify_partition(
     disk: Disk, directory: Path, context: PartitionContext, progress: Callable[[int], None] = lambda _bytes: None
 ) -> PartitionReport:
-    """Looks at everything; at a folder in use twice before it reports a violation.  Raises OSError when the folder cannot be
-    listed."""
+    """Checks everything; reads a folder in use twice before it reports a violation.  Raises OSError when the
+    folder cannot be listed."""
     report = _Verification(disk, directory, context, progress).run()
     if context.state is FolderState.RUNNING and report.violations:
-        # What was half-way through being renamed, written or cut is over by now; what is really wrong is still there.
+        # A rename, write or truncation that was running is over by now; a real violation is still there.
         again = _Verification(disk, directory, context, progress).run()
         seen = {finding.place for finding in report.findings}
         again.findings = [f for f in again.findings if f.severity is Severity.NOTE or f.place in seen]
@@ -101,7 +101,7 @@ def verify_partition(
 
 
 class _Verification:
-    """One look at one partition."""
+    """One reading of one partition."""
 
     def __init__(self, disk: Disk, directory: Path, context: PartitionContext, progress: Callable[[int], None]) -> None:
         self._disk = disk
@@ -120,12 +120,12 @@ class _Verification:
         self._files = list_partition(disk, directory)
         self._trusted = 0
         self._derived_limit = 0
-        self._holes_below = 0
+        self._offset_gaps_below = 0
         self._expected: int | None = None  # the offset that follows; None before the first batch
         self._reached = 0  # the offset after the last good batch
         self._epoch = -1
         self._overlap_ends = -1
-        self._is_cut = False  # the log ends in a torn tail: what stands behind it is no part of it
+        self._has_torn_tail = False  # the log ends in a torn tail: the bytes behind it are not part of it
         self._epochs = EpochHistoryCheck(is_compacted=self._is_compacted)
         self._waiting_snapshots = sorted(self._files.snapshots.items())
 
@@ -137,8 +137,8 @@ class _Verification:
         self._choose_trust()
         replay = self._begin_replay()
         for at, segment in enumerate(self._files.segments):
-            if self._is_cut:
-                self._cut_segment(segment)
+            if self._has_torn_tail:
+                self._skip_behind_torn_tail(segment)
                 continue
             try:
                 self._verify_segment(segment, replay, is_last=at + 1 == len(self._files.segments))
@@ -147,11 +147,11 @@ class _Verification:
                 self._add(Finding("unreadable", path, str(error), -1, segment.base_offset))
                 self._lose_track(replay)
                 self._expected = None
-        end = max(self._reached, 0 if self._is_cut else self._files.segments[-1].base_offset)
+        end = max(self._reached, 0 if self._has_torn_tail else self._files.segments[-1].base_offset)
         self._finish(replay, end)
-        if not self._report.violations and not self._is_cut:  # what is wrong in any other way is wrong with a seal, too
+        if not self._report.violations and not self._has_torn_tail:  # any other fault also breaks the segment checksums
             for at in range(len(self._files.segments)):
-                self._verify_seal(at)
+                self._verify_segment_checksums(at)
         return self._report
 
     # ------------------------------------------------------------------------------------------------------------ folder
@@ -199,11 +199,11 @@ class _Verification:
         """See the module's text, and `recovery`."""
         segments, last = self._files.segments, self._files.segments[-1].base_offset
         newest = self._newest_snapshot()
-        self._holes_below = max(newest, self._noted.recovery_point if self._noted is not None else 0)
+        self._offset_gaps_below = max(newest, self._noted.recovery_point if self._noted is not None else 0)
         if self._state is FolderState.CLEAN and self._noted is not None:
-            self._trusted = self._derived_limit = self._holes_below = EVERYTHING
+            self._trusted = self._derived_limit = self._offset_gaps_below = EVERYTHING
         elif self._state is FolderState.UNKNOWN:
-            self._trusted = self._derived_limit = self._holes_below = max(last, newest)
+            self._trusted = self._derived_limit = self._offset_gaps_below = max(last, newest)
         elif self._noted is not None and self._noted.recovery_point > 0:
             self._trusted = max(self._noted.recovery_point, newest)
             holding = max((s.base_offset for s in segments if s.base_offset < self._trusted), default=0)
@@ -249,7 +249,7 @@ class _Verification:
                 if isinstance(found, DamagedBytes):
                     indexes_count = first = False
                     self._damage(path, found, size, replay, is_last=is_last)
-                    if self._is_cut:
+                    if self._has_torn_tail:
                         break
                     continue
                 if first:
@@ -259,7 +259,7 @@ class _Verification:
                     indexes_count = False
                 if found.header.base_offset < self._overlap_ends:
                     continue  # repeated offsets: they were looked at where they stand first
-                if self._is_cut:
+                if self._has_torn_tail:
                     self._tail(path, found.position, size, "offsets are missing before this batch")
                     break
                 self._compare_snapshots(replay, found.header)
@@ -274,7 +274,7 @@ class _Verification:
             file.close()
         if first:
             self._begin_empty_segment(segment, path, replay)
-        if indexes_count and not self._is_cut:
+        if indexes_count and not self._has_torn_tail:
             if offsets is not None:
                 offsets.finish()
             if times is not None:
@@ -290,13 +290,14 @@ class _Verification:
                 is_settled=self._reached <= self._derived_limit and (not is_last or self._derived_limit == EVERYTHING),
             )  # fmt: skip
 
-    def _verify_seal(self, at: int) -> None:
-        """Of a segment that the next start does not scan again."""
+    def _verify_segment_checksums(self, at: int) -> None:
+        """Checks the checksums of a segment that the next start does not scan again."""
         segments, limit = self._files.segments, self._derived_limit
         segment, following = segments[at], segments[at + 1].base_offset if at + 1 < len(segments) else None
         if segment.base_offset < limit and {"index", "timeindex", "seal"} <= segment.files.keys():  # or that is reported
             is_closed = self._state is FolderState.CLEAN or (following is not None and following <= limit)
-            wrong = check_seal(self._disk, segment, self._disk.size(segment.files["log"]), following, is_closed=is_closed)
+            size = self._disk.size(segment.files["log"])
+            wrong = check_segment_checksums(self._disk, segment, size, following, is_closed=is_closed)
             if wrong is not None:
                 self._add(wrong)
 
@@ -341,7 +342,7 @@ class _Verification:
             self._overlap_ends = expected
             return False
         elif expected >= self._trusted:
-            self._is_cut = True
+            self._has_torn_tail = True
             return False
         else:
             what = f"it begins at offset {base}; the segment before it ends at {expected}"
@@ -350,9 +351,9 @@ class _Verification:
         return True
 
     def _is_offset_gap(self, offset: int) -> bool:
-        """Whether offsets may be missing before `offset`, where a segment begins.  Only what is durable is ever cleaned: behind
-        that, a hole is a lost tail (`recovery`)."""
-        return self._is_compacted and (offset <= self._holes_below or self._state is FolderState.RUNNING)
+        """Whether offsets may be missing before `offset`, where a segment begins.  Cleaning touches only
+        durable batches: above those, a gap is a lost tail (`recovery`)."""
+        return self._is_compacted and (offset <= self._offset_gaps_below or self._state is FolderState.RUNNING)
 
     def _begin_empty_segment(self, segment: SegmentFiles, path: Path, replay: ProducerReplay) -> None:
         """No batch in it: its name alone must fit."""
@@ -368,7 +369,7 @@ class _Verification:
             self._compare_snapshots(replay, None, base)
             self._expected = self._reached = base
         elif expected >= self._trusted:
-            self._is_cut = True
+            self._has_torn_tail = True
             self._tail(path, 0, 0, "the segment before it is not whole")
         else:
             what = f"it is named {base}; the segment before it ends at {expected}"
@@ -382,7 +383,7 @@ class _Verification:
         if expected is None or base == expected or (self._is_compacted and base > expected):
             return True
         if base > expected and expected >= self._trusted:
-            self._is_cut = True
+            self._has_torn_tail = True
             return False
         kind = "offset-gap" if base > expected else "offset-order"
         self._add(Finding(kind, path, f"offset {base} where {expected} was expected", found.position, expected))
@@ -416,7 +417,7 @@ class _Verification:
         # Writes of a running node follow on each other: behind a valid batch nothing is half written.
         in_flight = self._state is FolderState.RUNNING and (found.resumed_at >= 0 or not is_last)
         if expected >= self._trusted and not in_flight and (is_last or self._state is not FolderState.UNKNOWN):
-            self._is_cut = True
+            self._has_torn_tail = True
             more = "" if found.resumed_at < 0 else f"; valid batches follow at byte {found.resumed_at}, and go as well"
             self._tail(path, found.position, size, found.reason + more)
             return
@@ -428,7 +429,7 @@ class _Verification:
     def _tail(self, path: Path, position: int, size: int, reason: str) -> None:
         self._add(Finding("torn-tail", path, f"{size - position} bytes: {reason}", position, self._reached))
 
-    def _cut_segment(self, segment: SegmentFiles) -> None:
+    def _skip_behind_torn_tail(self, segment: SegmentFiles) -> None:
         path = segment.files["log"]
         self._add(Finding("torn-tail", path, f"{self._disk.size(path)} bytes: the log ends before it", 0, segment.base_offset))
 
@@ -454,7 +455,7 @@ class _Verification:
         report.end_offset = end
         report.producers = len(replay.state)
         report.open_transactions = len(replay.state.open_transactions)
-        if not self._is_cut:
+        if not self._has_torn_tail:
             replay.finish(last)
         is_short = self._check_notes(last, end)
         for offset, path in self._waiting_snapshots:

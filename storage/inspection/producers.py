@@ -1,7 +1,7 @@
-"""What the batches say about producers and transactions, and whether snapshots and transaction indexes say the same.
+"""Checks snapshots and transaction indexes against the producers and transactions in the batches.
 
 A replay from the log's start, by the very code that recovery uses, with every rule of docs/semantics.md (I, L) that a stored
-batch can break checked on the way.  What a replay cannot know is not held against a file:
+batch can break checked on the way.  Facts that a replay cannot know count as no fault of a file:
 
 * a log whose first segments are gone begins with the snapshot at its first offset; without one, what came before is unknown;
 * a compacted log lacks batches, so only its order is checked, and its files for being readable;
@@ -28,7 +28,7 @@ from .findings import Finding
 from .verification import StoredBatch
 
 OPEN_TOO_LONG_MS = 3_600_000
-"""No transaction timeout of the default configuration is as long."""
+"""Longer than any transaction timeout of the default configuration."""
 _COMPLETIONS_KEPT = 10_000
 _NO_BOUND = 2**62
 
@@ -41,7 +41,7 @@ class ProducerReplay:
     def __init__(self, config: LogConfig, now_ms: int, *, is_exact: bool, knows_start: bool, report: Report) -> None:
         self.is_exact = is_exact
         self.is_reliable = True
-        """False behind damage: then what follows from earlier batches is not known."""
+        """False behind damage: the state from earlier batches is not known there."""
         self.knows_start = knows_start
         self._config = config
         self._forgotten_before_ms = now_ms - config.producer_id_expiration_ms
@@ -50,12 +50,12 @@ class ProducerReplay:
         self.state = ProducerState(max_producer_ids=_NO_BOUND)
         self._completions: deque[tuple[int, int]] = deque(maxlen=_COMPLETIONS_KEPT)
         self._completions_lost = False
-        self._perhaps_forgotten: set[int] = set()  # and seen again: then a snapshot may know less of them
+        self._perhaps_forgotten: set[int] = set()  # and active again: a snapshot may know less of them
         self._alone = 0
         self._first_alone: tuple[Path, int, int] | None = None
 
     def begin_with(self, disk: Disk, path: Path, offset: int) -> None:
-        """The snapshot at the log's first offset, when there is one, is what is known of the time before."""
+        """Loads the snapshot at the log's first offset, if there is one, as the state before the first batch."""
         state = self._read_snapshot(disk, path, offset)
         if state is not None:
             self.state, self.knows_start = state, True
@@ -230,7 +230,7 @@ class ProducerReplay:
         if self.is_exact and self.knows_start:
             self._compare_exactly(path, stored, wanted)
             return
-        # Data of the transactions may be gone: their entries stay, and reach at least as far back as what is left.
+        # Records of the transactions may be gone: their entries stay, and reach back at least to the remaining records.
         for entry in wanted:
             fits = [e for e in stored if e.last_offset == entry.last_offset and e.producer_id == entry.producer_id]
             if not fits or fits[0].first_offset > entry.first_offset:
@@ -257,7 +257,7 @@ class ProducerReplay:
 
 
 def _sane_entries(data: bytes) -> list[TransactionIndexEntry]:
-    """Those before the first that is not sane: the rest was never synced."""
+    """The entries before the first invalid one: the rest was never synced."""
     found: list[TransactionIndexEntry] = []
     for at in range(0, len(data), ENTRY_BYTES):
         try:

@@ -1,9 +1,9 @@
-"""Looking at a data folder from outside: which files there are, who uses them, and batch after batch.  Strictly read-only.
+"""Reads a data folder from outside: its files, whether a node uses them, and its batches.  Strictly read-only.
 
-Nothing here needs a node, and nothing disturbs one: files are opened for reading, no lock is kept, nothing is repaired.  What is
-read of a folder in use is a moment that may be over; `inspection_partition` looks twice before it accuses.
+Nothing here needs a node or disturbs one: files are opened for reading, no lock is kept, nothing is repaired.  A folder in
+use may change while it is read; `inspection.partition` reads twice before it reports a violation.
 
-A replacement of segments that was decided but not finished (`segment_swap`) is seen as the next start will finish it.
+A replacement of segments that is decided but not finished (`segment.swap`) counts as the next start will finish it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...runtime.disk import Disk, File
 from ...wire.errors import KafkaError
 from ...wire.records import HEADER_BYTES, BatchHeader, parse_header, validate_batch
 from ..checkpoint import CheckpointInvalid, decode_checkpoint
-from ..directory.replica_standing import REPLICA_MOVE
+from ..directory.move_state import REPLICA_MOVE
 from ..segment.swap import CLEANED, DELETED, SEGMENT_SUFFIXES
 
 CHUNK_BYTES = 1024 * 1024
@@ -32,7 +32,7 @@ KNOWN_NAMES = frozenset({
 
 
 class FolderState(Enum):
-    """Who used the data folder last, and so what may be expected of it."""
+    """How the data folder was left, which decides what its files must satisfy."""
 
     RUNNING = "in use by a running node"
     CLEAN = "stopped cleanly"
@@ -118,7 +118,7 @@ def _resume(file: File, position: int, end: int, last_offset: int, likely: Seque
 
 @dataclass(slots=True)
 class SegmentFiles:
-    """The files of one segment; what a pending replacement will rename is here under its coming role."""
+    """The files of one segment; a file that a pending replacement will rename has its future role here."""
 
     base_offset: int
     files: dict[str, Path] = field(default_factory=dict)
@@ -165,7 +165,7 @@ def list_partition(disk: Disk, directory: Path) -> PartitionFiles:
 
 
 def _foresee_swap(disk: Disk, found: PartitionFiles, present: dict[tuple[int, str], Path], decision: Path) -> None:
-    """Sees a decided replacement as finished."""
+    """Treats a decided replacement as finished."""
     try:
         rows = decode_checkpoint(disk.read(decision), 2)
         old = [int(value) for kind, value in rows if kind == "old"]

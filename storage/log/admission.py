@@ -1,8 +1,8 @@
 """What a leader checks of batches before they concern any producer, and how it stamps them.  Pure.
 
 Cost is per batch: a header, a checksum, a few comparisons; and, for batches of clients, a walk over the records' lengths
-(`record_check`), because a batch that cannot be read would stop every consumer for good.  Where the topic is compacted every
-record is looked into: one without a key could never be cleaned away there, nor be told from any other.
+(`record_check`), because a batch that cannot be read would stop every consumer for good.  In a compacted topic every
+record is checked for a key: the cleaner could never remove a record without one.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from ..topic_config import LogConfig, TimestampType
 NO_APPEND_TIME = -1
 """The records keep their producer's timestamps."""
 CLIENT_BATCHES_MAX = 16
-"""In one append of a client; Kafka takes one."""
+"""Bound on the batches in one append of a client; Kafka takes one."""
 CHEAP_RECORDS = 10_000
 CHEAP_RECORDS_LOOKED_INTO = 1_000
 CHEAP_COMPRESSED_BYTES = 64 * 1024
 CHEAP_UNFOLDED_BYTES = 128 * 1024
-"""What a batch may hold to be checked on the loop; a thread costs 0.1 ms, and shares the interpreter's lock with the loop."""
-_CLIENT = AppendOrigin.CLIENT  # through the enumeration it takes as long to name as a header to unpack
+"""Bounds on a batch that is checked on the loop; a thread costs 0.1 ms and competes with the loop for the
+interpreter's lock."""
+_CLIENT = AppendOrigin.CLIENT  # a look-up through the enumeration costs as much as unpacking a header
 _LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
 _COMPRESSION_MASK = 0x07
 _COPY_WHOLE_BYTES = 16 * 1024
@@ -44,9 +45,11 @@ _COPY_WHOLE_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class CheckedBatches:
-    """What `check_batches` let in: the bytes to append, the settings by which they were checked, and (position, header) of each.
+    """Batches that passed `check_batches`: the bytes to append, the settings they were checked by, and (position, header) of
+    each.
 
-    An append takes them without another check while the log's settings are still these."""
+    An append takes them without another check while the log's settings are still these.
+    """
 
     view: memoryview
     config: LogConfig
@@ -54,13 +57,13 @@ class CheckedBatches:
 
 
 def is_cheap(header: BatchHeader) -> bool:
-    """Whether `check_batches` takes no longer for a batch with this header than the loop can spare (about 1 ms), whatever is in
-    it and whatever the topic's settings are."""
+    """Whether `check_batches` of a batch with this header is fast enough for the loop (about 1 ms), whatever
+    its records and the topic's settings are."""
     return not header.attributes & _COMPRESSION_MASK and header.record_count <= CHEAP_RECORDS_LOOKED_INTO
 
 
 def check_at_once(view: memoryview, config: LogConfig, now_ms: int) -> CheckedBatches | None:
-    """`check_batches` for a client's batch as far as the loop can spare the time; None when it belongs into a thread."""
+    """`check_batches` for a client's batch when the loop can spare the time; None when a thread should check it."""
     header = parse_header(view)
     if header.record_count > (CHEAP_RECORDS_LOOKED_INTO if config.is_compacted else CHEAP_RECORDS):
         return None
@@ -69,7 +72,7 @@ def check_at_once(view: memoryview, config: LogConfig, now_ms: int) -> CheckedBa
     try:
         return check_batches(view, _CLIENT, config, now_ms, CHEAP_UNFOLDED_BYTES)
     except KafkaError as error:
-        if error.code is ErrorCode.MESSAGE_TOO_LARGE:  # perhaps only for here
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE:  # the bound of the loop may be the cause
             return None
         raise
 
@@ -107,13 +110,15 @@ def check_batches(
 
 
 def is_to_be_recompressed(header: BatchHeader, config: LogConfig) -> bool:
-    """Whether the topic keeps its batches in another codec.  (At the same one Kafka keeps what came, too, whatever its level.)"""
+    """Whether the topic stores its batches in another codec than this one's.  (A batch in the topic's codec
+    stays as it is, at any level, as in Kafka.)"""
     return config.target_codec is not None and header.attributes & _COMPRESSION_MASK != config.target_codec
 
 
 def check_and_recompress(view: memoryview, config: LogConfig, now_ms: int) -> CheckedBatches:
-    """`check_batches` of a client, and the batches in the topic's codec.  May be called in any thread.  Raises as that does, also
-    MESSAGE_TOO_LARGE for what is too large only afterwards."""
+    """`check_batches` of a client's batches, then the batches in the topic's codec.  May be called in any
+    thread.  Raises what that raises, and MESSAGE_TOO_LARGE for a batch that is too large only in the topic's
+    codec."""
     checked = check_batches(view, _CLIENT, config, now_ms)
     codec = config.target_codec
     if codec is None or not any(is_to_be_recompressed(header, config) for _position, header in checked.batches):
@@ -160,14 +165,15 @@ def _check_timestamp(
 def _misdated(
     view: memoryview, position: int, header: BatchHeader, earliest_ms: int, latest_ms: int, unfolded_max: int
 ) -> list[int]:
-    """Which records are at fault (KIP-467); none when they are too many to be named, or cannot be read."""
+    """The indexes of the records with a wrong timestamp (KIP-467); none when they are too many to list or
+    cannot be read."""
     if header.record_count > NAMED_MAX:
         return []
     try:
         records = decode_batch(view, position, max_bytes=unfolded_max)
     except KafkaError as error:
         if error.code is ErrorCode.MESSAGE_TOO_LARGE:
-            raise  # perhaps only for here
+            raise  # the bound of the loop may be the cause
         return []
     return [index for index, record in enumerate(records) if not earliest_ms <= record.timestamp_ms <= latest_ms]
 

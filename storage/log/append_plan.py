@@ -1,8 +1,8 @@
-"""What an append will write, worked out before anything changes: checks, offsets, the producers' next state.  Pure.
+"""The plan of an append, made before anything changes: checks, offsets, the producers' next state.  Pure.
 
-The leader's plan decides (it may refuse, or find that a batch repeats one of its producer); the follower's takes what the leader
-decided and only makes sure that it continues this log.  Neither touches the log: the plan is written first and published after
-(`Log._write`), so an append that fails leaves no trace (docs/semantics.md I8).
+The leader's plan decides: it may reject a batch, or find it to be a duplicate.  The follower's plan accepts
+the leader's batches and only checks that the batches continue this log.  Neither touches the log: the plan is written first
+and published after (`Log._write`), so an append that fails leaves no trace (docs/semantics.md I8).
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from typing import NamedTuple
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import BatchHeader, decode_marker, iterate_headers, validate_batch
 from ..producers.producer_state import AppendOrigin, PreparedAppend, ProducerState, VerificationGuard
-from ..segment.count_index import IS_ODD
+from ..segment.count_index import TRANSACTIONAL_OR_CONTROL
 from ..segment.offset_index import OFFSET_SPAN_MAX
 from ..topic_config import LogConfig, TimestampType
 from .admission import NO_APPEND_TIME, CheckedBatches, check_batches, stamp_batches
 
 _new = tuple.__new__
-_CLIENT = AppendOrigin.CLIENT  # for what is asked at every append, see `admission`
+_CLIENT = AppendOrigin.CLIENT  # looked up at every append, see `admission`
 _LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
 
 
 class AppendInfo(NamedTuple):
-    """What an append did.  `append_time_ms` is -1 unless the broker stamps records; a duplicate has the original's offsets."""
+    """The result of an append.  `append_time_ms` is -1 unless the broker stamps records; a duplicate has the
+    offsets of the original."""
 
     first_offset: int
     last_offset: int
@@ -34,8 +35,8 @@ class AppendInfo(NamedTuple):
     next_offset: int
 
 
-class Placed(NamedTuple):
-    """A checked batch and the place it gets: offset in the log, greatest timestamp, leader epoch."""
+class PlacedBatch(NamedTuple):
+    """A checked batch with its offset in the log, greatest timestamp and leader epoch."""
 
     header: BatchHeader
     base_offset: int
@@ -47,12 +48,12 @@ class Placed(NamedTuple):
 class AppendPlan:
     """`placed` batches, the `buffers` that hold them, the log's end after them, and the producers' state to publish."""
 
-    placed: list[Placed]
+    placed: list[PlacedBatch]
     buffers: list[memoryview | bytearray]
     next_offset: int
     prepared: PreparedAppend | None
     is_plain: bool
-    """Every offset is a data record's, and no transaction's: nothing is to be noted for counts (`count_index`)."""
+    """Every offset has a data record outside of any transaction, so the count index needs no note (`count_index`)."""
     append_time_ms: int = NO_APPEND_TIME
 
     @property
@@ -75,7 +76,8 @@ def plan_leader_append(
     log_start_offset: int,
     checked: CheckedBatches | None = None,
 ) -> AppendPlan | AppendInfo:
-    """The plan, or what the original append of a duplicate did.  Raises KafkaError; see `Log.append_leader`."""
+    """The plan, or the result of the original append when this one is a duplicate.  Raises KafkaError; see
+    `Log.append_leader`."""
     append_time_ms = now_ms if config.timestamp_type is _LOG_APPEND_TIME else NO_APPEND_TIME
     if checked is None or (checked.config is not config and checked.config != config):
         checked = check_batches(view, origin, config, now_ms)
@@ -86,7 +88,7 @@ def plan_leader_append(
             return duplicate
     offset = base_offset
     prepared: PreparedAppend | None = None
-    placed: list[Placed] = []
+    placed: list[PlacedBatch] = []
     for position, header in batches:
         if append_time_ms >= 0:
             header = header._replace(max_timestamp=append_time_ms)
@@ -94,7 +96,7 @@ def plan_leader_append(
             if prepared is None:
                 prepared = producers.prepare(origin, guard, transaction_version)
             prepared.check_batch(header, offset, decode_marker(view, position) if header.is_control else None)
-        placed.append(_new(Placed, (header, offset, header.max_timestamp, leader_epoch)))
+        placed.append(_new(PlacedBatch, (header, offset, header.max_timestamp, leader_epoch)))
         offset += header.last_offset_delta + 1
     buffers = stamp_batches(view, batches, base_offset, leader_epoch, append_time_ms)
     is_plain = origin is _CLIENT and (prepared is None or not prepared.verified)
@@ -104,7 +106,7 @@ def plan_leader_append(
 def _find_duplicate(
     batches: list[tuple[int, BatchHeader]], config: LogConfig, producers: ProducerState, log_start_offset: int
 ) -> AppendInfo | None:
-    """The original of a repeated append; several batches count as one when every one of them repeats (rule I2)."""
+    """The original of a repeated append; several batches are a duplicate when each of them is one (rule I2)."""
     first = producers.find_duplicate(batches[0][1])
     if first is None:
         return None
@@ -121,11 +123,11 @@ def _find_duplicate(
 def plan_follower_append(
     view: memoryview, config: LogConfig, producers: ProducerState, log_end_offset: int, log_name: str
 ) -> AppendPlan | None:
-    """The whole batches of what a leader sent, as far as one segment can hold them; None when there is none.  Raises
-    CORRUPT_MESSAGE, also for a gap or an overlap."""
+    """A plan for the whole batches that the leader sent, as many as fit into one segment; None when there is
+    none.  Raises CORRUPT_MESSAGE, also for a gap or an overlap."""
     end, offset = 0, log_end_offset
     prepared: PreparedAppend | None = None
-    placed: list[Placed] = []
+    placed: list[PlacedBatch] = []
     is_plain = True
     for position, _ in iterate_headers(view):
         header = validate_batch(view, position)
@@ -140,8 +142,8 @@ def plan_follower_append(
             if prepared is None:
                 prepared = producers.prepare(AppendOrigin.REPLICATION)
             prepared.check_batch(header, base, decode_marker(view, position) if header.is_control else None)
-        if base != offset or header.attributes & IS_ODD or header.record_count <= header.last_offset_delta:
+        if base != offset or header.attributes & TRANSACTIONAL_OR_CONTROL or header.record_count <= header.last_offset_delta:
             is_plain = False
-        placed.append(Placed(header, base, header.max_timestamp, header.partition_leader_epoch))
+        placed.append(PlacedBatch(header, base, header.max_timestamp, header.partition_leader_epoch))
         offset, end = header.next_offset, position + header.size_bytes
     return AppendPlan(placed, [view[:end]], offset, prepared, is_plain) if placed else None

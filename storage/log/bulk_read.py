@@ -3,8 +3,8 @@
 The order that makes this safe:
 
 1. on the loop, `begin_bulk_read` looks the place up in the index, below an offset that is settled (high watermark or last stable
-   offset): bytes there never change as long as the log is neither truncated, nor cut at its start, nor closed;
-2. `BulkRead.run`, in any thread, reads them.  It touches nothing of the log but the open file, and reports no failure to the
+   offset): bytes there never change as long as the log is not truncated, keeps its start, and is not closed;
+2.  `BulkRead.run`, in any thread, reads them.  It touches nothing of the log but the open file, and reports no failure to the
    log: a read that lost a race against a truncation says nothing about the disk;
 3. back on the loop, the caller makes sure that nothing of this kind happened meanwhile (same leader epoch, log start not above
    the offset) before it believes what was read, or why it failed.
@@ -71,13 +71,14 @@ def begin_bulk_read(log: Log, offset: int, max_bytes: int, upper_offset: int) ->
 
 
 def begin_copy(log: Log, offset: int, max_bytes: int) -> BulkRead:
-    """The same for a copy of the log: also of what lies below the log start, and up to the log's end.  There have to be batches
-    from `offset` on."""
+    """Like `begin_bulk_read`, for a copy of the log: also below the log start, and up to the log's end.  There
+    must be batches from `offset` on."""
     return _place_of(log, offset, max_bytes, log.log_end_offset)
 
 
 def bytes_from(log: Log, offset: int) -> int:
-    """How many bytes of batches there are from the one that holds `offset`, or follows it.  Raises OSError, InvalidBatch."""
+    """The bytes of batches from the batch with `offset`, or the next one, to the log's end.  Raises OSError,
+    InvalidBatch."""
     first, *others = log.segments.starting_at(offset)
     rest = sum(segment.size_bytes for segment in others)
     if offset <= first.base_offset:
@@ -90,7 +91,7 @@ def _place_of(log: Log, offset: int, max_bytes: int, upper_offset: int) -> BulkR
     if offset >= following[0].next_offset:
         following.pop(0)  # a gap between two segments
     segment = following[0]
-    # Up to `upper_offset` the reading thread walks: here both ends are places that the index knows.
+    # The reading thread walks to `upper_offset`; both ends of this stretch are entries of the index.
     stretch = segment.index.stretch(offset, max_bytes, segment.next_offset, segment.next_offset, segment.size_bytes)
     assert stretch is not None
     _first, _begins_at, start, end, covers_to, _walk_from = stretch

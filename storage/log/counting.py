@@ -1,16 +1,16 @@
 """How many records a reader of [start, end) gets, from indexes: the data is not read.
 
-    counting = begin_count(log, start, end)     on the loop: takes down what the range is made of
+    counting = begin_count(log, start, end)     on the loop: notes the segments of the range
     counting.run()                              any thread: small files, and at each end of the range some batch headers
-    counting.finish()                           on the loop: the number, if the log is still the one that was looked at
+    counting.finish()                           on the loop: the number, if the log did not change meanwhile
 
-Counted are data records with offsets in [start, end): no markers, none of an aborted transaction (when reading committed), none
-that compaction has removed.  A segment inside the range costs its total, which is remembered; one that an end falls into, a walk
-over the headers from the entry before that end (`count_index`).  The batch that an end falls into is read as a whole only when
-compaction has left holes in it: no header says where.
+Counted are data records with offsets in [start, end): no markers, none of an aborted transaction (when reading committed),
+none that compaction has removed.  A segment inside the range costs its total, which is remembered; a segment with an end of
+the range costs a walk over the headers from the entry before that end (`count_index`).  The batch at an end is decoded only
+when compaction left offset gaps in it, because its header does not say where.
 
-What has no counts yet, because an older version has written it, or a truncation or a crash has put them in doubt, is walked over
-once, header by header, in the thread.  What is found is kept, and written with the next flush.
+A segment without counts (an older version wrote it, or a truncation or a crash made them doubtful) is walked over once, header by
+header, in the thread.  Its new counts are kept and written with the next flush.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ UNKNOWN_SEGMENTS_MAX = 8
 log = logs.get(__name__)
 
 
-class CountOvertaken(Exception):
-    """The log was cut, or its segments replaced, while it was counted: count again."""
+class CountInvalidated(Exception):
+    """The log was truncated, or its segments replaced, during the count: the caller counts again."""
 
 
 @dataclass(slots=True)
 class _Part:
     """One segment's share: records with offsets in [low, high) in its first `size_bytes`, where no batch ends above `end_offset`.
 
-    `unknown_bytes` at its front have no counts in memory; what is behind them, `live` knows."""
+    The first `unknown_bytes` have no counts in memory; `live` counts the rest.
+    """
 
     segment: Segment
     low: int
@@ -54,10 +55,10 @@ class _Part:
     unknown_end: int = 0
     live: CountIndex | None = None
     file: File | None = None
-    """For `live`, where the range ends in this segment: its name may be changing."""
+    """For `live`, when the range ends in this segment: a replacement may rename the file meanwhile."""
     total: Total | None = None
     index: CountIndex | None = None
-    """Of the unknown bytes, when they were walked over."""
+    """Counts of the unknown bytes, after the walk over them."""
     file_bytes: bytes = b""
 
     @property
@@ -76,7 +77,7 @@ class _Part:
 
     @contextmanager
     def _opened(self) -> Iterator[File]:
-        """A file of our own: a count may need those of very many segments, one after the other."""
+        """A file of this part's own: a count may open those of very many segments, one after the other."""
         file = self.segment.disk.open(self.segment.path("log"), read_only=True)
         try:
             yield file
@@ -144,20 +145,21 @@ class Counting:
     end: int
     parts: list[_Part]
     is_void: IsVoid
-    cuts: int
+    truncations: int
     records: int = -1
 
     def run(self) -> None:
-        """Any thread.  Raises OSError, CORRUPT_MESSAGE; it means nothing when `require_unchanged` says CountOvertaken."""
-        with _damage_told(self.log):
+        """Any thread.  Raises OSError, CORRUPT_MESSAGE; the caller ignores both when `require_unchanged`
+        raises CountInvalidated."""
+        with _reporting_damage(self.log):
             self.records = sum(part.run(self.is_void) for part in self.parts)
 
     def require_unchanged(self) -> None:
-        """On the loop, also after `run` has failed.  Raises CountOvertaken, and OFFSET_OUT_OF_RANGE when the start is gone."""
+        """On the loop, also after `run` has failed.  Raises CountInvalidated, and OFFSET_OUT_OF_RANGE when the start is gone."""
         _require_range(self.log, self.start, self.end, self.end)
         there = {id(segment) for segment in self.log.segments}
-        if self.log.cuts != self.cuts or any(id(part.segment) not in there for part in self.parts):
-            raise CountOvertaken(f"{self.log.name} has changed while it was counted")
+        if self.log.truncations != self.truncations or any(id(part.segment) not in there for part in self.parts):
+            raise CountInvalidated(f"{self.log.name} has changed while it was counted")
 
     def finish(self) -> int:
         """On the loop, after `run`: the number.  Raises as `require_unchanged`."""
@@ -177,7 +179,8 @@ class Counting:
 
 
 def count_stop(log: Log, start: int, end: int) -> int:
-    """Where to end a count of [start, end) that is made piece by piece: a piece finds out about few segments.  On the loop."""
+    """Where to end the next piece of a count of [start, end): a piece rebuilds the counts of few segments.  On
+    the loop."""
     unknown = 0
     for segment in log.segments.starting_at(start):
         if segment.base_offset >= end:
@@ -194,18 +197,18 @@ def begin_count(log: Log, start: int, end: int, *, committed: bool = True) -> Co
     Raises OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE, OSError.
     """
     _require_range(log, start, end, log.last_stable_offset if committed else log.high_watermark)
-    with _damage_told(log):
+    with _reporting_damage(log):
         is_void = AbortedRanges(_aborted(log, start, end) if committed else []).holds
     parts = [] if start == end else [
         _begin_part(log, segment, start, end)
         for segment in log.segments.starting_at(start)
         if segment.base_offset < end and segment.size_bytes
     ]  # fmt: skip
-    return Counting(log, start, end, parts, is_void, log.cuts)
+    return Counting(log, start, end, parts, is_void, log.truncations)
 
 
 @contextmanager
-def _damage_told(log: Log) -> Iterator[None]:
+def _reporting_damage(log: Log) -> Iterator[None]:
     try:
         yield
     except InvalidBatch as error:
@@ -222,7 +225,7 @@ def _require_range(log: Log, start: int, end: int, bound: int) -> None:
 
 
 def _aborted(log: Log, start: int, end: int) -> list[TransactionIndexEntry]:
-    """Of the aborted transactions with records in the range."""
+    """The aborted transactions with records in the range."""
     found: list[TransactionIndexEntry] = []
     for segment in log.segments.starting_at(start):
         for entry in segment.transactions:
@@ -239,7 +242,7 @@ def _begin_part(log: Log, segment: Segment, start: int, end: int) -> _Part:
         part.total = segment.total
         return part
     counts = segment.counts
-    if counts is None and segment is log.segments.active:  # from now on, what is appended is counted
+    if counts is None and segment is log.segments.active:  # from now on the segment counts its appends
         counts = segment.counts = CountIndex(
             segment.base_offset, log.config.index_interval_bytes, segment.next_offset, segment.size_bytes
         )

@@ -1,12 +1,12 @@
-"""Group commit: one flush for everybody who waits.
+"""Group commit: one flush for all writers that wait.
 
-A log has at most one flush in flight.  Whoever asks while it runs joins the next one, which begins when it is over; whoever asks
-when none runs starts one at the end of the loop's current turn, so that all appends of that turn share it.  The waiting happens
-in the kernel (`runtime/kernel_sync.py`), or, for what is more than one file and where the kernel has no such thing, in a few
-threads; nothing of a log is touched there (`flush.py`).
+A log has at most one flush in flight.  A request during a flush joins the next one, which begins when this one is over; a request
+without a running flush starts one at the end of the loop's current turn, so that all appends of that turn share it.  The kernel
+waits for the disk (`runtime/kernel_sync.py`); a few threads do so for flushes of several files, and on kernels without this
+call.  The threads do not touch the log (`flush.py`).
 
-A failed flush is final: the log goes offline, everybody who waits gets KAFKA_STORAGE_ERROR, and `on_storage_failure` is told, so
-that the whole folder can be taken down.  It is never tried again.
+A failed flush is final: the log goes offline, every waiting request gets KAFKA_STORAGE_ERROR, and `on_storage_failure` is called,
+so that the whole folder can go offline.  A failed flush is never retried.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = logs.get(__name__)
 
 
 Flushed = Callable[[KafkaError | None], None]
-"""Called once, on a turn of the loop of its own: with None, or with KAFKA_STORAGE_ERROR."""
+"""Called once, in a later turn of the loop: with None, or with KAFKA_STORAGE_ERROR."""
 
 
 @dataclass(slots=True)
 class _Queue:
-    """Who waits for one log: `(offset, callback)` each, until the flushed end has reached the offset."""
+    """The requests that wait for one log: `(offset, callback)`, until the flushed end reaches the offset."""
 
     waiting: list[tuple[int, Flushed]] = field(default_factory=list)
     busy: bool = False
@@ -50,26 +50,26 @@ class GroupCommit:
         kernel: KernelSync | None = None,
         executor: Executor | None = None,
     ) -> None:
-        """`kernel` and `executor` (instead of threads of its own) become this object's own, and are closed with it."""
+        """`kernel` and `executor` (in place of its own threads) belong to this object and are closed with it."""
         self._kernel = kernel
         self._executor: Executor = executor or ThreadPoolExecutor(threads, thread_name_prefix="flush")
         self._queues: dict[Log, _Queue] = {}
         self._on_storage_failure = on_storage_failure
         self._closed = False
         self.flush_count = 0
-        """Flushes that reached the disk: requests divided by this is how well commits are grouped."""
+        """Flushes that reached the disk; requests divided by this number is the size of the commit groups."""
 
     async def flush(self, target: Log) -> int:
-        """Waits until all that is in the log now is on the disk; returns the flushed end offset.
+        """Waits until every batch that the log has now is on the disk; returns the flushed end offset.
 
-        When the log is truncated meanwhile, waits for what is left.  Raises KAFKA_STORAGE_ERROR.
+        When the log is truncated meanwhile, it waits for the batches that are left.  Raises KAFKA_STORAGE_ERROR.
         """
         if not target.needs_flush and not target.is_offline:
             return target.flushed_end_offset
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def done(error: KafkaError | None) -> None:
-            if future.done():  # whoever waited went away
+            if future.done():  # the request was cancelled
                 return
             if error is None:
                 future.set_result(target.flushed_end_offset)
@@ -80,7 +80,8 @@ class GroupCommit:
         return await future
 
     def when_flushed(self, target: Log, done: Flushed) -> None:
-        """`flush` with a callback: every write of a leader wants one, and a task for each would cost more than the flush."""
+        """`flush` with a callback: every write of a leader needs one, and a task for each would cost more
+        than the flush."""
         try:
             queue = self._queue(target)
         except KafkaError as error:
@@ -90,14 +91,14 @@ class GroupCommit:
         self._schedule(target, queue)
 
     def request(self, target: Log) -> None:
-        """A flush that nobody waits for (flush.policy=os: when `log.flush_due`, and before a checkpoint)."""
+        """Starts a flush that no caller waits for (flush.policy=os: when `log.flush_due`, and before a checkpoint)."""
         if not target.is_offline:
             queue = self._queue(target)
             queue.wanted = True
             self._schedule(target, queue)
 
     async def flush_all(self, targets: Iterable[Log]) -> dict[Log, KafkaError]:
-        """Flushes every log that needs it; the failures, each of which has taken its log offline."""
+        """Flushes every log that needs it; returns the errors, each of which took its log offline."""
         failures: dict[Log, KafkaError] = {}
         wanted = [target for target in targets if target.needs_flush]
         under_way = len(wanted)
@@ -150,7 +151,7 @@ class GroupCommit:
             asyncio.get_running_loop().call_soon(self._start, target, queue)
 
     def _start(self, target: Log, queue: _Queue) -> None:
-        """Begins one flush, or, when nobody wants one any more, forgets the log."""
+        """Begins a flush; forgets the log when no request waits."""
         self._release(target, queue)
         if not queue.waiting and not queue.wanted:
             self._forget(target, queue)
@@ -171,7 +172,7 @@ class GroupCommit:
         def done(finished: Future[None]) -> None:
             try:
                 loop.call_soon_threadsafe(self._finish, target, queue, ticket, finished.exception())
-            except RuntimeError as error:  # the loop is closed: the process is on its way out and nobody waits
+            except RuntimeError as error:  # the loop is closed: the process is about to exit
                 log.info("flush_result_dropped", log=target.name, reason=error)
 
         running.add_done_callback(done)
@@ -186,7 +187,8 @@ class GroupCommit:
         self._start(target, queue)
 
     def _release(self, target: Log, queue: _Queue) -> None:
-        """Answers everybody whose offset is flushed now; a truncated log owes only what is left of it."""
+        """Calls the callbacks of the requests whose offset is flushed; in a truncated log an offset above the
+        end counts as the end."""
         flushed, end = target.flushed_end_offset, target.log_end_offset
         still: list[tuple[int, Flushed]] = []
         for offset, done in queue.waiting:
@@ -210,7 +212,8 @@ class GroupCommit:
             del self._queues[target]
 
     def close(self) -> None:
-        """Refuses new flushes and waits for running ones.  Whoever still waits is answered by the loop, if it still runs."""
+        """Refuses new flushes and waits for running ones.  The loop answers the requests that still wait, if
+        it still runs."""
         self._closed = True
         self._executor.shutdown(wait=True)
         if self._kernel is not None:

@@ -1,15 +1,17 @@
-"""One partition's log: append, read, truncate, flush, and what follows from the batches (producers, epochs, last stable offset).
+"""One partition's log: append, read, truncate, flush, and the state that its batches define (producers, epochs, last stable
+offset).
 
 Promises
 
 * **An append is wholly in the file and published, or nothing changed.**  Checks work on copies; then the file is written; then,
-  in steps that cannot fail, indexes, producers, epochs and the log end move.  After a failed or short write the file is cut back
-  to the published end before anything else is accepted; when that fails, the log goes offline.
-* **The flushed end moves only after the disk has said so** (`flush.py`), and never over bytes that were truncated meanwhile.
+  in steps that cannot fail, indexes, producers, epochs and the log end move.  After a failed or short write the file is
+  truncated to the published end before the next append; when that fails, the log goes offline.
+* **The flushed end moves only after the disk has confirmed the sync** (`flush.py`), and never over bytes that were truncated
+  meanwhile.
 * **Readers see batches in `[log start, upper offset)`**, whole, and at least one when there is one, however large.
 * `last_stable_offset` = min(high watermark, first offset of any transaction that is open, or ended by a marker that is not yet
   below the high watermark) (docs/semantics.md L1).
-* An offline log refuses everything, for good: only opening it again, after a restart, may find out what the disk really holds.
+* An offline log refuses every request: only opening it again, after a restart, can find out what the disk holds.
 
 All methods are called from the loop's thread, except `FlushTicket.run`.  Nothing here waits, except that truncation, removal and
 close wait for the disk: they are rare, and what follows them must not run before they are durable.
@@ -32,7 +34,7 @@ from ..epoch_cache import EpochCache, EpochEnd
 from ..producers.producer_snapshot import encode_snapshot
 from ..producers.producer_state import AppendOrigin, ProducerView, VerificationGuard
 from ..recovery.index_rebuild import rebuild_transaction_index
-from ..recovery.recovery import CorruptLog, LoadedLog, aborted_entries, load_log, load_producers_again
+from ..recovery.recovery import CorruptLog, LoadedLog, aborted_entries, load_log, reload_producers
 from ..segment.batch_scan import InvalidBatch
 from ..segment.batch_slices import ReadResult
 from ..segment.checksums import STILL_OPEN
@@ -47,7 +49,7 @@ from .admission import NO_APPEND_TIME, CheckedBatches
 from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_leader_append
 from .health import Health
 from .log_start import LogStart
-from .lookup import LookedInto, OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
+from .lookup import DecodedBatches, OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
 from .removal import Removals
 from .replacement import Replacements
 
@@ -57,7 +59,7 @@ __all__ = [
 ]  # fmt: skip
 
 FLUSH_DUE_BYTES = 64 * 1024 * 1024
-"""Unflushed bytes at which a background flush pays: the kernel's write-back comes in bursts that block writers
+"""Unflushed bytes at which a background flush pays: the kernel writes back in bursts that block writers
 (docs/hot-path.md H9)."""
 log = logs.get(__name__)
 
@@ -73,17 +75,18 @@ class Log:
         self.directory = directory
         self.config = config
         self.recovered = loaded.recovered
-        """Whether opening had to scan and repair: false after a clean stop."""
-        self.recovered_bytes_cut = loaded.cut_bytes
+        """Whether opening the log had to scan and repair: false after a clean stop."""
+        self.recovery_truncated_bytes = loaded.truncated_bytes
         self.on_offline: Callable[[Log, OSError | CorruptLog], None] | None = None
-        self.on_config: Callable[[Log, LogConfig], LogConfig] | None = None  # notes it; says what may hold meanwhile
-        self.on_flushed: Callable[[int], None] | None = None  # the flushed end has moved: where its last batch ends
+        self.on_config: Callable[[Log, LogConfig], LogConfig] | None = None  # returns what applies meanwhile
+        self.on_flushed: Callable[[int], None] | None = None  # the flushed end moved: where its last batch ends
         self.before_truncation: Callable[[Log, int], None] | None = None
-        """Called before data at or above an offset goes: whoever keeps a recovery point above it must lower it durably first."""
+        """Called before batches at or above an offset are removed: a recovery point above it must be lowered
+        durably first."""
         self.cleaned_to = 0
-        """Below it the cleaner has been (`cleaning/cleaner.py`, which moves it); falls with what is cut."""
-        self.cuts = 0
-        """Grows with every truncation: what was decided by the log's content before is void."""
+        """The cleaner has cleaned below this offset (`cleaning/cleaner.py` moves it); a truncation lowers it."""
+        self.truncations = 0
+        """Rises with every truncation: a decision made on the log's content before is void."""
         self._disk = disk
         self._segments = Segments(loaded.files, directory, loaded.segments)
         self._producers = loaded.producers
@@ -127,8 +130,9 @@ class Log:
         )  # fmt: skip
         opened = cls(disk, directory, topic, partition, config, loaded, start)
         opened.set_high_watermark(high_watermark)
-        if loaded.recovered and loaded.cut_bytes:
-            log.info("log_recovered", log=opened.name, log_end_offset=opened.log_end_offset, cut_bytes=loaded.cut_bytes)
+        if loaded.recovered and loaded.truncated_bytes:
+            lost = loaded.truncated_bytes
+            log.info("log_recovered", log=opened.name, log_end_offset=opened.log_end_offset, truncated_bytes=lost)
         return opened
 
     # -------------------------------------------------------------------------------------------------------- properties
@@ -143,7 +147,8 @@ class Log:
 
     @property
     def noted_start_offset(self) -> int:
-        """No restart falls back below it; the log start itself may be noted some seconds later (`log_start`)."""
+        """The log start after a restart is not below this offset; the log start itself may be noted some
+        seconds later (`log_start`)."""
         return self.start_note.noted
 
     @property
@@ -203,8 +208,9 @@ class Log:
 
     @property
     def flush_due(self) -> bool:
-        """Whether a flush that nobody waits for is worth it: complete segments to seal, counts to keep, much unflushed data."""
-        if self._durability.complete or self._durability.has_late_counts:
+        """Whether a flush pays that no request waits for: complete segments need checksums, counts wait, or
+        much data is unflushed."""
+        if self._durability.complete or self._durability.has_rebuilt_counts:
             return True
         return self._segments.size_bytes - self._durability.flushed_size >= FLUSH_DUE_BYTES
 
@@ -221,13 +227,14 @@ class Log:
         transaction_version: int = 0,
         checked: CheckedBatches | None = None,
     ) -> AppendInfo:
-        """Checks batches (unless `checked` says that they were), gives them offsets and the leader epoch (in place when the
-        buffer is writable), and appends them all.
+        """Checks batches (unless they come with `checked`), assigns offsets and the leader epoch (in place when the buffer is
+        writable), and appends them all.
 
         A client's batch that repeats one of the last five of its producer appends nothing and returns the original offsets.
         Raises KafkaError with CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP, FENCED_LEADER_EPOCH,
         UNSUPPORTED_COMPRESSION_TYPE, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
-        TRANSACTION_COORDINATOR_FENCED, THROTTLING_QUOTA_EXCEEDED, KAFKA_STORAGE_ERROR; then the log is as before."""
+        TRANSACTION_COORDINATOR_FENCED, THROTTLING_QUOTA_EXCEEDED, KAFKA_STORAGE_ERROR; then the log is as before.
+        """
         if self._health.unusable:
             self._health.require()
         view = memoryview(batches)
@@ -246,11 +253,11 @@ class Log:
         return AppendInfo(base_offset, plan.next_offset - 1, plan.append_time_ms, False, self._log_start, plan.next_offset)
 
     def append_follower(self, batches: bytes | bytearray | memoryview) -> AppendInfo:
-        """Appends batches as the leader stamped them; a partial batch at the end is left out.
+        """Appends batches as the leader stamped them; ignores a partial batch at the end.
 
-        Offsets must follow on this log's end without a gap (compacted topics may have gaps).  The producer state takes what the
-        leader accepted, with warnings at most.  Raises CORRUPT_MESSAGE (also for a gap or an overlap), KAFKA_STORAGE_ERROR; then
-        the log is as before.
+        Offsets must follow on this log's end without a gap (compacted topics may have gaps).  The producer state accepts what
+        the leader accepted; violations are only logged.  Raises CORRUPT_MESSAGE (also for a gap or an overlap),
+        KAFKA_STORAGE_ERROR; then the log is as before.
         """
         if self._health.unusable:
             self._health.require()
@@ -278,7 +285,7 @@ class Log:
             else:
                 segment.file_to_write.write_vector_at(position, buffers)
             if prepared is not None and prepared.completed:
-                # Before the transactions are published as complete: who sees their records must find their aborts (rule L6).
+                # Before the transactions are published as complete: a reader of their records must find their aborts (rule L6).
                 aborted = aborted_entries(prepared)
                 if aborted:
                     segment.append_transactions(aborted)
@@ -302,7 +309,7 @@ class Log:
         self._producers.end_offset = plan.next_offset
 
     def _undo_write(self, segment: Segment, position: int, error: OSError) -> NoReturn:
-        """Cuts the file back to what is published; no append may come before that."""
+        """Truncates the file to the published end; no append may come before that."""
         try:
             segment.file_to_write.truncate(position)
             segment.truncate_transaction_index()
@@ -311,14 +318,17 @@ class Log:
         self._health.refuse("the write", error)
 
     def roll(self) -> bool:
-        """Completes the active segment, to be cleaned or removed; False when it is empty.  Raises KAFKA_STORAGE_ERROR."""
+        """Completes the active segment, so that it can be cleaned or removed; False when it is empty.  Raises
+        KAFKA_STORAGE_ERROR."""
         self._health.require()
         if has_batches := self._segments.active.size_bytes > 0:
             self._roll(self._log_end)
         return has_batches
 
     def _roll(self, base_offset: int) -> None:
-        """Completes the active segment and begins a new one, durable with a flush; behind a hole that no segment can span."""
+        """Completes the active segment and begins a new one at `base_offset`, durable with the next flush.
+        When the offset gap before the next batch is larger than a segment can span, the new segment begins
+        behind it."""
         old = self._segments.active
         try:
             self._segments.roll(base_offset, self.config.index_interval_bytes)
@@ -357,16 +367,17 @@ class Log:
         with self._health.reading("a look-up"):
             try:
                 return self._segments.aborted_transactions(start_offset, upper_offset)
-            except InvalidBatch as error:  # the index has rotted since the log was opened
+            except InvalidBatch as error:  # the index was damaged after the log was opened
                 rebuild_transaction_index(self._disk, self.directory, self.config, self._segments, error)
         return self.aborted_transactions(start_offset, upper_offset)
 
-    def offset_for_timestamp(self, timestamp_ms: int, upper: int, known: LookedInto | None = None) -> TimestampOffset | None:
-        """The first record not older than `timestamp_ms`, below the offset `upper`; see `lookup`, also for `known`."""
+    def offset_for_timestamp(self, timestamp_ms: int, upper: int, known: DecodedBatches | None = None) -> TimestampOffset | None:
+        """The first record below the offset `upper` that is not older than `timestamp_ms`; see `lookup`, also
+        for `known`."""
         with self._health.reading("a look-up"):
             return offset_for_timestamp(self._segments, timestamp_ms, self._log_start, min(upper, self._log_end), known)
 
-    def max_timestamp(self, upper_offset: int | None = None, known: LookedInto | None = None) -> TimestampOffset | None:
+    def max_timestamp(self, upper_offset: int | None = None, known: DecodedBatches | None = None) -> TimestampOffset | None:
         """The record with the greatest timestamp below `upper_offset` (the log's end when not given)."""
         upper = self._log_end if upper_offset is None else min(upper_offset, self._log_end)
         with self._health.reading("a look-up"):
@@ -384,7 +395,8 @@ class Log:
         return self._producers.has_open_transaction(producer_id, epoch)
 
     def start_verification(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard:
-        """A guard to hold while the coordinator is asked; give it to `append_leader`.  Raises INVALID_PRODUCER_EPOCH."""
+        """A guard to hold while the transaction coordinator answers; the caller gives it to `append_leader`.
+        Raises INVALID_PRODUCER_EPOCH."""
         return self._producers.start_verification(producer_id, epoch, sequence)
 
     def producers(self) -> list[ProducerView]:
@@ -407,7 +419,8 @@ class Log:
             self._durability.epochs_changed(start_offset)
 
     def set_high_watermark(self, offset: int) -> None:
-        """Moves the high watermark up (a lower value is ignored) and lets go of ended transactions whose marker is below it."""
+        """Raises the high watermark (a lower value is ignored) and forgets ended transactions whose marker is
+        below it."""
         offset = min(offset, self._log_end)
         if offset > self._high_watermark:
             self._high_watermark = offset
@@ -416,18 +429,18 @@ class Log:
     # ------------------------------------------------------------------------------------------------------------ flushing
 
     def begin_flush(self) -> FlushTicket:
-        """Takes down what a flush must make durable.  One at a time; see `flush.py`."""
+        """Notes what a flush must make durable.  One flush at a time; see `flush.py`."""
         self._health.require()
         return self._durability.begin(self._segments.active, self._segments.size_bytes, self._epochs, self._producers)
 
     def finish_flush(self, ticket: FlushTicket) -> None:
-        """Moves the flushed end after `ticket.run()` returned.  A ticket that a truncation overtook changes nothing."""
+        """Moves the flushed end after `ticket.run()` returned.  A ticket that a truncation cancelled changes nothing."""
         before = self._durability.flushed_end
         self._durability.finish(ticket, self._segments.active, self._epochs)
         if self._durability.flushed_end > before:
-            self.tell_flushed()
+            self.report_flushed()
 
-    def tell_flushed(self) -> None:
+    def report_flushed(self) -> None:
         """Calls `on_flushed`, as after a flush."""
         if self.on_flushed is not None:
             self.on_flushed(self._durability.end_after_restart(self._durability.flushed_end))
@@ -441,21 +454,22 @@ class Log:
         self.finish_flush(ticket)
 
     def add_counts(self, segment: Segment, counts: CountIndex, data: bytes) -> None:
-        """A count index that was missing, of a complete segment."""
+        """Adds a rebuilt count index of a complete segment."""
         self._durability.add_counts(segment, counts, data)
 
     # ------------------------------------------------------------------------------------------------------------- cutting
 
     def truncate_to(self, offset: int) -> None:
-        """Cuts every batch that ends above `offset`, durably.  Below the log start, the log begins anew, empty, at `offset`.
+        """Removes every batch that ends above `offset`, durably.  Below the log start, the log begins anew, empty, at `offset`.
 
-        Producers, epochs and indexes are as if the cut batches had never been; the high watermark falls to the new end at most.
-        Raises KAFKA_STORAGE_ERROR; on a full disk the log is as before, to be cut when there is room.
+        Producers, epochs and indexes are as if the removed batches had never been there; the high watermark falls to the new
+        end at most.  Raises KAFKA_STORAGE_ERROR; on a full disk the log is as before, and the caller truncates it again when
+        there is room.
         """
         self._health.require()
         if offset >= self._log_end:
-            # An election here that no record followed may have left an epoch that the leader never knew: it goes even so, or two
-            # histories that differ in nothing else would never agree (KIP-279).
+            # An election without a record may have left an epoch here that the leader never knew: it is dropped, or two
+            # histories that differ only in it would never agree (KIP-279).
             if self._epochs.truncate_from_end(self._log_end):
                 self._durability.epochs_changed(self._log_end)
             return
@@ -463,27 +477,27 @@ class Log:
             self.truncate_fully_and_start_at(offset)
             return
         with self._health.reading("a truncation"):
-            cut = self._segments.find_truncation(offset)
-        end = cut.end_offset
+            found = self._segments.find_truncation(offset)
+        end = found.end_offset
         log.debug("log_truncated", log=self.name, offset=offset, new_end=end, old_end=self._log_end)
         epochs = self._epochs.below(end)
-        self._before_truncation(cut.data_end, epochs)
+        self._before_truncation(found.data_end, epochs)
         with self._health.disk_at_work("a truncation"):
             self._epochs = epochs
             self._durability.truncate_history(end)
-            self._segments.cut(cut)
+            self._segments.truncate(found)
             self._after_truncation(end)
-            self._durability.hole = cut.data_end, end
-            self._producers = load_producers_again(self._disk, self.directory, self.config, self._segments, end)
+            self._durability.offset_gap = found.data_end, end
+            self._producers = reload_producers(self._disk, self.directory, self.config, self._segments, end)
         self._producers.set_high_watermark(self._high_watermark)
 
     def _before_truncation(self, end: int, epochs: EpochCache, *, restart_at: int | None = None) -> None:
-        """All that needs room on the disk: a full one refuses it, and nothing is cut."""
+        """All steps that need room on the disk: on a full disk they fail, and nothing is truncated."""
         with self._health.disk_at_work("a truncation"):
             self.replacements.settle()
             self.removals.settle()
             self._durability.cancel()
-        self.cuts += 1
+        self.truncations += 1
         self.cleaned_to = min(self.cleaned_to, end)
         with self._health.room_needed("a truncation"):
             if self.before_truncation is not None:
@@ -495,12 +509,13 @@ class Log:
 
     def _after_truncation(self, end: int) -> None:
         self._log_end = end
-        self._log_start = min(self._log_start, end)  # above it, when it stood inside the first batch that was cut
+        self._log_start = min(self._log_start, end)  # above it when it was inside the first truncated batch
         self._high_watermark = min(self._high_watermark, end)
         self._durability.after_truncation(self._segments, end, self._segments.size_bytes)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Removes everything; the log is empty and begins at `offset`.  For a follower that its leader has left behind."""
+        """Removes all batches; the log is empty and begins at `offset`.  For a follower whose end is below its
+        leader's log start."""
         self._health.require()
         log.info("log_restarted", log=self.name, offset=offset, old_start=self._log_start, old_end=self._log_end)
         epochs = EpochCache()
@@ -514,10 +529,11 @@ class Log:
         self._log_start = offset
         self._after_truncation(offset)
         self._durability.flushed_end = offset
-        self._producers = load_producers_again(self._disk, self.directory, self.config, self._segments, offset)
+        self._producers = reload_producers(self._disk, self.directory, self.config, self._segments, offset)
 
     def advance_log_start(self, offset: int) -> None:
-        """Moves the log start up (a lower value is ignored): what is below is gone for readers, whole segments also from disk.
+        """Raises the log start (a lower value is ignored): readers lose the records below it, and the disk loses whole
+        segments below it.
 
         Producers stay (rule I10).  Raises OFFSET_OUT_OF_RANGE above the high watermark.
         """
@@ -541,22 +557,22 @@ class Log:
     # ------------------------------------------------------------------------------------------------------------- the end
 
     def update_config(self, config: LogConfig) -> None:
-        """A new configuration; it holds from the next append on."""
+        """Sets a new configuration; it applies from the next append on."""
         if self.config.may_have_offset_gaps:
-            config = replace(config, was_compacted=True)  # a change of the policy fills no holes
+            config = replace(config, was_compacted=True)  # a change of the policy fills no offset gaps
         if config != self.config:
             self.config = config if self.on_config is None else self.on_config(self, config)
         self._producers.expiration_ms = config.producer_id_expiration_ms
 
     def allow_offset_gaps(self) -> None:
-        """What a leader sends from now on may leave offsets out: its log was compacted once, whatever the topic's policy is now.
-        Remembered beside the log, for a recovery must not take the holes for lost data."""
+        """From now on the leader may send batches with offset gaps: its log was compacted once, whatever the
+        topic's policy is now.  Stored beside the log, because recovery must not take the gaps for lost data."""
         if not self.config.may_have_offset_gaps:
             self.update_config(replace(self.config, was_compacted=True))
 
     @property
     def is_quiet(self) -> bool:
-        """A close has no batches to flush, and no removal to wait for."""
+        """Whether a close has no batches to flush and no removal to wait for."""
         return not self.needs_flush and self.removals.is_over
 
     def close(self, *, clean: bool) -> None:
@@ -571,7 +587,7 @@ class Log:
                 active, snapshot = self._segments.active, segment_path(self.directory, end, "snapshot")
                 # As if the active segment were complete: its derived files are written and synced with it.
                 derived = {**active.encoded_indexes(STILL_OPEN), snapshot: encode_snapshot(self._producers)}
-                self._durability.close_with(active, derived, self._epochs)
+                self._durability.prepare_clean_close(active, derived, self._epochs)
                 self.flush_now()
                 if self._durability.has_pending_files:
                     raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: no room for the files of a clean close")

@@ -1,11 +1,12 @@
-"""Where the records of a log begin, noted beside the log: `log-start`.
+"""The log start, noted beside the log: `log-start`.
 
-A data folder's checkpoint notes the log starts of all logs every few seconds (`folder_notes`), and segments that are gone speak
-for themselves.  A start *within* a segment shows nowhere else.  What somebody was told is deleted (DeleteRecords) can neither
-wait for the checkpoint nor come back when that is damaged; so it is noted here as well.  Both say "at least from here": the
-higher counts, and one that is damaged counts nothing.
+A data folder's checkpoint notes the log starts of all logs every few seconds (`folder_notes`), and the base offset of the first
+segment is a lower bound.  A start *within* a segment shows nowhere else.  Records whose deletion the broker has acknowledged
+(DeleteRecords) can neither wait for the checkpoint nor come back when it is damaged; so the start is noted here as well.
+Each note is a lower bound: the higher one counts, and a damaged one is ignored.
 
-Neither may ever be above the log's end: what is appended there would not be seen.  Before a log is cut, `lower`.
+Neither note may be above the log's end: readers would not see the records that are appended there.  Before a truncation, call
+`lower`.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ class LogStart:
     def __init__(self, disk: Disk, directory: Path) -> None:
         """Raises OSError."""
         self.noted = 0
-        """A restart finds a log start that is no lower."""
+        """After a restart the log start is at least this offset."""
         self.make_room: Callable[[], None] = lambda: None
-        """Called before a write: who deletes records may do so to make room on a full disk.  Any thread; raises OSError."""
+        """Called before a write: a client that deletes records may want to free room on a full disk.  Any
+        thread; raises OSError."""
         self._disk = disk
         self._path = directory / LOG_START
         self._lock = threading.Lock()
@@ -56,7 +58,8 @@ class LogStart:
         return self._wanted
 
     def begin(self, offset: int, first_base_offset: int) -> None:
-        """The log was opened, or begun anew: it starts at `offset`, its first segment at `first_base_offset`.  Raises OSError."""
+        """The log was opened, or begun anew: it starts at `offset`, its first segment at `first_base_offset`.
+        Raises OSError."""
         if self._written > offset:
             self.lower(offset)
         self._wanted = offset
@@ -66,20 +69,20 @@ class LogStart:
             except OSError as error:
                 if error.errno not in OUT_OF_SPACE:
                     raise
-                log.warning("log_start_not_written", path=self._path, reason=error)  # the checkpoint has it
+                log.warning("log_start_not_written", path=self._path, reason=error)  # the checkpoint has this start
         self.noted = offset
 
     def want(self, offset: int) -> None:
-        """What is below is deleted for good, as soon as `write` was called."""
+        """Records below `offset` are deleted for good once `write` has returned."""
         self._wanted = max(self._wanted, offset)
 
     def withdraw(self, offset: int) -> None:
-        """It could not be noted, and what is below stays; unless somebody wants more by now."""
+        """The start could not be noted, and the records below stay; unless a higher start is wanted by now."""
         if self._wanted == offset:
             self._wanted = self.noted
 
     def write(self) -> None:
-        """Makes durable what is wanted; any thread.  Raises OSError."""
+        """Makes the wanted start durable; any thread.  Raises OSError."""
         with self._lock:
             wanted = self._wanted
             if wanted > self.noted and not self._closed:
@@ -88,7 +91,8 @@ class LogStart:
                 self._written = self.noted = wanted
 
     def lower(self, offset: int) -> None:
-        """The log is about to be cut to `offset`.  Waits for the disk; needs no room on a full one.  Raises OSError."""
+        """The log is about to be truncated to `offset`.  Waits for the disk; needs no room on a full disk.
+        Raises OSError."""
         with self._lock:
             self._wanted, self.noted = min(self._wanted, offset), min(self.noted, offset)
             if self._written > offset:
@@ -102,6 +106,6 @@ class LogStart:
                 self._written = offset
 
     def close(self) -> None:
-        """Waits for a write that is under way; none follows: the folder may be renamed."""
+        """Waits for a running write; no other write follows, so the folder may be renamed."""
         with self._lock:
             self._closed = True

@@ -1,12 +1,12 @@
 """Questions about a log that are answered from its segments and indexes: by timestamp, and by size.
 
-For a timestamp the broker must name the exact record, so a batch is decoded.  Where that takes long a thread does it, and the
-question is asked again from its beginning, of the log as it is by then: what the thread found out is a fact about a batch, which
-`LookedInto` has by the batch's checksum, and counts only where the same batch still stands.
+For a timestamp the broker must return the exact record, so it decodes a batch.  When that takes long, a thread decodes it,
+and the look-up begins again, on the log as it is by then: the thread's result is a fact about one batch.  `DecodedBatches`
+keeps it under the batch's checksum, and it counts only while the same batch is in the log.
 
-    looked_into = LookedInto()
-    try: answer = log.offset_for_timestamp(..., looked_into)
-    except BatchNotLookedInto as missing: looked_into.add(missing, in a thread: missing.look())        and again
+    decoded = DecodedBatches()
+    try: answer = log.offset_for_timestamp(..., decoded)
+    except BatchNotDecoded as missing: decoded.add(missing, in a thread: missing.look())        and again
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TimestampOffset(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """[start, end) at batch boundaries (except the ends that were asked for) with its estimated size."""
+    """[start, end) at batch boundaries (except the ends of the requested range) with its estimated size."""
 
     start: int
     end: int
@@ -42,12 +42,13 @@ class OffsetRange(NamedTuple):
 
 
 Found = tuple[int, int] | None
-"""(timestamp, offset) of a record of a batch; None where it has no such record."""
+"""(timestamp, offset) of a record of a batch; None when the batch has no such record."""
 
 
 class _Question(NamedTuple):
-    """About the records of one batch in [low, high): the first one not older than `timestamp_ms`; None: the first one of the
-    greatest timestamp.  The checksum says which batch it is: it covers everything but the base offset and the leader's epoch."""
+    """Asks for one record of one batch in [low, high): the first one not older than `timestamp_ms`; None: the
+    first one with the greatest timestamp.  The checksum identifies the batch: it covers all but the base
+    offset and the leader epoch."""
 
     base_offset: int
     crc: int
@@ -57,7 +58,7 @@ class _Question(NamedTuple):
     timestamp_ms: int | None
 
     def answer(self, data: bytes, max_bytes: int | None = None) -> Found:
-        """Raises KafkaError, MESSAGE_TOO_LARGE for what unfolds to more than `max_bytes`."""
+        """Raises KafkaError; MESSAGE_TOO_LARGE when the records decompress to more than `max_bytes`."""
         records = decode_batch(data) if max_bytes is None else decode_batch(data, max_bytes=max_bytes)
         found: Found = None
         for record in records:
@@ -71,8 +72,9 @@ class _Question(NamedTuple):
         return found
 
 
-class BatchNotLookedInto(Exception):
-    """A batch has to be decoded that takes longer than the loop can spare: `look` does that, in any thread."""
+class BatchNotDecoded(Exception):
+    """The look-up needs a batch whose decoding takes longer than the loop can spare: `look` decodes it, in
+    any thread."""
 
     def __init__(self, question: _Question, data: bytes) -> None:
         super().__init__(f"the batch at offset {question.base_offset} is to be decoded")
@@ -84,19 +86,19 @@ class BatchNotLookedInto(Exception):
         return self.question.answer(self.data)
 
 
-class LookedInto:
-    """What is known of batches that were decoded for one look-up."""
+class DecodedBatches:
+    """The results for batches that were decoded for one look-up."""
 
     __slots__ = ("_found",)
 
     def __init__(self) -> None:
         self._found: dict[_Question, Found] = {}
 
-    def add(self, missing: BatchNotLookedInto, found: Found) -> None:
+    def add(self, missing: BatchNotDecoded, found: Found) -> None:
         self._found[missing.question] = found
 
     def find(self, question: _Question, header: BatchHeader, data: bytes) -> Found:
-        """Raises BatchNotLookedInto where the loop cannot spare the time."""
+        """Raises BatchNotDecoded when the loop cannot spare the time."""
         if question in self._found:
             return self._found[question]
         compressed = header.attributes & _COMPRESSION_MASK
@@ -105,17 +107,17 @@ class LookedInto:
             try:
                 return question.answer(data, CHEAP_UNFOLDED_BYTES)
             except KafkaError as error:
-                if error.code is not ErrorCode.MESSAGE_TOO_LARGE:  # perhaps only for here
+                if error.code is not ErrorCode.MESSAGE_TOO_LARGE:  # the bound of the loop may be the cause
                     raise
-        raise BatchNotLookedInto(question, data)
+        raise BatchNotDecoded(question, data)
 
 
 def offset_for_timestamp(
-    segments: Sequence[Segment], timestamp_ms: int, start_offset: int, upper_offset: int, looked_into: LookedInto | None = None
+    segments: Sequence[Segment], timestamp_ms: int, start_offset: int, upper_offset: int, decoded: DecodedBatches | None = None
 ) -> TimestampOffset | None:
     """The first record in [start_offset, upper_offset) whose timestamp is not below `timestamp_ms`, in order of offsets.
 
-    Without `looked_into`, every batch is decoded at once; with it raises BatchNotLookedInto."""
+    Without `decoded`, every batch is decoded at once; with it raises BatchNotDecoded."""
     for segment in segments:
         if segment.next_offset <= start_offset or segment.load_max_timestamp() < timestamp_ms:
             continue
@@ -127,7 +129,7 @@ def offset_for_timestamp(
                 return None
             if header.max_timestamp < timestamp_ms or header.is_control:
                 continue
-            found = _look(segment, position, header, (start_offset, upper_offset), timestamp_ms, looked_into)
+            found = _look(segment, position, header, (start_offset, upper_offset), timestamp_ms, decoded)
             if found is not None:
                 return found
     return None
@@ -139,43 +141,43 @@ def _look(
     header: BatchHeader,
     bounds: tuple[int, int],
     timestamp_ms: int | None,
-    looked_into: LookedInto | None,
+    decoded: DecodedBatches | None,
 ) -> TimestampOffset | None:
     low, high = max(bounds[0], header.base_offset), min(bounds[1], header.next_offset)
     question = _Question(header.base_offset, header.crc, header.size_bytes, low, high, timestamp_ms)
     data = segment.file.read_at(position, header.size_bytes)
-    found = question.answer(data) if looked_into is None else looked_into.find(question, header, data)
+    found = question.answer(data) if decoded is None else decoded.find(question, header, data)
     return None if found is None else TimestampOffset(*found, header.partition_leader_epoch)
 
 
 def max_timestamp(
-    segments: Sequence[Segment], start_offset: int, upper_offset: int, looked_into: LookedInto | None = None
+    segments: Sequence[Segment], start_offset: int, upper_offset: int, decoded: DecodedBatches | None = None
 ) -> TimestampOffset | None:
     """The record with the greatest timestamp in the range, the first one when several share it (KIP-734).
 
-    Without `looked_into`, every batch is decoded at once; with it raises BatchNotLookedInto."""
+    Without `decoded`, every batch is decoded at once; with it raises BatchNotDecoded."""
     best: TimestampOffset | None = None
     within = [each for each in segments if each.next_offset > start_offset and each.base_offset < upper_offset]
-    for segment in sorted(within, key=lambda each: -each.load_max_timestamp()):  # mostly the first one has it
+    for segment in sorted(within, key=lambda each: -each.load_max_timestamp()):  # mostly the first segment has the record
         claimed = segment.load_max_timestamp(), -segment.base_offset
         if claimed[0] != NO_TIMESTAMP and (best is None or claimed > (best.timestamp_ms, -best.offset)):
-            best = _greatest_in(segment, (start_offset, upper_offset), best, looked_into)
+            best = _greatest_in(segment, (start_offset, upper_offset), best, decoded)
     return best
 
 
 def _greatest_in(
-    segment: Segment, bounds: tuple[int, int], best: TimestampOffset | None, looked_into: LookedInto | None
+    segment: Segment, bounds: tuple[int, int], best: TimestampOffset | None, decoded: DecodedBatches | None
 ) -> TimestampOffset | None:
     """`best`, or the first record of the range with a greater timestamp, if the segment has one."""
     low, upper = bounds
     if low <= segment.base_offset and upper >= segment.next_offset:
         peak = segment.position_of(segment.offset_of_max_timestamp)
-        found = _greatest_of(segment, (peak, peak + 1), bounds, best, looked_into)
+        found = _greatest_of(segment, (peak, peak + 1), bounds, best, decoded)
         if found is not None and found.timestamp_ms == segment.max_timestamp_ms:
             return found
-        # The greatest timestamp is a marker's, or that of a batch that compaction has emptied: any record may be next to it.
+        # The greatest timestamp is a marker's, or that of a batch that compaction emptied: any record may have the next one.
     start = segment.position_of(max(low, segment.base_offset))
-    return _greatest_of(segment, (start, segment.size_bytes), bounds, best, looked_into)
+    return _greatest_of(segment, (start, segment.size_bytes), bounds, best, decoded)
 
 
 def _greatest_of(
@@ -183,10 +185,10 @@ def _greatest_of(
     stretch: tuple[int, int],
     bounds: tuple[int, int],
     best: TimestampOffset | None,
-    looked_into: LookedInto | None,
+    decoded: DecodedBatches | None,
 ) -> TimestampOffset | None:
-    """The same for the batches that begin in [start, end) of the file.  Decoded are those whose headers claim more than was
-    found, the greatest claim first: mostly one."""
+    """Like `_greatest_in`, for the batches that begin in [start, end) of the file.  Decodes the batches whose
+    headers claim a greater timestamp than the best one found, the greatest claim first: mostly one."""
     there: list[tuple[int, BatchHeader]] = []
     for position, header, _view in scan_batches(segment.file, stretch[0], segment.size_bytes):
         if position >= stretch[1] or header.base_offset >= bounds[1]:
@@ -197,7 +199,7 @@ def _greatest_of(
     for position, header in there:
         if best is not None and (header.max_timestamp, -header.base_offset) < (best.timestamp_ms, -best.offset):
             continue
-        found = _look(segment, position, header, bounds, None, looked_into)
+        found = _look(segment, position, header, bounds, None, decoded)
         if found is not None and _is_rather(found, best):
             best = found
     return best
@@ -210,7 +212,7 @@ def _is_rather(found: TimestampOffset, best: TimestampOffset | None) -> bool:
 
 
 def split_range(segments: Sequence[Segment], start: int, end: int, target_bytes: int) -> list[OffsetRange]:
-    """[start, end) in pieces of about `target_bytes`, cut at batch boundaries that the index knows; no data is read.
+    """[start, end) in pieces of about `target_bytes`, split at batch boundaries that the index knows; no data is read.
 
     A piece may be larger than the target by one index interval or one batch.  Empty for an empty range.
     """

@@ -1,21 +1,22 @@
-"""Segments at the front of a log that are not the log's any more, on their way off the disk.
+"""Removes segments at the front of a log from the disk, after the log has dropped them in memory.
 
-Readers lose them at once, in memory; the disk follows, in a thread where there is one (`Eraser`), for an unlink of a large file
-and the syncs around it take long.  Order on the disk, per removal:
+Readers lose the segments at once, in memory.  The disk follows, in a thread when there is one (`AsyncFileDeleter`), because an
+unlink of a large file and the syncs around it take long.  Order on the disk, per removal:
 
-1. the producer snapshot of where the log begins now, when it is not written yet: what is known of producers by batches that go
-   must be on the disk first, for no replay will find it again.  A full disk may refuse it; it is to become emptier even so.  Then
-   older snapshots go first, durably: after a crash they would speak of transactions whose markers are gone, as open for ever;
-2. segment by segment from the front: its data becomes `<base>.log.deleted`, which means nothing, its indexes go, the folder is
-   synced.  So a crash leaves no hole;
-3. snapshots below the new beginning go;
-4. `.deleted` files are unlinked: nobody waits for that.
+1. the producer snapshot of the offset where the log begins now, when it is not written yet: the producer state of the removed
+   batches must be on the disk first, because no replay will find it again.  On a full disk it may find no room, and the removal
+   must free room even so.  Then older snapshots go first, durably: after a crash they would report transactions as open whose
+   markers are gone;
+2. segment by segment from the front: the data is renamed to `<base>.log.deleted`, which no reader uses, its indexes are removed,
+   the folder is synced.  So a crash leaves no gap between segments;
+3. snapshots below the new beginning are removed;
+4.  `.deleted` files are unlinked; no caller waits for that.
 
-A crash before 2 is over brings segments back that the log start, once it is noted (`LogDirectory.write_checkpoints`), hides.
+A crash before 2 is over brings back segments that the log start, once it is noted (`LogDirectory.write_checkpoints`), hides.
 
 **Before a log's segments change in another way, its removals are settled**: 1 to 3 are done at once.  Otherwise a crash could
-show old segments in front of a log that was begun anew.  A flush that is under way may be syncing what goes: a removal waits
-for its end, and holds the files open for one that has yet to begin.
+show old segments in front of a log that was begun anew.  A running flush may be syncing a removed segment: a removal waits for
+that flush, and holds the files open for a flush that has not begun.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Removal:
     ) -> None:
         self._indexes = indexes
         self.snapshot = snapshot
-        """Still to be written."""
+        """A snapshot that is not written yet."""
         self.is_over = False
         self._first = segments[-1].next_offset
         self._disk = disk
@@ -70,7 +71,7 @@ class Removal:
                 self._write_snapshot(*self.snapshot)
             if self.snapshot is not None:
                 self._drop_snapshots()
-                self._write_snapshot(*self.snapshot)  # now there may be room
+                self._write_snapshot(*self.snapshot)  # by now there may be room
             while self._segments:
                 self._doomed += self._segments[0].take_name_away()
                 self._disk.sync_directory(self._directory)
@@ -108,7 +109,7 @@ class Removal:
                 continue  # the log was deleted meanwhile
 
     def abandon(self) -> None:
-        """The log is closed: what is still there is removed when it is opened again."""
+        """The log is closed: opening it again removes the remaining files."""
         with self._lock:
             self.is_over = True
 
@@ -118,7 +119,8 @@ class Removals:
 
     def __init__(self, disk: Disk, directory: Path, segments: Segments, durability: Durability, health: Health) -> None:
         self.in_background: Callable[[Removal], bool] | None = None
-        """Takes a removal over, to call `finish` when it is run; False, or none at all: it is run at once."""
+        """Takes a removal over and calls `finish` after it has run it; when it returns False or is None, the
+        removal runs at once."""
         self._disk = disk
         self._directory = directory
         self._segments = segments
@@ -130,8 +132,8 @@ class Removals:
         """`old` are the first segments of the log.  Raises KAFKA_STORAGE_ERROR: then the log is offline."""
         first = old[-1].next_offset
         with self._health.disk_at_work("a removal of old segments"):
-            snapshot = self._durability.take_waiting(segment_path(self._directory, first, "snapshot"))
-            indexes = [self._durability.take_waiting(gone.path(suffix)) for gone in old for suffix in INDEX_SUFFIXES]
+            snapshot = self._durability.take_pending(segment_path(self._directory, first, "snapshot"))
+            indexes = [self._durability.take_pending(gone.path(suffix)) for gone in old for suffix in INDEX_SUFFIXES]
             for gone in old:
                 self._durability.forget(gone)
             waiting = [index for index in indexes if index is not None]
@@ -144,12 +146,12 @@ class Removals:
                 removal.erase()
 
     def finish(self, removal: Removal, error: Exception | None) -> None:
-        """In the background it was run, or could not be."""
+        """The background has run the removal, or failed to."""
         if removal not in self._waiting:
-            return  # it was settled, or the log is closed
+            return  # the removal was settled, or the log is closed
         self._waiting.remove(removal)
         if removal.snapshot is not None:
-            self._durability.wait_for(*removal.snapshot)
+            self._durability.add_pending(*removal.snapshot)
         if isinstance(error, OSError):
             self._health.go_offline(error)
         elif error is not None:

@@ -1,24 +1,24 @@
-"""One replacement of segments by a cleaned one, split so that nobody waits for the disk on the event loop.
+"""One replacement of segments by a cleaned one, split so that the event loop never waits for the disk.
 
-    replacement = log.replacements.begin(old, new)   on the loop: the log's only one, and `old` is in the log
-    replacement.decide()                             any thread: the decision becomes durable (`segment_swap`, step 2)
+    replacement = log.replacements.begin(old, new)   on the loop: checks that no other runs, and that `old` is in the log
+    replacement.decide()                             any thread: the decision becomes durable (`segment.swap`, step 2)
     log.replacements.switch(replacement)             on the loop: readers find the new segment from here on
     replacement.carry_out()                          any thread: the files get their names (steps 3 and 4)
     log.replacements.finish(replacement)             on the loop: the new segment is like any other
 
-What the disk shows after a crash is what it shows when all of it happens at once: the order of the steps on the disk is the same.
+The steps on the disk have the same order as in a replacement that runs at once, so a crash leaves the same files.
 In memory the new segment takes its place between two of them, while its files still end in `.cleaned`: it is served from open
 files and from indexes in memory, which renames do not touch, and which it holds until it is finished.
 
-Between any two steps the loop runs on.  What else may happen to the log meanwhile:
+Between any two steps the loop runs on.  Other operations on the log meanwhile:
 
     appends, rolls, flushes, reads      touch other segments, or only read
     truncation, removal at the front    first settles the replacement: withdraws it before the switch, completes it after
-    close (deletion, stop)              abandons it: what is decided on the disk is finished when the log is opened again
-    the log goes offline                nothing more is switched; what the thread still renames is decided already
-    another replacement                 is refused as long as this one is under way
+    close (deletion, stop)              abandons it: opening the log again finishes a decided one
+    the log goes offline                nothing more is switched; the thread renames only after the decision
+    another replacement                 is refused until this one is over
 
-Settling and abandoning wait for a step that a thread is in; the thread finds out afterwards, by `stage`.
+Settling and abandoning wait for the current step of a thread; the thread reads `stage` afterwards.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ class Stage(enum.Enum):
     DECIDED = "decided"
     SWITCHED = "switched"
     DONE = "done"
-    """The disk has it all."""
+    """All files have their final names."""
     WITHDRAWN = "withdrawn"
-    """Nothing has changed, and nothing will: the new segment belongs to nobody."""
+    """No file of the log changed: the new segment is not part of it."""
     UNKNOWN = "unknown"
-    """Abandoned, or failed in the middle: opening the log again finds out.  No file of it may be removed."""
+    """Abandoned, or failed in the middle: opening the log again finds out.  No file of the new segment may be
+    removed."""
 
 
 class Replacement:
@@ -59,7 +60,7 @@ class Replacement:
         self.new = new
         self.stage = Stage.PREPARED
         self.doomed: list[Path] = []
-        """Files that mean nothing any more, once it is done: to be unlinked in any thread."""
+        """Obsolete files, once the replacement is done: to be unlinked in any thread."""
         self._disk = disk
         self.directory = directory
         self._lock = threading.Lock()
@@ -71,14 +72,15 @@ class Replacement:
     # ------------------------------------------------------------------------------------------------------ in a thread
 
     def decide(self) -> None:
-        """Any thread.  Raises OSError: then it is withdrawn, or `stage` is UNKNOWN and the log must go offline."""
+        """Any thread.  Raises OSError: then the replacement is withdrawn, or `stage` is UNKNOWN and the log
+        must go offline."""
         with self._lock:
             if self.stage is not Stage.PREPARED:
                 return
             try:
                 decide_swap(self._disk, self.directory, [each.base_offset for each in self.old], self.new.base_offset)
             except OSError:
-                self._withdraw()  # what could not be written whole may be on the disk even so
+                self._withdraw()  # a decision whose write failed may be on the disk even so
                 raise
             self.stage = Stage.DECIDED
 
@@ -110,7 +112,7 @@ class Replacement:
         self.stage = Stage.SWITCHED
 
     def settle(self) -> None:
-        """Something else is to happen to the log.  Waits for the disk.  Raises OSError: then the log must go offline."""
+        """Called before another change of the log.  Waits for the disk.  Raises OSError: then the log must go offline."""
         with self._lock:
             if self.stage is Stage.PREPARED:
                 self.stage = Stage.WITHDRAWN
@@ -120,7 +122,7 @@ class Replacement:
                 self._carry_out()
 
     def abandon(self) -> None:
-        """The log is closed.  Waits for a step that a thread is in."""
+        """The log is closed.  Waits for the current step of a thread."""
         with self._lock:
             if not self.is_over:
                 self.stage = Stage.UNKNOWN
@@ -138,10 +140,10 @@ class Replacements:
         self._current: Replacement | None = None
 
     def begin(self, old: Sequence[Segment], new: Segment) -> Replacement:
-        """A cleaned segment is to take the place of durable old ones; offsets do not change.
+        """Begins to replace durable old segments by a cleaned one; offsets do not change.
 
-        Raises ValueError when they are gone, active or not yet durable, or another replacement is under way, and
-        KAFKA_STORAGE_ERROR when the log is not in use any more; then nothing changed.
+        Raises ValueError when they are gone, active or not yet durable, or another replacement runs, and KAFKA_STORAGE_ERROR
+        when the log is closed or offline; then nothing changed.
         """
         self._health.require()
         if self._current is not None:
@@ -156,14 +158,14 @@ class Replacements:
         return self._current
 
     def switch(self, replacement: Replacement) -> None:
-        """It is decided.  Raises ValueError when it was withdrawn meanwhile, KAFKA_STORAGE_ERROR."""
+        """The replacement is decided.  Raises ValueError when it was withdrawn meanwhile, KAFKA_STORAGE_ERROR."""
         self._health.require()
         if replacement is not self._current or replacement.stage is not Stage.DECIDED:
             raise ValueError("the replacement was withdrawn")
         before = self._segments.size_bytes
         with self._health.disk_at_work("a replacement of segments"):
             if not self._durability.withdraw_counts(replacement.old):
-                self.settle()  # one that was built since `begin`
+                self.settle()  # a flush may write a count index that was built since `begin`
                 raise ValueError("a late count index of theirs is on its way to the disk")
             self._segments.switch(replacement.old, replacement.new)
         replacement.switched()
@@ -171,7 +173,7 @@ class Replacements:
         self._durability.drop_waiting_snapshots(replacement.old[-1].next_offset)
 
     def finish(self, replacement: Replacement) -> None:
-        """`carry_out` is over.  One that was settled meanwhile, or abandoned, changes nothing."""
+        """`carry_out` is over.  Changes nothing when the replacement was settled or abandoned meanwhile."""
         if replacement is self._current:
             self._current = None
             if replacement.stage is Stage.DONE:

@@ -1,7 +1,7 @@
-"""The moment in which a log changes its data folder: what it holds on the disk is exchanged for what its future replica holds.
+"""The moment in which a log changes its data folder: the log exchanges its files for those of its future replica.
 
-The log stays the same object, with its producers, guards and offsets, so who holds it notices nothing; what was its own goes to
-the object of the future replica, to be closed.  This module is a part of `Log` that stands apart: it knows what is private there.
+The log stays the same object, with its producers, guards and offsets, so its holders notice nothing.  Its old files go to the
+object of the future replica, which is then closed.  This module is a part of `Log` in a file of its own: it uses private names.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ _ON_DISK = ("_disk", "directory", "_segments", "_health", "_durability", "start_
 
 
 def settle(log: Log) -> None:
-    """Nothing of the log is under way in another thread any more, but perhaps a flush.  Waits for the disk.  Raises
-    KAFKA_STORAGE_ERROR."""
+    """No removal or replacement of the log runs in another thread any more; a flush may.  Waits for the disk.
+    Raises KAFKA_STORAGE_ERROR."""
     log._health.require()
     with log._health.disk_at_work("a move to another data folder"):
         log.replacements.settle()
@@ -22,7 +22,7 @@ def settle(log: Log) -> None:
 
 
 def is_flushing(log: Log) -> bool:
-    """A flush is under way, and nobody knows yet how it ends."""
+    """A flush runs, and its outcome is not known yet."""
     return log._durability.running is not None
 
 
@@ -31,7 +31,8 @@ def epochs_of(log: Log) -> list[tuple[int, int]]:
 
 
 def reach_end(log: Log, future: Log) -> None:
-    """The log may end behind its last batch, in a hole of a compacted topic.  Raises KAFKA_STORAGE_ERROR."""
+    """Moves the end of the future replica to the log's end, which may lie behind the last batch, in an offset
+    gap of a compacted topic.  Raises KAFKA_STORAGE_ERROR."""
     if future.log_end_offset < log.log_end_offset:
         if not log.config.may_have_offset_gaps:
             missing = f"{future.log_end_offset} to {log.log_end_offset}"
@@ -55,7 +56,7 @@ def is_durable(future: Log) -> bool:
 
 
 def exchange(log: Log, future: Log) -> None:
-    """Nothing in here can fail.  The caller has made sure that both hold the same, and that no flush is under way."""
+    """Cannot fail.  The caller has checked that both logs hold the same records and that no flush runs."""
     assert future.log_end_offset == log.log_end_offset and not is_flushing(log) and not is_flushing(future)
     known = future._epochs.entries()
     for name in _ON_DISK:
@@ -63,7 +64,7 @@ def exchange(log: Log, future: Log) -> None:
         setattr(log, name, theirs)
         setattr(future, name, mine)
     log._health.on_offline, future._health.on_offline = log._went_offline, None
-    if log._epochs.entries() != known:  # of an election that no record followed
+    if log._epochs.entries() != known:  # an epoch of an election without a record
         log._durability.epochs_changed(log.log_end_offset)
-    log.cuts += 1  # who has taken down segments of the log finds others
+    log.truncations += 1  # a reader or a cleaning that noted the log's segments finds others
     log.cleaned_to = 0  # the copy may have begun before a cleaning

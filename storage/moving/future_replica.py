@@ -1,14 +1,14 @@
 """A log's future replica in another data folder of the node (KIP-113): made, filled, flushed, and put into the log's place.
 
-    work = future.turn()        on the loop: what comes next (`plan`); a swap is made at once
+    work = future.turn()        on the loop: the next step (`plan`); a swap happens at once
     work()                      any thread: waits for the disk
     future.refused(error)       on the loop, when it raised
 
-The future replica is a `Log` of its own, which nobody but this object knows: a thread may use it, and whoever ends the move waits
-for what the thread is at, which is bounded.  What becomes of both folders in a crash says `standing`.
+The future replica is a `Log` that only this object knows, so a thread may use it; the caller that ends the move waits for the
+thread's current work, which is bounded.  `move_state` says what becomes of both folders after a crash.
 
 Order of the swap, on the loop, so that nothing is appended meanwhile: the rest is copied and flushed; `future` beside the new log
-goes, durably, which decides; the old folder loses its name, durably; then the log is the one in the new folder (`exchange`).
+is removed, durably, which decides; the old folder loses its name, durably; then the log uses the new folder (`exchange`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ...wire.errors import ErrorCode, KafkaError
 from ..checkpoint import encode_checkpoint
 from ..directory.creation import PARTITION_METADATA
 from ..directory.folder_notes import PartitionKey
-from ..directory.found_logs import FoundLog, look_at_log
+from ..directory.found_logs import FoundLog, inspect_log_folder
 from ..directory.log_directory import LogDirectory
-from ..directory.replica_standing import Standing, write_standing
+from ..directory.move_state import MoveState, write_move_state
 from ..directory.stored_config import LOG_CONFIG, encode_config
 from ..durability.flush_notes import identity_of
 from ..log.bulk_read import BulkRead, begin_copy, bytes_from
@@ -42,15 +42,15 @@ from .plan import SWAP_BYTES_LIMIT, SWAP_BYTES_MAX, Epochs, Step, View, agreeing
 
 SLICE_BYTES = 512 * 1024
 FLUSH_BYTES = 32 * 1024 * 1024
-"""Of the copy, flushed on the way: so that the flush before the swap has little to do."""
+"""The copy is flushed after so many bytes, so that the flush before the swap has little to do."""
 log = logs.get(__name__)
 
 Work = Callable[[], int]
-"""Returns the bytes that were copied.  Raises KafkaError, OSError."""
+"""Returns the number of bytes that were copied.  Raises KafkaError, OSError."""
 
 
 class SourceFailed(KafkaError):
-    """It is the log that cannot be read, or the disk that it is on that cannot be written (`written`)."""
+    """The log itself failed: it cannot be read, or its disk cannot be written (`written`)."""
 
     def __init__(self, error: Exception, *, written: bool) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"the log cannot be moved: {error}")
@@ -76,7 +76,7 @@ class FutureReplica:
     def __init__(
         self, disk: Disk, key: PartitionKey, topic_id: UUID, origin: LogDirectory, target: LogDirectory, ended: Callable[[], None]
     ) -> None:
-        """`ended` is called when there is no move any more."""
+        """`ended` is called when the move is over."""
         self.key = key
         self.topic_id = topic_id
         self.origin = origin
@@ -88,10 +88,10 @@ class FutureReplica:
         self._path = target.path_of(key)
         self._log: Log | None = None
         self._lock = threading.RLock()
-        self._cut_to: int | None = None
-        self._cutting: int | None = None
+        self._truncated_to: int | None = None
+        self._truncating_to: int | None = None
         self._read_from = -1
-        """Behind the last batch that was copied, where the log has a hole there."""
+        """The offset behind the last copied batch, when the log has an offset gap there."""
         self._unflushed_bytes = 0
         self._is_marked = False
 
@@ -103,7 +103,7 @@ class FutureReplica:
 
     @property
     def source(self) -> Log | None:
-        """The log, as long as it can be used."""
+        """The log while it is usable; else None."""
         found = self.origin.logs.get(self.key)
         return None if found is None or found.is_offline or self.origin.topic_ids.get(self.key) != self.topic_id else found
 
@@ -117,7 +117,7 @@ class FutureReplica:
 
     @property
     def offset_lag(self) -> int:
-        """How far it is behind the log's end."""
+        """How many offsets it is behind the log's end."""
         source = self.source
         if source is None:
             return 0
@@ -125,28 +125,28 @@ class FutureReplica:
 
     # -------------------------------------------------------------------------------------------------- what comes next
 
-    def source_cut(self, offset: int) -> None:
-        """The log is about to be cut."""
-        self._cut_to = offset if self._cut_to is None else min(self._cut_to, offset)
+    def source_truncated(self, offset: int) -> None:
+        """The log is about to be truncated to `offset`."""
+        self._truncated_to = offset if self._truncated_to is None else min(self._truncated_to, offset)
 
     def turn(self, slice_bytes: int = SLICE_BYTES) -> Work | None:
-        """On the loop.  None: nothing can be done now, or it is over.  Raises KafkaError, OSError."""
+        """On the loop.  None: no step is possible now, or the move is over.  Raises KafkaError, OSError."""
         source = self.source
         self.origin.after_flush.pop(self.key, None)  # it would wait on the loop for what a thread is at
         if self.is_over or source is None or self.target.is_offline:
             return None
         if self._log is None:
             return self._opening(source)
-        if self._cut_to is not None and self._cut_to >= self._log.log_end_offset:
-            self._cut_to, self._read_from = None, -1  # nothing of that was copied
-        self._cutting = None
+        if self._truncated_to is not None and self._truncated_to >= self._log.log_end_offset:
+            self._truncated_to, self._read_from = None, -1  # the copy ends below the truncation
+        self._truncating_to = None
         match self._next(source, self._log):
             case Step.BEGIN:
                 self._discard()
                 return self._making(source)
             case Step.TRUNCATE:
-                self._cutting, self._cut_to, self._read_from = self._cut_to, None, -1
-                return self._in_thread(partial(self._log.truncate_to, self._cutting or 0))
+                self._truncating_to, self._truncated_to, self._read_from = self._truncated_to, None, -1
+                return self._in_thread(partial(self._log.truncate_to, self._truncating_to or 0))
             case Step.COPY:
                 with _of_source():
                     read = begin_copy(source, max(self._log.log_end_offset, self._read_from), slice_bytes)
@@ -163,7 +163,7 @@ class FutureReplica:
             left = bytes_from(source, max(end, self._read_from))
         flushed = self._is_marked and is_durable(future)
         places = source.segments[0].base_offset, source.log_start_offset
-        return next_step(View(*places, left, first, end, self._cut_to, flushed), self.swap_bytes_max)
+        return next_step(View(*places, left, first, end, self._truncated_to, flushed), self.swap_bytes_max)
 
     def _in_thread(self, work: Callable[[], int | None]) -> Work:
         def locked() -> int:
@@ -174,26 +174,26 @@ class FutureReplica:
 
     def refused(self, error: KafkaError | OSError) -> None:
         """On the loop: `turn`, or its work, raised.  Another turn tries again.  Raises OSError."""
-        if self._cutting is not None:
-            self.source_cut(self._cutting)
+        if self._truncating_to is not None:
+            self.source_truncated(self._truncating_to)
         cause = error if isinstance(error, OSError) else error.__cause__
         if isinstance(error, SourceFailed):
             if error.written and isinstance(cause, OSError):
                 self.origin.disk_failed(cause)
-            return  # it cannot be read, or was cut, closed or deleted meanwhile: nothing of the copy
+            return  # the log cannot be read, or was truncated, closed or deleted meanwhile: the copy is not at fault
         if self.is_over or self.source is None:
             return
         if isinstance(cause, OSError):
             self.target.disk_failed(cause)
-        elif self._cut_to is not None:
-            return  # half of what was read is of another history
+        elif self._truncated_to is not None:
+            return  # a part of the bytes that were read is of another history
         if not self.target.is_offline and (self._log is None or self._log.is_offline):
-            self._discard()  # what is there cannot be used: it begins anew
+            self._discard()  # the copy cannot be used: it begins anew
 
     # ------------------------------------------------------------------------------------------------------- beginning
 
     def _opening(self, source: Log) -> Work:
-        """It may be there from an earlier life."""
+        """Opens the copy of an earlier life of the node, if there is one."""
         if not self._disk.exists(self._path):
             return self._making(source)
         epochs, end = epochs_of(source), source.log_end_offset
@@ -203,7 +203,7 @@ class FutureReplica:
         """What was copied before this node stopped.  The log may have lost its end then, or the copy, or both."""
         if self._log is not None:
             return  # another turn has
-        found = look_at_log(self._disk, self._path, self.key, None)
+        found = inspect_log_folder(self._disk, self._path, self.key, None)
         if not isinstance(found, FoundLog):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._path} cannot be used: {found}")
         opened = self._open_log(found.config)
@@ -223,8 +223,9 @@ class FutureReplica:
         )  # fmt: skip
 
     def _making(self, source: Log) -> Work:
-        """Empty, and from where the log's first segment begins, with what was known of producers there."""
-        settle(source)  # a removal may have yet to write that snapshot
+        """Makes an empty copy that begins where the log's first segment does, with the producer state of that
+        offset."""
+        settle(source)  # a removal may still have to write that snapshot
         first = source.segments[0].base_offset
         snapshot = segment_path(source.directory, first, "snapshot")
         with _of_source():
@@ -232,8 +233,8 @@ class FutureReplica:
         config = _with_holes(source.config)
         self.target.notes.forget(self.key, identity_of(self.topic_id, self.key[1]))
         self.target.make_room(self.target.path)
-        staging = self.target.nameless.fresh_path()
-        self._cut_to, self._read_from = None, -1  # a cut from here on, while the thread is at it, begins it anew
+        staging = self.target.renamed_folders.fresh_path()
+        self._truncated_to, self._read_from = None, -1  # a cut from here on, while the thread is at it, begins it anew
         return self._in_thread(lambda: self._make(staging, config, first, known))
 
     def _make(self, staging: Path, config: LogConfig, first: int, snapshot: bytes | None) -> None:
@@ -247,7 +248,7 @@ class FutureReplica:
                 disk.write_atomic(segment_path(staging, first, "snapshot"), snapshot)
             disk.open(segment_path(staging, first, "log"), create=True).close()
             disk.write_atomic(staging / PARTITION_METADATA, encode_checkpoint([[self.topic_id]]))
-            write_standing(disk, staging, Standing.FUTURE)
+            write_move_state(disk, staging, MoveState.FUTURE)
             disk.sync_directory(staging)
             disk.rename(staging, self._path)
             disk.sync_directory(self.target.path)
@@ -284,7 +285,7 @@ class FutureReplica:
             future.update_config(config)
 
     def _append(self, future: Log, data: bytes, read_from: int) -> None:
-        """Only what is in the copy has been read: the append may be refused, or take a part."""
+        """The bytes may be a part of the slice only, so the append may be refused or take a part."""
         before = future.size_bytes
         if data:
             future.append_follower(data)
@@ -297,13 +298,14 @@ class FutureReplica:
         future.flush_now()
         if not self._is_marked:
             with _of_source(written=True):
-                write_standing(self._disk, source.directory, Standing.LEAVING)
+                write_move_state(self._disk, source.directory, MoveState.LEAVING)
             self._is_marked = True
 
     # ---------------------------------------------------------------------------------------------------------- the swap
 
     def try_to_swap(self) -> bool:
-        """On the loop; False when something is under way, or was appended.  Raises KafkaError, OSError: the log is as before."""
+        """On the loop; False when a flush runs or records were appended.  Raises KafkaError, OSError: the log
+        is as before."""
         self.origin.after_flush.pop(self.key, None)
         source, future = self.source, self._log
         if self.is_over or source is None or future is None or self.target.is_offline:
@@ -324,21 +326,21 @@ class FutureReplica:
             take_over_start(source, future, also_wanted=True)
             if not is_durable(future):
                 future.flush_now()
-            if future.needs_flush or future.log_end_offset != source.log_end_offset or self._cut_to is not None:
+            if future.needs_flush or future.log_end_offset != source.log_end_offset or self._truncated_to is not None:
                 return False
             self._decide()
             self._leave(source, future)
         return True
 
     def _rest(self, source: Log, future: Log) -> tuple[bytes, int] | None:
-        """What is still to be appended, and where to read on; None: nothing."""
+        """The bytes that are still to be appended, and the offset to read on from; None when there are none."""
         with _of_source():
             start = max(future.log_end_offset, self._read_from)
             left = bytes_from(source, start)
             return begin_copy(source, start, left).run() if left else None
 
     def _after_flush(self) -> None:
-        """In the moment in which a flush is over: of a busy log the next one begins at once."""
+        """Called at the end of a flush: on a busy log the next flush begins at once."""
         try:
             self.try_to_swap()
         except (KafkaError, OSError) as error:
@@ -349,13 +351,13 @@ class FutureReplica:
                 self.target.disk_failed(second)
 
     def _decide(self) -> None:
-        """Raises OSError: the log stays where it is, and the target is out of use."""
+        """Raises OSError: the log stays where it is, and the target folder is out of use."""
         faults.point("move.undecided", topic=self.key[0], partition=self.key[1])
         try:
-            write_standing(self._disk, self._path, Standing.CURRENT)
-        except OSError as error:  # perhaps the new log passes for the log now, to all later starts
+            write_move_state(self._disk, self._path, MoveState.CURRENT)
+        except OSError as error:  # later starts may take the new log for the log
             try:
-                write_standing(self._disk, self.origin.path_of(self.key), Standing.STAYED)
+                write_move_state(self._disk, self.origin.path_of(self.key), MoveState.STAYED)
             except OSError as second:
                 self.origin.go_offline(second)
             self.close()
@@ -369,11 +371,11 @@ class FutureReplica:
         exchange(source, future)
         future.close(clean=False)
         try:
-            self.origin.nameless.delete(self.key, self.topic_id)
-        except OSError as error:  # as long as it has its name, nothing may be acknowledged that only the new log has
+            self.origin.renamed_folders.delete(self.key, self.topic_id)
+        except OSError as error:  # while the old folder has its name, no record that only the new log has may be acknowledged
             self.origin.go_offline(error)
         self.target.adopt(self.key, self.topic_id, source)
-        source.tell_flushed()
+        source.report_flushed()
         log.info("replica_moved", log=source.name, path=source.directory, log_end_offset=source.log_end_offset)
 
     # ------------------------------------------------------------------------------------------------------------- ends
@@ -398,14 +400,14 @@ class FutureReplica:
         if not self._is_marked or source is None:
             return
         try:
-            write_standing(self._disk, source.directory, Standing.CURRENT)
+            write_move_state(self._disk, source.directory, MoveState.CURRENT)
         except OSError as error:
             self.origin.disk_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the move of {self.name} cannot be undone: {error}") from error
         self._is_marked = False
 
     def close(self) -> None:
-        """The files stay: the next start finds them."""
+        """Keeps the files: the next start finds them."""
         with self._lock:
             self.is_over = True
         if self._log is not None:
@@ -423,6 +425,6 @@ class FutureReplica:
         with self._lock:
             if self._log is not None:
                 self._log.close(clean=False)
-            self._log, self._cut_to, self._read_from = None, None, -1
+            self._log, self._truncated_to, self._read_from = None, None, -1
         if self._disk.exists(self._path):
-            self.target.nameless.delete(self.key, self.topic_id)
+            self.target.renamed_folders.delete(self.key, self.topic_id)

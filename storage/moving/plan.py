@@ -1,7 +1,7 @@
-"""What the move of one replica to another data folder does next, from where the two logs stand (KIP-113).  Pure.
+"""The next step of a replica's move to another data folder, from the offsets of the two logs (KIP-113).  Pure.
 
-The future replica is a follower of the log on the same node: it takes batches as they are, is cut where the log is cut, and
-begins anew when the log begins above its end.  It takes the log's place when what is left to copy fits into a turn of the loop.
+The future replica is a follower of the log on the same node: it takes batches as they are, is truncated with the log,
+and begins anew when the log begins above its end.  It takes the log's place when the rest to copy fits into a turn of the loop.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ SWAP_BYTES_LIMIT = 4 * 1024 * 1024
 
 
 class Step(enum.Enum):
-    """What comes next."""
+    """The next step."""
 
     BEGIN = "begin"
-    """The future replica is made anew, empty, from where the log begins."""
+    """Make the future replica anew, empty, from where the log begins."""
     TRUNCATE = "truncate"
     COPY = "copy"
     FLUSH = "flush"
-    """All it has becomes durable, and then the word beside the log says that it may leave (`standing`)."""
+    """Flush all that it has; then `replica-move` beside the log says that the log may leave (`move_state`)."""
     SWAP = "swap"
 
 
 class View(NamedTuple):
-    """Where both stand.  Offsets of the future replica are -1 before it is there."""
+    """The offsets of both logs.  Those of the future replica are -1 before it exists."""
 
     source_first: int
     """Where the log's first segment begins: below its log start there may be what transactions and producers still need."""
     source_start: int
     """The log start: in front of it the copy may have fewer segments, as they end elsewhere."""
     bytes_left: int
-    """Of the log, from the future replica's end on."""
+    """Bytes of the log from the future replica's end on."""
     future_first: int
     future_end: int
-    cut_to: int | None
-    """The log was cut to here since the future replica was last in order."""
+    truncated_to: int | None
+    """The log was truncated to this offset since the future replica last agreed with it."""
     is_flushed: bool
 
 
@@ -48,8 +48,8 @@ def next_step(view: View, swap_bytes_max: int = SWAP_BYTES_MAX) -> Step:
     """See `Step`."""
     if view.future_end < view.source_first or view.future_first > max(view.source_first, view.source_start):
         return Step.BEGIN
-    if view.cut_to is not None and view.cut_to < view.future_end:
-        return Step.BEGIN if view.cut_to <= view.future_first else Step.TRUNCATE
+    if view.truncated_to is not None and view.truncated_to < view.future_end:
+        return Step.BEGIN if view.truncated_to <= view.future_first else Step.TRUNCATE
     if view.bytes_left > swap_bytes_max:
         return Step.COPY
     return Step.SWAP if view.is_flushed else Step.FLUSH
@@ -59,9 +59,9 @@ Epochs = Sequence[tuple[int, int]]
 
 
 def agreeing_end(mine: Epochs, my_end: int, theirs: Epochs, their_end: int) -> int:
-    """Up to where two logs were written by the same leader epochs, and so hold the same batches (KIP-101, KIP-279).
+    """Up to which offset two logs were written by the same leader epochs, and so hold the same batches (KIP-101, KIP-279).
 
-    Of what lies before the first epoch that either knows nothing is said against it.
+    Batches below the first epoch that either log knows count as equal.
     """
     end = min(my_end, their_end)
     if not mine or not theirs:

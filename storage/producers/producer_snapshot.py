@@ -28,7 +28,7 @@ _UNREPLICATED = Struct(">qq")
 
 
 class SnapshotInvalid(Exception):
-    """The snapshot cannot be trusted: wrong checksum, unknown version, or cut short."""
+    """The snapshot cannot be trusted: wrong checksum, unknown version, or incomplete."""
 
 
 def encode_snapshot(state: ProducerState) -> bytes:
@@ -49,7 +49,7 @@ def encode_snapshot(state: ProducerState) -> bytes:
 
 
 def has_right_checksum(data: bytes) -> bool:
-    """Whether the file is as it was written; much cheaper than to decode it."""
+    """Whether the file is unchanged since it was written; much cheaper than decoding it."""
     return len(data) > _CRC.size and int.from_bytes(data[: _CRC.size], "big") == crc32c(data[_CRC.size :])
 
 

@@ -1,14 +1,14 @@
-"""What a partition remembers of its producers: sequences, epochs, open transactions, guards.  Pure: no I/O, no clock.
+"""The producer state of one partition: sequences, epochs, open transactions, guards.  Pure: no I/O, no clock.
 
-Everything that decides whether a batch is a duplicate, a gap, a zombie's or a stray of a finished transaction lives in this file
+This file decides whether a batch is a duplicate, a gap, from a zombie, or a late one of a finished transaction
 (docs/semantics.md, chapters I and L).
 
 Order in which things must happen, for one append:
 
 1. `prepare()` gives a `PreparedAppend`.  Each batch is checked against it in order (`check_batch`); it works on **copies** of the
    entries it touches, so a refusal, or a write that fails later, leaves this object as it was (rule I8).
-2. The caller writes the batches, then the aborted-transaction entries, to the files.
-3. `publish(prepared, next_offset)` puts the copies in place, in one step that cannot fail.
+2.  The caller writes the batches, then the aborted-transaction entries, to the files.
+3.  `publish(prepared, next_offset)` puts the copies in place, in one step that cannot fail.
 
 Transactions of a partition are in one of three states here:
 
@@ -40,7 +40,7 @@ NO_SEQUENCE = -1
 
 
 class AppendOrigin(enum.Enum):
-    """Who appends, and so what is checked (rule I7)."""
+    """The source of an append, which decides what is checked (rule I7)."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -129,7 +129,7 @@ class ProducerEntry:
             self.batches = ()
 
     def as_tuple(self) -> tuple[object, ...]:
-        """All that this entry knows, for comparisons."""
+        """The whole state of this entry, for comparisons."""
         return (
             self.producer_id,
             self.epoch,
@@ -188,12 +188,12 @@ class PreparedAppend:
     transaction_version: int
     entries: dict[int, ProducerEntry] = field(default_factory=dict)
     opened: dict[int, int] = field(default_factory=dict)
-    """First offset -> producer id, of transactions begun in this append and not ended in it."""
+    """First offset -> producer id, of transactions that begin in this append and do not end in it."""
     completed: list[CompletedTransaction] = field(default_factory=list)
     closed: set[int] = field(default_factory=set)
     """First offsets of published open transactions that this append ends."""
     verified: dict[int, int] = field(default_factory=dict)
-    """Producer id -> the newest epoch whose guard has served: its transaction is open now, or over."""
+    """Producer id -> the newest epoch whose guard was used: its transaction is open now, or over."""
     warnings: list[str] = field(default_factory=list)
 
     def check_batch(self, header: BatchHeader, first_offset: int, marker: Marker | None = None) -> None:
@@ -245,7 +245,8 @@ class PreparedAppend:
                 self.opened[first_offset] = header.producer_id
 
     def _check_guard(self, header: BatchHeader, entry: ProducerEntry) -> None:
-        """A transaction's first batch needs the coordinator's word that the transaction holds this partition (KIP-890)."""
+        """The first batch of a transaction needs the coordinator's confirmation that the transaction contains
+        this partition (KIP-890)."""
         if not header.is_transactional:
             return
         if entry.transaction_first_offset is not None and entry.epoch == header.producer_epoch:
@@ -316,7 +317,7 @@ class PreparedAppend:
             self._check_marker_epoch(header, entry)
             self._check_coordinator_epoch(header, marker, entry)
         elif header.producer_epoch < entry.epoch or marker.coordinator_epoch < entry.coordinator_epoch:
-            # Followers must take what the leader took (rule I7): they are told, not asked.
+            # A follower must accept what the leader accepted (rule I7).
             self.warnings.append(
                 f"producer {header.producer_id}: marker of epoch {header.producer_epoch}/{marker.coordinator_epoch} "
                 f"after {entry.epoch}/{entry.coordinator_epoch} at {offset}"
@@ -517,7 +518,7 @@ class ProducerState:
         self._refresh()
 
     def adopt_unknown(self, older: ProducerState) -> None:
-        """Takes over the producers that only `older`, a snapshot, knows: nothing that is left of the log speaks of them."""
+        """Takes over the producers that only `older`, a snapshot, knows: no remaining batch has them."""
         missing = [entry for entry in older.entries() if entry.producer_id not in self._entries]
         for entry in reversed(missing):
             self._entries[entry.producer_id] = entry
@@ -527,7 +528,7 @@ class ProducerState:
         self._refresh()
 
     def as_comparable(self) -> tuple[object, ...]:
-        """All that a replay must reproduce (guards are not part of a log)."""
+        """The state that a replay must reproduce (guards are not part of a log)."""
         return (
             {producer_id: entry.as_tuple() for producer_id, entry in self._entries.items()},
             tuple(self._open.items()),
@@ -553,7 +554,7 @@ class ProducerState:
             known = _Verification(VerificationGuard(producer_id, epoch), sequence)
             self._verifications[producer_id] = known
             if len(self._verifications) > self.max_producer_ids:
-                self._verifications.popitem(last=False)  # its append will be refused and may be tried again
+                self._verifications.popitem(last=False)  # its append will be rejected, and the client may retry it
         elif 0 <= sequence < known.lowest_sequence:
             known.lowest_sequence = sequence
         self._verifications.move_to_end(producer_id)

@@ -1,30 +1,31 @@
-"""Opening a log's folder: what is trusted, what is scanned, what is cut, and what is refused.
+"""Opens a log's folder: which files recovery trusts, scans and truncates, and when it refuses the log.
 
-First of all, a replacement of segments that was decided is finished, and one that was not is undone (`segment_swap`).
+First of all, recovery finishes a decided replacement of segments and undoes an undecided one (`segment.swap`).
 
-A segment that is shorter than its seal says, one that ends where no other begins, and a seal without batches are losses of what
-was flushed (`seal`): `CorruptLog`, however the log was left.
+Three signs show that flushed batches are lost (`segment.checksums`): a segment that is shorter than its checksums say, a segment
+whose end offset is not the base of the next one, and checksums without batches.  Each raises `CorruptLog`, also after a clean
+close.
 
-What lies beside the batches of a trusted segment and is not as it was sealed is built again, for this segment alone.
+When a derived file of a trusted segment does not match the segment checksums, the derived files of this segment are rebuilt.
 
-After a clean close, everything is trusted; the last segment is walked from its last index entry to learn the log's end, and when
-that is not the end that was noted at the close, or the last segment is not as it was sealed, the log is treated as unclean.
+After a clean close, every file is trusted.  Recovery walks the last segment from its last index entry to find the log's end; when
+that is not the end that the close noted, or the last segment does not match its checksums, the log is treated as unclean.
 
 After an unclean stop:
 
-1. Segments that end below the recovery point are trusted: they and their derived files were durable before the point moved past.
-   Of the segment that holds it (or ends at it), what is below the newest snapshot is trusted (`flush`), when the files fit.
-2. From there on, every batch is checked (length, checksum, offsets).  The first one that is not right ends the log: the file is
-   cut there and later segments are removed -- **if** that place is at or above the recovery point, the newest note of a flush
-   (`flush_notes`) and what the segment's seal vouches for.  Below it the data was flushed, perhaps acknowledged, and is not
-   silently cut: `CorruptLog`, naming file, position and offset.
-3. Indexes, transaction index, epoch history and producer state of what was scanned are built again from the batches.
-4. What was scanned is synced: a process that was killed leaves its writes in the page cache, readable but not yet durable.  Above
-   the recovery point it is written once more before that: after a sync that failed, the cache may hold pages that look clean and
-   are not on the disk, and no later sync would bring them there.
+1.  Segments that end below the recovery point are trusted: they and their derived files were durable before the point moved past.
+   In the segment that holds it (or ends at it), batches below the newest snapshot are trusted (`flush`), when the files match.
+2.  From there on, every batch is checked (length, checksum, offsets).  The first invalid batch ends the log: the file is
+   truncated there and later segments are removed -- **if** that place is at or above the recovery point, the newest note of a
+   flush (`flush_notes`) and the bytes in the segment checksums.  Below them the data was flushed, perhaps acknowledged, and
+   is not silently truncated: `CorruptLog` names file, position and offset.
+3.  Indexes, transaction index, epoch history and producer state of the scanned part are rebuilt from the batches.
+4. The scanned part is synced: a process that was killed leaves its writes in the page cache, readable but not yet durable.  Above
+   the recovery point it is rewritten first: after a failed sync, the cache may hold pages that look clean and are not on the
+   disk, and no later sync would write them.
 
-**A full disk keeps nobody from opening a log.**  What is written in place, and cut, needs no room.  Derived files that find none
-wait, with all that come after them, for a flush to write them, and hold the recovery point back as they do there (`flush`).
+**A log opens on a full disk.**  Rewriting in place and truncating need no room.  Derived files that find no room wait, with all
+that come after them, for a flush to write them, and hold back the recovery point until then (`flush`).
 
 Unlinks are made durable too (folder sync) before the log is used: a snapshot or segment that came back after a second crash would
 describe batches that no longer exist.
@@ -60,7 +61,7 @@ log = logs.get(__name__)
 
 
 class CorruptLog(KafkaError):
-    """Flushed data is damaged or missing.  The replica must not be used; its data has to come from another one."""
+    """Flushed data is damaged or missing.  The replica must not be used; its data must come from another replica."""
 
     def __init__(self, path: Path, position: int, offset: int, reason: str) -> None:
         super().__init__(
@@ -77,7 +78,7 @@ class CorruptLog(KafkaError):
 
 @dataclass(slots=True)
 class LoadedLog:
-    """What `load_log` found and made of it."""
+    """The state of the log as `load_log` found and repaired it."""
 
     segments: list[Segment]
     producers: ProducerState
@@ -87,7 +88,7 @@ class LoadedLog:
     pending_files: PendingIndexFiles
     recovered: bool = False
     scanned_bytes: int = 0
-    cut_bytes: int = 0
+    truncated_bytes: int = 0
 
     @property
     def log_end_offset(self) -> int:
@@ -101,23 +102,23 @@ class _Loader:
     config: LogConfig
     recovery_point: int
     flushed_end: int
-    """Known to have been flushed, batches alone, below here; at least the recovery point."""
+    """Batches below this offset were flushed; at least the recovery point."""
     log_start_offset: int
     files: OpenFiles
     pending_files: PendingIndexFiles
     snapshots: list[int] = field(default_factory=list)
-    unsealed: list[int] = field(default_factory=list)
-    """Indexes of the segments whose files are not as they were sealed."""
-    seals: dict[int, SegmentChecksums] = field(default_factory=dict)
-    """By base offset; what they vouch for was flushed."""
-    holes_below: int = 0
-    """All below is known to have been flushed: there, a compacted log may have holes between its segments."""
+    unverified: list[int] = field(default_factory=list)
+    """Indexes of the segments whose derived files do not match their checksums."""
+    checksums: dict[int, SegmentChecksums] = field(default_factory=dict)
+    """Segment checksums by base offset; the batches that they cover were flushed."""
+    offset_gaps_below: int = 0
+    """All batches below this offset were flushed: there, a compacted log may have offset gaps between segments."""
     epoch_before: int = -1
-    """Leader epoch of the batch that was scanned last."""
+    """Leader epoch of the last scanned batch."""
 
     # ------------------------------------------------------------------------------------------------------------ folder
 
-    def tidy(self) -> list[int]:
+    def remove_leftovers(self) -> list[int]:
         """Removes leftovers of interrupted writes; returns the base offsets of the segments, in order."""
         names = self.disk.list_names(self.directory)
         bases = sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
@@ -132,41 +133,43 @@ class _Loader:
         return bases
 
     def _check_orphan(self, path: Path, base: int) -> None:
-        """A seal without batches: somebody took them away.  Raises CorruptLog."""
+        """Segment checksums without batches: the batches were removed from outside.  Raises CorruptLog."""
         try:
-            seal = decode_checksums(self.disk.read(path), base)
+            checksums = decode_checksums(self.disk.read(path), base)
         except ChecksumsInvalid:
             return
-        if seal.log_bytes and (seal.end_offset > self.log_start_offset or seal.end_offset == STILL_OPEN):
-            raise CorruptLog(path.with_suffix(".log"), 0, base, f"it is gone; its seal says that it had {seal.log_bytes} bytes")
+        if checksums.log_bytes and (checksums.end_offset > self.log_start_offset or checksums.end_offset == STILL_OPEN):
+            reason = f"it is gone; its seal says that it had {checksums.log_bytes} bytes"
+            raise CorruptLog(path.with_suffix(".log"), 0, base, reason)
 
-    def check_seals(self, segments: Sequence[Segment]) -> None:
-        """Finds what is lost, and what can be trusted.  Raises CorruptLog, OSError."""
+    def verify_checksums(self, segments: Sequence[Segment]) -> None:
+        """Finds segments that lost batches, and those whose derived files can be trusted.  Raises CorruptLog,
+        OSError."""
         for at, (segment, following) in enumerate(zip(segments, [*segments[1:], None], strict=True)):
-            seal, path, base = segment.seal, segment.path("log"), segment.base_offset
-            if seal is not None:
-                self.seals[base] = seal
-                # Whoever wrote it had synced all before it; and when it names bytes, at least one batch ends above the base.
-                self.flushed_end = max(self.flushed_end, base + (seal.log_bytes > 0))
-                if segment.size_bytes < seal.log_bytes:
-                    reason = f"it has {segment.size_bytes} bytes where {seal.log_bytes} had been flushed"
+            checksums, path, base = segment.checksums, segment.path("log"), segment.base_offset
+            if checksums is not None:
+                self.checksums[base] = checksums
+                # Their writer had synced all segments before; and when they name bytes, at least one batch ends above the base.
+                self.flushed_end = max(self.flushed_end, base + (checksums.log_bytes > 0))
+                if segment.size_bytes < checksums.log_bytes:
+                    reason = f"it has {segment.size_bytes} bytes where {checksums.log_bytes} had been flushed"
                     raise CorruptLog(path, segment.size_bytes, base, reason)
-                if following is not None and seal.end_offset not in (STILL_OPEN, following.base_offset):
-                    reason = f"it ends at offset {seal.end_offset}, and the next segment begins at {following.base_offset}"
-                    raise CorruptLog(path, segment.size_bytes, seal.end_offset, reason)
-            if seal is None or segment.size_bytes != seal.log_bytes or not segment.is_as_sealed(seal):
-                self.unsealed.append(at)
+                if following is not None and checksums.end_offset not in (STILL_OPEN, following.base_offset):
+                    reason = f"it ends at offset {checksums.end_offset}, and the next segment begins at {following.base_offset}"
+                    raise CorruptLog(path, segment.size_bytes, checksums.end_offset, reason)
+            if checksums is None or segment.size_bytes != checksums.log_bytes or not segment.files_match(checksums):
+                self.unverified.append(at)
 
-    def seal_again(self, segments: Sequence[Segment], upper: int) -> bool:
-        """Builds what lies beside the batches of the first `upper` segments again where no seal vouches for it; whether there was
-        such a segment.  Their batches were flushed.  Raises CorruptLog, OSError."""
-        damaged = [at for at in self.unsealed if at < upper]
+    def rebuild_unverified(self, segments: Sequence[Segment], upper: int) -> bool:
+        """Rebuilds the derived files of those of the first `upper` segments that do not match their
+        checksums; whether there was one.  Their batches were flushed.  Raises CorruptLog, OSError."""
+        damaged = [at for at in self.unverified if at < upper]
         for at in damaged:
             segment, end_offset = segments[at], segments[at + 1].base_offset
             log.warning("segment_sealed_again", path=segment.path("log"), reason="its files are not as they were sealed")
             try:
                 self.pending_files.write_transactions(
-                    segment, aborted_again(self.disk, self.directory, self.config, segments, at)
+                    segment, rebuild_aborted(self.disk, self.directory, self.config, segments, at)
                 )
                 segment.rebuild_indexes()
                 data_end = segment.data_end_before(segment.size_bytes)
@@ -180,14 +183,14 @@ class _Loader:
         return bool(damaged)
 
     def may_follow_an_offset_gap(self, offset: int) -> bool:
-        """Whether a segment that begins here may miss offsets before it.  Cleaning leaves holes between segments, and cleans only
-        what is durable; behind that, a hole is a lost tail of a segment."""
-        is_durable = offset <= self.holes_below or any(seal.end_offset == offset for seal in self.seals.values())
+        """Whether offsets may be missing before a segment that begins here.  Cleaning leaves offset gaps
+        between segments, and cleans only durable batches; above those, a gap is the lost tail of a segment."""
+        is_durable = offset <= self.offset_gaps_below or any(each.end_offset == offset for each in self.checksums.values())
         return self.config.may_have_offset_gaps and is_durable
 
     def load_epochs(self) -> EpochCache | None:
-        """The epoch history of the checkpoint; None when it is damaged, or gone: it is written before anything of a log counts as
-        recovered."""
+        """The epoch history of the checkpoint; None when it is damaged or missing: it is written before any
+        batch of a log counts as recovered."""
         path = self.directory / EPOCH_CHECKPOINT
         if not self.disk.exists(path):
             return EpochCache() if not self.recovery_point else None
@@ -218,8 +221,8 @@ class _Loader:
         return self.new_state()
 
     def check_snapshots(self, first_base: int, *, clean: bool) -> None:
-        """What batches that were removed have said of producers is in snapshots alone: when all of them are damaged, a repeated
-        batch would be taken twice.  Raises CorruptLog."""
+        """Only snapshots have the producer state of removed batches: when all of them are damaged, a repeated
+        batch would be accepted twice.  Raises CorruptLog."""
         newest = None
         for offset in reversed(self.snapshots if first_base else []):
             path = segment_path(self.directory, offset, "snapshot")
@@ -227,7 +230,7 @@ class _Loader:
                 return
             newest = newest or path
         if newest is None and clean and first_base:
-            newest = segment_path(self.directory, self.recovery_point, "snapshot")  # the close left it there
+            newest = segment_path(self.directory, self.recovery_point, "snapshot")  # the clean close wrote it there
         if newest is not None:
             reason = (
                 "it alone knows the producers whose records were removed. (Without another replica: remove this file, and the "
@@ -244,7 +247,7 @@ class _Loader:
             self.snapshots.remove(offset)
 
     def drop_stray_snapshots(self, bases: list[int]) -> None:
-        """Snapshots of earlier clean closes serve no more; those of segments and the newest one stay (rule I9)."""
+        """Removes the snapshots of earlier clean closes; those of segments and the newest one stay (rule I9)."""
         for offset in self.snapshots[:-1]:
             if offset not in bases:
                 self.disk.remove(segment_path(self.directory, offset, "snapshot"))
@@ -270,7 +273,7 @@ def load_log(
         raise CorruptLog(error.path, 0, log_start_offset, f"a decision of the cleaner cannot be read: {error}") from error
     flushed_end, pending_files = max(recovery_point, flushed_end), PendingIndexFiles(disk, directory)
     loader = _Loader(disk, directory, config, recovery_point, flushed_end, log_start_offset, files, pending_files)
-    bases = loader.tidy()
+    bases = loader.remove_leftovers()
     if not bases:
         return _new_log(loader)
     if clean and log_start_offset < bases[0]:  # removals were over, and the checkpoint knew where the log begins
@@ -278,8 +281,8 @@ def load_log(
         raise CorruptLog(path, 0, log_start_offset, f"the log began at offset {log_start_offset}, and begins at {bases[0]} now")
     loader.check_snapshots(bases[0], clean=clean)
     segments = _attach(loader, bases)
-    loader.check_seals(segments)
-    loaded = _load_clean(loader, segments) if clean and len(segments) - 1 not in loader.unsealed else None
+    loader.verify_checksums(segments)
+    loaded = _load_clean(loader, segments) if clean and len(segments) - 1 not in loader.unverified else None
     if loaded is None:
         loader.pending_files = PendingIndexFiles(disk, directory)
         loaded = _load_unclean(loader, _attach(loader, bases))
@@ -303,15 +306,15 @@ def _new_log(loader: _Loader) -> LoadedLog:
 
 
 def _attach(loader: _Loader, bases: list[int]) -> list[Segment]:
-    """All segments, each but the last ending where the next begins."""
+    """All segments; each but the last ends where the next begins."""
     interval = loader.config.index_interval_bytes
     ends = [*bases[1:], bases[-1]]
     return [Segment.attach(loader.files, loader.directory, base, end, interval) for base, end in zip(bases, ends, strict=True)]
 
 
 def _load_clean(loader: _Loader, segments: list[Segment]) -> LoadedLog | None:
-    """Trusts all that is sealed; None when something does not fit, and then the log has to be scanned."""
-    mended = loader.seal_again(segments, len(segments) - 1)
+    """Trusts every segment that matches its checksums; None when a file does not fit: then the log is scanned."""
+    rebuilt = loader.rebuild_unverified(segments, len(segments) - 1)
     active = segments[-1]
     try:
         start = active.index.entry(-1)[1] if len(active.index) else 0
@@ -333,8 +336,8 @@ def _load_clean(loader: _Loader, segments: list[Segment]) -> LoadedLog | None:
     loader.drop_snapshots_above(end)
     producers = loader.load_producers(end)
     replay_producers(segments, producers, end)
-    start = min(max(loader.log_start_offset, segments[0].base_offset), end)  # above it, when it stood in a hole that was cut
-    return LoadedLog(segments, producers, epochs, start, loader.files, loader.pending_files, recovered=mended)
+    start = min(max(loader.log_start_offset, segments[0].base_offset), end)  # above it when it was in a lost offset gap
+    return LoadedLog(segments, producers, epochs, start, loader.files, loader.pending_files, recovered=rebuilt)
 
 
 def _load_unclean(loader: _Loader, segments: list[Segment]) -> LoadedLog:
@@ -349,9 +352,9 @@ def _load_unclean(loader: _Loader, segments: list[Segment]) -> LoadedLog:
         if index > first:
             _trust_nothing(segments[index])
             base = segments[index].base_offset
-            if base in loader.snapshots:  # it may know producers of segments that retention has removed
+            if base in loader.snapshots:  # it may have producers of segments that retention removed
                 loaded.producers.adopt_unknown(loader.load_producers(base))
-            if loaded.producers.end_offset == base:  # or else there is a hole
+            if loaded.producers.end_offset == base:  # or else there is an offset gap
                 between[base] = encode_snapshot(loaded.producers)
         if not _scan_segment(loader, loaded, segments[index]):
             _drop_segments(loader, loaded, index + 1)
@@ -371,15 +374,15 @@ def _load_unclean(loader: _Loader, segments: list[Segment]) -> LoadedLog:
 
 
 def _begin_scan(loader: _Loader, loaded: LoadedLog, *, whole: bool) -> int:
-    """Trusts what can be trusted; returns the index of the segment to scan from, which ends where its scan has to begin.
+    """Trusts the part below the recovery point; returns the index of the segment from whose end the scan begins.
 
-    A valid snapshot proves that all below it was flushed with everything derived from it (`flush`), so it moves a recovery point
-    up that was noted earlier.  Without any recovery point (no checkpoint, or a damaged one) nothing is trusted at all.
+    A valid snapshot proves that all batches below it were flushed with every derived file (`flush`), so it raises a recovery
+    point that was noted earlier.  Without any recovery point (no checkpoint, or a damaged one) no batch is trusted.
     """
     segments = loaded.segments
     whole = whole or not loader.recovery_point
     newest = loader.load_producers(_NO_LIMIT)
-    loader.holes_below = max(loader.recovery_point, newest.end_offset)
+    loader.offset_gaps_below = max(loader.recovery_point, newest.end_offset)
     if whole:
         newest = loader.new_state()
     loader.recovery_point = max(loader.recovery_point, newest.end_offset)
@@ -388,11 +391,11 @@ def _begin_scan(loader: _Loader, loaded: LoadedLog, *, whole: bool) -> int:
     # noted, and then the indexes on the disk, if any, are of an earlier life.
     holding = max((i for i, each in enumerate(segments) if each.base_offset < loader.recovery_point), default=0)
     first = 0 if whole else holding
-    loader.seal_again(segments, first)
+    loader.rebuild_unverified(segments, first)
     segment = segments[first]
     within = segment.base_offset < newest.end_offset and (first + 1 == len(segments) or newest.end_offset <= segment.next_offset)
-    holes = loader.config.may_have_offset_gaps
-    if within and not whole and segment.resume_at(newest.end_offset, may_have_offset_gaps=holes) >= 0:
+    may_have_offset_gaps = loader.config.may_have_offset_gaps
+    if within and not whole and segment.resume_at(newest.end_offset, may_have_offset_gaps=may_have_offset_gaps) >= 0:
         loaded.producers = newest
         return first
     producers = loader.load_producers(segment.base_offset)
@@ -410,14 +413,15 @@ def _trust_nothing(segment: Segment) -> None:
 
 
 def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
-    """Checks the batches behind what is trusted of a segment, and builds everything derived.  False when the log ends in it."""
-    segment.file.forget_cached()  # a sync may have failed before the restart: what the disk has is what counts
+    """Checks the batches of a segment behind the trusted part and rebuilds every derived file.  False when the
+    log ends in it."""
+    segment.file.forget_cached()  # a sync may have failed before the restart: only the content of the disk counts
     file_bytes, start = segment.file.size(), segment.size_bytes
     expected = loaded.producers.end_offset
     aborted: list[TransactionIndexEntry] = []
     problem, lost_bytes = None, False
-    is_hole = expected < segment.base_offset and loader.may_follow_an_offset_gap(segment.base_offset)
-    if not start and segment.base_offset != expected and not is_hole:
+    is_offset_gap = expected < segment.base_offset and loader.may_follow_an_offset_gap(segment.base_offset)
+    if not start and segment.base_offset != expected and not is_offset_gap:
         problem = f"the segment begins at offset {segment.base_offset} where {expected} was expected"
     else:
         expected = max(expected, segment.base_offset)
@@ -427,7 +431,7 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
                 highest = segment.base_offset + OFFSET_SPAN_MAX if loader.config.may_have_offset_gaps else expected
                 if not expected <= base <= highest:
                     raise InvalidBatch(batch.position, f"offset {base} where {expected} was expected")
-                epoch = batch.header.partition_leader_epoch  # outside of the checksum, but it never falls
+                epoch = batch.header.partition_leader_epoch  # the batch's checksum does not cover it, but it never falls
                 if 0 <= epoch < loader.epoch_before:
                     raise InvalidBatch(batch.position, f"leader epoch {epoch} behind a batch of epoch {loader.epoch_before}")
                 loader.epoch_before = epoch
@@ -436,7 +440,8 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
                 expected = batch.header.next_offset
         except InvalidBatch as error:
             problem = error.reason
-            lost_bytes = segment.base_offset in loader.seals and segment.size_bytes < loader.seals[segment.base_offset].log_bytes
+            checksums = loader.checksums.get(segment.base_offset)
+            lost_bytes = checksums is not None and segment.size_bytes < checksums.log_bytes
     if not start:
         loader.pending_files.write_transactions(segment, aborted)
     elif aborted:
@@ -448,8 +453,8 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
     if expected < loader.flushed_end or lost_bytes:
         raise CorruptLog(segment.path("log"), segment.size_bytes, expected, problem)
     log.info("log_cut_at_recovery", path=segment.path("log"), position=segment.size_bytes, offset=expected,
-             cut_bytes=file_bytes - segment.size_bytes, reason=problem)  # fmt: skip
-    loaded.cut_bytes += file_bytes - segment.size_bytes
+             truncated_bytes=file_bytes - segment.size_bytes, reason=problem)  # fmt: skip
+    loaded.truncated_bytes += file_bytes - segment.size_bytes
     segment.file_to_write.truncate(segment.size_bytes)
     return False
 
@@ -466,13 +471,14 @@ def _take_batch(loaded: LoadedLog, segment: Segment, batch: ScannedBatch, aborte
 
 
 def _drop_segments(loader: _Loader, loaded: LoadedLog, keep: int) -> None:
-    """Removes the segments from `keep` on: the log ends before them.  A segment that is wholly cut off is kept, empty, as the
-    end.  Nothing vouches for those that go (`check_seals`), but the seal of the last one left may know where the next began."""
+    """Removes the segments from `keep` on: the log ends before them.  When the first batch of a segment is invalid, that segment
+    stays, empty, as the end.  `verify_checksums` found no checksums for the segments that go; those of the last segment that
+    stays may name the base offset of the next one, so they go, too."""
     last = loaded.segments[keep - 1]
-    last.unseal()
+    last.remove_checksums()
     for segment in reversed(loaded.segments[keep:]):
         log.info("segment_beyond_the_end_removed", path=segment.path("log"), size_bytes=segment.size_bytes)
-        loaded.cut_bytes += segment.size_bytes
+        loaded.truncated_bytes += segment.size_bytes
         segment.remove()
     del loaded.segments[keep:]
     if keep > 1 and not last.size_bytes and last.base_offset != loaded.producers.end_offset:
@@ -483,7 +489,8 @@ def _drop_segments(loader: _Loader, loaded: LoadedLog, keep: int) -> None:
 def _make_durable(
     loader: _Loader, loaded: LoadedLog, first: int, epochs_known_to: int, snapshots: Mapping[int, bytes]
 ) -> None:
-    """`snapshots` of the producers between segments: without them, retention would take what it removes out of every replay."""
+    """`snapshots`: the producer state between segments.  Without them, retention would remove state that no
+    replay finds again."""
     for segment in loaded.segments[first:]:
         if segment.next_offset > loader.recovery_point:
             start = segment.position_of(loader.recovery_point) if loader.recovery_point > segment.base_offset else 0
@@ -495,7 +502,7 @@ def _make_durable(
         segment.next_offset = following.base_offset  # cleaning may have emptied its end
     epochs = encode_checkpoint(loaded.epochs.entries())
     loader.pending_files.write_epochs(loader.directory / EPOCH_CHECKPOINT, epochs, epochs_known_to)
-    for offset, snapshot in snapshots.items():  # last: they vouch for all the rest
+    for offset, snapshot in snapshots.items():  # last: they prove that all other files are durable
         if loader.pending_files.write(segment_path(loader.directory, offset, "snapshot"), snapshot):
             loader.snapshots = sorted({*loader.snapshots, offset})
     loader.disk.sync_directory(loader.directory)
@@ -534,10 +541,11 @@ def replay_producers(segments: Sequence[Segment], producers: ProducerState, uppe
     producers.end_offset = upper_offset
 
 
-def load_producers_again(
+def reload_producers(
     disk: Disk, directory: Path, config: LogConfig, segments: Sequence[Segment], log_end_offset: int
 ) -> ProducerState:
-    """The producer state after a cut: newest snapshot at or below the new end, and a replay from there (rule I10)."""
+    """The producer state after a truncation: the newest snapshot at or below the new end, and a replay from
+    there (rule I10)."""
     loader = _Loader(disk, directory, config, 0, 0, 0, OpenFiles(disk), PendingIndexFiles(disk, directory))
     names = disk.list_names(directory)
     loader.snapshots = sorted(int(name[:-9]) for name in names if name.endswith(".snapshot") and name[:-9].isdigit())
@@ -546,13 +554,13 @@ def load_producers_again(
     return producers
 
 
-def aborted_again(
+def rebuild_aborted(
     disk: Disk, directory: Path, config: LogConfig, segments: Sequence[Segment], at: int
 ) -> list[TransactionIndexEntry]:
-    """The transaction index of one segment, from its markers and what was open where it begins.  Raises CorruptLog,
-    InvalidBatch."""
+    """The transaction index of one segment, from its markers and the transactions that are open where it
+    begins.  Raises CorruptLog, InvalidBatch."""
     segment = segments[at]
-    producers = load_producers_again(disk, directory, config, segments[:at], segment.base_offset)
+    producers = reload_producers(disk, directory, config, segments[:at], segment.base_offset)
     aborted: list[TransactionIndexEntry] = []
     for batch in scan_batches(segment.file, 0, segment.size_bytes):
         prepared = replay_batch(producers, batch)

@@ -1,8 +1,8 @@
 """Walking over the batches of a segment file, from byte to byte, in few reads.
 
 Two walks: over headers only (big batches are skipped, not read), for lookups, replays and index building; and over whole batches
-with their checksums, for recovery.  Both give up at the first byte that is no valid batch and say why: it is the caller who knows
-whether that is a torn tail or a disaster.
+with their checksums, for recovery.  Both stop at the first byte that is no valid batch and say why; the caller knows whether
+that is a torn tail or damage.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ScannedBatch(NamedTuple):
 
 
 class InvalidBatch(Exception):
-    """The bytes at `position` are no valid batch; `offset` is the last that is known to stand before them (-1: unknown)."""
+    """The bytes at `position` are no valid batch; `offset` is the last offset known to be before them (-1: unknown)."""
 
     def __init__(self, position: int, reason: str, path: Path | None = None, offset: int = -1) -> None:
         super().__init__(f"{'' if path is None else f'{path} '}at byte {position}: {reason}")

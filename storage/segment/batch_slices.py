@@ -1,7 +1,7 @@
-"""What a read cuts from the bytes that it took out of a segment: whole batches, and only those that were asked for.  Pure.
+"""What a read returns of the bytes that it took from a segment: whole batches, and only those in the requested range.  Pure.
 
-On the way of every fetch, so it costs by the read and not by the batch: one header is looked at when the index made both ends
-batch boundaries, and headers are walked over only where it could not (`OffsetIndex.stretch`).
+Every fetch runs this code, so its cost is per read and not per batch: it parses one header when the index made both ends batch
+boundaries, and walks over headers only where the index could not (`OffsetIndex.stretch`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _LENGTH_MIN = HEADER_BYTES - LOG_OVERHEAD_BYTES
 
 
 class ReadResult(NamedTuple):
-    """Whole batches.  The first may begin below the asked offset; the next read starts at `next_offset`.
+    """Whole batches.  The first may begin below the requested offset; the next read starts at `next_offset`.
 
-    Where there was nothing to read, a segment says NOTHING; the log gives back the asked offset, twice.
+    When there is nothing to read, a segment returns NOTHING; the log returns the requested offset, twice.
     """
 
     data: bytes

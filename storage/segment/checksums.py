@@ -1,20 +1,20 @@
-"""What vouches for the files beside a segment's batches: how long they and the batches were, and their checksums.  Pure.
+"""Segment checksums: sizes and checksums of the files beside a segment's batches, and the size of the batches.  Pure.
 
     <base>.seal     base offset, end offset, bytes of batches, bytes and crc32c of `.index` and of `.timeindex`, entries and
                     crc32c of `.txnindex`; one line of a checkpoint
 
 Kafka's formats of these files have no checksums.  A transaction index that lost an entry gives aborted records to readers as
-committed ones; an index of offsets that was damaged, or is that of an earlier life, leads them past batches; a segment, or a log,
-that lost its end looks like one that never was longer.  A seal is written with the indexes (when a segment is complete, with
-every snapshot in the active one, at a clean close), after the batches are durable, and so it proves:
+committed ones; an offset index that was damaged, or belongs to an earlier life, leads readers past batches; a segment, or a log,
+that lost its end looks like one that was never longer.  The checksums are written with the indexes (when a segment is complete,
+with every snapshot in the active one, at a clean close), after the batches are durable, so they prove:
 
-* that so many bytes of batches were flushed: a file that is shorter has lost them;
-* of a complete segment, which offset the next one begins at: when there is none of that name, it is gone;
-* that indexes with these checksums are those of this segment, as it was then.
+* that so many bytes of batches were flushed: a shorter file has lost some;
+* of a complete segment, the base offset of the next one: when no segment has that name, it is lost;
+* that indexes with these checksums are those of this segment as it was then.
 
-What it does not vouch for is not believed, but built again from the batches (`recovery`, `Segment`).  Before anything is cut that
-a seal vouches for, the seal goes, durably (`Segments.cut`); when segments leave at the front, their data goes first (`removal`).
-So a seal without its batches is a loss, too.
+A file that does not match is rebuilt from the batches (`recovery`, `Segment`).  Before a truncation removes bytes that the
+checksums cover, it removes the checksums, durably (`Segments.truncate`); when segments leave at the front, their data goes first
+(`removal`).  So checksums without batches show a loss, too.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from crc32c import crc32c
 from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 
 STILL_OPEN = -1
-"""End offset of a segment that was active: what follows on it was not yet known."""
+"""End offset of a segment that was active: the base offset of the next one was not known yet."""
 
 
 class ChecksumsInvalid(ValueError):
-    """The file is damaged: it vouches for nothing."""
+    """The file is damaged and proves nothing."""
 
 
 class SegmentChecksums(NamedTuple):
@@ -50,14 +50,14 @@ class SegmentChecksums(NamedTuple):
         return encode_checkpoint([self])
 
     def vouches_for(self, index: bytes, time_index: bytes) -> bool:
-        """Whether these are the contents of the two index files."""
+        """Whether the two index files with these contents match."""
         return (crc32c(index), crc32c(time_index)) == (self.index_crc, self.time_index_crc)
 
 
 def checksums_of(
     base_offset: int, end_offset: int, log_bytes: int, index: bytes, time_index: bytes, aborted: int, aborted_crc: int
 ) -> SegmentChecksums:
-    """`aborted` entries of the transaction index have the checksum `aborted_crc`, as bytes."""
+    """`aborted` is the number of entries of the transaction index, `aborted_crc` their checksum."""
     indexes = len(index), crc32c(index), len(time_index), crc32c(time_index)
     return SegmentChecksums(base_offset, end_offset, log_bytes, *indexes, aborted, aborted_crc)
 
@@ -66,9 +66,9 @@ def decode_checksums(data: bytes, base_offset: int) -> SegmentChecksums:
     """Reads the file of the segment that begins at `base_offset`.  Raises ChecksumsInvalid, also for another segment's."""
     try:
         (row,) = decode_checkpoint(data, len(SegmentChecksums._fields))
-        seal = SegmentChecksums(*map(int, row))
+        checksums = SegmentChecksums(*map(int, row))
     except (CheckpointInvalid, ValueError) as error:
         raise ChecksumsInvalid(str(error)) from error
-    if seal.base_offset != base_offset:
-        raise ChecksumsInvalid(f"it is that of the segment {seal.base_offset}")
-    return seal
+    if checksums.base_offset != base_offset:
+        raise ChecksumsInvalid(f"it is that of the segment {checksums.base_offset}")
+    return checksums

@@ -1,4 +1,4 @@
-"""Where the counts of a segment come from: its `.countindex` when that holds, or a walk over the headers of its batches.
+"""The source of a segment's counts: its `.countindex` when that is valid, or a walk over the headers of its batches.
 
 Any thread; nothing of the segment itself is touched.
 """
@@ -25,7 +25,7 @@ from .count_index import (
 )  # fmt: skip
 
 HEADER_READ_BYTES = 512
-"""What is read for a header: the headers behind it are in it when batches are small, and little else when they are not."""
+"""Bytes read for one header: with small batches they contain the next headers too, with large ones little else."""
 _LARGE_BATCH_BYTES = 4096
 log = logs.get(__name__)
 
@@ -62,7 +62,7 @@ def load_total(disk: Disk, path: Path, file: File, base_offset: int, segment_byt
 
 
 def encoded_counts(counts: CountIndex | None, file: File, segment_bytes: int, end_offset: int) -> bytes:
-    """The file's content; empty when nothing is known: then a file of an earlier life may not stay."""
+    """The content of the file; empty when no counts are known: a file of an earlier life may not stay."""
     if counts is None or not counts.is_whole:
         return b""
     try:

@@ -1,4 +1,4 @@
-"""How many data records one segment holds below a place, so that to count them takes no more than a few batch headers.  Pure.
+"""How many data records one segment has below an offset, so that a count reads only a few batch headers.  Pure.
 
     offset u32 | position u32 | records u32                  one *entry* for every few index intervals: data records before it
     producer id i64 | first u32 | last u32 | records u32     one *run*: records of one producer's transaction
@@ -6,9 +6,9 @@
 Offsets are relative to the segment's base.
 
 The total of a segment and its entries count every data record, aborted ones too; markers count nowhere.  Whether a transaction is
-aborted is decided long after its records were counted, often in another segment.  So they stand beside it as runs, and only who
-counts asks the transaction index which runs are void.  A run whose COMMIT marker is in the same segment is dropped with it: what
-is left is the aborted transactions' and that of the few that reach over the segment's end.
+aborted is decided long after its records were counted, often in another segment.  So the index keeps them as runs, and a
+count asks the transaction index which runs are void.  A run whose COMMIT marker is in the same segment is dropped with it:
+the remaining runs are those of aborted transactions and of the few transactions that reach over the segment's end.
 
 Everything here follows from the bytes of one segment alone.  That is what makes it simple to keep right: cleaning another segment
 changes nothing here, and to build it again takes a walk over the headers of this segment only.
@@ -50,8 +50,8 @@ HEAD = Struct(">IHHIIIIIII")
 RUN = Struct(">qIII")
 ENTRY = Struct(">III")
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
-IS_ODD = _TRANSACTIONAL | _CONTROL
-"""Attributes of batches that are more than so many records."""
+TRANSACTIONAL_OR_CONTROL = _TRANSACTIONAL | _CONTROL
+"""Attributes of batches that a plain record count does not describe."""
 _CRC_BYTES = 4
 
 IsVoid = Callable[[int, int], bool]
@@ -59,7 +59,7 @@ IsVoid = Callable[[int, int], bool]
 
 
 class CountIndexInvalid(ValueError):
-    """The file cannot be used: damaged, or of another life of the segment."""
+    """The file cannot be used: it is damaged, or belongs to another life of the segment."""
 
 
 class Run(NamedTuple):
@@ -149,13 +149,14 @@ class CountIndex:
         self.next_entry_at = position + self._every
 
     def take(self, header: BatchHeader, base_offset: int, position: int, missing_before: int) -> None:
-        """Notes what is odd about a batch, after `mark`.  `missing_before`: so many offsets are missing in front of it."""
+        """Notes the transaction, control records and missing offsets of a batch, after `mark`.
+        `missing_before`: the offsets missing before it."""
         _, _, _, _, _, attributes, last_delta, _, _, producer_id, _, _, records = header  # in one go: on the way of appends
         run = self._open.get(producer_id)
         if attributes & _CONTROL:
             self.absent += missing_before + last_delta + 1
             if run is not None:
-                run[3] = -1  # what comes is of the next transaction
+                run[3] = -1  # later records belong to the next transaction
             return
         self.absent += missing_before + last_delta + 1 - records
         if not attributes & _TRANSACTIONAL or not records:
@@ -173,12 +174,12 @@ class CountIndex:
         self._end(marker.producer_id, marker.offset, is_aborted=marker.control_type is ControlType.ABORT)
 
     def end_transactions(self, ended: Iterable[CompletedTransaction]) -> None:
-        """The same, by what the producers' state has made of the markers."""
+        """Like `end_transaction`, from the markers that the producer state has processed."""
         for each in ended:
             self._end(each.producer_id, each.last_offset, is_aborted=each.is_aborted)
 
     def _end(self, producer_id: int, marker_offset: int, *, is_aborted: bool) -> None:
-        """The runs below the marker are kept, or forgotten: a committed transaction's records are like all others."""
+        """Keeps or forgets the runs below the marker: records of a committed transaction count like all others."""
         run = self._open.pop(producer_id, None)
         if run is None:
             return
@@ -197,7 +198,7 @@ class CountIndex:
         """`before` is whole, and ends where this one begins: from now on, this one is whole."""
         assert before.is_whole and not self.is_whole
         shift = before.total(self.start_offset).records
-        # Without the entry that this one began with: perhaps no batch has come there.
+        # Without the entry with which this one began: no batch may have come there.
         self._offsets = before._offsets + self._offsets[1:]
         self._positions = before._positions + self._positions[1:]
         self._counts = before._counts + array("I", [records + shift for records in self._counts[1:]])
@@ -238,10 +239,10 @@ class CountIndex:
         if offset >= end_offset:
             return CountBelow(total.committed(is_void), offset, -1, {})
         void = [run for run in total.runs if run.first < offset and is_void(run.producer_id, run.first)]
-        cut = {run.producer_id: run.first for run in void if run.last >= offset}
-        place = self.floor(min((offset, *cut.values())))
+        void_from = {run.producer_id: run.first for run in void if run.last >= offset}
+        place = self.floor(min((offset, *void_from.values())))
         known = place.records - sum(run.records for run in void if run.last < offset)
-        return CountBelow(known, offset, -1 if place.offset >= offset else place.position, cut)
+        return CountBelow(known, offset, -1 if place.offset >= offset else place.position, void_from)
 
     # -------------------------------------------------------------------------------------------------------------- file
 
@@ -262,7 +263,7 @@ class CountIndex:
 
 
 class StoredCounts(NamedTuple):
-    """The head of a file, and its runs: all that is needed of a segment that lies wholly inside a range."""
+    """The head of a file, and its runs: all that a count needs of a segment that lies wholly inside its range."""
 
     total: Total
     segment_bytes: int

@@ -5,7 +5,7 @@ the byte where this batch begins.  So every entry is a batch boundary, and bytes
 between neighbours is at most `index.interval.bytes`, or exactly one batch: readers use that to read once and to end at a
 boundary.
 
-The index is derived data: one that is missing, or not the one that was written (`seal`), is built again from the batch headers.
+The index is derived data: when it is missing, or does not match the segment checksums, it is rebuilt from the batch headers.
 
 Why arrays in memory and a plain file, and no mapping of the file as in Kafka.  `python bench/storage index` measures both:
 
@@ -13,11 +13,12 @@ Why arrays in memory and a plain file, and no mapping of the file as in Kafka.  
   step of the search unpack (in the machine's own order a mapping is as fast as the arrays, but no faster);
 * 10,000 mapped indexes hold 10,000 mappings and files open, and the same 80 MB in the page cache that the arrays take from the
   heap, where they are bounded (`open_files`);
-* an error of the disk, or no room, under a mapping is SIGBUS: the node dies where it should refuse one write or one log.  And no
-  simulated disk can lie to a mapping.
+* an error of the disk, or a full disk, under a mapping is SIGBUS: the node dies where it should refuse one write or one log.  And
+  the simulated disk cannot inject faults into a mapping.
 
-The price is the first use of a complete segment's index, which is read as a whole and held against its seal: 0.2 ms for 16 Ki
-entries, 2.3 ms for 256 Ki (1 GiB in small batches).  A mapping has 0.06 ms, and would have to doubt every entry for ever.
+The price is the first use of a complete segment's index, which is read as a whole and compared with its checksums: 0.2 ms for
+16 Ki entries, 2.3 ms for 256 Ki (1 GiB in small batches).  A mapping has 0.06 ms, and would have to check every entry at each
+use.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class OffsetIndex:
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
-        self._go_on_at = 0  # the entry where the last stretch ended: who reads in order asks for it next
+        self._go_on_at = 0  # the entry where the last stretch ended: a sequential reader needs it next
         self._offsets = array("I")
         self._positions = array("I")
 
@@ -82,7 +83,7 @@ class OffsetIndex:
         """
         offsets, positions, base = self._offsets, self._positions, self.base_offset
         entries = last = len(offsets)
-        if offset >= end_offset or not entries or upper_offset <= base + offsets[0]:  # a hole may be first
+        if offset >= end_offset or not entries or upper_offset <= base + offsets[0]:  # the segment may begin with an offset gap
             return None
         first = self._go_on_at
         if first >= entries or offsets[first] != offset - base:
@@ -128,7 +129,7 @@ class OffsetIndex:
 
     @classmethod
     def decode(cls, data: bytes, base_offset: int) -> OffsetIndex:
-        """Reads an index file that is known to be whole: a seal vouches for it.  Raises ValueError for a part of an entry."""
+        """Reads an index file that the segment checksums match.  Raises ValueError for a part of an entry."""
         if len(data) % _ENTRY_BYTES:
             raise ValueError(f"its size, {len(data)}, is not a multiple of {_ENTRY_BYTES}")
         both = array("I")

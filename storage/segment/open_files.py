@@ -1,10 +1,10 @@
-"""How much of a data folder's segments is held at hand: open files and loaded indexes, both bounded, the least recently used go.
+"""The open files and loaded indexes of a data folder's segments: both bounded, the least recently used are dropped.
 
 A node may hold tens of thousands of segments and reads few of them.  One `OpenFiles` belongs to a data folder; its logs share it.
 
-* **Nobody loses a file that is in use.**  To drop a file here is to forget it: it is closed when the last holder lets go of it (a
-  read in another thread, a flush, a scan), so no read ever meets a closed file, or another file under the same number.
-* **A file with unsynced writes is never given up**: its segment holds it until a flush is over.  A file that was closed and
+* **A file in use stays open.**  To drop a file here is to forget it: it is closed when its last holder releases it (a read in
+  another thread, a flush, a scan), so no read ever meets a closed file, or another file under the same number.
+* **A file with unsynced writes is never dropped**: its segment holds it until a flush is over.  A file that was closed and
   opened again need not report an earlier write-back error, and the flush would then vouch for lost data.  Such files, at most one
   or two for each log that is being written, may exceed the limit.
 * Indexes are dropped only when the disk has them (complete segments); they are read again when needed.
@@ -48,7 +48,7 @@ class OpenFiles:
         return len(self._files)
 
     def get(self, path: Path, *, create: bool = False) -> File:
-        """The open file, opened when need be.  To be held only as long as it is used.  Raises OSError."""
+        """The open file, opened when needed.  The caller holds it only while it uses it.  Raises OSError."""
         with self._lock:
             file = self._files.get(path)
             if file is None:
@@ -61,12 +61,12 @@ class OpenFiles:
         return file
 
     def forget(self, path: Path) -> None:
-        """The file is renamed, removed, or of no more use."""
+        """The file is renamed, removed, or no longer needed."""
         with self._lock:
             self._files.pop(path, None)
 
     def index_used(self, holder: HoldsIndexes, size_bytes: int) -> None:
-        """`holder` has loaded indexes that it could load again; others may have to drop theirs."""
+        """`holder` has loaded indexes that it could load again; other segments may have to drop theirs."""
         dropped: list[HoldsIndexes] = []
         with self._lock:
             self.index_bytes += size_bytes - self._indexes.pop(holder, 0)

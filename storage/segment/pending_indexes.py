@@ -1,7 +1,7 @@
 """Derived files that recovery builds: written at once, or, on a full disk, left to the flushes that follow.
 
-The order counts: a seal vouches for the indexes before it, a producer snapshot for all that lies below it.  So after the first
-file that finds no room none is written, until a flush writes them in this order (`flush`); the log's recovery point waits.
+The order matters: segment checksums vouch for the indexes before them, a producer snapshot for all files below it.  So after the
+first file that finds no room none is written, until a flush writes them in this order (`flush`); the log's recovery point waits.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class PendingIndexFiles:
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self.is_full = False
-        """Something found no room."""
+        """A file found no room."""
         self.epochs_from: int | None = None
-        """From here on the epoch history on the disk is not the one that was loaded; None: it is."""
+        """The epoch history on the disk is right below this offset only; None: it is the loaded one."""
         self.segments: list[Segment] = []
-        """Complete ones of whose files some wait."""
+        """Complete segments with files that wait."""
         self.derived: dict[Path, bytes] = {}
         """The files that wait, in the order in which they have to be written."""
         self._disk = disk
@@ -39,8 +39,8 @@ class PendingIndexFiles:
         return False
 
     def write_epochs(self, path: Path, data: bytes, known_to: int) -> None:
-        """The epoch history; the one on the disk is right up to the offset `known_to`.  A flush writes it as it is then.  Raises
-        OSError."""
+        """Writes the epoch history; the one on the disk is right up to the offset `known_to`.  A later flush
+        writes the history as it is then.  Raises OSError."""
         if not self._has_room_for(path, data):
             self.epochs_from = known_to
 
@@ -57,15 +57,16 @@ class PendingIndexFiles:
         return False
 
     def write_indexes(self, segment: Segment, end_offset: int) -> None:
-        """Of a complete segment, with its seal.  Raises OSError."""
+        """Writes the indexes of a complete segment and its checksums.  Raises OSError."""
         if all([self.write(path, data) for path, data in segment.encoded_indexes(end_offset).items()]):
             segment.indexes_are_durable()
         else:
             self.segments.append(segment)
 
     def write_transactions(self, segment: Segment, entries: list[TransactionIndexEntry]) -> None:
-        """The transaction index of a segment.  It cannot wait, as what is appended next goes behind it; but what a killed process
-        had written has its room.  Half written, it is not what a seal vouches for.  Raises OSError."""
+        """Writes the transaction index of a segment.  It cannot wait, because the next entries are appended
+        behind it; but the entries that a killed process had written have their room.  A half written index
+        does not match the segment checksums.  Raises OSError."""
         try:
             segment.replace_transactions(entries)
         except OSError as error:

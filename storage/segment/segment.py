@@ -1,4 +1,4 @@
-"""One segment of a log: a file of record batches, and what is derived from it (indexes).
+"""One segment of a log: a file of record batches, and its derived files (indexes).
 
 Files of a segment whose first offset is 42 (names are Kafka's):
 
@@ -7,11 +7,11 @@ Files of a segment whose first offset is 42 (names are Kafka's):
     00000000000000000042.timeindex  time index          likewise
     00000000000000000042.txnindex   aborted transactions whose marker is here; made at the first one, written at once
     00000000000000000042.countindex data records, written with the offset index, and never needed (`count_index`)
-    00000000000000000042.seal       what vouches for these files, written with the offset index (`seal`)
+    00000000000000000042.seal       segment checksums, written with the offset index (`checksums`)
 
-`Segment` only ever appends whole batches and cuts at batch boundaries; `size_bytes` is the end of what was published, and bytes
-of the file beyond it mean nothing.  Of a complete segment the indexes are read when first needed, and believed when its seal
-vouches for them; else they are built again.
+`Segment` only ever appends whole batches and truncates at batch boundaries; `size_bytes` is the end of what was published, and
+bytes of the file beyond it mean nothing.  A complete segment reads its indexes when they are first needed, and uses them when its
+checksums match; else it rebuilds them from the batches.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class Segment:
         self._index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._transactions: list[TransactionIndexEntry] | None = None
-        self._transactions_crc = 0  # of the entries that are known, as the file has them
+        self._transactions_crc = 0  # of the known entries, as in the file
         self._interval = index_interval_bytes
         self._last_indexed = 0
         self.transactions_dirty = False
         self.counts: CountIndex | None = None
-        """While batches are appended, and until the file is written; None: what the file says, or nobody knows."""
+        """While batches are appended, and until the file is written; None: the file has them, or they are not known."""
         self.total: Total | None = None
-        """Of a complete segment, once somebody has asked for it."""
+        """The total of a complete segment, once a count needed it."""
 
     @classmethod
     def create(cls, files: OpenFiles, directory: Path, base_offset: int, index_interval_bytes: int) -> Segment:
@@ -87,16 +87,16 @@ class Segment:
         segment = cls(files, directory, base_offset, index_interval_bytes)
         files.forget(segment.path("log"))
         segment._dirty_file = files.get(segment.path("log"), create=True)
-        segment._dirty_file.truncate(0)  # a leftover of a segment that was removed may not shine through
+        segment._dirty_file.truncate(0)  # bytes of a removed segment of this name may not come back
         segment._index, segment._time_index, segment._transactions = OffsetIndex(base_offset), TimeIndex(base_offset), []
         segment.counts = CountIndex(base_offset, index_interval_bytes)
         return segment
 
     @classmethod
     def create_cleaned(cls, files: OpenFiles, directory: Path, base_offset: int, index_interval_bytes: int) -> Segment:
-        """A new segment that is not of the log yet: a `Replacement` puts it into the place of others."""
+        """A new segment that is not part of the log yet: a `Replacement` puts it into the place of others."""
         segment = cls(files, directory, base_offset, index_interval_bytes, CLEANED)
-        segment.remove()  # also from the open files: what an earlier cleaning left there has no name any more
+        segment.remove()  # also from the open files: a file of an earlier cleaning has no name any more
         segment._dirty_file = files.get(segment.path("log"), create=True)
         segment._index, segment._time_index, segment._transactions = OffsetIndex(base_offset), TimeIndex(base_offset), []
         segment.counts = CountIndex(base_offset, index_interval_bytes)
@@ -104,7 +104,7 @@ class Segment:
 
     @classmethod
     def attach(cls, files: OpenFiles, directory: Path, base_offset: int, next_offset: int, index_interval_bytes: int) -> Segment:
-        """An existing, complete segment whose content is trusted; nothing but its size is read now."""
+        """An existing, complete segment whose content is trusted; only its size is read now."""
         segment = cls(files, directory, base_offset, index_interval_bytes)
         segment.next_offset = next_offset
         segment.size_bytes = files.disk.size(segment.path("log"))
@@ -124,13 +124,13 @@ class Segment:
 
     @property
     def file_to_write(self) -> File:
-        """Held from now on, until `written_is_durable`."""
+        """The open file, held from now on until `written_is_durable`."""
         if self._dirty_file is None:
             self._dirty_file = self._files.get(self._log_path)
         return self._dirty_file
 
     def written_is_durable(self, *, transactions_too: bool) -> None:
-        """A flush is over, and nothing was written since it began."""
+        """A flush is over, and no write happened since it began."""
         self._dirty_file = None
         if transactions_too:
             self._dirty_transactions = None
@@ -153,21 +153,22 @@ class Segment:
 
     @property
     def transactions(self) -> list[TransactionIndexEntry]:
-        """The aborted transactions whose marker is here.  InvalidBatch when the file is not what the seal vouches for."""
+        """The aborted transactions whose marker is here.  InvalidBatch when the file does not match the
+        segment checksums."""
         if self._transactions is None:
-            seal, path = self.seal, self.path("txnindex")
+            checksums, path = self.checksums, self.path("txnindex")
             try:
                 data = self._disk.read(path) if self._disk.exists(path) else b""
-                if seal is None or (len(data), crc32c(data)) != (seal.aborted * ENTRY_BYTES, seal.aborted_crc):
+                if checksums is None or (len(data), crc32c(data)) != (checksums.aborted * ENTRY_BYTES, checksums.aborted_crc):
                     raise ValueError("it is not the one that the segment's seal vouches for")
-                self._transactions, self._transactions_crc = decode_transaction_index(data), seal.aborted_crc
+                self._transactions, self._transactions_crc = decode_transaction_index(data), checksums.aborted_crc
             except ValueError as error:
                 raise InvalidBatch(0, str(error), path, self.base_offset) from error
         return self._transactions
 
     @property
-    def seal(self) -> SegmentChecksums | None:
-        """As the disk has it; None when there is none that can be read."""
+    def checksums(self) -> SegmentChecksums | None:
+        """The segment checksums on the disk; None when there are none, or they cannot be read."""
         path = self.path("seal")
         try:
             return decode_checksums(self._disk.read(path), self.base_offset)
@@ -177,14 +178,14 @@ class Segment:
             log.warning("seal_damaged", path=path, reason=error)
             return None
 
-    def is_as_sealed(self, seal: SegmentChecksums) -> bool:
-        """Whether the files have the sizes that the seal names, and the transaction index its content.  Raises OSError."""
-        if self._size_of("index") != seal.index_bytes or self._size_of("timeindex") != seal.time_index_bytes:
+    def files_match(self, checksums: SegmentChecksums) -> bool:
+        """Whether the files have the sizes in the checksums, and the transaction index its content.  Raises OSError."""
+        if self._size_of("index") != checksums.index_bytes or self._size_of("timeindex") != checksums.time_index_bytes:
             return False
         size = self._size_of("txnindex")
-        if size != seal.aborted * ENTRY_BYTES:
-            return not seal.aborted and size < 0
-        return not size or crc32c(self._disk.read(self.path("txnindex"))) == seal.aborted_crc
+        if size != checksums.aborted * ENTRY_BYTES:
+            return not checksums.aborted and size < 0
+        return not size or crc32c(self._disk.read(self.path("txnindex"))) == checksums.aborted_crc
 
     def _size_of(self, suffix: str) -> int:
         try:
@@ -192,23 +193,24 @@ class Segment:
         except FileNotFoundError:
             return -1
 
-    def unseal(self) -> bool:
-        """What vouches for more than is to be left goes, durable with the folder's next sync; whether there was anything.  Raises
-        OSError."""
-        # Counts as well: other batches may come to the same size, with the same one at the last entry.
+    def remove_checksums(self) -> bool:
+        """Removes the files that cover more than a truncation will leave, durable with the folder's next
+        sync; whether there were any.  Raises OSError."""
+        # Counts as well: other batches may reach the same size, with an equal one at the last entry.
         there = [path for suffix in ("seal", "countindex") if self._disk.exists(path := self.path(suffix))]
         for path in there:
             self._disk.remove(path)
         return bool(there)
 
     def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Reads both index files; when they are not those that the seal vouches for, both are built again from the headers."""
-        seal = self.seal
+        """Reads both index files; when they do not match the segment checksums, rebuilds both from the batch
+        headers."""
+        checksums = self.checksums
         try:
             data, times = self._disk.read(self.path("index")), self._disk.read(self.path("timeindex"))
         except FileNotFoundError:
-            seal, data, times = None, b"", b""
-        if seal is None or seal.log_bytes != self.size_bytes or not seal.vouches_for(data, times):
+            checksums, data, times = None, b"", b""
+        if checksums is None or checksums.log_bytes != self.size_bytes or not checksums.vouches_for(data, times):
             log.warning("indexes_built_again", path=self._log_path, reason="no seal vouches for the index files")
             return self.rebuild_indexes()
         index, time_index = OffsetIndex.decode(data, self.base_offset), TimeIndex.decode(times, self.base_offset)
@@ -224,7 +226,7 @@ class Segment:
         return self.position_of(max(self.base_offset if found is None else found[1], offset))
 
     def drop_indexes(self) -> None:
-        """Frees the memory of indexes that can be read again.  Any thread: whoever uses them holds them."""
+        """Frees the memory of indexes that can be read again.  Any thread: a user of an index holds it."""
         if self._index_is_read:
             self._index = self._time_index = None
 
@@ -237,7 +239,7 @@ class Segment:
         self.counts, self.total = self.counts or self._load_counts(self.size_bytes, self.next_offset), None
 
     def _load_counts(self, size_bytes: int, end_offset: int) -> CountIndex | None:
-        """What the file knows of the first `size_bytes`; a count finds out what it does not know."""
+        """The counts of the first `size_bytes` in the file; a count finds out the rest."""
         path, base = self.path("countindex"), self.base_offset
         try:
             return load_counts(self._disk, path, self.file, base, size_bytes, end_offset, self._interval)
@@ -274,25 +276,25 @@ class Segment:
                 lowest = header.next_offset
                 self.note_batch(header, header.base_offset, header.max_timestamp, position, header.size_bytes)
         finally:
-            self.size_bytes, self.next_offset = end, next_offset  # of a cleaned segment, the end may lie behind its last batch
+            self.size_bytes, self.next_offset = end, next_offset  # a cleaned segment may end behind its last batch
             self.counts, self.total = counts, total
         time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
         return index, time_index
 
     def resume_at(self, offset: int, *, may_have_offset_gaps: bool) -> int:
-        """Trusts what is below `offset` and no more: the indexes on the disk are cut there, and the segment ends there.
+        """Trusts the batches below `offset` and no more: truncates the index files there, and the segment ends there.
 
-        Returns the position of the first batch at or above `offset`; -1 when the files do not fit together, and nothing is
-        trusted.  Raises OSError.
+        Returns the position of the first batch at or above `offset`; -1 when the files do not match, and nothing is trusted.
+        Raises OSError.
         """
-        seal = self.seal
+        checksums = self.checksums
         try:
-            if seal is None:
+            if checksums is None:
                 raise ValueError("no seal vouches for the files")
             data, times = self._disk.read(self.path("index")), self._disk.read(self.path("timeindex"))
-            aborted = self._disk.read(self.path("txnindex")) if seal.aborted else b""
-            known = aborted[: seal.aborted * ENTRY_BYTES]  # more may have come since
-            if not seal.index_bytes or not seal.vouches_for(data, times) or crc32c(known) != seal.aborted_crc:
+            aborted = self._disk.read(self.path("txnindex")) if checksums.aborted else b""
+            known = aborted[: checksums.aborted * ENTRY_BYTES]  # entries may have been added since
+            if not checksums.index_bytes or not checksums.vouches_for(data, times) or crc32c(known) != checksums.aborted_crc:
                 raise ValueError("the seal vouches for other files")
             entries = decode_transaction_index(known)
             index, time_index = OffsetIndex.decode(data, self.base_offset), TimeIndex.decode(times, self.base_offset)
@@ -311,12 +313,12 @@ class Segment:
         return position
 
     def _keep_transactions(self, entries: list[TransactionIndexEntry]) -> None:
-        """Only these first ones of the file count from now on."""
+        """Only these first entries of the file count from now on."""
         data = self._disk.read(self.path("txnindex"))[: len(entries) * ENTRY_BYTES] if entries else b""
         self._transactions, self._transactions_crc = entries, crc32c(data)
 
     def _find_end(self, index: OffsetIndex, offset: int, *, may_have_offset_gaps: bool) -> int:
-        """Where the batches below `offset` end.  Raises InvalidBatch when the index or the file does not know such a place."""
+        """Where the batches below `offset` end.  Raises InvalidBatch when the index or the file has no such place."""
         first, start = index.entry(max(0, index.floor(offset - 1)))
         end, end_offset = start, first
         for position, header, _view in scan_batches(self.file, start, self.size_bytes, chunk_bytes=2 * self._interval + 61):
@@ -326,7 +328,7 @@ class Segment:
                 break
             end, end_offset = position + header.size_bytes, header.next_offset
             if end_offset == offset:
-                break  # what follows was not flushed, and may be anything
+                break  # the bytes that follow were not flushed, and may be anything
         if end_offset != offset and not may_have_offset_gaps:
             raise InvalidBatch(end, f"the batches end at offset {end_offset}, not {offset}", self.path("log"), end_offset)
         return end
@@ -340,30 +342,30 @@ class Segment:
         self.counts, self.total = CountIndex(self.base_offset, self._interval), None
 
     def reset_transactions(self) -> None:
-        """Empties the transaction index in memory: recovery builds it again, and then calls `replace_transactions`."""
+        """Empties the transaction index in memory: recovery rebuilds it, and then calls `replace_transactions`."""
         self._transactions, self._transactions_crc = [], 0
 
     def replace_transactions(self, entries: list[TransactionIndexEntry]) -> None:
-        """Puts these into the place of what the disk has, at once: after a crash in between, a snapshot would vouch for an index
-        that is half empty.  Raises OSError."""
+        """Replaces the entries on the disk by these, in one step: after a crash in between, a snapshot would
+        vouch for a half empty index.  Raises OSError."""
         path, data = self.path("txnindex"), b"".join(entry.encode() for entry in entries)
         self._transactions, self._transactions_crc = entries, crc32c(data)
-        if entries or self._disk.exists(path):  # also when it has the same: that may be in the page cache only
+        if entries or self._disk.exists(path):  # also when the file has the same: it may be in the page cache only
             self._files.forget(path)
             self._disk.write_atomic(path, data)
 
     def encoded_indexes(self, end_offset: int) -> dict[Path, bytes]:
-        """The index files of a segment that is complete, or as it is now, and the seal, which has to be written last.
-        `end_offset`: where the next segment begins, or STILL_OPEN."""
+        """The index files of a complete segment, or of the segment as it is now, and the segment checksums,
+        which must be written last.  `end_offset`: where the next segment begins, or STILL_OPEN."""
         self.time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
         counts = encoded_counts(self.counts, self.file, self.size_bytes, self.next_offset)
         index, time_index, aborted = self.index.encode(), self.time_index.encode(), self.transactions
-        seal = checksums_of(
+        checksums = checksums_of(
             self.base_offset, end_offset, self.size_bytes, index, time_index, len(aborted), self._transactions_crc
         )
         return {
             self.path("index"): index, self.path("timeindex"): time_index, self.path("countindex"): counts,
-            self.path("seal"): seal.encode(),
+            self.path("seal"): checksums.encode(),
         }  # fmt: skip
 
     def load_max_timestamp(self) -> int:
@@ -397,14 +399,15 @@ class Segment:
         self.next_offset = base_offset + header.last_offset_delta + 1
 
     def note_special_batch(self, header: BatchHeader, base_offset: int, max_timestamp_ms: int, position: int, size: int) -> None:
-        """The same for one that may be a control batch, a transaction's, or one with offsets missing in it or before it."""
+        """Like `note_batch`, for a batch that may be a control batch, part of a transaction, or have offsets
+        missing in it or before it."""
         missing_before = base_offset - self.next_offset
         self.note_batch(header, base_offset, max_timestamp_ms, position, size)
         if self.counts is not None:
             self.counts.take(header, base_offset, position, missing_before)
 
     def append_batches(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes whole batches, which keep their offsets, behind those that are there: for the cleaner.  Raises OSError."""
+        """Writes whole batches with the offsets they have, behind the present ones: for the cleaner.  Raises OSError."""
         view = memoryview(data)
         self.file_to_write.write_at(self.size_bytes, view)
         for position, header in iterate_headers(view):
@@ -414,8 +417,8 @@ class Segment:
                 self.counts.end_transaction(marker)
 
     def append_transactions(self, entries: list[TransactionIndexEntry]) -> None:
-        """Writes entries behind the ones that are there.  OSError leaves memory unchanged; call `truncate_transaction_index`
-        then."""
+        """Writes entries behind the present ones.  OSError leaves memory unchanged; then call
+        `truncate_transaction_index`."""
         known = self.transactions
         file = self._transactions_file_to_write()
         data = b"".join(entry.encode() for entry in entries)
@@ -425,7 +428,7 @@ class Segment:
         self._transactions_crc = crc32c(data, self._transactions_crc)
 
     def truncate_transaction_index(self) -> None:
-        """Makes the file end where memory ends."""
+        """Truncates the file to the entries in memory."""
         if self._disk.exists(self.path("txnindex")):
             self._transactions_file_to_write().truncate(len(self.transactions) * ENTRY_BYTES)
             self.transactions_dirty = True
@@ -487,19 +490,21 @@ class Segment:
         except InvalidBatch as error:
             raise InvalidBatch(start + error.position, error.reason, self.path("log"), begins_at) from error
         if found.first_offset < 0 and first + 1 < len(index) and index.entry(first + 1)[0] < upper_offset:
-            # A hole of a compacted log: what stood between `offset` and the next entry is gone.
+            # An offset gap of a compacted log: the batches between `offset` and the next entry are gone.
             return self.read(index.entry(first + 1)[0], max_bytes, upper_offset)
         return found
 
     # ----------------------------------------------------------------------------------------------------------- changing
 
     def prepare_truncation(self) -> None:
-        """Takes into memory what cannot be believed any more once the seal is gone.  Raises OSError, InvalidBatch."""
+        """Loads into memory the derived data that cannot be trusted once the checksums are removed.  Raises
+        OSError, InvalidBatch."""
         self.keep_indexes()
         len(self.transactions)
 
     def truncate_to_position(self, position: int, next_offset: int) -> None:
-        """Cuts the file and the indexes at a batch boundary, durably.  Prepared, and unsealed durably before."""
+        """Truncates the file and the indexes at a batch boundary, durably.  `prepare_truncation` ran before,
+        and the checksums are gone, durably."""
         self.index.truncate(position)
         self.time_index.truncate(next_offset)
         self._keep_transactions([entry for entry in self.transactions if entry.last_offset < next_offset])
@@ -511,14 +516,15 @@ class Segment:
             self.transactions_dirty = False
         self.written_is_durable(transactions_too=True)
         self.size_bytes, self.next_offset = position, next_offset
-        # Perhaps markers were cut whose committed transactions are not among the runs any more: a count begins anew.
+        # The truncation may remove markers whose committed transactions are no longer among the runs: counting begins anew.
         self.counts = None if position else CountIndex(self.base_offset, self._interval, next_offset)
         if not position:
             self.first_timestamp_ms = None
         self._restore_max_timestamp()
 
     def _restore_max_timestamp(self) -> None:
-        """After a cut: the greatest timestamp is the last entry's, or stands in the batches that follow the last indexed one."""
+        """After a truncation: the greatest timestamp is that of the last entry, or of the batches behind the
+        last indexed one."""
         self._last_indexed = self.index.entry(-1)[1] if len(self.index) else 0
         self.max_timestamp_ms, self.offset_of_max_timestamp = self.time_index.last
         for _position, header, _view in scan_batches(self.file, self._last_indexed, self.size_bytes):
@@ -526,7 +532,8 @@ class Segment:
                 self.max_timestamp_ms, self.offset_of_max_timestamp = header.max_timestamp, header.base_offset
 
     def write_again(self, start: int) -> None:
-        """Writes the bytes from `start` on once more, as they are: the next sync then covers them whatever happened before."""
+        """Rewrites the bytes from `start` on as they are, so that the next sync covers them whatever happened
+        before."""
         file = self.file_to_write
         for position in range(start, self.size_bytes, CHUNK_BYTES):
             file.write_at(position, file.read_at(position, min(CHUNK_BYTES, self.size_bytes - position)))
@@ -539,9 +546,9 @@ class Segment:
             self.transactions_dirty = False
             transactions.sync_data()
 
-    def seal_cleaned(self, end_offset: int) -> None:
-        """Makes a cleaned segment and all its files durable.  `end_offset`: where the ones end whose place it takes.  Any
-        thread."""
+    def sync_cleaned(self, end_offset: int) -> None:
+        """Makes a cleaned segment and all its files durable.  `end_offset`: where the segments that it
+        replaces end.  Any thread."""
         self.sync()
         for path, data in self.encoded_indexes(end_offset).items():
             self._disk.write_atomic(path, data)
@@ -549,12 +556,13 @@ class Segment:
         self.written_is_durable(transactions_too=True)
 
     def hold(self) -> None:
-        """Keeps the file open, whatever happens to its name.  Raises OSError."""
+        """Keeps the file open, also when it is renamed or removed.  Raises OSError."""
         self._dirty_file = self.file
 
     def stand_in(self, next_offset: int) -> None:
-        """A cleaned segment takes the place of others, and ends, for look-ups, where they ended.  Its files may be renamed at any
-        time from now on, so it holds on to them until `adopt`.  Raises OSError with nothing changed."""
+        """A cleaned segment takes the place of others and ends, for look-ups, where they ended.  Its files may
+        be renamed at any time from now on, so it holds them open until `adopt`.  Raises OSError with nothing
+        changed."""
         assert next_offset >= self.next_offset and self._extension
         self.hold()
         if self.counts is not None:
@@ -566,11 +574,11 @@ class Segment:
         self.close()
         self._extension = ""
         self._log_path = self.path("log")
-        self._files.forget(self._log_path)  # whoever looked at the old segment once more has opened the old file
+        self._files.forget(self._log_path)  # a late reader of the old segment may have opened the old file
         self.indexes_are_durable()
 
     def close(self) -> None:
-        """Lets go of files and indexes; a file is closed when nobody else, in another thread, reads it."""
+        """Releases files and indexes; a file is closed when no other thread reads it."""
         self._dirty_file = self._dirty_transactions = None
         self._forget_files()
 
@@ -580,18 +588,18 @@ class Segment:
         self._files.index_gone(self)
 
     def remove(self) -> None:
-        """Removes all files of the segment, the data first: what is left of a crash in between has no meaning without it."""
+        """Removes all files of the segment, the data first: without it, the rest has no meaning after a crash."""
         self.close()
         self._discard_files()
 
     def take_name_away(self) -> list[Path]:
-        """The data loses its name, which can be repeated, and the derived files go.  Returns what is left to unlink.  Any
-        thread."""
+        """Renames the data, which can be repeated, and removes the derived files.  Returns the files to
+        unlink.  Any thread."""
         path = self.path("log")
         gone = path.with_name(path.name + DELETED)
         if self._disk.exists(path):
             self._disk.rename(path, gone)
-        self._forget_files()  # and no more: a flush that has yet to begin may hold on to them
+        self._forget_files()  # and no more: a flush that has not begun may hold them
         self._discard_files()
         return [gone]
 

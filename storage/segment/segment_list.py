@@ -4,13 +4,13 @@ Promises
 
 * There is always at least one segment; the last one, `active`, is the only one that takes batches.
 * Base offsets rise; every segment but the active one ends, for look-ups, where the next begins (a cleaned one may hold less).
-* Removal works from the front (`drop_first`, `removal`), `cut` from the back, each durably segment by segment: a crash leaves no
-  hole.
+* Removal works from the front (`drop_first`, `removal`), `truncate` from the back, each durably segment by segment: a crash
+  leaves no gap between segments.
 * A replacement is atomic: after a crash, the log has all old segments, or the new one in their place (`replacement`, and
-  `segment_swap`, where the names on the disk are explained).
+  `segment.swap`, where the names on the disk are explained).
 
-Called from the loop's thread.  Whoever reads in another thread holds the open file: it stays readable when the segment is
-replaced or removed under the read, and the caller finds out afterwards whether the bytes still count (`bulk_read`).
+Called from the loop's thread.  A reader in another thread holds the open file: it stays readable when the segment is replaced or
+removed during the read, and the reader checks afterwards whether the bytes still count (`bulk_read`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .transaction_index import AbortedTransaction, collect_aborted
 _base_offset = attrgetter("base_offset")
 
 
-class Cut(NamedTuple):
-    """Where a truncation cuts: the index of the last segment that stays, the byte in it, the log's new end, and the end of the
-    last batch, which is lower when the cut falls into a hole of a compacted log."""
+class TruncationPoint(NamedTuple):
+    """Where a truncation ends the log: the index of the last segment that stays, the byte in it, the log's new end, and the end
+    of the last batch, which is lower when the truncation falls into an offset gap of a compacted log."""
 
     keep: int
     position: int
@@ -127,7 +127,8 @@ class Segments(Sequence[Segment]):
         return max_timestamp_ms - first_ms > age_max_ms
 
     def _jitter_ms(self, config: LogConfig) -> int:
-        """How much earlier than its age says this segment ends: another number for each, and the same after a restart."""
+        """How much earlier than its maximum age this segment ends: different for each segment, and the same
+        after a restart."""
         most = min(config.segment_jitter_ms, config.segment_ms)
         return crc32c(f"{self._directory.name}/{self.active.base_offset}".encode()) % (most + 1)
 
@@ -144,41 +145,43 @@ class Segments(Sequence[Segment]):
 
     # ----------------------------------------------------------------------------------------------------------- cutting
 
-    def find_truncation(self, offset: int) -> Cut:
-        """Where to cut so that no batch ends above `offset`.  Raises OSError, InvalidBatch."""
+    def find_truncation(self, offset: int) -> TruncationPoint:
+        """Where to truncate so that no batch ends above `offset`.  Raises OSError, InvalidBatch."""
         keep = self.index_of(offset)
         target = self._list[keep]
         position = target.position_of(offset)
         end = offset
         if position < target.size_bytes:
             end = min(offset, parse_header(target.file.read_at(position, HEADER_BYTES)).base_offset)
-        return Cut(keep, position, end, min(end, target.data_end_before(position)))
+        return TruncationPoint(keep, position, end, min(end, target.data_end_before(position)))
 
-    def cut(self, cut: Cut) -> None:
-        """Removes all behind the cut, durably.  Raises OSError: then the log must go offline."""
-        target, gone = self._list[cut.keep], self._list[cut.keep + 1 :]
+    def truncate(self, to: TruncationPoint) -> None:
+        """Removes all batches behind the truncation point, durably.  Raises OSError: then the log must go offline."""
+        target, gone = self._list[to.keep], self._list[to.keep + 1 :]
         target.prepare_truncation()
-        self._remove(gone, unsealed=target)
-        del self._list[cut.keep + 1 :]
+        self._remove(gone, last=target)
+        del self._list[to.keep + 1 :]
         self.active = self._list[-1]
-        self.active.truncate_to_position(cut.position, cut.end_offset)
+        self.active.truncate_to_position(to.position, to.end_offset)
         self._count()
 
-    def _remove(self, gone: Sequence[Segment], unsealed: Segment | None = None) -> None:
-        """From the back, and durably one by one: a crash leaves the front of what was there, and vouches for no more than that.
+    def _remove(self, gone: Sequence[Segment], last: Segment | None = None) -> None:
+        """Removes segments from the back, durably one by one, so that a crash leaves the front of the list, and no checksums
+        beyond it.
 
-        All seals go first, also that of the segment in front (`unsealed`), which is to be cut and knows where the next begins:
-        what they vouch for and is not there would look like a loss.  And a seal proves that all before it was flushed, with the
-        holes that only the seals of cleaned segments explain."""
-        for segment in (*reversed(gone), *(() if unsealed is None else (unsealed,))):
-            if segment.unseal():
+        All segment checksums go first, also those of `last`, the segment in front, which is to be truncated and names where
+        the next one began: a file that they cover and that is missing would look like a loss.  And the checksums of a segment
+        prove that all before it was flushed, with the offset gaps that only the checksums of cleaned segments explain.
+        """
+        for segment in (*reversed(gone), *(() if last is None else (last,))):
+            if segment.remove_checksums():
                 self._disk.sync_directory(self._directory)
         for segment in reversed(gone):
             segment.remove()
             self._disk.sync_directory(self._directory)
 
     def prepare_restart(self, offset: int) -> None:
-        """Makes the file for `restart_at`: what may be refused for lack of room, without harm.  Raises OSError."""
+        """Makes the file for `restart_at`: the step that needs room and may fail without harm.  Raises OSError."""
         self._disk.open(self._prepared_path(offset), create=True).close()
 
     def _prepared_path(self, offset: int) -> Path:
@@ -196,14 +199,14 @@ class Segments(Sequence[Segment]):
         self._count()
 
     def wholly_below(self, offset: int) -> list[Segment]:
-        """The segments at the front that hold nothing at or above `offset`; never the active one."""
+        """The segments at the front that hold no batch at or above `offset`; never the active one."""
         count = 0
         while count + 1 < len(self._list) and self._list[count + 1].base_offset <= offset:
             count += 1
         return self._list[:count]
 
     def drop_first(self, count: int) -> None:
-        """The first segments are not the log's any more; `removal` takes them off the disk."""
+        """The first segments leave the list; `removal` removes them from the disk."""
         assert count < len(self._list)
         self.size_bytes -= sum(segment.size_bytes for segment in self._list[:count])
         del self._list[:count]
@@ -211,7 +214,7 @@ class Segments(Sequence[Segment]):
     # --------------------------------------------------------------------------------------------------------- replacing
 
     def switch(self, old: Sequence[Segment], new: Segment) -> None:
-        """In memory, `new` (made by `create_cleaned`, sealed) takes the place of `old`; on the disk, `replacement` does it.
+        """In memory, `new` (made by `create_cleaned`, durable) takes the place of `old`; on the disk, `replacement` does it.
 
         Raises OSError with nothing changed.
         """
@@ -223,8 +226,8 @@ class Segments(Sequence[Segment]):
         self._count()
 
     def require_replaceable(self, old: Sequence[Segment], new: Segment) -> int:
-        """Where `old` begin: neighbours in the list, not the active segment, and `new` begins where they do.  ValueError when
-        that is not so (any more: truncated, removed)."""
+        """The index at which `old` begin: neighbours in the list, not the active segment, and `new` begins
+        where they do.  Raises ValueError when that does not hold, or no longer (truncated, removed)."""
         at = self._position_of(old)
         if new.base_offset != old[0].base_offset:
             raise ValueError(f"the new segment begins at {new.base_offset}, the old ones at {old[0].base_offset}")

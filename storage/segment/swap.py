@@ -1,16 +1,16 @@
 """Putting one cleaned segment in the place of several old ones, so that a crash at any point leaves all old ones or the new one.
 
-    <base>.log.cleaned, <base>.index.cleaned, ...    the new segment while it is written; without a `.swap` it means nothing
+    <base>.log.cleaned, <base>.index.cleaned, ...    the new segment while it is written; without a `.swap` no reader uses it
     <base>.swap                                      the decision: which segments go, which files of the new one come
-    <name>.deleted                                   a file on its way out; it means nothing
+    <name>.deleted                                   a file to unlink; no reader uses it
 
 Order:
 
 1. all `.cleaned` files are written and synced, and the folder, so that they have their names;
-2. `<base>.swap` is written atomically and durably: from here on the new segment is the log's, whatever happens;
+2.  `<base>.swap` is written atomically and durably: from here on the new segment is the log's, whatever happens;
 3. old files become `.deleted`, `.cleaned` files lose that suffix, producer snapshots below the end of the cleaned part go (one
    with an open transaction whose marker was cleaned away would keep it open for ever), the folder is synced;
-4. `<base>.swap` is removed, the folder is synced; `.deleted` files are unlinked some time later.
+4.  `<base>.swap` is removed, the folder is synced; `.deleted` files are unlinked some time later.
 
 Steps 3 and 4 can be repeated: opening a log does so when it finds a `.swap` (`finish_swaps`), and before that nothing else of the
 folder is looked at.  A crash before step 2 is durable leaves the old segments, and opening removes what was prepared.  Unlike
@@ -38,7 +38,7 @@ log = logs.get(__name__)
 
 
 class SwapDamaged(Exception):
-    """A decision file that cannot be read: whether the new segment counts is not known, so nothing may be guessed."""
+    """A decision file that cannot be read: whether the new segment replaces the old ones is not known."""
 
     def __init__(self, path: Path, reason: object) -> None:
         super().__init__(f"{path}: {reason}")
@@ -71,7 +71,7 @@ def finish_swap(disk: Disk, directory: Path, path: Path) -> list[Path]:
             target = _file(directory, base, suffix)
             replaced = base == new_base and suffix in new
             if replaced and not disk.exists(target.with_name(target.name + CLEANED)):
-                continue  # done already: the file that is there is the new one
+                continue  # done already: this file is the new one
             if disk.exists(target):
                 gone = target.with_name(target.name + DELETED)
                 disk.rename(target, gone)
@@ -89,7 +89,8 @@ def finish_swap(disk: Disk, directory: Path, path: Path) -> list[Path]:
 
 
 def _drop_snapshots(disk: Disk, directory: Path, last_base: int) -> None:
-    """Those below the first segment behind the cleaned ones; there always is one, as the active segment is never cleaned."""
+    """Removes the snapshots below the first segment behind the cleaned ones; there always is one, because the
+    active segment is never cleaned."""
     names = disk.list_names(directory)
     bases = [int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit()]
     end = min((base for base in bases if base > last_base), default=0)
@@ -107,7 +108,8 @@ def _read(disk: Disk, path: Path) -> tuple[list[int], list[str]]:
 
 
 def finish_swaps(disk: Disk, directory: Path) -> None:
-    """What opening a log does first: finishes what was decided, removes what was not.  Raises SwapDamaged, OSError."""
+    """The first step of opening a log: finishes the decided swaps, removes the files of the others.  Raises
+    SwapDamaged, OSError."""
     names = disk.list_names(directory)
     for name in names:
         if name.endswith(_SWAP):
@@ -115,13 +117,13 @@ def finish_swaps(disk: Disk, directory: Path) -> None:
             finish_swap(disk, directory, directory / name)
     names = disk.list_names(directory)
     doomed = [name for name in names if name.endswith((CLEANED, DELETED))]
-    cut_short = [name.partition(".")[0] for name in doomed if name.endswith(".log" + DELETED)]
-    for stem in cut_short:  # of a removal: what is left of the segment has no meaning without its data
+    interrupted = [name.partition(".")[0] for name in doomed if name.endswith(".log" + DELETED)]
+    for stem in interrupted:  # of a removal: the other files of the segment have no meaning without its data
         if f"{stem}.log" not in names:
             for suffix in SEGMENT_SUFFIXES:
                 if f"{stem}.{suffix}" in names:
                     disk.remove(directory / f"{stem}.{suffix}")
-    if cut_short:
+    if interrupted:
         disk.sync_directory(directory)
     for name in doomed:
         disk.remove(directory / name)

@@ -69,7 +69,7 @@ class TimeIndex:
 
     @classmethod
     def decode(cls, data: bytes, base_offset: int) -> TimeIndex:
-        """Reads an index file that is known to be whole: a seal vouches for it.  Raises ValueError for a part of an entry."""
+        """Reads an index file that the segment checksums match.  Raises ValueError for a part of an entry."""
         if len(data) % _ENTRY_BYTES:
             raise ValueError(f"its size, {len(data)}, is not a multiple of {_ENTRY_BYTES}")
         index = cls(base_offset)

@@ -7,8 +7,8 @@ The last stable offset is the one that holds once this transaction is over.  It 
 entry comes later in the index cannot have records below it.  An entry is written before the transaction is published as complete,
 so a reader who may see the records finds their abort.
 
-Where Kafka's index has its version, 0, stands a negative number that checks the entry: a reader who is told of another producer,
-or of another place, would take aborted records for committed ones.  An entry with a 0 there is taken as it is.
+In place of the version in Kafka's index, 0, an entry has a negative number, its check: a reader that gets a wrong producer or
+place would take aborted records for committed ones.  An entry with a 0 there is taken as it is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndexEntry(NamedTuple):
-    """One aborted transaction as the index has it."""
+    """One aborted transaction as stored in the index."""
 
     producer_id: int
     first_offset: int
@@ -52,7 +52,7 @@ def _check(entry: bytes) -> int:
 
 
 def decode_transaction_index(data: bytes) -> list[TransactionIndexEntry]:
-    """Reads an index file.  Raises ValueError when it is not sane: then the index must be built again from the log."""
+    """Reads an index file.  Raises ValueError when an entry is invalid: then the index must be rebuilt from the log."""
     if len(data) % ENTRY_BYTES:
         raise ValueError(f"its size, {len(data)}, is not a multiple of {ENTRY_BYTES}")
     entries: list[TransactionIndexEntry] = []

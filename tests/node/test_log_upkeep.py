@@ -170,14 +170,14 @@ async def test_a_truncation_meanwhile_ends_a_cleaning_without_harm(folder: Folde
     reached, go_on = threading.Event(), threading.Event()
     from tidegate.storage.segment.segment import Segment
 
-    sealed = Segment.seal_cleaned
+    sealed = Segment.sync_cleaned
 
     def wait(self: Segment, end_offset: int) -> None:
         reached.set()
         assert go_on.wait(10)
         sealed(self, end_offset)
 
-    monkeypatch.setattr(Segment, "seal_cleaned", wait)
+    monkeypatch.setattr(Segment, "sync_cleaned", wait)
     task = asyncio.create_task(folder.upkeep.clean_once())
     await asyncio.to_thread(reached.wait, 10)
     cut = replica.log.segments[-2].base_offset + 1
@@ -250,7 +250,7 @@ async def test_only_leaders_decide_what_is_too_old(folder: Folder) -> None:
 async def test_ablation_a_swap_in_the_wrong_history_would_lose_records(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     from tidegate.storage.cleaning.cleaner import Cleaning
 
-    monkeypatch.setattr(Cleaning, "is_overtaken", lambda self: False)
+    monkeypatch.setattr(Cleaning, "is_invalidated", lambda self: False)
     with pytest.raises((AssertionError, ValueError)):
         await test_a_truncation_meanwhile_ends_a_cleaning_without_harm(folder, monkeypatch)
 
@@ -262,14 +262,14 @@ async def test_records_that_are_deleted_meanwhile_end_a_cleaning_without_harm(
 
     replica = folder.topic("changes", replace(COMPACTED, min_cleanable_dirty_ratio=0.0))
     reached, go_on = threading.Event(), threading.Event()
-    sealed = Segment.seal_cleaned
+    sealed = Segment.sync_cleaned
 
     def wait(self: Segment, end_offset: int) -> None:
         reached.set()
         assert go_on.wait(10)
         sealed(self, end_offset)
 
-    monkeypatch.setattr(Segment, "seal_cleaned", wait)
+    monkeypatch.setattr(Segment, "sync_cleaned", wait)
     task = asyncio.create_task(folder.upkeep.clean_once())
     await asyncio.to_thread(reached.wait, 10)
     replica.log.advance_log_start(replica.log.segments[2].base_offset)

@@ -155,10 +155,10 @@ async def test_a_question_without_an_end_is_refused(monkeypatch: pytest.MonkeyPa
     threads = BatchThreads(1)
     asked: list[int] = []
 
-    def changing(_known: lookup.LookedInto) -> None:
+    def changing(_known: lookup.DecodedBatches) -> None:
         asked.append(1)
         data = encode_batch([NewRecord(None, b"v")])
-        raise lookup.BatchNotLookedInto(lookup._Question(0, len(asked), len(data), 0, 1, None), data)
+        raise lookup.BatchNotDecoded(lookup._Question(0, len(asked), len(data), 0, 1, None), data)
 
     with pytest.raises(KafkaError) as refused:
         await threads.ask(changing)

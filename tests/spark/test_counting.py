@@ -17,7 +17,7 @@ from tidegate.spark.counting import PartitionCount, counts_of
 from tidegate.spark.kafka_address import grpc_addresses
 from tidegate.storage.cleaning.retention import apply_retention
 from tidegate.storage.log import counting
-from tidegate.storage.log.counting import Counting, CountOvertaken
+from tidegate.storage.log.counting import Counting, CountInvalidated
 from tidegate.wire.errors import ErrorCode
 from typer.testing import CliRunner
 
@@ -103,7 +103,7 @@ def test_a_log_that_changes_while_it_is_counted_is_counted_again(cluster: Served
     def unlucky(self: Counting) -> None:
         if changes:
             changes.pop()
-            raise CountOvertaken("the log has changed")
+            raise CountInvalidated("the log has changed")
         whole(self)
 
     monkeypatch.setattr(Counting, "require_unchanged", unlucky)

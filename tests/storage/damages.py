@@ -132,8 +132,8 @@ def a_segment_that_was_there_before(root: Path) -> None:
         source = path.with_suffix(f".{suffix}").read_bytes()[:of]
         path.with_name(f"{copied:020d}.{suffix}").write_bytes(source)
     assert last
-    seal = decode_checksums(path.with_suffix(".seal").read_bytes(), base)
-    path.with_name(f"{copied:020d}.seal").write_bytes(seal._replace(base_offset=copied, log_bytes=size).encode())
+    checksums = decode_checksums(path.with_suffix(".seal").read_bytes(), base)
+    path.with_name(f"{copied:020d}.seal").write_bytes(checksums._replace(base_offset=copied, log_bytes=size).encode())
 
 
 @damages("segment-gap")

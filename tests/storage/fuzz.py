@@ -119,8 +119,8 @@ RECORDS = [[record[1:] for record in decode_batch(data)] for data in BATCHES]
 def batch_case(random: Random) -> str:
     number = random.randrange(len(BATCHES))
     data = damaged(random, BATCHES[number])
-    mended = random.random() < 0.5
-    if mended:
+    rebuilt = random.random() < 0.5
+    if rebuilt:
         data = with_crc(data)
     try:
         header = validate_batch(memoryview(data))
@@ -133,12 +133,12 @@ def batch_case(random: Random) -> str:
             decode_marker(data)
         scan_records(records_bytes(memoryview(data)[:size], header), header)
     except KafkaError:
-        if not mended:
+        if not rebuilt:
             raise Found(f"a batch whose checksum stands cannot be read: {data.hex()}") from None
         return "accepted, records refused"
     if len(found) != header.record_count:
         raise Found(f"{len(found)} records of {header.record_count}: {data.hex()}")
-    if not mended and [record[1:] for record in found] != RECORDS[number]:
+    if not rebuilt and [record[1:] for record in found] != RECORDS[number]:
         raise Found(f"other records although the checksum stands: {data.hex()}")
     return "read"
 
@@ -183,14 +183,14 @@ def _snapshot() -> bytes:
 
 
 OFFSET_INDEX, TIME_INDEX, SNAPSHOT = _offset_index(), _time_index(), _snapshot()
-SEAL = checksums_of(1000, 1120, 20_000, OFFSET_INDEX, TIME_INDEX, 20, 7)
+CHECKSUMS = checksums_of(1000, 1120, 20_000, OFFSET_INDEX, TIME_INDEX, 20, 7)
 TRANSACTIONS = b"".join(TransactionIndexEntry(i, 10 * i, 10 * i + 5, 10 * i + 6).encode() for i in range(20))
 CHECKPOINT = encode_checkpoint([("flights", i, 100 * i, 90 * i, i) for i in range(12)])
 
 
 def offset_index_case(random: Random) -> str:
     data = damaged(random, OFFSET_INDEX)
-    if not SEAL.vouches_for(data, TIME_INDEX):
+    if not CHECKSUMS.vouches_for(data, TIME_INDEX):
         return "index refused"
     index = OffsetIndex.decode(data, 1000)
     for offset in (0, 1000, random.randrange(5000), 2**62):
@@ -202,7 +202,7 @@ def offset_index_case(random: Random) -> str:
 
 def time_index_case(random: Random) -> str:
     data = damaged(random, TIME_INDEX)
-    if not SEAL.vouches_for(OFFSET_INDEX, data):
+    if not CHECKSUMS.vouches_for(OFFSET_INDEX, data):
         return "index refused"
     index = TimeIndex.decode(data, 1000)
     found = index.last_below(random.randrange(2**62))
@@ -211,12 +211,12 @@ def time_index_case(random: Random) -> str:
     return "index read"
 
 
-def seal_case(random: Random) -> str:
+def checksums_case(random: Random) -> str:
     try:
-        seal = decode_checksums(damaged(random, SEAL.encode()), 1000)
+        checksums = decode_checksums(damaged(random, CHECKSUMS.encode()), 1000)
     except ChecksumsInvalid:
         return "seal refused"
-    if seal != SEAL:
+    if checksums != CHECKSUMS:
         raise Found("a damaged seal is believed")
     return "seal read"
 
@@ -230,8 +230,8 @@ def transaction_index_case(random: Random) -> str:
 
 
 def snapshot_case(random: Random) -> str:
-    data, mended = damaged(random, SNAPSHOT), random.random() < 0.5
-    if mended and len(data) > 4:
+    data, rebuilt = damaged(random, SNAPSHOT), random.random() < 0.5
+    if rebuilt and len(data) > 4:
         data = crc32c(data[4:]).to_bytes(4, "big") + data[4:]
     state = ProducerState()
     try:
@@ -240,28 +240,28 @@ def snapshot_case(random: Random) -> str:
         if len(state):
             raise Found("half a snapshot was taken") from None
         return "snapshot refused"
-    if not mended and data != SNAPSHOT:
+    if not rebuilt and data != SNAPSHOT:
         raise Found("a damaged snapshot was taken")
     return "snapshot read"
 
 
 def checkpoint_case(random: Random) -> str:
-    data, mended = damaged(random, CHECKPOINT), random.random() < 0.5
-    if mended:
+    data, rebuilt = damaged(random, CHECKPOINT), random.random() < 0.5
+    if rebuilt:
         body = data.rpartition(b"crc32c ")[0]
         data = body + b"crc32c %08x\n" % crc32c(body)
     try:
         rows = decode_checkpoint(data, 5)
     except (CheckpointInvalid, ValueError):  # whoever reads one expects both
         return "checkpoint refused"
-    if not mended and rows != decode_checkpoint(CHECKPOINT, 5):
+    if not rebuilt and rows != decode_checkpoint(CHECKPOINT, 5):
         raise Found(f"a damaged checkpoint was taken: {data!r}")
     return "checkpoint read"
 
 
 CASES: list[tuple[Case, int]] = [
     (batch_case, 60), (several_case, 12), (offset_index_case, 6), (time_index_case, 6), (transaction_index_case, 6),
-    (snapshot_case, 5), (checkpoint_case, 4), (seal_case, 2),
+    (snapshot_case, 5), (checkpoint_case, 4), (checksums_case, 2),
 ]  # fmt: skip
 
 

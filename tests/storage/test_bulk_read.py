@@ -65,7 +65,7 @@ def test_offsets_that_are_not_there_are_out_of_range(log: Log, offset: int, uppe
     assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_a_file_that_was_cut_meanwhile_is_an_error_and_leaves_the_log_alone(tmp_path: Path) -> None:
+def test_a_bulk_read_of_a_truncated_file_fails_and_keeps_the_log_in_use(tmp_path: Path) -> None:
     log = Log.open(
         RealDisk(),
         tmp_path,

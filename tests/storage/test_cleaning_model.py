@@ -46,7 +46,7 @@ def goes_red(seeds: range, history: type[CleaningHistory] = CleaningHistory) -> 
     return False
 
 
-def test_ablation_transaction_state_that_is_not_carried_over_groups_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_transaction_state_not_carried_over_groups_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     carried = Cleaning._clean_group
 
     def forgetful(self: Cleaning, disk, on_loop, compaction, sources) -> None:  # type: ignore[no-untyped-def]

@@ -101,7 +101,7 @@ def test_our_transactions_and_markers_are_read_by_others(reader: str) -> None:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_our_cleaned_segments_with_batches_without_records_are_read_by_others(reader: str) -> None:
+def test_foreign_clients_read_cleaned_segments_with_empty_batches(reader: str) -> None:
     disk = LyingDisk()
     log = open_log(disk, config=LogConfig(segment_bytes=1000, cleanup_policy=frozenset({CleanupPolicy.COMPACT})))
     for turn in range(12):

@@ -14,7 +14,7 @@ from tidegate.chaos.sim.storage.log_history import StorageHistory
 from tidegate.runtime.disk import RealDisk, RealFile
 from tidegate.storage.cleaning.cleaner import clean_now
 from tidegate.storage.log import counting
-from tidegate.storage.log.counting import CountOvertaken, begin_count, count_now, count_stop
+from tidegate.storage.log.counting import CountInvalidated, begin_count, count_now, count_stop
 from tidegate.storage.log.log import Log, LogConfig
 from tidegate.storage.segment import count_file, count_index
 from tidegate.storage.segment.count_index import CountIndex, CountIndexInvalid
@@ -115,7 +115,7 @@ def test_an_abort_counts_for_segments_that_were_complete_long_before() -> None:
 
 
 @pytest.mark.parametrize("run_bytes", [1, 1 << 20])
-def test_a_follower_that_gets_transactions_of_one_producer_at_once_keeps_them_apart(
+def test_a_follower_counts_transactions_of_one_fetch_apart(
     run_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(count_index, "RUN_BYTES", run_bytes)
@@ -179,7 +179,7 @@ def test_a_count_of_a_log_that_is_cleaned_meanwhile_is_made_again() -> None:
     counting = begin_count(log, 0, log.log_end_offset)
     assert clean_now(log, disk, NOW_MS) is not None
     counting.run()
-    with pytest.raises(CountOvertaken):
+    with pytest.raises(CountInvalidated):
         counting.finish()
     check_everywhere(log)
 
@@ -191,7 +191,7 @@ def test_a_count_of_a_log_that_is_truncated_meanwhile_is_made_again() -> None:
     log.truncate_to(log.log_end_offset - 1)
     with suppress(KafkaError):  # a walk that met the cut: not the disk's fault
         counting.run()
-    with pytest.raises(CountOvertaken):
+    with pytest.raises(CountInvalidated):
         counting.require_unchanged()
 
 
@@ -277,7 +277,7 @@ def test_a_count_index_that_is_not_right_is_built_again(how: str, clean: bool) -
     check_everywhere(log)
 
 
-def test_after_a_clean_stop_counts_come_from_the_files_and_appends_go_on_from_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_clean_stop_counts_continue_from_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = LyingDisk()
     log = open_log(disk, config=LogConfig(segment_bytes=3000, index_interval_bytes=10))
     fill(log)
@@ -292,7 +292,7 @@ def test_after_a_clean_stop_counts_come_from_the_files_and_appends_go_on_from_th
     check_everywhere(log)
 
 
-def test_a_truncation_takes_back_a_commit_whose_records_had_been_counted_for_good() -> None:
+def test_a_truncation_takes_back_a_commit_that_was_counted() -> None:
     disk = LyingDisk()
     log = open_log(disk, config=LogConfig(index_interval_bytes=10))
     append(log, batch(4))
@@ -450,7 +450,7 @@ def test_ablation_counts_that_a_truncation_leaves_behind_are_found(monkeypatch: 
 
 
 @pytest.mark.parametrize("is_checked", [True, False])
-def test_counts_that_are_newer_than_the_snapshot_are_not_taken_for_those_below_it(
+def test_counts_newer_than_the_snapshot_are_not_used_for_those_below_it(
     monkeypatch: pytest.MonkeyPatch, is_checked: bool
 ) -> None:
     """A crash between the files of one flush: the count index is there, and its snapshot is not.  Ablation: unchecked."""
@@ -473,24 +473,24 @@ def test_counts_that_are_newer_than_the_snapshot_are_not_taken_for_those_below_i
     assert (count_now(again, 0, 9) == 9) == is_checked
 
 
-def test_ablation_appends_that_note_nothing_odd_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_appends_without_count_notes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Segment, "note_special_batch", Segment.note_batch)
     assert first_broken(StorageHistory) is not None
 
 
-def test_ablation_transactions_that_reach_over_an_end_of_the_range_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_transactions_over_an_end_of_the_range_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     below = CountIndex.below
     monkeypatch.setattr(CountIndex, "below", lambda self, *about: below(self, *about)._replace(void={}))
     assert first_broken(StorageHistory) is not None
 
 
-def test_ablation_runs_without_what_is_still_open_at_the_end_of_the_segment_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_runs_without_open_transactions_at_the_segment_end_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     total = CountIndex.total
     monkeypatch.setattr(CountIndex, "total", lambda self, end: total(self, end)._replace(runs=tuple(self._runs)))
     assert first_broken(StorageHistory) is not None
 
 
-def test_ablation_holes_that_count_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_offset_gaps_that_count_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         counting, "_records_below", lambda _file, _at, header, offset: min(offset, header.next_offset) - header.base_offset
     )
@@ -508,4 +508,4 @@ def test_ablation_one_run_for_two_transactions_is_found(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(CountIndex, "take", endless)
     with pytest.raises(AssertionError):
-        test_a_follower_that_gets_transactions_of_one_producer_at_once_keeps_them_apart(1 << 20, monkeypatch)
+        test_a_follower_counts_transactions_of_one_fetch_apart(1 << 20, monkeypatch)

@@ -164,7 +164,7 @@ def test_a_crash_at_any_point_leaves_each_log_whole_or_not_there(monkeypatch: py
     assert cut > 40
 
 
-def test_ablation_without_the_sync_of_the_data_folder_flushed_records_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_without_the_data_folders_sync_flushed_records_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(creation_module, "THREADS", 1)
     sync = LyingDisk.sync_directory
     run = Creation.run
@@ -181,7 +181,7 @@ def test_ablation_without_the_sync_of_the_data_folder_flushed_records_are_lost(m
             cut += 1
 
 
-def test_ablation_an_identity_that_has_its_name_before_its_content_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_an_identity_named_before_its_content_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(creation_module, "THREADS", 1)
 
     def careless(self: Creation, path: Path, data: bytes) -> None:

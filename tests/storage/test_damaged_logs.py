@@ -44,7 +44,7 @@ def with_damage(disk: LyingDisk) -> tuple[LogDirectory, Log]:
     return directory, log
 
 
-def test_damage_found_by_a_read_takes_only_this_log_out_of_use_and_is_remembered() -> None:
+def test_damage_found_by_a_read_takes_this_log_offline_also_after_restarts() -> None:
     disk = LyingDisk()
     directory, log = with_damage(disk)
     other = directory.create("other", uuid4(), 0, LogConfig(), now_ms=NOW_MS)
@@ -74,7 +74,7 @@ def test_a_read_never_gives_out_a_first_batch_under_another_offset() -> None:
     assert log.is_offline
 
 
-def test_a_damaged_log_is_not_made_anew_until_it_is_set_aside_and_its_files_are_kept() -> None:
+def test_a_damaged_log_is_created_again_only_after_it_is_set_aside() -> None:
     disk = LyingDisk()
     directory, log = with_damage(disk)
     directory.close(clean=False)
@@ -123,7 +123,7 @@ def test_a_log_is_opened_with_the_configuration_that_it_had_last() -> None:
     assert opened(disk).logs["b", 0].config == LogConfig()
 
 
-def test_a_configuration_that_did_not_fit_is_written_with_the_next_checkpoint() -> None:
+def test_a_configuration_without_room_is_written_at_the_next_checkpoint() -> None:
     disk = LyingDisk()
     directory = opened(disk)
     log = directory.create("a", uuid4(), 0, LogConfig(), now_ms=NOW_MS)
@@ -136,7 +136,7 @@ def test_a_configuration_that_did_not_fit_is_written_with_the_next_checkpoint() 
     assert opened(disk).logs["a", 0].config == SMALL
 
 
-def test_a_compacted_log_with_holes_is_not_cut_by_a_recovery_that_knows_no_metadata() -> None:
+def test_recovery_without_metadata_keeps_a_compacted_log_with_offset_gaps() -> None:
     disk = LyingDisk()
     compacted = LogConfig(cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
     directory = opened(disk)

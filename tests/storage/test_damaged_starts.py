@@ -11,7 +11,7 @@ from tidegate.wire.errors import KafkaError
 
 from .damages import CLEAN, UNCLEAN
 from .data_folder import build, open_folder
-from .test_seals import Seen, seen
+from .test_segment_checksums import Seen, seen
 
 Healthy = tuple[bool, Path, dict[str, Seen | None]]
 """Whether the stop was a clean one, the folder, and what its logs show."""

@@ -110,7 +110,7 @@ def test_a_log_in_two_folders_is_refused_naming_both() -> None:
         opened(disk, A, A)
 
 
-def test_the_identity_stays_while_all_folders_are_there_and_a_new_one_may_come() -> None:
+def test_the_identity_stays_while_no_folder_is_missing() -> None:
     disk = LyingDisk()
     folders = opened(disk, A)
     assert folders.directory_id == "id-0"

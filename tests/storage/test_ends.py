@@ -28,7 +28,7 @@ def refused_after_a_power_cut(*, forgetful: bool) -> int:
         log.roll()
         log.advance_log_start(log.segments[2].base_offset)
         if forgetful:
-            log._durability._leaving.clear()
+            log._durability._removed_unflushed.clear()
         log.flush_now()
         flushed = log.flushed_end_offset
         disk.crash(Random(seed))
@@ -61,7 +61,7 @@ def test_a_roll_behind_a_hole_notes_no_end_that_a_restart_does_not_find(more: in
     log.roll() if log.segments.active.size_bytes else None
     noted: list[int] = []
     log.on_flushed = noted.append
-    log.tell_flushed()
+    log.report_flushed()
     disk.kill()
     again = open_log(disk, config=COMPACTED, recovery_point=log.recovery_point, flushed_end=noted[-1])
     assert again.log_end_offset >= noted[-1] and len(stored(again)) == 2 + more
@@ -108,7 +108,7 @@ def test_a_history_of_epochs_that_is_gone_is_built_again(clean: bool) -> None:
     assert [again.epoch_end(epoch) for epoch in range(4)] == ends and again.latest_epoch == latest == 2
 
 
-def test_a_log_whose_only_segment_is_gone_is_not_begun_anew_where_snapshots_know_producers() -> None:
+def test_a_log_that_lost_its_only_segment_is_refused_if_snapshots_know_producers() -> None:
     disk = LyingDisk()
     log = open_log(disk)
     append(log, batch(2, pid=1, epoch=0, sequence=0))
@@ -123,7 +123,7 @@ def test_a_log_whose_only_segment_is_gone_is_not_begun_anew_where_snapshots_know
         open_log(disk, config=SMALL, recovery_point=2, log_start_offset=2)
 
 
-def test_an_entry_that_is_written_while_a_flush_begins_is_synced_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_written_while_a_flush_begins_is_synced_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flush's thread takes the flag down between the entry's first step and its write."""
     disk = LyingDisk()
     log = open_log(disk)

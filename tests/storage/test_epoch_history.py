@@ -75,15 +75,15 @@ def after_a_cut_of_nothing() -> list[tuple[int, int]]:
     return killed(disk, log)._epochs.entries()
 
 
-def test_an_epoch_that_a_clean_start_dropped_does_not_come_back_with_a_crash() -> None:
+def test_an_epoch_dropped_by_a_clean_start_stays_dropped_after_a_crash() -> None:
     assert after_a_clean_start() == [(OLD_EPOCH, 0)]
 
 
-def test_an_epoch_that_a_cut_dropped_does_not_come_back_with_a_crash() -> None:
+def test_an_epoch_dropped_by_a_truncation_stays_dropped_after_a_crash() -> None:
     assert after_a_cut_of_nothing() == [(OLD_EPOCH, 0)]
 
 
-def test_ablation_unless_the_next_flush_writes_the_history_again_it_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_flush_that_does_not_rewrite_the_history_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Durability.__init__
 
     def forgetful(self: Durability, disk: Disk, directory: Path, end: int, size: int, unwritten: PendingIndexFiles) -> None:

@@ -80,7 +80,7 @@ def batches_of(log: Log) -> list[tuple[Path, int, int]]:
 
 
 @pytest.mark.parametrize("which", [0, 3, 11, -1])
-def test_damage_to_what_was_flushed_since_the_checkpoint_is_named_and_not_cut(which: int) -> None:
+def test_damage_flushed_since_the_checkpoint_is_named_and_not_truncated(which: int) -> None:
     disk = LyingDisk()
     _directory, log = written(disk, flushed=12, unflushed=2)
     path, position, offset = batches_of(log)[:12][which]
@@ -93,7 +93,7 @@ def test_damage_to_what_was_flushed_since_the_checkpoint_is_named_and_not_cut(wh
     assert ("t", 0) in again.damaged
 
 
-def test_ablation_without_the_notes_the_same_damage_is_cut_like_a_torn_tail() -> None:
+def test_ablation_without_flush_notes_that_damage_is_truncated() -> None:
     disk = LyingDisk()
     _directory, log = written(disk, flushed=12)
     path, position, offset = batches_of(log)[3]
@@ -114,7 +114,7 @@ def test_flushed_segments_that_are_gone_are_named_as_lost() -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_valid_batches_behind_a_bad_one_that_was_not_flushed_are_a_torn_tail(which: int) -> None:
+def test_valid_batches_behind_an_unflushed_bad_one_are_a_torn_tail(which: int) -> None:
     disk = LyingDisk()
     _directory, log = written(disk, flushed=12, unflushed=4)
     path, position, offset = batches_of(log)[12 + which]
@@ -208,7 +208,7 @@ def test_a_killed_process_leaves_its_notes_on_real_files(tmp_path: Path, damaged
     directory.close(clean=False)
 
 
-def test_a_log_that_is_fetched_again_is_not_held_to_what_was_flushed_of_the_damaged_one() -> None:
+def test_a_log_fetched_again_forgets_the_flush_notes_of_the_damaged_one() -> None:
     disk = LyingDisk()
     _directory, log = written(disk, flushed=12)
     path, position, _offset = batches_of(log)[3]
@@ -269,7 +269,7 @@ def test_a_checkpoint_trims_what_it_has_made_needless() -> None:
     assert read_flush_notes(disk, NOTES) == {A: 26}
 
 
-def test_a_checkpoint_does_not_trim_what_is_flushed_and_still_lacks_its_index() -> None:
+def test_a_checkpoint_keeps_notes_of_flushed_batches_without_an_index() -> None:
     """After a roll the recovery point stands at the segment whose index is not written; what is in it was flushed even so."""
     disk = LyingDisk()
     directory, log = written(disk, flushed=4)
@@ -280,7 +280,7 @@ def test_a_checkpoint_does_not_trim_what_is_flushed_and_still_lacks_its_index() 
     assert reopened(disk)[1] is not None
 
 
-def test_a_checkpoint_that_knows_less_than_the_one_before_leaves_the_rest_to_the_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_a_checkpoint_falls_back_the_notes_keep_the_flushed_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one has made the note needless; a roll brings the recovery point down.  With the ablation."""
     for told in (True, False):
         disk = LyingDisk()
@@ -289,7 +289,7 @@ def test_a_checkpoint_that_knows_less_than_the_one_before_leaves_the_rest_to_the
         assert read_flush_notes(disk, NOTES) == {} and log.recovery_point == 8
         log.roll()
         if not told:
-            monkeypatch.setattr(Log, "tell_flushed", lambda _self: None)
+            monkeypatch.setattr(Log, "report_flushed", lambda _self: None)
         directory.write_checkpoints()
         disk.flip_bit(log.segments[0].path("log"), 70)
         assert (reopened(disk)[1] is not None) == told
@@ -334,7 +334,7 @@ def test_what_was_voided_never_returns_however_the_power_goes(seed: int) -> None
     assert read_flush_notes(disk, NOTES).get(A, 0) in (0, 20, 21, 25)
 
 
-def test_what_a_cut_has_emptied_is_written_again_with_the_next_flush_of_any_log() -> None:
+def test_notes_voided_by_a_truncation_return_with_the_next_flush_of_any_log() -> None:
     disk = LyingDisk()
     notes = made(disk)
     notes.note(A, 50)
@@ -348,7 +348,7 @@ def test_what_a_cut_has_emptied_is_written_again_with_the_next_flush_of_any_log(
     assert read_flush_notes(disk, NOTES) == {A: 20}
 
 
-def test_what_is_cut_above_every_claim_costs_no_sync() -> None:
+def test_a_truncation_above_every_claim_costs_no_sync() -> None:
     disk = LyingDisk()
     notes = made(disk)
     notes.note(A, 50)
@@ -413,7 +413,7 @@ def _what_is_read(self: FlushNotes, identity: bytes, offset: int) -> None:
 
 
 @pytest.mark.parametrize("void", [_never, _unsynced, _what_is_read])
-def test_ablation_claims_that_outlive_a_cut_are_found(
+def test_ablation_claims_that_outlive_a_truncation_are_found(
     monkeypatch: pytest.MonkeyPatch, void: Callable[[FlushNotes, bytes, int], None]
 ) -> None:
     monkeypatch.setattr(FlushNotes, "void", void)

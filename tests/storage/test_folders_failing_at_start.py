@@ -93,7 +93,7 @@ def test_only_its_partitions_are_down_and_none_of_them_is_made_anew(fails: froze
     assert [again.logs["t", partition].log_end_offset for partition in range(4)] == [1, 2, 3, 4]
 
 
-def test_ablation_without_what_the_metadata_says_a_lost_log_gets_an_empty_twin() -> None:
+def test_ablation_without_the_metadatas_list_a_lost_log_gets_an_empty_twin() -> None:
     disks, _a, b = two_disks()
     written(disks)
     b.fails = EVERYTHING
@@ -128,7 +128,7 @@ def test_without_any_folder_there_is_no_start() -> None:
     assert len(opened(disks).logs) == 4
 
 
-def test_without_the_folder_of_the_quorum_there_is_no_start_and_the_reason_is_said() -> None:
+def test_a_node_without_the_quorums_folder_does_not_start_and_says_why() -> None:
     disks, a, b = two_disks()
     written(disks)
     a.fails = EVERYTHING
@@ -138,7 +138,7 @@ def test_without_the_folder_of_the_quorum_there_is_no_start_and_the_reason_is_sa
     assert sorted(opened(disks, essential=(A, "it is the quorum's")).logs) == [("t", 0), ("t", 2)]
 
 
-def test_a_disk_that_was_emptied_while_it_failed_counts_as_replaced_when_it_works_again() -> None:
+def test_a_failed_disk_that_comes_back_empty_counts_as_replaced() -> None:
     disks, _a, b = two_disks()
     identity = written(disks)
     b.fails = EVERYTHING

@@ -25,7 +25,7 @@ from tidegate.storage.cleaning.cleaner import Cleaning
 from tidegate.storage.cleaning.compaction import Compaction
 from tidegate.storage.directory.folder_notes import FolderNotes
 from tidegate.storage.directory.log_directory import LogDirectory
-from tidegate.storage.directory.nameless import Nameless
+from tidegate.storage.directory.renamed_folders import RenamedFolders
 from tidegate.storage.durability.flush import Durability, FlushTicket
 from tidegate.storage.log import replacement
 from tidegate.storage.producers.producer_state import ProducerEntry, ProducerState
@@ -145,7 +145,7 @@ def test_ablation_publishing_before_the_append_is_found(monkeypatch: pytest.Monk
     assert first_broken(StorageHistory) is not None
 
 
-def test_ablation_a_last_stable_offset_without_unreplicated_transactions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_lso_without_unreplicated_transactions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProducerState, "_note_unreplicated", lambda self, first, marker_offset: None)
     assert first_broken(StorageHistory) is not None
 
@@ -155,7 +155,7 @@ def test_ablation_snapshots_left_behind_by_a_truncation_are_found(monkeypatch: p
     assert first_broken(StorageHistory) is not None
 
 
-def test_ablation_a_recovery_point_that_a_truncation_does_not_lower_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_truncation_that_keeps_the_recovery_point_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FolderNotes, "lower", lambda self, key, offset: None)
     assert first_broken(StorageHistory) is not None
 
@@ -172,7 +172,7 @@ def test_ablation_a_recovery_that_trusts_indexes_is_found(monkeypatch: pytest.Mo
     def check_nothing(loader: recovery._Loader, segments: list[Segment]) -> None:
         loader.recovery_point = max(loader.recovery_point, segments[-1].base_offset)
 
-    monkeypatch.setattr(recovery._Loader, "check_seals", check_nothing)
+    monkeypatch.setattr(recovery._Loader, "verify_checksums", check_nothing)
     assert first_broken(StorageHistory) is not None
 
 
@@ -234,13 +234,14 @@ def test_ablation_without_the_folder_sync_partitions_vanish_or_come_back() -> No
     assert first_broken(partial(FoldersHistory, lies=Lie.FOLDER_SYNC), seeds=400, length=60) is not None
 
 
-def test_ablation_a_deletion_that_does_not_take_the_name_away_first_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_deletion_that_does_not_rename_first_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of a folder that was being emptied passes for a log that has lost its data."""
-    monkeypatch.setattr(Nameless, "take_name_away", lambda self, key, _topic_id, _suffix: self._folder / f"{key[0]}-{key[1]}")
+    kept = lambda self, key, _topic_id, _suffix: self._folder / f"{key[0]}-{key[1]}"  # noqa: E731
+    monkeypatch.setattr(RenamedFolders, "take_name_away", kept)
     assert folders_broken() is not None
 
 
-def test_ablation_a_new_log_that_takes_over_the_notes_of_a_deleted_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_new_log_with_the_notes_of_a_deleted_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FolderNotes, "forget", lambda self, key, identity: None)
     assert folders_broken() is not None
 

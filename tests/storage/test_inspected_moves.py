@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.chaos.sim.storage.moves_history import MovesHistory
-from tidegate.storage.directory.replica_standing import REPLICA_MOVE, Standing, write_standing
+from tidegate.storage.directory.move_state import REPLICA_MOVE, MoveState, write_move_state
 from tidegate.storage.inspection.directory import DataFolder, VerificationOptions, verify
 from tidegate.storage.inspection.findings import Finding, Severity
 from tidegate.storage.moving.future_replica import FutureReplica
@@ -132,7 +132,7 @@ def test_a_swap_that_was_cut_short_leaves_no_fault(monkeypatch: pytest.MonkeyPat
 
 def test_two_logs_that_both_claim_to_be_the_log_are_a_fault() -> None:
     disk = half_way()
-    write_standing(disk, B / "t-0", Standing.CURRENT)
+    write_move_state(disk, B / "t-0", MoveState.CURRENT)
     assert kinds(disk) == ["partition-twice"]
     assert "partition-twice" in kinds(disk, running=True)
 

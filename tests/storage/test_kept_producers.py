@@ -49,7 +49,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sets(st.integers(1, 3)))
-def test_a_replay_of_what_stays_knows_every_live_producers_epoch_and_sequence(
+def test_a_replay_after_cleaning_knows_every_live_producer(
     steps: list[tuple[int, str, bool]], live: set[int]
 ) -> None:
     epochs: dict[int, int] = {}
@@ -123,7 +123,7 @@ def test_a_truncation_of_newer_batches_does_not_make_a_producer_unknown(above: s
     assert [(view.epoch, view.last_sequence) for view in log.producers()] == [(0, 2)]
 
 
-def test_ablation_producers_by_what_stands_above_the_high_watermark_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_producers_kept_by_batches_above_the_watermark_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is newest at the log's end says nothing about a replay that ends before it."""
     monkeypatch.setattr(cleaner, "offsets_to_keep", lambda walks, live: frozenset())
     monkeypatch.setattr(ProducerState, "adopt_unknown", lambda self, older: None)  # a snapshot may be left that knows them

@@ -30,7 +30,7 @@ def refused(code: ErrorCode) -> pytest.RaisesExc[KafkaError]:
 # ------------------------------------------------------------------------------------------------------------- appending
 
 
-def test_offsets_and_leader_epoch_are_stamped_without_touching_the_checksum(log: Log) -> None:
+def test_offsets_and_leader_epoch_are_stamped_outside_the_checksum(log: Log) -> None:
     for count in (1, 3):
         info = append(log, batch(count), leader_epoch=4)
     assert (info.first_offset, info.last_offset, info.next_offset, info.duplicate, info.append_time_ms) == (1, 3, 4, False, -1)
@@ -305,7 +305,7 @@ def test_the_log_start_moves_up_and_whole_segments_go() -> None:
 # ------------------------------------------------------------------------------------------------------------ disk trouble
 
 
-def test_a_full_disk_fails_the_append_and_the_log_goes_on_when_there_is_room() -> None:
+def test_a_full_disk_fails_the_append_until_there_is_room() -> None:
     disk = LyingDisk()
     log = open_log(disk)
     append(log, batch(1, size=100))

@@ -83,7 +83,7 @@ def test_logs_that_have_nothing_to_flush_are_closed_in_threads(tmp_path: Path, r
     directory.close(clean=False)
 
 
-def test_a_log_that_cannot_be_closed_in_its_thread_leaves_no_clean_mark_and_is_told_on_the_callers(tmp_path: Path) -> None:
+def test_a_failed_close_in_a_thread_leaves_no_clean_mark_and_is_reported(tmp_path: Path) -> None:
     disk = Watched()
     directory = LogDirectory(disk, tmp_path / "data", "tide", 1, recovery_threads=2)
     directory.open_all(now_ms=NOW_MS)
@@ -200,7 +200,7 @@ class FullDisk(RealDisk):
         super().write_atomic(path, data)
 
 
-def test_a_topic_is_deleted_on_a_full_disk_and_a_new_one_of_its_name_believes_no_old_checkpoint(tmp_path: Path) -> None:
+def test_a_topic_deleted_on_a_full_disk_leaves_no_checkpoint_to_its_successor(tmp_path: Path) -> None:
     """The space must come free at once: there may be no other way to make room."""
     disk = FullDisk()
     directory, _ = opened(disk, tmp_path / "data")
@@ -270,7 +270,7 @@ def truncated_below_the_checkpoint() -> OpenReport:
     return opened(disk)[1]
 
 
-def test_a_truncation_below_the_checkpoint_does_not_look_like_lost_data_after_a_crash() -> None:
+def test_a_truncation_below_the_checkpoint_is_no_loss_after_a_crash() -> None:
     report = truncated_below_the_checkpoint()
     assert not report.failed and report.opened == 1
 

@@ -56,7 +56,7 @@ def offsets(log: Log) -> list[int]:
     return [each.header.base_offset for each in stored(log)]
 
 
-def test_a_start_within_a_segment_that_was_promised_outlives_a_power_cut_before_any_checkpoint() -> None:
+def test_an_acknowledged_log_start_within_a_segment_survives_a_power_cut() -> None:
     disk = LyingDisk()
     directory, log = with_records(disk)
     delete_below(log, 7)
@@ -116,7 +116,7 @@ def test_a_cut_below_the_start_hides_nothing_that_is_appended_later() -> None:
     assert rewritten(LyingDisk()) == [4, 5, 6]
 
 
-def test_ablation_a_note_that_stays_above_a_cut_hides_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_note_that_stays_above_a_truncation_hides_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LogStart, "lower", lambda _self, _offset: None)
     assert rewritten(LyingDisk()) != [4, 5, 6]
 
@@ -151,7 +151,7 @@ def test_a_log_that_begins_anew_forgets_the_old_start() -> None:
     assert offsets(after_power_cut(disk, directory)) == [3]
 
 
-def test_a_start_above_what_a_power_cut_left_hides_nothing_that_is_appended_later() -> None:
+def test_a_log_start_above_the_end_hides_no_later_append() -> None:
     """With flush.policy=os committed records may go."""
     disk = LyingDisk()
     directory, log = with_records(disk, 5)
@@ -169,7 +169,7 @@ def test_a_start_above_what_a_power_cut_left_hides_nothing_that_is_appended_late
     assert offsets(opened(disk)[1]) == [end]
 
 
-def test_a_write_that_waits_in_a_thread_notes_nothing_of_a_log_that_was_cut_or_closed_meanwhile() -> None:
+def test_a_waiting_write_notes_no_start_of_a_truncated_or_closed_log() -> None:
     disk = LyingDisk()
     directory, log = with_records(disk)
     log.advance_log_start(7)

@@ -9,7 +9,7 @@ import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.log import lookup
 from tidegate.storage.log.log import Log
-from tidegate.storage.log.lookup import BatchNotLookedInto, LookedInto, TimestampOffset
+from tidegate.storage.log.lookup import BatchNotDecoded, DecodedBatches, TimestampOffset
 from tidegate.wire.compression import Compression
 from tidegate.wire.records import ControlType, NewRecord, Record, decode_batch, encode_batch, encode_marker
 
@@ -101,8 +101,8 @@ def test_an_expensive_batch_is_decoded_by_whoever_asked(kind: str) -> None:
     }[kind]
     append(log, data)
     for ask in (lambda known: log.offset_for_timestamp(NOW_MS, 1, known), lambda known: log.max_timestamp(1, known)):
-        known = LookedInto()
-        with pytest.raises(BatchNotLookedInto) as missing:
+        known = DecodedBatches()
+        with pytest.raises(BatchNotDecoded) as missing:
             ask(known)
         known.add(missing.value, missing.value.look())
         assert plain(ask(known)) == (NOW_MS, 0)
@@ -111,13 +111,13 @@ def test_an_expensive_batch_is_decoded_by_whoever_asked(kind: str) -> None:
 def test_what_was_found_in_a_batch_does_not_count_for_the_one_in_its_place() -> None:
     log = open_log(LyingDisk())
     append(log, expensive_batch(NOW_MS))
-    known = LookedInto()
-    with pytest.raises(BatchNotLookedInto) as missing:
+    known = DecodedBatches()
+    with pytest.raises(BatchNotDecoded) as missing:
         log.offset_for_timestamp(NOW_MS + 5, 2000, known)
     known.add(missing.value, missing.value.look())
     log.truncate_to(0)
     append(log, expensive_batch(NOW_MS + 3), leader_epoch=2)
-    with pytest.raises(BatchNotLookedInto):
+    with pytest.raises(BatchNotDecoded):
         log.offset_for_timestamp(NOW_MS + 5, 2000, known)
 
 
@@ -125,12 +125,12 @@ def test_a_log_start_that_moves_into_the_batch_asks_anew() -> None:
     log = open_log(LyingDisk())
     append(log, expensive_batch(NOW_MS))
     log.set_high_watermark(2000)
-    known = LookedInto()
-    with pytest.raises(BatchNotLookedInto) as missing:
+    known = DecodedBatches()
+    with pytest.raises(BatchNotDecoded) as missing:
         log.offset_for_timestamp(NOW_MS, 2000, known)
     known.add(missing.value, missing.value.look())
     log.advance_log_start(100)
-    with pytest.raises(BatchNotLookedInto) as again:
+    with pytest.raises(BatchNotDecoded) as again:
         log.offset_for_timestamp(NOW_MS, 2000, known)
     known.add(again.value, again.value.look())
     assert plain(log.offset_for_timestamp(NOW_MS, 2000, known)) == (NOW_MS + 100, 100)
@@ -140,8 +140,8 @@ def test_a_look_up_goes_on_below_a_high_watermark_that_moves() -> None:
     log = open_log(LyingDisk())
     append(log, expensive_batch(NOW_MS))
     append(log, expensive_batch(NOW_MS + 5000))
-    known = LookedInto()
-    with pytest.raises(BatchNotLookedInto) as missing:
+    known = DecodedBatches()
+    with pytest.raises(BatchNotDecoded) as missing:
         log.offset_for_timestamp(NOW_MS, 2000, known)
     known.add(missing.value, missing.value.look())
     assert plain(log.offset_for_timestamp(NOW_MS, 4000, known)) == (NOW_MS, 0)

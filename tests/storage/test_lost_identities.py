@@ -63,7 +63,7 @@ def test_it_is_refused_with_what_to_do_and_makes_room_when_it_is_set_aside(conte
     assert opened(disk).logs["t", 0].log_end_offset == 1
 
 
-def test_an_identity_that_is_put_back_finds_the_log_as_it_was_and_what_was_flushed_is_still_known() -> None:
+def test_a_restored_identity_finds_its_log_and_its_flush_notes() -> None:
     disk = unidentified(None, clean=False)
     opened(disk).close(clean=False)
     disk.kill()
@@ -78,7 +78,7 @@ def test_an_identity_that_is_put_back_finds_the_log_as_it_was_and_what_was_flush
     assert isinstance(report.failed["t", 0], CorruptLog), "this tail had been flushed: it is not cut"
 
 
-def test_a_log_without_batches_that_was_in_use_is_not_taken_for_one_that_was_never_made() -> None:
+def test_a_used_log_without_batches_does_not_count_as_never_created() -> None:
     disk = LyingDisk()
     directory = opened(disk)
     log = directory.create("t", ID, 0, SMALL, now_ms=NOW_MS)
@@ -89,7 +89,7 @@ def test_a_log_without_batches_that_was_in_use_is_not_taken_for_one_that_was_nev
     assert again.damaged == {("t", 0): None} and disk.exists(DATA / "t-0")
 
 
-def test_an_identity_that_the_disk_lists_and_does_not_find_is_not_taken_for_one_that_was_never_made(
+def test_an_identity_listed_but_not_found_does_not_count_as_never_created(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = LyingDisk()

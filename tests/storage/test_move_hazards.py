@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.directory.log_directory import DirectoryRefused
-from tidegate.storage.directory.replica_standing import Standing, read_standing, write_standing
+from tidegate.storage.directory.move_state import MoveState, read_move_state, write_move_state
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.group_commit import GroupCommit
 from tidegate.storage.log.log import Log
@@ -36,7 +36,7 @@ def ready(folders: DataFolders, to: Path = B) -> FutureReplica:
     assert future is not None
     for _ in range(100):
         future.swap_bytes_max = 200
-        if read_standing(folders.folders[0]._disk, A / "t-0") is Standing.LEAVING:
+        if read_move_state(folders.folders[0]._disk, A / "t-0") is MoveState.LEAVING:
             return future
         work = future.turn(400)
         assert work is not None
@@ -127,7 +127,7 @@ def test_a_cleaning_that_the_old_disk_refuses_after_the_swap_is_not_the_new_disk
     future = ready(folders)
     old = log.segments[0]
     new = log.segments.create_cleaned(old.base_offset, 200)
-    new.seal_cleaned(old.next_offset)
+    new.sync_cleaned(old.next_offset)
     replacement = log.replacements.begin([old], new)
     drive(future)
     assert where(folders) == B and replacement.stage is Stage.WITHDRAWN
@@ -265,10 +265,10 @@ def test_a_folder_that_refuses_to_settle_a_move_at_the_start_takes_down_itself_a
 # ------------------------------------------------------------------------------------------------------------- wrong folders
 
 
-@pytest.mark.parametrize("word", [Standing.LEAVING, Standing.FUTURE])
-def test_no_log_goes_before_it_is_known_that_the_other_folder_is_the_nodes(word: Standing) -> None:
+@pytest.mark.parametrize("word", [MoveState.LEAVING, MoveState.FUTURE])
+def test_no_log_goes_before_it_is_known_that_the_other_folder_is_the_nodes(word: MoveState) -> None:
     disk, _folders, _log = with_log()
-    write_standing(disk, A / "t-0", word)
+    write_move_state(disk, A / "t-0", word)
     disk.kill()
     names = count()
     strange = Path("/disk-z/data")

@@ -14,7 +14,7 @@ from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.chaos.sim.runs import Broken
 from tidegate.chaos.sim.storage.moves_history import MovesHistory
 from tidegate.storage.directory.log_directory import DirectoryRefused
-from tidegate.storage.directory.replica_standing import Standing, TwinLogs, Verdict, judge, write_standing
+from tidegate.storage.directory.move_state import MoveState, TwinLogs, Verdict, resolve_twins, write_move_state
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.log import Log, LogConfig
 from tidegate.storage.moving import future_replica
@@ -86,17 +86,17 @@ def code(call: Any, *arguments: Any) -> ErrorCode:
 
 
 @pytest.mark.parametrize(
-    ("standings", "some_failed", "verdicts"),
+    ("states", "some_failed", "verdicts"),
     [
         ("current future", False, "USE FUTURE"),
-        ("leaving future", False, "USE_PLAIN FUTURE"),
-        ("leaving future", True, "USE_PLAIN FUTURE"),
+        ("leaving future", False, "USE_UNMARKED FUTURE"),
+        ("leaving future", True, "USE_UNMARKED FUTURE"),
         ("leaving current", False, "REMOVE USE"),
         ("leaving current", True, "REMOVE USE"),
-        ("stayed current", False, "USE_PLAIN REMOVE"),
+        ("stayed current", False, "USE_UNMARKED REMOVE"),
         ("stayed current", True, "USE REMOVE"),
-        ("stayed future", False, "USE_PLAIN REMOVE"),
-        ("leaving", False, "USE_PLAIN"),
+        ("stayed future", False, "USE_UNMARKED REMOVE"),
+        ("leaving", False, "USE_UNMARKED"),
         ("leaving", True, "HOLD"),
         ("future", False, "REMOVE"),
         ("future", True, "HOLD"),
@@ -108,17 +108,17 @@ def code(call: Any, *arguments: Any) -> ErrorCode:
         ("unknown current", False, None),
     ],
 )
-def test_what_a_start_makes_of_logs_in_several_folders(standings: str, some_failed: bool, verdicts: str | None) -> None:
-    found = {path: Standing[word.upper()] for path, word in zip((A, B, C), standings.split(), strict=False)}
+def test_what_a_start_makes_of_logs_in_several_folders(states: str, some_failed: bool, verdicts: str | None) -> None:
+    found = {path: MoveState[word.upper()] for path, word in zip((A, B, C), states.split(), strict=False)}
     if verdicts is None:
         with pytest.raises(TwinLogs):
-            judge(found, some_failed=some_failed)
+            resolve_twins(found, some_failed=some_failed)
         return
     wanted = [Verdict[word] for word in verdicts.split()]
-    assert list(judge(found, some_failed=some_failed).values()) == wanted
+    assert list(resolve_twins(found, some_failed=some_failed).values()) == wanted
 
 
-VIEW = View(source_first=10, source_start=10, bytes_left=0, future_first=10, future_end=50, cut_to=None, is_flushed=True)
+VIEW = View(source_first=10, source_start=10, bytes_left=0, future_first=10, future_end=50, truncated_to=None, is_flushed=True)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ VIEW = View(source_first=10, source_start=10, bytes_left=0, future_first=10, fut
         ({"is_flushed": False}, Step.FLUSH),
         ({"bytes_left": SWAP_BYTES_MAX}, Step.SWAP),
         ({"bytes_left": SWAP_BYTES_MAX + 1}, Step.COPY),
-        ({"cut_to": 49}, Step.TRUNCATE),
-        ({"cut_to": 50}, Step.SWAP),
-        ({"cut_to": 10}, Step.BEGIN),
-        ({"cut_to": 30, "bytes_left": 1 << 30}, Step.TRUNCATE),
+        ({"truncated_to": 49}, Step.TRUNCATE),
+        ({"truncated_to": 50}, Step.SWAP),
+        ({"truncated_to": 10}, Step.BEGIN),
+        ({"truncated_to": 30, "bytes_left": 1 << 30}, Step.TRUNCATE),
         ({"source_first": 51}, Step.BEGIN),
         ({"source_first": 40}, Step.SWAP),
         ({"source_first": 9, "source_start": 9}, Step.BEGIN),
@@ -164,7 +164,7 @@ def test_logs_agree_as_far_as_the_same_epochs_wrote_them(
 # ---------------------------------------------------------------------------------------------------------------- one move
 
 
-def test_a_moved_log_is_the_same_object_with_the_same_records_in_the_other_folder() -> None:
+def test_a_moved_log_is_the_same_object_with_the_same_records() -> None:
     disk, folders, log = with_log()
     before = records(log)
     future = folders.move_to("t", 0, B)
@@ -242,7 +242,7 @@ def test_a_flush_that_is_under_way_is_waited_for_and_its_end_swaps() -> None:
     assert where(folders) == B and log.flushed_end_offset == 31
 
 
-def test_an_order_for_a_third_folder_directs_the_move_there_and_one_for_the_present_folder_ends_it() -> None:
+def test_an_order_redirects_a_move_and_one_for_the_present_folder_ends_it() -> None:
     disk, folders, log = with_log()
     drive(folders.move_to("t", 0, B), turns=3)
     assert "t-0" in disk.list_names(B)
@@ -295,7 +295,7 @@ def test_a_cut_of_the_log_cuts_the_copy_before_a_restart_and_after_it(
     drive(future, turns=5)
     assert future is not None and not future.is_over and future.offset_lag < 20
     if ablated:
-        monkeypatch.setattr(FutureReplica, "source_cut", lambda self, offset: None)
+        monkeypatch.setattr(FutureReplica, "source_truncated", lambda self, offset: None)
         monkeypatch.setattr(future_replica, "agreeing_end", lambda mine, my_end, theirs, their_end: min(my_end, their_end))
     log.truncate_to(5)
     for _ in range(30):
@@ -331,17 +331,17 @@ def test_a_folder_that_fails_ends_the_moves_to_it_and_the_log_goes_on() -> None:
     assert where(again) == B and again.logs["t", 0].log_end_offset == 31
 
 
-def test_a_decision_that_failed_leaves_the_log_where_it_is_whatever_the_other_folder_says_later(
+def test_a_failed_decision_leaves_the_log_in_its_folder_for_good(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk, folders, log = with_log()
 
-    def failing(disk: LyingDisk, directory: Path, standing: Standing) -> None:
-        write_standing(disk, directory, standing)
-        if standing is Standing.CURRENT:
+    def failing(disk: LyingDisk, directory: Path, standing: MoveState) -> None:
+        write_move_state(disk, directory, standing)
+        if standing is MoveState.CURRENT:
             raise OSError(5, "nobody knows whether it is there", str(directory))
 
-    monkeypatch.setattr(future_replica, "write_standing", failing)
+    monkeypatch.setattr(future_replica, "write_move_state", failing)
     future = folders.move_to("t", 0, B)
     with pytest.raises(OSError, match="nobody knows"):
         drive(future)
@@ -356,9 +356,9 @@ def test_a_decision_that_failed_leaves_the_log_where_it_is_whatever_the_other_fo
     assert where(again) == B
 
 
-def test_a_log_that_was_leaving_is_not_used_while_the_other_folder_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leaving_log_is_not_used_while_the_other_folder_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, folders, _log = with_log()
-    write_standing(disk, A / "t-0", Standing.LEAVING)
+    write_move_state(disk, A / "t-0", MoveState.LEAVING)
     disk.kill()
     listed = LyingDisk.list_names
 
@@ -409,18 +409,18 @@ def test_ablation_a_decision_before_the_copy_is_flushed_is_found(monkeypatch: py
 
 
 def test_ablation_an_old_folder_that_does_not_say_that_it_leaves_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(disk: Any, directory: Path, standing: Standing) -> None:
-        if standing is not Standing.LEAVING:
-            write_standing(disk, directory, standing)
+    def silent(disk: Any, directory: Path, standing: MoveState) -> None:
+        if standing is not MoveState.LEAVING:
+            write_move_state(disk, directory, standing)
 
-    assert broken(monkeypatch, future_replica, "write_standing", silent)
+    assert broken(monkeypatch, future_replica, "write_move_state", silent)
 
 
-def test_ablation_an_old_folder_that_loses_its_name_before_the_decision_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_an_old_folder_renamed_before_the_decision_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     decide = FutureReplica._decide
 
     def late(self: FutureReplica) -> None:
-        self.origin.nameless.take_name_away(self.key, self.topic_id, "-delete")
+        self.origin.renamed_folders.take_name_away(self.key, self.topic_id, "-delete")
         decide(self)
 
     assert broken(monkeypatch, FutureReplica, "_decide", late)

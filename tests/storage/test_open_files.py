@@ -122,7 +122,7 @@ def test_ablation_when_files_are_closed_on_the_way_out_reads_fail(tmp_path: Path
         test_a_read_in_another_thread_never_loses_its_file(tmp_path, 100)
 
 
-def test_indexes_of_complete_segments_are_dropped_when_memory_is_short_and_read_again(tmp_path: Path) -> None:
+def test_indexes_of_complete_segments_are_dropped_and_read_again(tmp_path: Path) -> None:
     files = OpenFiles(RealDisk(), index_bytes_max=200)
     log = filled(tmp_path / "t-0", files, 30)
     for _ in range(3):

@@ -67,7 +67,7 @@ PINNED: dict[str, tuple[Shape, list[Step]]] = {
 
 
 @pytest.mark.parametrize("what", PINNED)
-def test_what_was_mended_stays_mended(what: str) -> None:
+def test_what_was_repaired_stays_repaired(what: str) -> None:
     shape, steps = PINNED[what]
     StorageHistory(shape=shape, steps=steps).run()
 

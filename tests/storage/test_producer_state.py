@@ -120,7 +120,7 @@ def test_a_duplicate_has_exactly_the_same_sequences_and_epoch(count: int, sequen
     assert partition.state.find_duplicate(parse_header(batch(2, pid=7, epoch=0, sequence=0))) is not None
 
 
-def test_a_batch_with_the_last_sequence_of_another_but_not_its_first_is_no_duplicate() -> None:
+def test_a_batch_that_shares_only_the_last_sequence_is_no_duplicate() -> None:
     """Rule I2: acknowledged as a repetition, its other records would be lost."""
     partition = Partition()
     partition.append(batch(3, pid=7, epoch=0, sequence=0))
@@ -131,7 +131,7 @@ def test_a_batch_with_the_last_sequence_of_another_but_not_its_first_is_no_dupli
             partition.append(again)
 
 
-def test_batches_that_overtake_the_first_of_a_transaction_are_out_of_order_and_not_unknown() -> None:
+def test_batches_that_overtake_a_transactions_first_are_out_of_order() -> None:
     """Rule I5: both asked for verification; a producer told that it is unknown would give its transaction up."""
     partition = Partition()
     guard = partition.state.start_verification(7, 1, 0)
@@ -148,7 +148,7 @@ def test_a_duplicate_across_the_wrap_is_recognised() -> None:
     assert partition.state.find_duplicate(header) is not None
 
 
-def test_the_coordinator_is_held_to_the_epoch_only_and_replication_to_nothing() -> None:
+def test_a_coordinators_append_is_checked_for_the_epoch_a_followers_not() -> None:
     partition = Partition()
     partition.append(batch(1, pid=7, epoch=3, sequence=0))
     partition.append(batch(1, pid=7, epoch=3, transactional=True), COORDINATOR)  # no sequences, no guard
@@ -212,7 +212,7 @@ def test_ablation_a_guard_compared_by_state_opens_a_hanging_transaction(monkeypa
     assert late_verification().state.has_open_transaction(7)
 
 
-def test_the_marker_of_the_previous_transaction_leaves_the_guard_of_the_next() -> None:
+def test_a_marker_keeps_the_guard_of_the_next_transaction() -> None:
     """TV2: the marker of the transaction of epoch 0 carries epoch 1, and may come while the next one, of epoch 1, is enlisted."""
     partition = Partition()
     partition.begin(7, 0)
@@ -241,7 +241,7 @@ def test_a_guard_of_an_older_epoch_is_void_and_an_older_epoch_gets_none() -> Non
         partition.state.start_verification(7, 0, 0)
 
 
-def test_while_a_transaction_is_verified_sequences_above_the_lowest_seen_are_refused() -> None:
+def test_during_verification_sequences_above_the_lowest_are_rejected() -> None:
     partition = Partition()
     partition.append(batch(5, pid=7, epoch=0, sequence=0))
     guard = partition.state.start_verification(7, 0, 6)
@@ -303,7 +303,7 @@ def test_a_marker_from_an_older_coordinator_epoch_is_refused() -> None:
     partition.end_transaction(7, 2, coordinator_epoch=4)
 
 
-def test_a_marker_without_a_transaction_raises_the_epochs_and_bounds_nothing() -> None:
+def test_a_marker_without_a_transaction_only_raises_the_epochs() -> None:
     partition = Partition()
     partition.end_transaction(7, 3, coordinator_epoch=2)
     entry = partition.state.get(7)
@@ -331,7 +331,7 @@ def test_an_emptied_control_batch_has_no_effect() -> None:
 # ----------------------------------------------------------------------------------------------- last stable offset, bounds
 
 
-def test_an_ended_transaction_bounds_readers_until_its_marker_is_below_the_high_watermark() -> None:
+def test_an_ended_transaction_bounds_readers_until_its_marker_is_replicated() -> None:
     partition = Partition()
     first = partition.begin(7, 0)
     second = partition.begin(8, 0)
@@ -347,7 +347,7 @@ def test_an_ended_transaction_bounds_readers_until_its_marker_is_below_the_high_
     assert partition.state.first_unstable_offset is None
 
 
-def test_the_bound_holds_when_transactions_end_in_another_order_than_they_began() -> None:
+def test_the_lso_holds_when_transactions_end_in_another_order() -> None:
     partition = Partition()
     offsets = [partition.begin(pid, 0) for pid in (1, 2, 3)]
     for pid in (2, 1, 3):
@@ -368,7 +368,7 @@ def test_an_abort_notes_the_stable_offset_that_holds_after_it() -> None:
     assert prepared.completed[0].last_stable_offset == partition.end
 
 
-def test_idle_producers_expire_unless_their_transaction_is_open_and_markers_keep_them() -> None:
+def test_idle_producers_expire_unless_their_transaction_is_open() -> None:
     partition = Partition(expiration_ms=1000)
     partition.append(batch(1, pid=1, epoch=0, sequence=0))
     partition.begin(2, 0)
@@ -391,7 +391,7 @@ def test_a_producer_of_old_records_is_not_idle() -> None:
     assert [each.producer_id for each in partition.state.entries()] == [1]
 
 
-def test_the_number_of_producers_is_bounded_and_the_least_recently_used_goes() -> None:
+def test_producers_are_bounded_and_the_least_recently_used_goes() -> None:
     partition = Partition(max_producer_ids=3)
     partition.begin(1, 0)
     for pid in (2, 3, 2, 4):

@@ -199,22 +199,22 @@ def test_a_stretch_holds_the_asked_batch_and_ends_at_boundaries(
             assert walk_from == -1
 
 
-def test_a_seal_vouches_for_nothing_else_and_a_damaged_one_for_nothing() -> None:
+def test_checksums_match_only_their_files_and_damaged_ones_none() -> None:
     index, times = bytes(range(80)), bytes(range(120))
-    seal = checksums_of(3, 7, 1000, index, times, 3, 5)
-    assert decode_checksums(seal.encode(), 3) == seal and seal.vouches_for(index, times)
+    checksums = checksums_of(3, 7, 1000, index, times, 3, 5)
+    assert decode_checksums(checksums.encode(), 3) == checksums and checksums.vouches_for(index, times)
     for other in (index[:-8], index + bytes(8), b"", bytes([1]) + index[1:]):
-        assert not seal.vouches_for(other, times)
+        assert not checksums.vouches_for(other, times)
     for other in (times[:-12], b"", times[:-1] + b"x"):
-        assert not seal.vouches_for(index, other)
-    for at in range(len(seal.encode())):
-        damaged = bytearray(seal.encode())
+        assert not checksums.vouches_for(index, other)
+    for at in range(len(checksums.encode())):
+        damaged = bytearray(checksums.encode())
         damaged[at] ^= 4
         with pytest.raises(ChecksumsInvalid):
             decode_checksums(bytes(damaged), 3)
-    for at in range(len(seal.encode()) - 1):  # the last newline alone is not missed
+    for at in range(len(checksums.encode()) - 1):  # the last newline alone is not missed
         with pytest.raises(ChecksumsInvalid):
-            decode_checksums(seal.encode()[:at], 3)
+            decode_checksums(checksums.encode()[:at], 3)
 
 
 @given(st.lists(st.integers(0, 100), max_size=40), st.integers(0, 101))

@@ -80,7 +80,7 @@ def gone(folder: Folder, log: Log) -> None:
 
 
 @pytest.mark.parametrize("harm", [cut, empty, unreadable, gone])
-def test_bytes_of_one_log_that_are_not_there_take_that_log_offline_and_no_other(harm: Callable[[Folder, Log], None]) -> None:
+def test_missing_bytes_of_one_log_take_only_that_log_offline(harm: Callable[[Folder, Log], None]) -> None:
     folder = Folder()
     log, path = folder.logs[2], folder.logs[2].segments[1].path("log")
     harm(folder, log)
@@ -115,7 +115,7 @@ def test_a_look_up_that_meets_a_read_error_takes_only_its_log_offline(look_up: C
     assert log.is_offline and not folder.directory.is_offline and folder.damaged
 
 
-def test_ablation_when_every_error_is_the_disks_one_lost_file_takes_the_folder_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_treating_a_lost_file_as_a_disk_error_stops_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health.Health, "fail_read", lambda self, what, error, _offset=-1: self.fail(what, error))
     folder = Folder()
     gone(folder, folder.logs[2])
@@ -178,7 +178,7 @@ def test_a_full_disk_is_not_one_and_the_log_goes_offline_alone() -> None:
     assert folder.logs[0].is_offline and not folder.directory.is_offline
 
 
-def test_a_folder_of_a_log_that_somebody_has_moved_away_is_damage_of_that_log_and_it_is_made_anew() -> None:
+def test_a_log_folder_that_was_moved_away_is_damage_and_is_created_again() -> None:
     folder = Folder()
     folder.disk.rename(DATA / "t-3", DATA / "elsewhere")
     folder.directory.files.forget(folder.logs[3].segments[1].path("log"))
@@ -213,7 +213,7 @@ def stopped() -> LyingDisk:
 
 
 @pytest.mark.parametrize("name", [f"{0:020d}.log", PARTITION_METADATA, "log-config"])
-def test_what_cannot_be_read_at_the_start_keeps_that_log_out_of_use_and_no_other(name: str) -> None:
+def test_a_read_error_at_the_start_keeps_only_that_log_offline(name: str) -> None:
     disk = stopped()
     disk.unreadable = frozenset({DATA / "t-1" / name})
     directory = LogDirectory(disk, DATA, "c", 1)
@@ -225,7 +225,7 @@ def test_what_cannot_be_read_at_the_start_keeps_that_log_out_of_use_and_no_other
 
 
 @pytest.mark.parametrize("name", [f"{0:020d}.log", PARTITION_METADATA])
-def test_a_start_that_meets_read_errors_in_several_logs_counts_the_folder_as_failed(name: str) -> None:
+def test_read_errors_in_several_logs_at_the_start_fail_the_folder(name: str) -> None:
     disk = stopped()
     disk.unreadable = frozenset(DATA / f"t-{partition}" / name for partition in range(UNREADABLE_LOGS_MAX))
     with pytest.raises(ReadFailed):

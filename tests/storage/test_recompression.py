@@ -31,7 +31,7 @@ def header_but_for_codec(header: BatchHeader) -> BatchHeader:
 
 
 @pytest.mark.parametrize(("source", "target"), list(product(Compression, TARGETS)))
-def test_one_batch_stays_one_batch_with_the_same_records_in_the_topics_codec(source: Compression, target: str) -> None:
+def test_recompression_keeps_one_batch_with_the_same_records(source: Compression, target: str) -> None:
     batch = encode_batch(
         RECORDS, compression=source, producer_id=7, producer_epoch=3, base_sequence=11, transactional=True, base_offset=0
     )

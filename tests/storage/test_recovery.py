@@ -29,7 +29,7 @@ def filled(disk: LyingDisk) -> Log:
     return log
 
 
-def unsealed(disk: LyingDisk) -> None:
+def remove_checksums(disk: LyingDisk) -> None:
     """As if nothing had been flushed since the segments were complete."""
     for name in disk.list_names(FOLDER):
         if name.endswith(".seal"):
@@ -83,7 +83,7 @@ def test_a_clean_close_writes_only_what_the_disk_does_not_have_yet() -> None:
     assert suffixes == {"index", "timeindex", "countindex", "seal", "snapshot"}
 
 
-def test_files_beside_the_batches_that_somebody_changed_are_written_by_the_next_clean_close() -> None:
+def test_a_clean_close_rewrites_derived_files_that_were_changed() -> None:
     disk = WritesSeen()
     log = filled(disk)
     log.close(clean=True)
@@ -96,7 +96,7 @@ def test_files_beside_the_batches_that_somebody_changed_are_written_by_the_next_
     assert not log.recovered and len(log.producers()) == 3
 
 
-def test_a_file_beside_the_batches_that_cannot_be_read_any_more_is_written_again_by_the_next_clean_close() -> None:
+def test_a_clean_close_rewrites_unreadable_derived_files() -> None:
     disk = WritesSeen()
     log = filled(disk)
     log.close(clean=True)
@@ -109,7 +109,7 @@ def test_a_file_beside_the_batches_that_cannot_be_read_any_more_is_written_again
     assert disk.written.count(f"{end:020d}.snapshot") == 2 and not log.recovered and len(log.producers()) == 3
 
 
-def test_a_log_whose_last_flush_writes_a_snapshot_to_resume_at_closes_cleanly_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_whose_last_flush_writes_a_snapshot_closes_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both want the same files: every log with 64 MiB in its last segment met this."""
     monkeypatch.setattr(flush, "RESUME_BYTES", 1000)
     disk = LyingDisk()
@@ -207,7 +207,7 @@ def test_a_torn_tail_above_the_recovery_point_is_cut(tail: bytes | str) -> None:
     file.write_at(file.size(), tail)
     disk.kill()
     again = open_log(disk, recovery_point=end)
-    assert again.recovered and again.recovered_bytes_cut == len(tail)
+    assert again.recovered and again.recovery_truncated_bytes == len(tail)
     assert everything(again) == before and again.flushed_end_offset == end
     append(again, batch(), leader_epoch=4)
     assert stored(again)[-1].header.base_offset == end
@@ -255,12 +255,12 @@ def test_missing_flushed_data_is_refused(what: str) -> None:
         open_log(disk, recovery_point=end)
 
 
-def test_a_segment_behind_a_hole_is_removed_above_the_recovery_point() -> None:
+def test_a_segment_behind_an_offset_gap_above_the_recovery_point_is_removed() -> None:
     disk = LyingDisk()
     log = filled(disk)
     gone = log._segments[1]
     disk.kill()
-    unsealed(disk)
+    remove_checksums(disk)
     disk.remove(gone.path("log"))
     again = open_log(disk, recovery_point=0)
     assert again.log_end_offset == gone.base_offset and len(again.segments) == 1
@@ -271,7 +271,7 @@ def test_a_snapshot_above_the_end_does_not_come_back_to_life() -> None:
     log = filled(disk)
     first, second = log._segments[0], log._segments[1]
     disk.kill()
-    unsealed(disk)
+    remove_checksums(disk)
     disk.open(second.path("log")).truncate(0)
     again = open_log(disk, recovery_point=0)
     assert again.log_end_offset == second.base_offset
@@ -279,7 +279,7 @@ def test_a_snapshot_above_the_end_does_not_come_back_to_life() -> None:
     assert first.base_offset == 0
 
 
-def test_producers_are_those_of_a_replay_from_zero_whatever_snapshot_is_left() -> None:
+def test_producers_equal_a_replay_from_zero_with_any_snapshot() -> None:
     disk = LyingDisk()
     log = filled(disk)
     before = log._producers.as_comparable()
@@ -292,7 +292,7 @@ def test_producers_are_those_of_a_replay_from_zero_whatever_snapshot_is_left() -
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_a_producer_of_whom_only_the_snapshot_at_the_end_knows_is_not_forgotten(
+def test_a_producer_known_only_to_the_last_snapshot_is_kept(
     monkeypatch: pytest.MonkeyPatch, asks: bool
 ) -> None:
     """Its batches went with the log's front, and the snapshot that stood there rots; with the notes gone everything is scanned
@@ -343,7 +343,7 @@ def test_ended_transactions_still_bound_readers_after_a_restart() -> None:
     assert again.last_stable_offset == 2
 
 
-def test_ablation_a_snapshot_without_unreplicated_transactions_shows_their_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_snapshot_without_unreplicated_ones_shows_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProducerState, "unreplicated", property(lambda self: []))
     with pytest.raises(AssertionError):
         test_ended_transactions_still_bound_readers_after_a_restart()
@@ -372,7 +372,7 @@ def long_active_segment(disk: LyingDisk, monkeypatch: pytest.MonkeyPatch) -> tup
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_of_a_long_active_segment_only_what_follows_the_last_snapshot_is_scanned(
+def test_a_long_active_segment_is_scanned_from_its_last_snapshot(
     power: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = LyingDisk()
@@ -418,14 +418,14 @@ def test_batches_missing_right_below_a_snapshot_are_missed(monkeypatch: pytest.M
     disk.kill()
     disk.open(log.segments.active.path("log")).truncate(last)
     if not sealed:
-        unsealed(disk)
+        remove_checksums(disk)
     wanted = f"{last} bytes where {log.size_bytes} had been flushed" if sealed else "up to offset 12 was flushed"
     with pytest.raises(CorruptLog, match=wanted) as damage:
         unclean(disk, 12, 12)
     assert damage.value.position == last
 
 
-def test_damage_below_a_seal_is_not_cut_where_nothing_else_knows_that_it_was_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_below_segment_checksums_is_not_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash came between a seal and its snapshot, and the notes are lost.  Batches are durable before they are sealed."""
     disk = LyingDisk()
     log, snapshot = long_active_segment(disk, monkeypatch)
@@ -439,7 +439,7 @@ def test_damage_below_a_seal_is_not_cut_where_nothing_else_knows_that_it_was_flu
     with pytest.raises(CorruptLog) as damage:
         unclean(disk, 1, 0)
     assert damage.value.position == at and disk.size(path) == size
-    unsealed(disk)  # ablation: then it is a torn tail
+    remove_checksums(disk)  # ablation: then it is a torn tail
     assert open_log(disk, config=LogConfig(index_interval_bytes=300), recovery_point=1).log_end_offset == damage.value.offset
 
 
@@ -464,7 +464,7 @@ def test_a_seal_vouches_for_all_before_its_segment(vouched: bool) -> None:
         assert open_log(disk, recovery_point=1).log_end_offset < segments[1].base_offset
 
 
-def test_a_segment_with_one_flushed_batch_is_not_removed_for_bytes_behind_the_one_before() -> None:
+def test_a_flushed_segment_is_not_removed_for_bytes_before_it() -> None:
     disk = LyingDisk()
     log = filled(disk)
     segments = list(log.segments)
@@ -527,7 +527,7 @@ def test_a_cut_below_the_snapshot_takes_it_away_before_the_data(monkeypatch: pyt
     assert everything(unclean(disk, 1, end)) == before
 
 
-def test_ablation_a_snapshot_written_before_the_data_is_synced_refuses_a_good_log(
+def test_ablation_a_snapshot_before_the_data_sync_refuses_a_good_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = FlushTicket.run

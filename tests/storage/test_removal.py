@@ -230,7 +230,7 @@ class Watched(RealDisk):
         self.go_on.set()
 
     def _note(self, what: str) -> None:
-        self.threads.setdefault(what, set()).add(threading.current_thread().name.split("_")[0])
+        self.threads.setdefault(what, set()).add(threading.current_thread().name.rsplit("_", 1)[0])
 
     def rename(self, source: Path, target: Path) -> None:
         if target.name.endswith(".deleted"):

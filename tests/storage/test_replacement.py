@@ -92,7 +92,7 @@ def test_readers_see_whole_segments_at_every_step(step: str) -> None:
 
 
 @pytest.mark.parametrize("forgets", [True, False])
-def test_who_still_looks_at_a_replaced_segment_does_not_leave_its_file_for_the_new_one(
+def test_a_late_reader_of_a_replaced_segment_does_not_keep_its_file_cached(
     monkeypatch: pytest.MonkeyPatch, forgets: bool
 ) -> None:
     """A reader took the old segment before the switch and opens its file after it: under the name that the new one gets.
@@ -137,7 +137,7 @@ def test_appends_and_flushes_go_on_at_every_step(step: str) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("below", [False, True])
-def test_a_truncation_at_any_step_leaves_nothing_of_what_it_cut(step: str, below: bool) -> None:
+def test_a_truncation_interrupted_at_any_step_leaves_no_truncated_batch(step: str, below: bool) -> None:
     """Also after a crash: a decision on the disk may not bring back what was cut."""
     work = Work(LyingDisk())
     cut = work.old[0].base_offset + 1 if below else work.log.segments[-1].base_offset
@@ -186,7 +186,7 @@ def test_a_close_at_any_step_leaves_a_log_that_opens(step: str, clean_close: boo
 
 @pytest.mark.parametrize("flush", ["begun", "waiting"])
 @pytest.mark.parametrize("step", STEPS[:2])
-def test_a_count_index_of_the_old_segments_does_not_come_to_stand_beside_the_new_one(step: str, flush: str) -> None:
+def test_a_count_index_of_replaced_segments_is_not_written(step: str, flush: str) -> None:
     """It has the same name, and would be believed."""
     work = Work(LyingDisk())
     tickets: list[FlushTicket] = []
@@ -286,19 +286,19 @@ def test_a_crash_at_any_point_with_a_removal_in_between(step: str) -> None:
 # --------------------------------------------------------------------------------------------------------------- ablations
 
 
-def test_ablation_a_truncation_that_does_not_settle_first_is_undone_by_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_truncation_that_does_not_settle_first_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replacements, "settle", lambda self: None)
     with pytest.raises((AssertionError, KafkaError, FileNotFoundError)):
-        test_a_truncation_at_any_step_leaves_nothing_of_what_it_cut("decided", True)
+        test_a_truncation_interrupted_at_any_step_leaves_no_truncated_batch("decided", True)
 
 
-def test_ablation_a_close_that_abandons_nothing_lets_a_thread_change_a_closed_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_close_without_abandon_lets_a_thread_change_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replacements, "abandon", lambda self: None)
     with pytest.raises(AssertionError):
         test_a_close_at_any_step_leaves_a_log_that_opens("begun", False)
 
 
-def test_ablation_a_new_segment_that_does_not_hold_its_file_loses_it_to_the_renames(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_new_segment_that_does_not_hold_its_file_loses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(self: Segment, next_offset: int) -> None:
         self.next_offset = next_offset
         self.close()

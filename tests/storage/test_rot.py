@@ -123,7 +123,7 @@ def without_its_beginning() -> tuple[LyingDisk, int]:
     return disk, end
 
 
-def test_a_log_whose_snapshots_alone_know_a_producer_is_not_opened_without_them() -> None:
+def test_a_log_without_the_only_snapshots_of_a_producer_is_refused() -> None:
     """A batch that the producer repeats would be taken twice (docs/semantics.md I9)."""
     disk, end = without_its_beginning()
     snapshots = [path for path in disk.files() if path.suffix == ".snapshot"]

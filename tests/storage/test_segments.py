@@ -37,7 +37,7 @@ def clean(log: Log, disk: LyingDisk, old: list[Segment]) -> Segment:
         for number, (position, header) in enumerate(iterate_headers(data)):
             if number % 2 == 0:
                 new.append_batches(data[position : position + header.size_bytes])
-    new.seal_cleaned(old[-1].next_offset)
+    new.sync_cleaned(old[-1].next_offset)
     return new
 
 
@@ -111,18 +111,18 @@ def all_or_nothing(found: list[int], before: list[int], after: list[int], done: 
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_a_crash_at_any_point_of_a_replacement_leaves_all_old_segments_or_the_new_one(power: bool) -> None:
+def test_a_crash_in_a_replacement_leaves_the_old_segments_or_the_new_one(power: bool) -> None:
     assert crash_everywhere(power, all_or_nothing) > 8
 
 
-def test_ablation_without_finishing_decided_swaps_a_crash_mixes_old_and_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_unfinished_decided_swaps_mix_old_and_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "finish_swaps", lambda _disk, _directory: None)
     with pytest.raises((AssertionError, CorruptLog)):
         crash_everywhere(False, all_or_nothing)
 
 
-def test_ablation_without_sealing_the_new_segment_its_data_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Segment, "seal_cleaned", lambda _segment, _end: None)
+def test_ablation_without_syncing_the_new_segment_its_data_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Segment, "sync_cleaned", lambda _segment, _end: None)
     with pytest.raises((AssertionError, KafkaError)):
         crash_everywhere(True, all_or_nothing)
 

@@ -21,7 +21,7 @@ from .workload import FOLDER, append, batch, open_log, stored
 
 
 @pytest.mark.parametrize("first", range(900_000, 902_000, 500))
-def test_logs_that_are_cut_again_and_again_keep_their_promises(first: int) -> None:
+def test_logs_that_are_truncated_again_and_again_keep_their_promises(first: int) -> None:
     run_kind("truncations", first, 500, 22)
 
 
@@ -52,7 +52,7 @@ def without_folder_sync(method: Callable[..., Any]) -> Callable[..., Any]:
     return changed
 
 
-def test_ablation_a_cut_that_does_not_sync_its_folder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_truncation_that_does_not_sync_its_folder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Truncated data comes back."""
     monkeypatch.setattr(Segments, "_remove", without_folder_sync(Segments._remove))
     assert first_broken_cut() is not None
@@ -141,7 +141,7 @@ def test_a_new_segment_shows_nothing_of_what_its_file_held() -> None:
     assert [each.header.base_offset for each in stored(open_log(disk, recovery_point=2, flushed_end=2))] == [0, 2]
 
 
-def test_ablation_a_recovery_that_neither_writes_again_nor_forgets_the_cache_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_recovery_that_trusts_the_page_cache_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Segment, "write_again", lambda *_: None)
     monkeypatch.setattr(LyingFile, "forget_cached", lambda *_: None)
     assert first_broken(StorageHistory) is not None

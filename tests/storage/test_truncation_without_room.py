@@ -96,7 +96,7 @@ def test_an_empty_log_begins_anew_without_room_or_is_refused() -> None:
     assert log.log_start_offset == 9 and log.log_end_offset == 10
 
 
-def test_after_a_refused_cut_records_are_appended_flushed_and_kept() -> None:
+def test_after_a_refused_truncation_records_are_appended_and_kept() -> None:
     disk = LyingDisk()
     _directory, log = written(disk)
     disk.capacity = disk.used_bytes()
@@ -110,7 +110,7 @@ def test_after_a_refused_cut_records_are_appended_flushed_and_kept() -> None:
     assert stored(opened(disk).logs["t", 0]) == wanted
 
 
-def test_ablation_a_cut_without_room_that_takes_the_log_offline_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_truncation_without_room_that_stops_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Health, "room_needed", Health.disk_at_work)
     broken = first_broken(StorageHistory)
     assert broken is not None and "took the log offline" in str(broken)

@@ -52,11 +52,11 @@ class Contents:
         """All records, from offset 0.  Not to be changed."""
         read = self._read.get(id(log))
         if read is None or read.log is not log:
-            read = self._read[id(log)] = _Read(log, log.cuts)
+            read = self._read[id(log)] = _Read(log, log.truncations)
         if log.is_offline:  # perhaps in the middle of a cut: it had at least this, and nobody can read it
             return read.records
-        if read.cuts != log.cuts:
-            read.cuts = log.cuts
+        if read.cuts != log.truncations:
+            read.cuts = log.truncations
             read.records.clear()
         end = log.log_end_offset
         read.records.extend([GONE] * (log.log_start_offset - len(read.records)))

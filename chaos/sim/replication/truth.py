@@ -232,13 +232,14 @@ class Truth:
             leader = replica.leader
             watermark = -1 if leader is None else leader.high_watermark
             starts = log.log_start_offset, log.noted_start_offset
-            now = (log, leader, watermark, log.high_watermark, log.log_end_offset, log.flushed_end_offset, log.cuts, starts)
+            ends = log.high_watermark, log.log_end_offset, log.flushed_end_offset
+            now = (log, leader, watermark, *ends, log.truncations, starts)
             looked_at = self._looked_at.setdefault(key, {})
             before = looked_at.get(node.node_id)
             if before == now:
                 continue
             looked_at[node.node_id] = now
-            held = log, log.cuts, log.log_end_offset
+            held = log, log.truncations, log.log_end_offset
             known = self._held.get((key, node.node_id))
             if node.out_of_room and known is not None and known[:2] == held[:2] and known[2] < held[2]:
                 raise Broken(f"{truth.name}: node {node.node_id} has taken records, and is out of room")

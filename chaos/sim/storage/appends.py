@@ -23,11 +23,11 @@ class AppendSteps:
         self.model = LogModel()
         self.leader_epoch = 0
         self.counter = 0
-        self.ghosts: list[tuple[int, bytes]] = []  # refused appends: until a sync, their bytes may return in a crash
+        self.ghosts: list[tuple[int, bytes]] = []  # rejected appends: until a sync, a crash may bring their bytes back
         self.last_append: tuple[bytes, int, int] | None = None
 
     def _value(self, a: int, size: int) -> bytes | None:
-        """Never the same twice; now and then a tombstone."""
+        """A value that never repeats; at times a tombstone."""
         self.counter += 1
         return None if a % 11 == 0 else b"%d." % self.counter + b"v" * size
 
@@ -40,7 +40,8 @@ class AppendSteps:
         return encode_batch(records, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=transactional)
 
     def _lead(self, data: bytes, *, origin: AppendOrigin = AppendOrigin.CLIENT, transaction_version: int = 0) -> None:
-        """An append as the leader; the model learns what must be stored, also when the power goes in between."""
+        """An append as the leader; the model learns what must be stored, also when the power fails during the
+        append."""
         stored, offset, guard = bytearray(data), self.log.log_end_offset, None
         for position, header in list(iterate_headers(data)):
             assign_in_place(stored, position, offset, self.leader_epoch)
@@ -57,11 +58,11 @@ class AppendSteps:
 
     @contextmanager
     def _attempt(self, stored: bytes | bytearray) -> Iterator[None]:
-        """What is appended becomes part of the model, unless it is refused."""
+        """The appended batch becomes part of the model, unless the log rejects it."""
         try:
             yield
         except PowerCut:
-            self.model.append(stored)  # it may or may not be there; the survivors tell
+            self.model.append(stored)  # the batch may or may not be there; the restart shows which
             raise
         except KafkaError:
             self.ghosts.append((self.model.end, bytes(stored)))
@@ -72,7 +73,7 @@ class AppendSteps:
         self._lead(self._batch(a, b))
 
     def _next(self, pid: int) -> tuple[int, int]:
-        """Epoch and next sequence, as the producer itself would know them."""
+        """Epoch and next sequence, as the producer itself knows them."""
         known = self.model.replay().producers.get(pid)
         if known is None:
             return 0, 0
@@ -87,7 +88,7 @@ class AppendSteps:
         self.last_append = data, offset, self.log.log_end_offset
 
     def repeat(self, _a: int, _b: int) -> None:
-        """The producer sends its last batch again: if it is still there, nothing is appended."""
+        """The producer sends its last batch again: when that batch is still in the log, nothing is appended."""
         if self.last_append is None:
             return
         data, first, end = self.last_append
@@ -142,8 +143,8 @@ class AppendSteps:
         self.log.roll()
 
     def raise_ghosts(self, flushed: int) -> None:
-        """A full disk took a part of a refused append, and a crash has undone that it was cut off again: its outcome was never
-        promised, and whole batches of it count."""
+        """A full disk stored a part of a rejected append, and a crash undid its truncation: the outcome of
+        the append was not promised, and its whole batches count."""
         for offset, data in self.ghosts:
             if not self.log.log_start_offset <= offset < self.log.log_end_offset:
                 continue

@@ -1,4 +1,4 @@
-"""What a log says, compared with what the model works out.  Every function raises AssertionError."""
+"""Compares the answers of a log with those of the model.  Every function raises AssertionError."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def read_all(log: Log, start: int, upper: int, max_bytes: int) -> list[StoredBat
 
 
 def check_survivors(log: Log, model: LogModel, flushed: int, start_noted: int, start_most: int) -> None:
-    """After a restart: a beginning of what was written is there, at least what was flushed.  The model becomes what is there.
+    """After a restart the log is a prefix of the appended batches, with all that were flushed.  The model becomes this prefix.
 
-    `start_noted` <= log start <= `start_most`: the last one that a checkpoint has noted, and the greatest one that was asked for.
+    `start_noted` <= log start <= `start_most`: the last start that a checkpoint noted, and the greatest one that was requested.
     """
     end = log.log_end_offset
     assert end >= flushed, f"flushed up to {flushed}, only {end} is left"
@@ -48,8 +48,8 @@ def check_survivors(log: Log, model: LogModel, flushed: int, start_noted: int, s
 
 
 def forget_removed(log: Log, model: LogModel) -> None:
-    """A full disk had no room for the producers of segments that made room: then a crash leaves what the others say of them,
-    all of it and nothing else."""
+    """A full disk had no room for the producer state of the segments that were removed to make room: then a
+    crash leaves exactly the state that the other segments define."""
     try:
         _check_producers(log, model)
     except AssertionError:
@@ -57,7 +57,8 @@ def forget_removed(log: Log, model: LogModel) -> None:
 
 
 def check_log(log: Log, model: LogModel, config: LogConfig, random: Random, *, times: int = 1, indexes: bool = True) -> None:
-    """Everything that the log says agrees with the model; `times` look-ups by time; with `indexes`, all entries of indexes."""
+    """Every answer of the log agrees with the model; `times` look-ups by time; with `indexes`, all entries of
+    indexes."""
     end = log.log_end_offset
     assert end == model.end, f"the log ends at {end}, not {model.end}"
     assert log.log_start_offset == model.start, f"the log starts at {log.log_start_offset}, not {model.start}"
@@ -88,7 +89,8 @@ def _check_data(log: Log, model: LogModel, random: Random) -> None:
 
 
 def _check_producers(log: Log, model: LogModel) -> None:
-    """As after a replay from zero of all that was ever appended and not cut, also of what readers see no more.
+    """Producers are those of a replay from zero of all batches that were appended and not truncated, also of those that
+    readers lost.
 
     Of a cleaned log, a restart may know only the last batch of a producer (docs/semantics.md C5), and only its marker's time.
     """

@@ -1,7 +1,7 @@
-"""What compaction may do to a log, checked after each cleaning, also after one that a crash has cut short.
+"""Checks what compaction did to a log, after each cleaning, also after one that a crash interrupted.
 
 Below the place up to which a cleaning could go (the last stable offset of that time), records may go; nothing else may change:
-a batch keeps its offsets, producer and sequences; what stays of its records stays as it was; the newest committed record of each
+a batch keeps its offsets, producer and sequences; the remaining records do not change; the newest committed record of each
 key stays (a tombstone may go, too); no record of an aborted transaction becomes readable.  Behind that place, nothing changes.
 """
 
@@ -22,7 +22,7 @@ def _identity(batch: StoredBatch) -> Identity:
 
 
 def committed_records(model: LogModel) -> Iterator[Record]:
-    """Of all batches that were ever appended and not cut: the data records that are committed, in order of offsets."""
+    """The committed data records of all batches that were appended and not truncated, in order of offsets."""
     replay = model.replay()
     aborted = {(e.producer_id, e.first_offset, e.marker_offset) for e in replay.ended if e.is_aborted}
     ended = [(e.producer_id, e.first_offset, e.marker_offset) for e in replay.ended]
@@ -37,7 +37,8 @@ def committed_records(model: LogModel) -> Iterator[Record]:
 
 
 def adopt_cleaned(log: Log, model: LogModel, found: list[StoredBatch], limit: int) -> None:
-    """`found` is all that readers see now.  Raises AssertionError; else the model takes it for what is stored."""
+    """`found` is all that readers see now; the model takes it for the stored batches.  Raises AssertionError
+    when a check fails."""
     before = {b.header.base_offset: b for b in model.batches if b.header.next_offset <= model.hidden_to}  # they may come back
     hidden = set(before)
     before.update({batch.header.base_offset: batch for batch in model.visible()})
@@ -62,7 +63,8 @@ def adopt_cleaned(log: Log, model: LogModel, found: list[StoredBatch], limit: in
 
 
 def check_aborted_are_gone(model: LogModel, cleaned_to: int) -> None:
-    """After a whole cleaning: nothing of an aborted transaction is left, whatever its keys (docs/semantics.md C2)."""
+    """After a complete cleaning no record of an aborted transaction is left, whatever its key
+    (docs/semantics.md C2)."""
     aborted = [each for each in model.replay().ended if each.is_aborted]
     for header, _data in model.visible():
         if header.is_transactional and not header.is_control and header.base_offset < cleaned_to and header.record_count:
@@ -80,7 +82,7 @@ def _check_newest_stay(model: LogModel, found: Iterable[StoredBatch], limit: int
 
 
 def _check_reads_are_committed(log: Log, model: LogModel, found: Iterable[StoredBatch]) -> None:
-    """What a read_committed consumer sees (rule F3) is committed."""
+    """A read_committed consumer sees only committed records (rule F3)."""
     committed = {record.offset for record in committed_records(model)}
     upper = log.last_stable_offset
     waiting = [(t.first_offset, t.producer_id) for t in log.aborted_transactions(log.log_start_offset, upper)]

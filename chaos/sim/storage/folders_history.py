@@ -1,11 +1,12 @@
-"""Random histories of a node's data folders, each on a disk of its own: partitions come, go, and come again under the same name.
+"""Random histories of a node's data folders, each on its own disk: partitions are created, deleted, and created again with
+the name.
 
-What must hold, besides what `storage_history` asks of each log:
+What must hold, besides what `log_history` asks of each log:
 
 * a partition that was created is there after any crash, in its folder, and one that was deleted never comes back: a crash in the
-  middle of either shows the life before or the one after, whole, and nothing of one in the other;
-* a disk that fails takes its own logs out of use, for good, and no others; what it had promised is there after a restart;
-* the same with logs that are opened by several threads, in any order of their steps, also when the power goes meanwhile.
+  middle of either shows the partition as before or as after, complete, and never a mix;
+* a disk that fails takes only its own logs out of use; all that they had acknowledged is there after a restart;
+* the same holds when several threads open the logs, in any order of their steps, also when the power fails meanwhile.
 
 Everything follows from the steps.
 """
@@ -56,9 +57,9 @@ class Life(AppendSteps):
         self.key = key
         self.topic_id = topic_id
         self.place: Path | None = None
-        """The data folder that it is in, once it is known to exist."""
+        """The data folder that has the partition, once that is known."""
         self.may_be: set[Path] = set()
-        """Where it may be after a restart, besides."""
+        """Other folders where it may be after a restart."""
         self.flushed = 0
         self.start_noted = self.start_most = 0
 
@@ -67,12 +68,12 @@ class Life(AppendSteps):
             self.flushed = max(self.flushed, self.end_of_batches(self.log.flushed_end_offset))
 
     def end_of_batches(self, offset: int) -> int:
-        """Where the last batch ends that ends at or below `offset`: of a hole behind it, a restart knows nothing."""
+        """The end of the last batch that ends at or below `offset`: a restart does not know an offset gap behind it."""
         ends = (batch.header.next_offset for batch in reversed(self.model.batches))
         return next((end for end in ends if end <= offset), 0)
 
     def came_back(self) -> None:
-        """After a restart: what is there must be what may be there."""
+        """After a restart: the found state must be one of the possible ones."""
         self.raise_ghosts(self.flushed)
         check_survivors(self.log, self.model, self.flushed, self.start_noted, self.start_most)
         self.flushed = self.log.flushed_end_offset
@@ -105,9 +106,10 @@ class FoldersHistory:
         self.crashes = 0
         self.handed_on = 0
         self.lives: dict[PartitionKey, Life] = {}
-        """In use."""
+        """The partitions in use."""
         self.perhaps: dict[PartitionKey, list[Life | None]] = {}
-        """Of keys whose creation or deletion was interrupted: what a restart may show; None is nothing."""
+        """Partitions whose creation or deletion was interrupted: the states that a restart may show; None is
+        no partition."""
         self._ids = count(1)
         self._names = count()
         self._open(Random(seed))
@@ -133,7 +135,7 @@ class FoldersHistory:
             life.learn()
 
     def _life(self, a: int) -> Life | None:
-        """One that can be used."""
+        """A partition that can be used."""
         usable = [life for life in self.lives.values() if not life.log.is_offline]
         return usable[a % len(usable)] if usable else None
 
@@ -180,7 +182,7 @@ class FoldersHistory:
     # ------------------------------------------------------------------------------------------------- partitions come and go
 
     def create(self, a: int, _b: int) -> None:
-        """A new partition; or the same one is asked for again."""
+        """Creates a partition; or requests an existing one again."""
         key = KEYS[a % len(KEYS)]
         if key in self.perhaps:
             return
@@ -203,7 +205,7 @@ class FoldersHistory:
         del self.perhaps[life.key]
 
     def recreate(self, a: int, _b: int) -> None:
-        """The topic was deleted and made again while this node was not looking."""
+        """The topic was deleted and created again while this node was down."""
         old = self._life(a)
         if old is None:
             return
@@ -234,7 +236,7 @@ class FoldersHistory:
     # ------------------------------------------------------------------------------------------------------------- faults
 
     def full(self, a: int, b: int) -> None:
-        """A disk without room refuses, and stays in use; deleting works, or nobody could ever make room."""
+        """A disk without room refuses writes and stays in use; deletions work, because they are what frees room."""
         name = self.CUT[a % (len(self.CUT) - 1)]
         disk = list(self.disk.disks.values())[b % len(self.paths)]
         disk.full_after = (b >> 4) % 8
@@ -253,7 +255,8 @@ class FoldersHistory:
             self.close(a, b)
 
     def disk_fails(self, a: int, b: int) -> None:
-        """A sync fails on one disk: its logs are out of use, the others go on; what was promised is there after a restart."""
+        """A sync fails on one disk: its logs are out of use, the others go on; acknowledged records are there
+        after a restart."""
         place = self.paths[b % len(self.paths)]
         disk = self.disk.disks[place]
         disk.fail_sync_after = (b >> 4) % 4
@@ -315,7 +318,7 @@ class FoldersHistory:
         self._restarted(a, b)
 
     def cut(self, a: int, b: int) -> None:
-        """The power goes in the middle of an operation, at a step of one disk."""
+        """The power fails in the middle of an operation, at a step of one disk."""
         for disk in self.disk.disks.values():
             disk.cut_after = 1 << 30
         list(self.disk.disks.values())[b % len(self.paths)].cut_after = (b >> 4) % 14
@@ -326,7 +329,7 @@ class FoldersHistory:
         self.crash(a, b)
 
     def cut_open(self, a: int, b: int) -> None:
-        """The power goes again, and again, while the logs are opened."""
+        """The power fails repeatedly while the logs are opened."""
         for turn in range(1 + a % 3):
             self.crashes += 1
             self.disk.crash(Random(a + turn))
@@ -350,7 +353,8 @@ class FoldersHistory:
         assert not report.failed, f"a log cannot be opened: {report.failed}"
 
     def _restarted(self, a: int, b: int) -> None:
-        """Every partition is what it was, or, where something was under way, one of what it may be; and there are no others."""
+        """Every partition is as before, or, after an interrupted operation, in one of its possible states;
+        there are no others."""
         self._open(Random(a ^ b))
         for key, may_be in self.perhaps.items():
             topic_id = self.folders.topic_ids.get(key)
@@ -370,7 +374,7 @@ class FoldersHistory:
         self.check(a, b)
 
     def _check_folders(self) -> None:
-        """No half-made or half-deleted folder is left to anybody."""
+        """No folder of an interrupted creation or deletion is left."""
         for folder in self.folders.folders:
             self._check_names(folder)
 

@@ -1,6 +1,6 @@
 """The kinds of storage histories, for the command and the tests that run them by their seeds (`runs`).
 
-A history that breaks a promise is made short (`shrink`) before it is reported: its seed gives the long one again, its steps the
+A history that breaks a promise is shortened (`shrink`) before it is reported: its seed repeats the long history, its steps the
 short one.
 """
 
@@ -18,11 +18,11 @@ from .rot_history import RotHistory
 from .truncation_history import TruncationHistory
 
 SHRUNK_MAX = 3
-"""So many of a run are made short: that takes thousands of histories each."""
+"""Histories of a run that are shortened: each takes thousands of runs."""
 
 
 class History(Protocol):
-    """One history, as far as running many of them goes."""
+    """One history, as `run_seeds` needs it."""
 
     steps: list[Step]
     crashes: int
@@ -31,7 +31,7 @@ class History(Protocol):
 
 
 class HistoryType(Protocol):
-    """What makes a history of a seed, or of a seed and a list of steps."""
+    """Makes a history from a seed, or from a seed and a list of steps."""
 
     def __call__(self, seed: int, *, length: int = ..., steps: Sequence[Step] | None = ...) -> History: ...
 
@@ -39,12 +39,12 @@ class HistoryType(Protocol):
 KINDS: dict[str, HistoryType] = {
     "log": StorageHistory, "truncations": TruncationHistory, "folders": FoldersHistory, "moves": MovesHistory, "rot": RotHistory,
 }  # fmt: skip
-"""Of one log; of one that is mostly cut; of several data folders with partitions that come and go; of such whose logs move from
-one to another; of one log in whose folder a bit flips at the end."""
+"""One log; one that is mostly truncated; several data folders with partitions that come and go; the same with
+logs that move between folders; one log with a bit flip in its folder at the end."""
 
 
 def history_of(kind: str, length: int) -> Callable[[int], Mapping[str, int]]:
-    """What `run_seeds` runs."""
+    """The function that `run_seeds` runs."""
     made, shrunk = KINDS[kind], 0
 
     def history(seed: int) -> dict[str, int]:

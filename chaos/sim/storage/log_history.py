@@ -1,11 +1,11 @@
-"""Random histories of one log in a data folder on a disk that lies, held against a plain model.
+"""Random histories of one log in a data folder on a disk that lies, compared with a plain model.
 
     history = StorageHistory(seed)
     history.run()                  raises Broken (an AssertionError) with the seed and all steps when a promise does not hold
 
 A history is a list of steps `(operation, a, b)`; the numbers choose sizes, offsets and fates.  What must hold after any crash:
 
-* what was flushed is there, byte for byte; nothing torn, invented or truncated is readable;
+* flushed batches are there, byte for byte; no torn, invented or truncated batch is readable;
 * producers, open and aborted transactions and the last stable offset are those of a replay of all batches from zero;
 * leader epochs, indexes and time look-ups agree with the batches;
 * offsets keep their order, and the log start does not fall below what a checkpoint has noted.
@@ -54,7 +54,7 @@ CUTTABLE = (
     "append", "transaction", "abort", "follow", "roll", "flush", "flush", "flush_run", "delete", "truncate", "checkpoint",
     "checkpoint", "clean", "clean", "close", "reconfigure",
 )  # fmt: skip
-"""What may be interrupted by a power cut, or meet a full disk."""
+"""The operations that a power cut may interrupt, or that may meet a full disk."""
 
 
 def random_steps(seed: int, length: int, weights: Mapping[str, int] = WEIGHTS) -> list[Step]:
@@ -95,13 +95,13 @@ class StorageHistory(AppendSteps):
 
     ALWAYS_COMPACTED = False
     CUT: Sequence[str] = CUTTABLE
-    """What power cuts interrupt."""
+    """The operations that power cuts interrupt."""
     WEIGHTS: Mapping[str, int] | None = None
     """How often each operation is drawn; None: as the log's policy says."""
 
     @classmethod
     def cut_after(cls, name: str, b: int) -> int:
-        """How many changes of the disk come through before the power goes."""
+        """How many changes of the disk succeed before the power fails."""
         return b % (45 if name == "clean" else 11)
 
     def __init__(
@@ -123,14 +123,14 @@ class StorageHistory(AppendSteps):
         self.disk.failed_sync_keeps_cache = self.shape.failed_sync_keeps_cache
         self.crashes = 0
         self.trace = False
-        self.flushed = 0  # what has been promised to be durable
+        self.flushed = 0  # the end of what was acknowledged as durable
         self.start_noted = 0  # the log start below which no restart may fall
         self.start_most = 0
         self.ticket: FlushTicket | None = None
         self.ticket_was_run = False
         self.limit = self.settled = 0  # a cleaning could go so far, by markers that far
         self.may_forget = False  # what a full disk kept retention from noting
-        self.restarting: int | None = None  # a cut that begins the log anew may have been interrupted
+        self.restarting: int | None = None  # a truncation that begins the log anew may have been interrupted
         self._open(clean=False)
         self.disk.lies = lies
 
@@ -157,14 +157,15 @@ class StorageHistory(AppendSteps):
             self._learn()
 
     def _learn(self) -> None:
-        """What the log promises from now on."""
+        """Notes what the log promises from now on."""
         self.config = self.log.config
         self.was_compacted = self.was_compacted or self.config.is_compacted
         if not self.log.is_offline:
             self.flushed = max(self.flushed, self._end_of_batches(self.log.flushed_end_offset))
 
     def _end_of_batches(self, offset: int) -> int:
-        """Where the last batch ends that ends at or below `offset`: behind it, a compacted log may have a hole."""
+        """The end of the last batch that ends at or below `offset`: behind it, a compacted log may have an
+        offset gap."""
         ends = (b.header.next_offset for b in reversed(self.model.batches) if self.model.is_stored(b))
         return next((end for end in ends if end <= offset), 0)
 
@@ -185,11 +186,12 @@ class StorageHistory(AppendSteps):
 
     def flush_finish(self, _a: int, _b: int) -> None:
         if self.ticket is not None and self.ticket_was_run:
-            self.log.finish_flush(self.ticket)  # changes nothing when a cut has overtaken it
+            self.log.finish_flush(self.ticket)  # changes nothing when a truncation cancelled it
             self.ticket = None
 
     def reconfigure(self, a: int, _b: int) -> None:
-        """Another cleanup policy: a log that is compacted no more keeps its holes, and begins to be cut by age."""
+        """Another cleanup policy: a log that is no longer compacted keeps its offset gaps, and retention
+        applies to it."""
         policy = _policy(("compact", "delete", "compact,delete")[a % 3])
         self.log.update_config(replace(self.config, cleanup_policy=policy))
 
@@ -208,8 +210,8 @@ class StorageHistory(AppendSteps):
         self.model.watermark_most = max(self.model.watermark_most, self.log.high_watermark)
 
     def delete(self, a: int, b: int) -> None:
-        """DeleteRecords; or, where the topic is only compacted, a leader's log start that a follower takes over.  At times it is
-        answered, and that is to last."""
+        """DeleteRecords; or, when the topic is only compacted, a follower that takes over its leader's log
+        start.  At times it is acknowledged, and must then last."""
         low, high = self.log.log_start_offset, self.log.high_watermark
         target = low + a % (high - low + 1)
         self.start_most = max(self.start_most, target)
@@ -227,7 +229,7 @@ class StorageHistory(AppendSteps):
             self.start_noted = max(self.start_noted, note.noted)
 
     def retain(self, a: int, _b: int) -> None:
-        """Retention by time: only what is old enough goes, and nothing where the topic is only compacted."""
+        """Retention by time: removes only batches that are old enough, and none when the topic is only compacted."""
         now_ms = NOW_MS + self.config.retention_ms + a % 1200
         self.start_most = max(self.start_most, self.log.last_stable_offset)
         for start in apply_retention(self.log, now_ms):
@@ -237,7 +239,7 @@ class StorageHistory(AppendSteps):
             self.model.start_most = max(self.model.start_most, start)
 
     def clean(self, a: int, _b: int) -> None:
-        """The cleaner takes all that it may; at times long after, when tombstones and markers may go."""
+        """The cleaner cleans all that it may; at times much later, when tombstones and markers may go."""
         if not self.config.is_compacted:
             return
         self.limit = max(self.limit, self.log.last_stable_offset)
@@ -258,10 +260,10 @@ class StorageHistory(AppendSteps):
         adopt_cleaned(self.log, self.model, found, min(self.limit, self.model.end))
 
     def truncate(self, a: int, b: int) -> None:
-        """As a follower whose leader has another history; at times below everything that is here."""
+        """Truncates like a follower whose leader has another history; at times below the log start."""
         try:
             self._truncate(a, b)
-        except KafkaError:  # refused: nothing was cut
+        except KafkaError:  # refused: nothing was truncated
             self.restarting = None
             self.check(a, b)
             raise
@@ -293,7 +295,7 @@ class StorageHistory(AppendSteps):
             raise AssertionError("more is flushed than there is")
 
     def _before_truncation(self, target: int, restart: int) -> None:
-        """From here on, a crash may or may not show the cut."""
+        """From here on, a crash may or may not show the truncation."""
         self.flushed = min(self.flushed, self._end_of_batches(target))
         self.start_noted = min(self.start_noted, self._end_of_batches(target))
         self.start_most = max(self.start_most, restart)
@@ -301,7 +303,7 @@ class StorageHistory(AppendSteps):
     # ------------------------------------------------------------------------------------------------------------- faults
 
     def full(self, a: int, b: int) -> None:
-        """No room: an operation is refused, and what was there still is."""
+        """A full disk: an operation is refused, and the log is as before."""
         name = CUTTABLE[a % len(CUTTABLE)]
         if b % 2:
             self.disk.capacity = self.disk.used_bytes() + (b >> 1) % 300
@@ -324,7 +326,7 @@ class StorageHistory(AppendSteps):
             self.kill(a, b)
 
     def _close_full(self, a: int, b: int) -> None:
-        """A clean close that finds no room is none; nothing is lost by it."""
+        """A clean close that finds no room is not clean; it loses nothing."""
         self.ticket = None
         try:
             self.directory.close(clean=True, broker_epoch=5)
@@ -337,7 +339,8 @@ class StorageHistory(AppendSteps):
             self._closed(a, b)
 
     def full_open(self, a: int, b: int) -> None:
-        """A power cut, and no room for what recovery writes: the log is opened, or waits for room, and nothing is lost by it."""
+        """A power cut, then no room for the files that recovery writes: the log opens, or waits for room, and
+        loses nothing."""
         self.crashes += 1
         self.disk.crash(Random(a))
         self.disk.full_after = b % 9
@@ -347,7 +350,7 @@ class StorageHistory(AppendSteps):
         self.crash(a + 1, b)
 
     def sync_fails(self, a: int, b: int) -> None:
-        """A sync fails somewhere in a flush: nothing more may be promised, now or later."""
+        """A sync fails during a flush: the log promises nothing more, now or later."""
         if self.ticket is not None:
             self.ticket.run()
             self.log.finish_flush(self.ticket)
@@ -365,7 +368,7 @@ class StorageHistory(AppendSteps):
             self.log.finish_flush(ticket)
 
     def any_sync_fails(self, a: int, b: int) -> None:
-        """A sync fails in the middle of any operation: it is refused, or the log is offline; no promise is broken."""
+        """A sync fails during any operation: the log refuses it or goes offline; no promise is broken."""
         name = CUTTABLE[a % len(CUTTABLE)]
         self.disk.fail_sync_after = b % 5
         try:
@@ -383,7 +386,7 @@ class StorageHistory(AppendSteps):
             (self.crash if b & 64 else self.kill)(a, b)
 
     def undo_fails(self, a: int, b: int) -> None:
-        """A short write cannot be cut off again: nothing may be appended behind it."""
+        """The truncation of a short write fails: nothing may be appended behind it."""
         self.disk.capacity = self.disk.used_bytes() + b % 200
         self.disk.fail_truncate = True
         try:
@@ -396,7 +399,7 @@ class StorageHistory(AppendSteps):
             (self.crash if a & 64 else self.kill)(a, b)
 
     def _sync_failed(self, error: OSError, _ticket: FlushTicket) -> None:
-        """What the group commit does."""
+        """Takes the log offline, as the group commit does."""
         self.log.go_offline(error)
 
     def check(self, a: int, b: int) -> None:
@@ -416,11 +419,11 @@ class StorageHistory(AppendSteps):
         self._open(clean=True)
         assert not self.log.recovered, "a clean close, and yet a scan"
         check_survivors(self.log, self.model, self.flushed, self.start_noted, self.start_most)
-        self.start_noted = min(self.start_noted, self.model.start)  # it stood in a hole that was cut
+        self.start_noted = min(self.start_noted, self.model.start)  # it was in an offset gap that the log lost
         self.check(a, b)
 
     def kill(self, a: int, b: int) -> None:
-        """Only the process is gone: unless a sync has failed, nothing written is lost."""
+        """Only the process ends: unless a sync has failed, no written batch is lost."""
         lossless = not self.log.is_offline
         self.disk.kill()
         self._open(clean=False)
@@ -436,7 +439,7 @@ class StorageHistory(AppendSteps):
         self._settle(a, b)
 
     def cut(self, a: int, b: int) -> None:
-        """The power goes in the middle of an operation."""
+        """The power fails in the middle of an operation."""
         name = self.CUT[a % len(self.CUT)]
         self.disk.cut_after = self.cut_after(name, b)
         try:
@@ -446,7 +449,7 @@ class StorageHistory(AppendSteps):
         self.crash(a, b)
 
     def cut_open(self, a: int, b: int) -> None:
-        """The power goes again while the log is recovered, and perhaps once more, further on."""
+        """The power fails again during recovery, and at times once more, further on."""
         self.crashes += 1
         for turn in range(1 + a % 3):
             self.disk.crash(Random(a + turn))
@@ -458,7 +461,7 @@ class StorageHistory(AppendSteps):
         self.crash(a + 3, b)
 
     def _settle(self, a: int, b: int) -> None:
-        """After a restart: what is there must be what may be there; from now on it is what must be there."""
+        """After a restart: the found state must be a possible one; from now on it is the required one."""
         log, target = self.log, self.restarting
         if target is not None and not log.size_bytes and log.log_start_offset == log.log_end_offset == target:
             self.model.restart(target)  # that came through
@@ -469,7 +472,7 @@ class StorageHistory(AppendSteps):
         if self.may_forget:
             forget_removed(log, self.model)
             self.may_forget = False
-        if target is not None:  # half done: what is left of the log serves nobody, and the follower does it again
+        if target is not None:  # half done: the follower truncates again
             log.truncate_fully_and_start_at(target)
             self.model.restart(target)
         self.flushed = self._end_of_batches(self.log.flushed_end_offset)

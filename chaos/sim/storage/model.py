@@ -1,7 +1,7 @@
-"""What one partition's log must say, computed the slow and obvious way from all batches that were ever appended and not cut.
+"""The answers that a partition's log must give, computed in the plain way from all batches that were appended and not truncated.
 
 The model knows nothing of files, segments, indexes, snapshots or caches.  It holds every batch as it must be stored, byte for
-byte, and works everything else out from zero.
+byte, and computes all else from zero.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Ended(NamedTuple):
 
 @dataclass(slots=True)
 class ModelProducer:
-    """What must be known of one producer; `batches` are (last sequence, last offset, offset delta, timestamp)."""
+    """The state of one producer; `batches` are (last sequence, last offset, offset delta, timestamp)."""
 
     epoch: int = -1
     coordinator_epoch: int = -1
@@ -94,22 +94,23 @@ class Replay:
 class LogModel:
     """See the module's text.  `start` is where readers may begin; batches below it are kept for the replay.
 
-    `batches` are as they were appended.  What a cleaner has made of them stands in `_cleaned`.
+    `batches` are as they were appended; `_cleaned` has what a cleaning left of them.
     """
 
     def __init__(self) -> None:
         self.batches: list[StoredBatch] = []
         self.cleaned_to = 0
-        """Below, readers may see less than was appended."""
+        """Below this offset, readers may see less than was appended."""
         self._cleaned: dict[int, bytes] = {}
         self.hidden_to = 0
-        """What ends below stood below the log start when it was cleaned: nobody knows what is left of it."""
+        """Batches that end below this offset were below the log start when they were cleaned: what is left of
+        them is unknown."""
         self.start = 0
         self.watermark_most = 0
         self.start_most = 0
-        """The greatest log start that there ever was."""
+        """The greatest log start so far."""
         self.forgotten_to = 0
-        """What producers did below is known no more."""
+        """The producer state from below this offset is lost."""
         self.end = 0
         self._replay: Replay | None = None
         self._replayed = 0
@@ -149,17 +150,17 @@ class LogModel:
         self._replay = None
 
     def store_cleaned(self, data_at: dict[int, bytes], limit: int) -> None:
-        """What readers see now, by base offset; below `limit` it may be less than before."""
+        """The batches that readers see now, by base offset; below `limit` there may be fewer records than before."""
         self._cleaned = data_at
         self.hidden_to = self.start
         self.cleaned_to = max(self.cleaned_to, limit)
 
     def is_stored(self, batch: StoredBatch) -> bool:
-        """Whether anything of it is left."""
+        """Whether a part of the batch is left."""
         return batch.header.base_offset >= self.cleaned_to or batch.header.base_offset in self._cleaned
 
     def keep(self, count: int, end: int) -> None:
-        """Only the first `count` batches are left, and the log ends at `end`."""
+        """Keeps only the first `count` batches; the log ends at `end`."""
         if count < len(self.batches) or end < self.end:
             del self.batches[count:]
             self._replay = None
@@ -168,7 +169,7 @@ class LogModel:
         self.cleaned_to = min(self.cleaned_to, end)
 
     def visible(self) -> list[StoredBatch]:
-        """What readers may see: all batches that do not end at or below the start."""
+        """The batches that readers may see: all that do not end at or below the start."""
         batches, low = self.batches, 0
         if self.start > (batches[0].header.base_offset if batches else 0):
             while low < len(batches) and batches[low].header.next_offset <= self.start:

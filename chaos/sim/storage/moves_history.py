@@ -1,8 +1,8 @@
-"""Random histories of a node whose logs move between its data folders (KIP-113), each folder on a disk of its own.
+"""Random histories of a node whose logs move between its data folders (KIP-113), each folder on its own disk.
 
-What must hold, besides what `folders_history` asks: a log is in one folder, with all that was promised, at every step of a move
-and after any crash; it is the same log to whoever holds it; a move goes on after a restart, and ends where it was to end; a cut,
-a deletion, another order or a failed disk in the middle leaves nothing of the copy in anybody's way.
+What must hold, besides the rules of `folders_history`: a log is in one folder, with all acknowledged records, at every step of a
+move and after any crash; its holders keep the same `Log` object; a move resumes after a restart and reaches its target; a
+truncation, a deletion, another order or a failed disk during the move leaves no part of the copy that blocks a later operation.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MovesHistory(FoldersHistory):
             super().crash(a + 1, b + 1)
 
     def move(self, a: int, b: int) -> None:
-        """To another folder, while another move may be under way."""
+        """Moves the log to another folder, at times during another move."""
         life = self._life(a)
         path = self.paths[b % len(self.paths)]
         if life is None or path in self.folders.offline_folders:
@@ -58,7 +58,7 @@ class MovesHistory(FoldersHistory):
             self._settle_place(life)
 
     def stay(self, a: int, _b: int) -> None:
-        """The order is taken back."""
+        """Cancels the move."""
         life = self._life(a)
         if life is not None and life.place is not None:
             self.folders.move_to(*life.key, life.place)
@@ -75,7 +75,7 @@ class MovesHistory(FoldersHistory):
             self._drive(futures[a % len(futures)], TURNS_MAX)
 
     def _drive(self, future: FutureReplica, turns: int) -> None:
-        """As the node does."""
+        """Runs the move as the node does."""
         life = self.lives[future.key]
         life.may_be.add(future.target.path)
         future.swap_bytes_max = 150
@@ -151,14 +151,14 @@ class MovesHistory(FoldersHistory):
                     new.append_batches(each.file.read_at(0, each.size_bytes))
             if entries := [entry for each in old for entry in each.transactions]:
                 new.append_transactions(entries)
-            new.seal_cleaned(old[-1].next_offset)
+            new.sync_cleaned(old[-1].next_offset)
         except OSError:
             new.remove()
             raise
         return new
 
     def _settle_place(self, life: Life) -> None:
-        """What it is called to everybody, and where it may be found after a crash."""
+        """The folder that the node reports, and those where a crash may leave the log."""
         folder = self.folders.folder_of(*life.key)
         assert folder is not None and (folder.logs.get(life.key) is life.log or life.log.is_offline), "another log took its place"
         future = self.folders.futures.get(life.key)
@@ -168,7 +168,7 @@ class MovesHistory(FoldersHistory):
         life.place = folder.path
 
     def truncate(self, a: int, b: int) -> None:
-        """As a follower of a new leader."""
+        """Truncates like a follower of a new leader."""
         life = self._life(a)
         if life is None:
             return

@@ -1,8 +1,8 @@
 """Random histories of one log that end with a flipped bit, anywhere in the data folder: rot is found, or does no harm.
 
-* In the batches: whatever a restart knows to have been flushed is there, byte for byte, or the damage shows: the log is refused,
-  a read fails, or what is read fails its checksum, which every client verifies.  Nothing is cut of a log that is refused.
-* In everything that is derived or noted (indexes, snapshots, checkpoints, the epoch history): the log says what it said before.
+* In the batches: all that a restart knows to be flushed is there, byte for byte, or the damage shows: the log is refused, a read
+  fails, or the batch fails its checksum, which every client verifies.  A refused log is not truncated.
+* In the derived files and notes (indexes, snapshots, checkpoints, the epoch history): the log answers as before.
 
 Fields that Kafka's format leaves outside of the checksum, the base offset and the leader epoch of a batch, are checked where a
 read begins, by recovery, and by followers; a flipped one may be read in between, which `tidegate log verify` finds.
@@ -29,7 +29,7 @@ from .log_history import PARTITION, ROOT, TOPIC, Shape, StorageHistory
 from .steps import NOW_MS
 
 _UNPROTECTED_BYTES = 16
-"""Of a batch: base offset, length and leader epoch stand before what its checksum covers."""
+"""Base offset, length and leader epoch of a batch: its checksum does not cover them."""
 
 
 class RotHistory(StorageHistory):
@@ -51,7 +51,7 @@ class RotHistory(StorageHistory):
             super().crash(a, b)
 
     def rot(self, a: int, b: int) -> None:
-        """The node stops, a bit flips, the node starts; or all that without a stop."""
+        """The node stops, a bit flips, the node starts; or the bit flips while it runs."""
         if self.rotten is not None:
             return
         manner = ("kill", "power", "close", "running")[(b >> 3) % 4]
@@ -70,11 +70,11 @@ class RotHistory(StorageHistory):
             return
         if self.rotten.suffix == ".log":
             self._check_batches(known, before)
-        elif manner != "running":  # or else memory has what the files have
+        elif manner != "running":  # else memory has the content of the files
             self._check_all(a ^ b)
 
     def _flip(self, a: int, b: int) -> bytes:
-        """One bit, of one file with content; returns what it had."""
+        """Flips one bit of one file with content; returns the content before."""
         files = [path for path in self.disk.files() if self.disk.size(path)]
         logs = [path for path in files if path.suffix == ".log"]
         chosen = logs if logs and b & 1 else files
@@ -85,7 +85,7 @@ class RotHistory(StorageHistory):
         return before
 
     def _known_to_be_flushed(self) -> int:
-        """What the notes on the disk say: a checkpoint's recovery point, or a snapshot above it."""
+        """The flushed end by the notes on the disk: a checkpoint's recovery point, or a snapshot above it."""
         known, path = 0, ROOT / PARTITION_CHECKPOINT
         if self.disk.exists(path):
             try:
@@ -98,7 +98,7 @@ class RotHistory(StorageHistory):
         return max(known, *snapshots) if known and snapshots else known
 
     def _opens(self, before: bytes) -> bool:
-        """Whether the log is in use after a start; if not, for a good reason and with all its bytes."""
+        """Whether the log is in use after a start; if not, the reason is good and all its bytes are there."""
         assert self.rotten is not None
         self.directory = LogDirectory(self.disk, ROOT, "cluster", 1)
         try:
@@ -120,12 +120,12 @@ class RotHistory(StorageHistory):
         return True
 
     def _has_lost_its_beginning(self) -> bool:
-        """Then only snapshots know producers of what was removed."""
+        """Whether batches were removed at the front: then only snapshots know their producers."""
         folder = self.directory.path_of((TOPIC, PARTITION))
         return min(int(name[:-4]) for name in self.disk.list_names(folder) if name.endswith(".log")) > 0
 
     def _check_batches(self, known: int, before: bytes) -> None:
-        """All that is known to be flushed can be read as it was, or its damage shows."""
+        """Every batch known to be flushed reads as before, or its damage shows."""
         wanted = {b.header.base_offset: b.data for b in self.model.visible() if b.header.next_offset <= known}
         offset, end = self.log.log_start_offset, self.log.log_end_offset
         for base in [base for base in wanted if base + 1 <= offset]:
@@ -159,7 +159,7 @@ class RotHistory(StorageHistory):
         self.outcomes["no harm"] += 1
 
     def _is_strange(self, base: int) -> bool:
-        """Whether no such batch was ever there."""
+        """Whether no batch with this base offset was ever appended."""
         return not any(b.header.base_offset == base for b in self.model.batches)
 
     def _in_unprotected(self, before: bytes) -> bool:
@@ -167,12 +167,12 @@ class RotHistory(StorageHistory):
             for at, _header in iterate_headers(before):
                 if at <= self.position < at + _UNPROTECTED_BYTES:
                     return True
-        except KafkaError:  # from here on a power cut has left anything
+        except KafkaError:  # a power cut may have left any bytes from here on
             pass
         return False
 
     def _check_all(self, seed: int) -> None:
-        """Whatever else has rotten, the log says what it said."""
+        """Whichever other file is damaged, the log answers as before."""
         assert self.rotten is not None
         # A log start stands in two places, and for some seconds after a deletion in one of them.
         noted = 0 if self.rotten.name in (PARTITION_CHECKPOINT, LOG_START) else self.start_noted

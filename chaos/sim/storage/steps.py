@@ -1,4 +1,4 @@
-"""What all storage histories share: how they say that a promise is broken, and their time."""
+"""Shared by all storage histories: the report of a broken promise, and their clock."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Random histories of one log that is cut again and again, and whose power goes in the middle of that.
+"""Random histories of one log that is truncated again and again, with power cuts during truncations.
 
-Truncations are rare in the life of a log, take a dozen changes of the disk, and their order is what keeps truncated data from
-coming back: the histories of `storage_history` interrupt one in twenty of them.
+Truncations are rare in the life of a log, take a dozen changes of the disk, and only their order keeps truncated data from coming
+back: the histories of `log_history` interrupt one in twenty of them.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def test_a_file_that_is_not_as_the_stop_left_it_is_built_again(tmp_path: Path, s
     assert everything(path) == (wanted, [])
 
 
-def test_ablation_a_seal_that_does_not_know_the_transaction_index_shows_what_was_aborted(tmp_path: Path) -> None:
+def test_ablation_checksums_without_the_transaction_index_show_aborted_ones(tmp_path: Path) -> None:
     path = build(tmp_path / "data")
     wanted, _ = everything(path)
     for file in derived_of(path, "flights-0"):
@@ -83,7 +83,7 @@ def test_ablation_a_seal_that_does_not_know_the_transaction_index_shows_what_was
     assert not recovered and found["flights-0"]["aborted"] != wanted["flights-0"]["aborted"]
 
 
-def test_a_transaction_index_that_is_gone_is_built_again_after_an_unclean_stop_too(tmp_path: Path) -> None:
+def test_a_missing_transaction_index_is_rebuilt_after_an_unclean_stop(tmp_path: Path) -> None:
     path = build(tmp_path / "data", clean=False)
     wanted, _ = everything(build(tmp_path / "whole", clean=False))
     files = [each for each in derived_of(path, "flights-0") if each.suffix == ".txnindex"]
@@ -140,10 +140,10 @@ def test_a_segment_that_lost_batches_is_named_and_nothing_is_served(
     folder.close(clean=False)
 
 
-def test_ablation_without_a_look_at_the_seals_a_lost_segment_of_a_compacted_log_is_not_missed(
+def test_ablation_without_checksums_a_lost_segment_is_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_Loader, "check_seals", lambda *_: None)
+    monkeypatch.setattr(_Loader, "verify_checksums", lambda *_: None)
     monkeypatch.setattr(_Loader, "_check_orphan", lambda *_: None)
     path = with_more_holes(build(tmp_path / "data"), clean=True)
     data_of(path, "state-0")[2].unlink()
@@ -153,7 +153,7 @@ def test_ablation_without_a_look_at_the_seals_a_lost_segment_of_a_compacted_log_
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_segment_that_lost_its_last_batch_and_its_seal_is_not_sealed_again(tmp_path: Path, clean: bool) -> None:
+def test_a_segment_without_its_last_batch_and_checksums_is_refused(tmp_path: Path, clean: bool) -> None:
     """Nothing vouches for the batch; but the next segment begins behind it."""
     path = build(tmp_path / "data", clean=clean)
     file = data_of(path, "flights-0")[1]
@@ -165,8 +165,8 @@ def test_a_segment_that_lost_its_last_batch_and_its_seal_is_not_sealed_again(tmp
     folder.close(clean=False)
 
 
-@pytest.mark.parametrize("sealed", [True, False])
-def test_a_hole_that_a_cleaning_left_is_known_by_the_seal_in_front_of_it(sealed: bool) -> None:
+@pytest.mark.parametrize("with_checksums", [True, False])
+def test_an_offset_gap_of_a_cleaning_is_known_by_the_checksums_before_it(with_checksums: bool) -> None:
     """Checkpoint and snapshots know nothing: without the seal, what stands behind the hole would be cut like a torn tail."""
     disk = LyingDisk()
     log = open_log(disk, config=COMPACTED)
@@ -180,19 +180,19 @@ def test_a_hole_that_a_cleaning_left_is_known_by_the_seal_in_front_of_it(sealed:
         disk.remove(path)
     disk.kill()
     for name in disk.list_names(FOLDER):
-        if name.endswith(".snapshot") or (name.endswith(".seal") and not sealed):
+        if name.endswith(".snapshot") or (name.endswith(".seal") and not with_checksums):
             disk.remove(FOLDER / name)
-    assert open_log(disk, config=COMPACTED, recovery_point=1).log_end_offset == (6 if sealed else 2)
+    assert open_log(disk, config=COMPACTED, recovery_point=1).log_end_offset == (6 if with_checksums else 2)
 
 
-def test_the_seal_of_a_segment_that_was_active_says_nothing_of_what_follows(tmp_path: Path) -> None:
+def test_checksums_of_an_active_segment_do_not_name_the_next(tmp_path: Path) -> None:
     path = build(tmp_path / "data")
-    seals = [
+    checksums = [
         decode_checksums(each.read_bytes(), int(each.stem)) for each in derived_of(path, "flights-0") if each.suffix == ".seal"
     ]
-    assert [seal.end_offset == STILL_OPEN for seal in seals] == [False] * (len(seals) - 1) + [True]
+    assert [each.end_offset == STILL_OPEN for each in checksums] == [False] * (len(checksums) - 1) + [True]
     bases = [int(each.stem) for each in data_of(path, "flights-0")]
-    assert [seal.end_offset for seal in seals[:-1]] == bases[1:]
+    assert [each.end_offset for each in checksums[:-1]] == bases[1:]
 
 
 def test_a_removal_that_a_crash_cut_short_is_no_loss(tmp_path: Path) -> None:
@@ -206,13 +206,13 @@ def test_a_removal_that_a_crash_cut_short_is_no_loss(tmp_path: Path) -> None:
     folder.close(clean=True, broker_epoch=3)
 
 
-def test_ablation_a_truncation_that_leaves_the_seals_makes_a_log_that_does_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Segment, "unseal", lambda _segment: None)
+def test_ablation_a_truncation_that_keeps_checksums_breaks_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Segment, "remove_checksums", lambda _segment: None)
     with pytest.raises(CorruptLog, match="flushed"):
-        test_a_truncation_takes_the_seals_away_before_the_batches()
+        test_a_truncation_removes_checksums_before_batches()
 
 
-def test_a_truncation_takes_the_seals_away_before_the_batches() -> None:
+def test_a_truncation_removes_checksums_before_batches() -> None:
     """A crash at any step leaves a log that opens (docs/semantics.md S9): what is cut is not missed."""
     cut_short = 0
     for step in range(100):

@@ -1,7 +1,7 @@
-"""Folders of logs that have lost their names: renamed durably to `<n>-delete` or `<n>-damaged`, and what goes of them afterwards.
+"""Renames the folder of a log durably to `<n>-delete` or `<n>-damaged`, and removes the content of a deleted one afterwards.
 
-The short name: the topic's may already be as long as the file system allows.  The content goes in the file_deleter's thread,
-if there is one; what a crash leaves of it goes at the next start.
+The new name is short, because the topic's name may already be as long as the file system allows.  The thread of the file deleter
+removes the content, when there is one; the next start removes what a crash leaves.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FUTURE_SUFFIX = "-future"
 log = logs.get(__name__)
 
 
-class Nameless:
-    """Of one data folder; see the module's text.  Used on the loop's thread."""
+class RenamedFolders:
+    """The renamed folders of one data folder; see the module's text.  Used on the loop's thread."""
 
     def __init__(
         self, disk: Disk, folder: Path, notes: FolderNotes, file_deleter: AsyncFileDeleter | None, make_room: Callable[[], None]
@@ -38,26 +38,27 @@ class Nameless:
         self._staged = count()
 
     def take_name_away(self, key: PartitionKey, topic_id: UUID | None, suffix: str) -> Path:
-        """Durably; what was noted of the log goes too.  Returns the folder as it is called now.  Raises OSError."""
+        """Renames the folder of the log durably and removes the notes of the log.  Returns the new path.
+        Raises OSError."""
         self._make_room()
         taken = set(self._disk.list_names(self._folder))
         target = self._folder / next(name for n in range(len(taken) + 1) if (name := f"{n}{suffix}") not in taken)
         self._disk.rename(self._folder / f"{key[0]}-{key[1]}", target)
         self._disk.sync_directory(self._folder)
-        # Only now: a crash in between would leave a log without its recovery point, whose damage then passes for a torn tail.
+        # Only now: a crash before it would leave a log without its recovery point, and damage would look like a torn tail.
         self._notes.forget_if_room(key, identity_of(topic_id, key[1]) if topic_id is not None else None)
         return target
 
     def delete(self, key: PartitionKey, topic_id: UUID | None) -> None:
-        """First the name, durably, then the content.  Raises OSError."""
+        """Renames the folder durably, then removes its content.  Raises OSError."""
         self.remove_tree(self.take_name_away(key, topic_id, DELETE_SUFFIX))
 
     def fresh_path(self) -> Path:
-        """For a folder that has no name yet; another one each time."""
+        """A path for a folder that has no name yet; a new one at each call."""
         return self._folder / f"{next(self._staged)}{FUTURE_SUFFIX}"
 
     def remove_tree(self, path: Path) -> None:
-        """A folder that has lost its name.  Raises OSError when there is no file_deleter."""
+        """Removes a renamed folder.  Raises OSError when there is no file_deleter."""
 
         def done(error: Exception | None) -> None:
             if error is not None:
@@ -67,7 +68,7 @@ class Nameless:
             self._disk.remove_tree(path)
 
     def remove_in_background(self, owner: Log, removal: Removal) -> bool:
-        """Segments at the front of a log in use (`removal`)."""
+        """Removes segments at the front of a log in use (`removal`)."""
 
         def work() -> None:
             removal.run()
