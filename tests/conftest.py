@@ -39,7 +39,7 @@ LONG = re.compile(
     r"|test_all_voters_are_asked|test_foreign_clients|test_tuned_process|test_draining|replication/test_(sessions|trouble)"
     r"|replication/test_(throttled_replicas|moved_replicas|stopping_followers|cleaned_logs|damaged_replicas|record_deletion)"
     # much data, or many combinations
-    r"|test_open_files|test_seals|test_entry_limits|test_record_check|test_journal|test_cleaner_and_loop|test_described_topics"
+    r"|test_open_files|test_segment_checksums|test_entry_limits|test_record_check|test_journal|test_cleaner_and_loop|test_described_topics"
     r"|storage/test_(replacement|removal|truncation_without_room|rot|compatibility)|test_consumer_assignors"
 )
 """Files and tests that take long.  `make check` leaves them out, all but the first seeds of those that take a seed as their
