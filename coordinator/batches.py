@@ -8,18 +8,18 @@ from typing import Final
 from .outcome import CoordinatorRecord
 
 BATCH_BYTES_MAX: Final = 1_000_000
-"""What a shard may write at once where nothing else is known: below the 1,048,588 bytes that a log takes by default."""
+"""The largest batch of a shard that does not know its topic's setting: below the default of 1,048,588 bytes."""
 BATCH_HEADER_BYTES: Final = 61
 _RECORD_EXTRA_BYTES: Final = 24
 
 
 def batch_bytes(written: Sequence[CoordinatorRecord]) -> int:
-    """No less than the batch of these records has."""
+    """An upper bound of the size of the batch of these records."""
     return sum(len(record.key) + len(record.value or b"") + _RECORD_EXTRA_BYTES for record in written)
 
 
 def in_batches(units: Iterable[Sequence[CoordinatorRecord]], bytes_max: int) -> list[list[CoordinatorRecord]]:
-    """The records in as few batches as the log takes; those of a unit stay in one."""
+    """The records in as few batches of `bytes_max` as possible; the records of one unit stay in one batch."""
     batches: list[list[CoordinatorRecord]] = []
     room = 0
     for unit in units:

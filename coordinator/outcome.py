@@ -1,7 +1,7 @@
 """What passes between the coordinator runtime and its shards: records, moments, outcomes, and the two protocols.
 
-A shard is a pure state machine: `handle` looks at its state and returns an `ShardOutcome`, `replay` is the only way into that
-state. The runtime owns the order in which things happen (see runtime.py).
+A shard is a pure state machine: `handle` reads its state and returns a `ShardOutcome`; only `replay` changes that state.
+The runtime owns the order of append, replay and reply (see runtime.py).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ NO_TOKEN = 0
 class CoordinatorRecord:
     """One record of an internal topic; `value` None is a tombstone.
 
-    `decoded`: what a shard's `replay` would make of `key` and `value`, where the shard has it at hand.  The record has just been
-    encoded from it, and decoding is the dearer half.
+    `decoded`: the object that `value` was encoded from, where the shard passes it on: `replay` then needs not decode the record,
+    which costs more than encoding it.
     """
 
     key: bytes
@@ -54,9 +54,9 @@ class ReplayedRecord(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Context:
-    """What a shard may know about the moment: time, where its first record will stand, its epoch, and its reply token.
+    """What a shard gets with an event: the time, the offset of its first record, its leader epoch, and the caller's reply token.
 
-    `token` names the caller's pending reply; a shard that answers later (`ShardOutcome.defer`) keeps it.
+    `token` names the caller's pending reply; a shard that defers its answer (`ShardOutcome.defer`) keeps the token.
     """
 
     now_ms: int
@@ -69,8 +69,8 @@ class Context:
 class ShardOutcome(Generic[ReplyT, EffectT]):
     """What one event leads to.  All records form one atomic batch.  `further`, of `activated` alone: batches that follow it.
 
-    `deferred` answers tokens kept from earlier events.  `again`: events whose callers wait, with their tokens, to be handled anew
-    once the records are in the log.  `guard` is handed to the append unseen (KIP-890 part 1).
+    `deferred` answers tokens kept from earlier events.  `again`: events of waiting callers, with their tokens; the runtime
+    handles them anew once the records are in the log.  The runtime passes `guard` to the append unread (KIP-890 part 1).
     """
 
     records: Sequence[CoordinatorRecord] = ()
@@ -85,8 +85,8 @@ class ShardOutcome(Generic[ReplyT, EffectT]):
 
 
 class Shard(Protocol[EventT, ReplyT, EffectT]):
-    """A partition's state machine.  `handle` must not change what `replay` owns; what it may change is volatile (who waits,
-    deadlines) and may be lost at any time."""
+    """A partition's state machine.  `handle` must not change what `replay` owns; what it may change is volatile (waiting
+    requests, deadlines) and may be lost at any time."""
 
     def handle(self, event: EventT, context: Context) -> ShardOutcome[ReplyT, EffectT]:
         """Decides.  Raising KafkaError is the same as an outcome with that error as its reply and nothing else."""
@@ -98,16 +98,18 @@ class Shard(Protocol[EventT, ReplyT, EffectT]):
         """Applies a transaction marker that is in the log."""
 
     def activated(self, context: Context) -> ShardOutcome[ReplyT, EffectT]:
-        """Called once per leadership, after the barrier: what the former leader may have left undone."""
+        """Called once per leadership, after the barrier: finishes what the former leader may have left undone."""
 
     def due(self, now_ms: int) -> Sequence[EventT]:
         """Timer events that are due; they are submitted as events without a caller."""
 
     def resumed(self, now_ms: int, away_ms: int) -> None:
-        """For `away_ms` nobody was answered here, and no timer ran: what others had to do meanwhile they could not do."""
+        """For `away_ms` this node answered no request and ran no timer, so clients could not meet their deadlines in that
+        time."""
 
 
-# How a refused append looks to a client of the coordinator (Kafka's TransactionStateManager and CoordinatorRuntime agree).
+# The error that a client of the coordinator gets for a failed append (Kafka's TransactionStateManager and CoordinatorRuntime
+# agree).
 APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,

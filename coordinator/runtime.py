@@ -5,8 +5,8 @@ One `CoordinatorRuntime` exists per internal topic on a node; it holds a shard f
 It has no event loop, no sockets, no files and no clock: the node calls it, it calls back.
 
 What it promises
-- *One door.*  `Shard.handle` decides and returns records; `Shard.replay` is the only mutator of durable state and is used
-  for loading, too.  A record is replayed only after its append succeeded, so a refused append leaves no trace in memory
+- *One mutator.*  `Shard.handle` decides and returns records; `Shard.replay` is the only mutator of durable state, also
+  when a log is loaded.  A record is replayed only after its append succeeded, so a failed append changes nothing in memory
   (rule T21, KAFKA-9666: the epoch of a failed fence is not bumped twice, because nothing was published).
 - *Writes see uncommitted state; replies and effects see committed state only.*  The reply and the effects of a write are
   parked until the high watermark has passed its records; those of a read until it has passed everything written before.
@@ -14,8 +14,9 @@ What it promises
   at its election (rule T20).  Until then requests get COORDINATOR_LOAD_IN_PROGRESS.
 - *No slip between check and append* (rule T21): `handle`, append and `replay` are one synchronous step, and the append
   carries the leader epoch that the shard was loaded for.
-- *Nothing else writes.*  The offsets of all appends (ours, and the markers that the node reports) must be contiguous; a gap
-  means that somebody wrote past the shard: it fails and answers NOT_COORDINATOR until the partition is loaded again.
+- *One writer.*  The offsets of all appends (the runtime's own, and the markers that the node reports) must be contiguous.
+  At a gap something else has written to the partition: the shard fails, and the runtime answers NOT_COORDINATOR until the
+  partition is loaded again.
 
 Order of a write:  handle -> encode one batch -> append -> replay -> park reply and effects -> high watermark -> reply -> effects.
 
@@ -74,7 +75,7 @@ class CoordinatorLoadError(Exception):
 
 Reply = Callable[[ReplyT | KafkaError], None]
 Answer = Callable[[KafkaError | None], None]
-"""A reply whose value is known: called with None when it may be given, with an error when that is to be given instead."""
+"""A reply whose value is known: called with None it sends that value, called with an error it sends the error instead."""
 
 
 @dataclass(slots=True)
@@ -128,7 +129,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         now_ms: int = 0,
     ) -> None:
         self.name = name
-        self.callback_failures = 0  # callers that raised when they were answered
+        self.callback_failures = 0  # reply callbacks that raised
         self._metrics: dict[int, ShardMetrics] = {}
         self._factory = shard_factory
         self._log = state_log
@@ -192,7 +193,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             state.metrics.records_loaded += 1
 
     def finish_load(self, partition: int, leader_epoch: int) -> None:
-        """All of the log up to the barrier was handed in.  Raises CoordinatorLoadError when something is missing."""
+        """The node has passed in the whole log up to the barrier.  Raises CoordinatorLoadError when a part is missing."""
         state = self._state(partition, leader_epoch)
         if state is None or state.phase is not Phase.LOADING:
             return
@@ -209,17 +210,17 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         self._run(state)
 
     def unload(self, partition: int, leader_epoch: int) -> None:
-        """This node is no longer the leader (as of `leader_epoch`): every caller gets NOT_COORDINATOR, effects are dropped."""
+        """This node no longer leads (as of `leader_epoch`): every caller gets NOT_COORDINATOR, and effects are dropped."""
         state = self._shards.get(partition)
         if state is not None and leader_epoch >= state.leader_epoch:
             self._drop(state)
 
     def _drop(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
         del self._shards[state.partition]
-        self._refuse_all(state)
+        self._reject_all(state)
         log.debug("coordinator_unloaded", topic=self.name, partition=state.partition, leader_epoch=state.leader_epoch)
 
-    def _refuse_all(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
+    def _reject_all(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
         error = KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{state.partition} is no longer coordinated here")
         answers = self._take_callers(state, error)
         answers += [_answer(reply, error) for _, reply in state.inbox if reply is not None]
@@ -227,15 +228,16 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         state.parked.clear()
         state.inbox.clear()
         state.buffered_markers.clear()
-        self._refuse(state, answers, error)
+        self._reject(state, answers, error)
 
-    def turn_away(self) -> None:
-        """Other nodes may coordinate by now: whoever waits here, for a commit or for others, is told NOT_COORDINATOR, and looks
-        for them.  The shards stay as they are: what was appended may still be committed, and then has its effects."""
+    def reject_waiting_callers(self) -> None:
+        """Other nodes may coordinate by now: every waiting caller (for a commit, or for another request) gets NOT_COORDINATOR
+        and looks for its coordinator again.  The shards stay: their records may still be committed, and then have their
+        effects."""
         for state in list(self._shards.values()):
             message = f"{self.name}-{state.partition} may be coordinated elsewhere by now"
             error = KafkaError(ErrorCode.NOT_COORDINATOR, message)
-            self._refuse(state, self._take_callers(state, error), error)
+            self._reject(state, self._take_callers(state, error), error)
 
     @staticmethod
     def _take_callers(state: _ShardState[EventT, ReplyT, EffectT], error: KafkaError) -> list[Answer]:
@@ -246,24 +248,24 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         state.waiting.clear()
         return answers
 
-    def _refuse(self, state: _ShardState[EventT, ReplyT, EffectT], answers: list[Answer], error: KafkaError) -> None:
+    def _reject(self, state: _ShardState[EventT, ReplyT, EffectT], answers: list[Answer], error: KafkaError) -> None:
         state.metrics.replies_not_coordinator += len(answers)
         for answer in answers:
             self._deliver(answer, error)
 
     def fail(self, partition: int, leader_epoch: int, reason: str) -> None:
-        """The node cannot hand the log in: the shard must not go on as if it still were being loaded."""
+        """The node cannot read the log to the end: the shard must not stay in LOADING."""
         state = self._state(partition, leader_epoch)
         if state is not None and state.phase is not Phase.FAILED:
             self._fail(state, reason)
 
     def _fail(self, state: _ShardState[EventT, ReplyT, EffectT], reason: str) -> None:
-        """Fail-stop: what this shard believes is no longer known to be what the log says."""
+        """Fail-stop: the state of this shard may differ from its log."""
         state.phase = Phase.FAILED
         state.metrics.failures += 1
         where = {"topic": self.name, "partition": state.partition, "leader_epoch": state.leader_epoch}
         log.error("coordinator_failed", **where, reason=reason)
-        self._refuse_all(state)
+        self._reject_all(state)
         if self._on_failed is not None:
             self._on_failed(state.partition, state.leader_epoch, reason)
 
@@ -271,22 +273,22 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
 
     def submit(self, partition: int, event: EventT, reply: Reply[ReplyT] | None, now_ms: int | None = None) -> None:
         """Hands an event to the shard.  `reply` is called exactly once, perhaps before this returns; with a KafkaError when
-        the event was refused.  `now_ms` defaults to the time of the last tick.
+        the event was rejected.  `now_ms` defaults to the time of the last tick.
 
-        An event without a reply is the coordinator's own (markers written, topics deleted): back-pressure does not refuse it,
-        because nobody would repeat it, and a shard that is being loaded finds it when it serves.
+        An event without a reply is the coordinator's own (markers written, topics deleted).  No client would repeat it, so
+        back-pressure does not reject it, and a shard that is loading handles it once it is active.
         """
         self._advance(now_ms)
         state = self._shards.get(partition)
-        refusal = self._refusal(partition, state, own=reply is None)
-        if refusal is not None or state is None:
-            if reply is not None and refusal is not None:
-                self._deliver(_answer(reply, refusal), refusal)
+        rejection = self._rejection(partition, state, own=reply is None)
+        if rejection is not None or state is None:
+            if reply is not None and rejection is not None:
+                self._deliver(_answer(reply, rejection), rejection)
             return
         state.inbox.append((event, reply))
         self._run(state)
 
-    def _refusal(self, partition: int, state: _ShardState[EventT, ReplyT, EffectT] | None, *, own: bool) -> KafkaError | None:
+    def _rejection(self, partition: int, state: _ShardState[EventT, ReplyT, EffectT] | None, *, own: bool) -> KafkaError | None:
         if state is None or state.phase is Phase.FAILED:
             return KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{partition} is not coordinated here")
         if state.phase is not Phase.ACTIVE and not own:
@@ -301,7 +303,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         return len(state.parked) + len(state.inbox) >= self._config.parked_max or len(state.waiting) >= self._config.waiting_max
 
     def _run(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
-        """Runs the shard until nothing is left to do: first what became committed, then one event after the other."""
+        """Runs the shard until nothing is left to do: first parked answers and effects that are committed, then queued events."""
         if state.running:
             return
         state.running = True
@@ -338,7 +340,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             outcome = state.shard.handle(event, self._context(state, token))
         except KafkaError as error:
             outcome = ShardOutcome(reply=error)
-        except Exception as error:  # `handle` published nothing, so only this request is lost; the traceback tells why
+        except Exception as error:  # `handle` wrote nothing, so only this request is lost; the log has the traceback
             state.metrics.handler_failures += 1
             log.exception("coordinator_handler_failed", topic=self.name, partition=state.partition, request=type(event).__name__)
             outcome = ShardOutcome(reply=KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(event).__name__}: {error}"))
@@ -351,22 +353,22 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         reply: Reply[ReplyT] | None,
         token: int,
     ) -> None:
-        """Appends, replays and parks.  The one place where records become state."""
+        """Appends, replays and parks.  Nothing else turns records into state."""
         answers = self._answers(state, outcome, reply, token)
-        refusal: KafkaError | None = None
+        rejection: KafkaError | None = None
         if outcome.records:
             try:
                 self._write(state, outcome)
             except KafkaError as error:
                 state.metrics.append_failures += 1
-                refusal = KafkaError(APPEND_ERRORS.get(error.code, error.code), str(error))
+                rejection = KafkaError(APPEND_ERRORS.get(error.code, error.code), str(error))
                 if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
                     self._fail(state, f"append failed: {error}")
-            if state.phase is Phase.FAILED and refusal is None:
-                refusal = KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{state.partition}: the state is not known any more")
-        if refusal is not None:
+            if state.phase is Phase.FAILED and rejection is None:
+                rejection = KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{state.partition}: the state is not known any more")
+        if rejection is not None:
             for answer in answers:
-                self._deliver(answer, refusal)
+                self._deliver(answer, rejection)
             return
         for event, waiting_token in outcome.again:
             waiting = state.waiting.pop(waiting_token, None)
@@ -449,8 +451,8 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
     ) -> None:
         """The node appended a marker at `offset`; call this in the same step, before anything else is appended.
 
-        `done` gets None when the marker is committed (and the offsets it decided are visible), NOT_COORDINATOR when the
-        partition moves before that.
+        The runtime calls `done` with None when the marker is committed (then the offsets that it decided are visible), with
+        NOT_COORDINATOR when another node becomes leader before that.
         """
         state = self._state(partition, leader_epoch)
         if state is None or state.phase is Phase.FAILED:
@@ -501,7 +503,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
                 return
             try:
                 self._execute(state.partition, state.leader_epoch, effect)
-            except Exception as error:  # an effect that is lost would leave a transaction hanging: fail-stop
+            except Exception as error:  # a lost effect would leave a transaction hanging: fail-stop
                 log.exception("coordinator_effect_failed", topic=self.name, partition=state.partition)
                 self._fail(state, f"effect {type(effect).__name__} failed: {error}")
                 return
@@ -509,12 +511,13 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
     def _deliver(self, answer: Answer, error: KafkaError | None) -> None:
         try:
             answer(error)
-        except Exception:  # one caller's fault must not stop the others from being answered; its client times out and retries
+        except Exception:  # the other callers still get their answers; this client times out and retries
             self.callback_failures += 1
             log.exception("coordinator_reply_failed", topic=self.name)
 
     def resume(self, away_ms: int) -> None:
-        """Answers are given again, by the shards that are here still: nobody else coordinated their partitions meanwhile."""
+        """The node answers again after `away_ms` without answers.  Its shards are still valid: no other node led their partitions
+        in that time."""
         for state in list(self._shards.values()):
             if state.phase is not Phase.ACTIVE:
                 continue
@@ -525,13 +528,13 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
                 self._fail(state, f"its timers failed: {error}")
 
     def tick(self, now_ms: int, *, timers: bool = True) -> None:
-        """Moves time: callers that waited too long get COORDINATOR_NOT_AVAILABLE (their records may still be committed), and,
+        """Advances the time.  Callers past their deadline get COORDINATOR_NOT_AVAILABLE (their records may still be committed);
         with `timers`, due timers become events."""
         self._advance(now_ms)
         for state in list(self._shards.values()):
             try:
                 self._tick(state, timers)
-            except Exception as error:  # the timers of the other shards must not end with these
+            except Exception as error:  # the timers of the other shards go on
                 log.exception("coordinator_tick_failed", topic=self.name, partition=state.partition)
                 self._fail(state, f"its timers failed: {error}")
 
@@ -555,7 +558,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
 
     def _advance(self, now_ms: int | None) -> None:
         if now_ms is not None:
-            self._now_ms = max(self._now_ms, now_ms)  # callers bring a steady clock; a step in it would hold up every timer
+            self._now_ms = max(self._now_ms, now_ms)  # callers pass a steady clock; a backward step would delay every timer
 
     # --- views -------------------------------------------------------------------------------------------------------------
 
@@ -574,11 +577,11 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         return None if state is None else state.leader_epoch
 
     def metrics_of(self, partition: int) -> ShardMetrics:
-        """What was counted of a partition, all of its leaderships here together."""
+        """The counters of a partition, over all of its leaderships on this node."""
         return self._metrics.get(partition, ShardMetrics())
 
     def views(self) -> Iterator[ShardView]:
-        """All shards as they stand, for /metrics."""
+        """A view of every shard, for /metrics."""
         for partition, state in self._shards.items():
             yield ShardView(
                 self.name,

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Phase(Enum):
-    """Where a shard stands.  LOADING -> BARRIER -> ACTIVE; FAILED until the partition is loaded anew."""
+    """The phase of a shard.  LOADING -> BARRIER -> ACTIVE; FAILED until the partition is loaded anew."""
 
     LOADING = "loading"
     BARRIER = "barrier"
@@ -37,7 +37,7 @@ class ShardMetrics:
 @dataclass(slots=True, frozen=True)
 class ShardView:
     """One shard at this moment.  queued: events that have not been handled; parked: outcomes whose records are not committed yet;
-    waiting: requests that wait for others (a rebalance, markers); uncommitted: offsets written above the high watermark."""
+    waiting: deferred requests (of a rebalance, or awaiting markers); uncommitted: offsets written above the high watermark."""
 
     topic: str
     partition: int

@@ -1,4 +1,4 @@
-"""What the group shard is asked and what it answers: plain values.  Errors of a whole request travel as `KafkaError`."""
+"""The requests, timers and answers of the group shard: plain values.  Errors of a whole request travel as `KafkaError`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TopicPartition = tuple[str, int]
 
 
 class GroupType(Enum):
-    """By which protocol a group is kept, with the names that ListGroups shows (KIP-848)."""
+    """The protocol of a group, with the names that ListGroups shows (KIP-848)."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -44,7 +44,7 @@ class OffsetToCommit:
 class OffsetCommit:
     """generation -1 and an empty member id: a consumer that manages its partitions itself, or an administrator.
 
-    In a consumer group the generation is the member epoch; knows_member_epochs: version 9, whose callers understand its errors.
+    In a consumer group the generation is the member epoch; knows_member_epochs: version 9, whose clients know its errors.
     """
 
     group_id: str
@@ -59,7 +59,7 @@ class OffsetCommit:
 @dataclass(slots=True, frozen=True)
 class TxnOffsetCommit:
     """Offsets that count only if the producer's transaction commits.  The node has enlisted or verified the partition of
-    __consumer_offsets before; `guard` is what the append re-checks (KIP-890 part 1)."""
+    __consumer_offsets before; the append checks `guard` again (KIP-890 part 1)."""
 
     group_id: str
     producer_id: int
@@ -74,7 +74,7 @@ class TxnOffsetCommit:
 @dataclass(slots=True, frozen=True)
 class OffsetFetch:
     """partitions None: all of the group's.  require_stable: UNSTABLE_OFFSET_COMMIT while a transaction is undecided.
-    member_id None: not asked as a member of a consumer group."""
+    member_id None: the client does not ask as a member of a consumer group."""
 
     group_id: str
     partitions: tuple[TopicPartition, ...] | None
@@ -96,7 +96,7 @@ class DeleteOffsets:
 
 @dataclass(slots=True, frozen=True)
 class TopicsDeleted:
-    """The controller deleted these topics: their offsets are of no use."""
+    """The controller deleted these topics: the shard deletes their offsets."""
 
     topics: frozenset[str]
 
@@ -123,7 +123,7 @@ class GroupTimer:
 
 @dataclass(slots=True, frozen=True)
 class SilenceTimer:
-    """Timer: members had their chance to be heard by this coordinator."""
+    """Timer: the grace period of some members is over (`silence.py`)."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -155,7 +155,7 @@ GroupEvent = (
 
 @dataclass(slots=True, frozen=True)
 class OffsetsReply:
-    """One error code a partition (commits and deletions)."""
+    """One error code for each partition (commits and deletions)."""
 
     errors: Mapping[TopicPartition, ErrorCode]
 

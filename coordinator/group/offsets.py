@@ -1,12 +1,12 @@
-"""Committed offsets, and those that wait for their transaction's marker (docs/semantics.md O1 to O4).
+"""Committed offsets, and offsets that wait for their transaction's marker (docs/semantics.md O1 to O4).
 
-`replay_*` are the only mutators.  Nothing here judges requests; `shard.py` does.
+`replay_*` are the only mutators.  `shard.py` checks the requests.
 
-- A plain commit counts once it is in the log.  A transactional one is kept under its producer id until the marker.
-- On COMMIT an offset replaces the present one only if its *record* is newer (rule O2): a plain commit that came after the
-  transactional record, though before the marker, stays; so does a tombstone.
-- While a group has an undecided offset, its stable view is not known (UNSTABLE_OFFSET_COMMIT), the offset does not expire and the
-  group is not deleted (rules O3, O4).
+- A plain commit counts once it is in the log.  A transactional one waits under its producer id for the marker.
+- On COMMIT an offset replaces the committed one only if its *record* is newer (rule O2): a plain commit or a tombstone after
+  the transactional record and before the marker stays.
+- While a group has an undecided offset, a stable read gets UNSTABLE_OFFSET_COMMIT, the offset does not expire, and the group
+  cannot be deleted (rules O3, O4).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .events import FetchedOffset, GroupConfig, OffsetToCommit, TopicPartition
 
 
 class CommittedOffset(NamedTuple):
-    """A committed offset and where its record stands."""
+    """A committed offset, and the offset of its record in the log."""
 
     value: OffsetValue
     record_offset: int
@@ -30,15 +30,15 @@ class CommittedOffset(NamedTuple):
 def offset_records(
     group_id: str, offsets: Iterable[OffsetToCommit], config: GroupConfig, now_ms: int, expire_ms: int
 ) -> tuple[list[CoordinatorRecord], dict[TopicPartition, ErrorCode]]:
-    """What is written of a commit, and the code for each partition."""
+    """The records of a commit, and the error code for each partition."""
     written: list[CoordinatorRecord] = []
     errors: dict[TopicPartition, ErrorCode] = {}
     for offset in offsets:
-        place = (offset.topic, offset.partition)
+        topic_partition = (offset.topic, offset.partition)
         if len(offset.metadata.encode()) > config.offset_metadata_max_bytes:
-            errors[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            errors[topic_partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             continue
-        errors[place] = ErrorCode.NONE
+        errors[topic_partition] = ErrorCode.NONE
         value = OffsetValue(offset.offset, offset.leader_epoch, offset.metadata, now_ms, expire_ms)
         key = encode_offset_key(group_id, offset.topic, offset.partition)
         written.append(CoordinatorRecord(key, encode_offset_value(value)))
@@ -57,23 +57,23 @@ class OffsetStore:
 
     def replay_commit(self, key: OffsetKey, value: OffsetValue | None, record_offset: int) -> None:
         """A plain commit, or a tombstone."""
-        place = (key.topic, key.partition)
+        topic_partition = (key.topic, key.partition)
         if value is not None:
-            self._committed.setdefault(key.group_id, {})[place] = CommittedOffset(value, record_offset)
+            self._committed.setdefault(key.group_id, {})[topic_partition] = CommittedOffset(value, record_offset)
             return
-        self._forget_undecided(key.group_id, place)
+        self._forget_undecided(key.group_id, topic_partition)
         offsets = self._committed.get(key.group_id)
         if offsets is not None:
-            offsets.pop(place, None)
+            offsets.pop(topic_partition, None)
             if not offsets:
                 del self._committed[key.group_id]
 
-    def _forget_undecided(self, group_id: str, place: TopicPartition) -> None:
-        """A tombstone is newer than the records of open transactions before it (rule O2); cleaning leaves the tombstone."""
+    def _forget_undecided(self, group_id: str, topic_partition: TopicPartition) -> None:
+        """A tombstone is newer than the records of open transactions before it (rule O2); log cleaning keeps the tombstone."""
         undecided = self._undecided.get(group_id, {})
-        for producer_id in undecided.pop(place, ()):
+        for producer_id in undecided.pop(topic_partition, ()):
             offsets = self._pending[producer_id][group_id]
-            del offsets[place]
+            del offsets[topic_partition]
             if not offsets:
                 del self._pending[producer_id][group_id]
             if not self._pending[producer_id]:
@@ -83,38 +83,39 @@ class OffsetStore:
 
     def replay_transactional(self, producer_id: int, key: OffsetKey, value: OffsetValue | None, record_offset: int) -> None:
         """A commit inside a transaction; the last one of a partition counts."""
-        place = (key.topic, key.partition)
+        topic_partition = (key.topic, key.partition)
         committed = None if value is None else CommittedOffset(value, record_offset)
-        self._pending.setdefault(producer_id, {}).setdefault(key.group_id, {})[place] = committed
-        self._undecided.setdefault(key.group_id, {}).setdefault(place, set()).add(producer_id)
+        self._pending.setdefault(producer_id, {}).setdefault(key.group_id, {})[topic_partition] = committed
+        self._undecided.setdefault(key.group_id, {}).setdefault(topic_partition, set()).add(producer_id)
 
     def replay_marker(self, producer_id: int, commit: bool) -> set[str]:
-        """The transaction was decided; returns the groups that it touched.  Nothing pending: nothing happens (rule L4)."""
+        """A marker decides the transaction; returns the groups that it touched.  Without pending offsets nothing changes (rule
+        L4)."""
         decided = self._pending.pop(producer_id, {})
         for group_id, offsets in decided.items():
             undecided = self._undecided[group_id]
-            for place, committed in offsets.items():
-                producers = undecided[place]
+            for topic_partition, committed in offsets.items():
+                producers = undecided[topic_partition]
                 producers.discard(producer_id)
                 if not producers:
-                    del undecided[place]
+                    del undecided[topic_partition]
                 if commit and committed is not None:
-                    present = self._committed.get(group_id, {}).get(place)
+                    present = self._committed.get(group_id, {}).get(topic_partition)
                     if present is None or present.record_offset < committed.record_offset:
-                        self._committed.setdefault(group_id, {})[place] = committed
+                        self._committed.setdefault(group_id, {})[topic_partition] = committed
             if not undecided:
                 del self._undecided[group_id]
         return set(decided)
 
     # --- views -------------------------------------------------------------------------------------------------------------
 
-    def get(self, group_id: str, place: TopicPartition) -> CommittedOffset | None:
-        return self._committed.get(group_id, {}).get(place)
+    def get(self, group_id: str, topic_partition: TopicPartition) -> CommittedOffset | None:
+        return self._committed.get(group_id, {}).get(topic_partition)
 
-    def fetch(self, group_id: str, place: TopicPartition, require_stable: bool) -> FetchedOffset:
-        if require_stable and self.is_undecided(group_id, place):
+    def fetch(self, group_id: str, topic_partition: TopicPartition, require_stable: bool) -> FetchedOffset:
+        if require_stable and self.is_undecided(group_id, topic_partition):
             return FetchedOffset(error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        committed = self.get(group_id, place)
+        committed = self.get(group_id, topic_partition)
         if committed is None:
             return FetchedOffset()
         return FetchedOffset(committed.value.offset, committed.value.leader_epoch, committed.value.metadata)
@@ -122,9 +123,9 @@ class OffsetStore:
     def of_group(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
         return self._committed.get(group_id, {})
 
-    def is_undecided(self, group_id: str, place: TopicPartition) -> bool:
+    def is_undecided(self, group_id: str, topic_partition: TopicPartition) -> bool:
         """Whether some open transaction has written an offset for this partition."""
-        return place in self._undecided.get(group_id, {})
+        return topic_partition in self._undecided.get(group_id, {})
 
     def undecided(self, group_id: str) -> frozenset[TopicPartition]:
         return frozenset(self._undecided.get(group_id, {}))
@@ -133,13 +134,13 @@ class OffsetStore:
         return group_id in self._committed or group_id in self._undecided
 
     def newest_of_group(self, group_id: str) -> dict[TopicPartition, int]:
-        """When (ms) an offset of each of its partitions was last written, decided or not."""
-        newest = {place: committed.value.commit_timestamp_ms for place, committed in self.of_group(group_id).items()}
-        for place, producers in self._undecided.get(group_id, {}).items():
+        """For each partition: the time (ms) of its newest offset, committed or undecided."""
+        newest = {key: committed.value.commit_timestamp_ms for key, committed in self.of_group(group_id).items()}
+        for topic_partition, producers in self._undecided.get(group_id, {}).items():
             for producer_id in producers:
-                pending = self._pending[producer_id][group_id][place]
+                pending = self._pending[producer_id][group_id][topic_partition]
                 if pending is not None:
-                    newest[place] = max(newest.get(place, -1), pending.value.commit_timestamp_ms)
+                    newest[topic_partition] = max(newest.get(topic_partition, -1), pending.value.commit_timestamp_ms)
         return newest
 
     def groups(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Which ways a group may move between the protocols while it has members (`migration.py`)."""
+"""Which migrations between the protocols a group with members may make (`migration.py`)."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 """The group shard: the groups and offsets of one partition of __consumer_offsets (docs/semantics.md, O and G).
 
-A group is of one kind at a time: kept by the classic protocol here, or a consumer group in `consumer/` (KIP-848).  One without
-members changes its kind when the first member of the other comes; one with members moves from the one to the other as
-`migration.py` says, and a consumer group may have members of both protocols.
+A group has one type at a time: a classic group (`classic/`), or a consumer group in `consumer/` (KIP-848).  A group without
+members changes its type when a member of the other protocol joins; a group with members migrates as `migration.py` says, and a
+consumer group may have members of both protocols.
 
-Offsets and the outcome of each generation are durable: written by `handle`, applied by `replay`.  Who waits for a rebalance is
-volatile and changed by `handle` itself (`membership.py`, `rebalance.py`); when an append is refused, the waiting members get the
-error and ask again, and the generation in the log is still the old one.
+Offsets and the outcome of each generation are durable: written by `handle`, applied by `replay`.  Requests that wait for a
+rebalance are volatile, and `handle` itself changes them (`classic/membership.py`, `classic/rebalance.py`); when an append fails,
+the waiting members get the error and ask again, and the generation in the log is still the old one.
 
-Answers that come later (JoinGroup, SyncGroup) are deferred by token; the runtime gives them to their callers when the outcome
-that carries them is committed.
+The shard defers some answers (JoinGroup, SyncGroup) by token; the runtime sends them when the outcome that carries them is
+committed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .classic.state import RULES, GroupAction, GroupRequest, GroupState
 from .consumer import classic_members
 from .consumer.events import ConsumerGroupHeartbeat, ConsumerGroupTimer, DescribeConsumerGroup, TopicCatalog
 from .consumer.group import Draft
-from .consumer.groups import ConsumerGroups, NoTopics, OwnTimes
+from .consumer.groups import ConsumerGroups, GroupTimeouts, NoTopics
 from .consumer.refusals import check_heartbeat
 from .consumer.state import JOINING_EPOCH, MemberRequest
 from .events import (
@@ -70,23 +70,23 @@ class GroupShard:
         config: GroupConfig,
         catalog: TopicCatalog | None = None,
         knows_classic_members: Callable[[], bool] = lambda: True,
-        own_times: OwnTimes = lambda _group_id: (None, None),
+        group_timeouts: GroupTimeouts = lambda _group_id: (None, None),
         batch_bytes_max: Callable[[], int] = lambda: BATCH_BYTES_MAX,
     ) -> None:
-        """`catalog` knows the topics at least as of this election; without one there are none, and none is taken for deleted.
-        `knows_classic_members()`: every node that may coordinate knows of classic members in consumer groups.  `own_times`: see
-        `ConsumerGroups`.  `batch_bytes_max()`: of the records that the log takes at once now."""
+        """`catalog` has the topics at least as of this election; without a catalog there are no topics, and none counts as
+        deleted. `knows_classic_members()`: whether every node that may coordinate supports classic members in consumer groups.
+        `group_timeouts`: see `ConsumerGroups`.  `batch_bytes_max()`: the largest batch that the log takes now."""
         self._batch_bytes_max = batch_bytes_max
         self._knows_classic_members = knows_classic_members
         self.config = config
         self._catalog = catalog
         self.groups: dict[str, ClassicGroup] = {}
-        self.consumers = ConsumerGroups(config.consumer, catalog, own_times)
+        self.consumers = ConsumerGroups(config.consumer, catalog, group_timeouts)
         self.offsets = OffsetStore()
         self.silences = silence.Silences()
         self._is_live = False
         self._deadlines: dict[str, int] = {}
-        self._downgrades: dict[str, ClassicGroup] = {}  # those whose record is being appended
+        self._downgrades: dict[str, ClassicGroup] = {}  # whose record the runtime is appending
         self._deleted_topics: dict[str, int] = {}
         self._next_expiration_scan_ms = -1
 
@@ -129,30 +129,32 @@ class GroupShard:
 
     def activated(self, context: Context) -> GroupOutcome:
         self._is_live = True
-        units = [self._take_over(group, context.now_ms) for group in list(self.groups.values())]
+        units = [self._begin_sessions(group, context.now_ms) for group in list(self.groups.values())]
         batches = in_batches(units, self._batch_bytes_max())
         self._next_expiration_scan_ms = context.now_ms + self.config.offsets_retention_check_interval_ms
         self.consumers.activated(context.now_ms, self.silences)
         if self._catalog is not None:
-            # Deletions that nobody heard of who could write tombstones: the partition was loading, or had no leader.  Whoever
-            # committed these offsets had seen no newer metadata than this election, so a topic missing now was deleted.
+            # A topic may have been deleted while the partition was loading or had no leader, so that no shard wrote tombstones.
+            # The clients that committed these offsets had seen no newer metadata than this election: a topic missing now is
+            # deleted.
             topics = {topic for group_id in self.offsets.groups() for topic, _ in self.offsets.newest_of_group(group_id)}
             self._deleted_topics.update(dict.fromkeys(topics - self._catalog.shapes(topics).keys(), context.now_ms))
         return ShardOutcome(further=batches)
 
-    def _take_over(self, group: ClassicGroup, now_ms: int) -> list[CoordinatorRecord]:
-        """Everybody has a full session to find this coordinator; whoever left under the last one is removed, and the others join
-        again."""
+    def _begin_sessions(self, group: ClassicGroup, now_ms: int) -> list[CoordinatorRecord]:
+        """Every member gets a full session to find this coordinator (but see `silence.py`).  Members that left under the former
+        coordinator are removed, and the others join again."""
         for member in group.members.values():
-            session_ms = member.session_timeout_ms
-            member.session_deadline_ms = self.silences.give_classic_chance(group.group_id, member.member_id, session_ms, now_ms)
+            member.session_deadline_ms = self.silences.begin_classic_grace_period(
+                group.group_id, member.member_id, member.session_timeout_ms, now_ms
+            )
         change = Change()
-        left = self.silences.who_left(group.group_id)
+        left = self.silences.departed_members(group.group_id)
         for member_id in left:
             rebalance.remove_member(group, member_id, now_ms, self.config.classic, change)
-        if left and group.state is GroupState.STABLE:  # they were members of the consumer group that this one was
+        if left and group.state is GroupState.STABLE:  # they were members of the consumer group that became this one
             rebalance.prepare(group, now_ms, self.config.classic, change)
-        self._keep(group)
+        self._store_group(group)
         return self._written(group, change, now_ms)
 
     def resumed(self, now_ms: int, away_ms: int) -> None:
@@ -180,7 +182,7 @@ class GroupShard:
     # --- handle ------------------------------------------------------------------------------------------------------------
 
     def handle(self, event: GroupEvent, context: Context) -> GroupOutcome:
-        self._downgrades.clear()  # of an append that was refused
+        self._downgrades.clear()  # what is left of an append that failed
         match event:
             case JoinGroup() | SyncGroup() | Heartbeat() | LeaveGroup() | GroupTimer():
                 return self._membership(event, context)
@@ -223,7 +225,7 @@ class GroupShard:
         group = self.groups.get(event.group_id)
         if group is None and self._has_consumers(event.group_id) and not isinstance(event, GroupTimer):
             return self._classic_member(event, context)
-        kind_before = self.consumers.tombstones(event.group_id)  # of a consumer group that has no members any more
+        kind_before = self.consumers.tombstones(event.group_id)  # of a former consumer group without members
         if group is None:
             if isinstance(event, JoinGroup) and not event.member_id:
                 group = ClassicGroup(event.group_id)
@@ -234,16 +236,16 @@ class GroupShard:
             self._move(group, event, context, change)
         except KafkaError as error:
             change.reply = error
-        if not isinstance(event, Heartbeat):  # a heartbeat only moves a deadline on: the one remembered is still a lower bound
-            self._keep(group)
+        if not isinstance(event, Heartbeat):  # a heartbeat only extends a deadline: the stored one is still a lower bound
+            self._store_group(group)
         written = kind_before if group.members or group.pending_members else []
         written += self._written(group, change, context.now_ms)
         if isinstance(event, (JoinGroup, SyncGroup, Heartbeat)) and event.member_id in group.members:
-            written += self.silences.heard(group.group_id, event.member_id)
+            written += self.silences.request_received(group.group_id, event.member_id)
         return ShardOutcome(records=written, reply=change.reply, deferred=change.deferred, defer=change.reply is None)
 
     def _written(self, group: ClassicGroup, change: Change, now_ms: int) -> list[CoordinatorRecord]:
-        """The new generation; or, until there is one, a note of those that are in the stored one and have left since."""
+        """The record of the new generation; without one, notes about members of the stored generation that have left."""
         if not change.write:
             return self.silences.left(group.group_id, [name for name in change.removed if name in group.stored_members], now_ms)
         value = records.encode_group_value(group.to_value(now_ms, change.assignment))
@@ -277,10 +279,10 @@ class GroupShard:
     # --- both protocols in one group (migration.py) ------------------------------------------------------------------------
 
     def _classic_member(self, event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup, context: Context) -> GroupOutcome:
-        """A member of the classic protocol asks a consumer group."""
+        """A request of a classic member to a consumer group."""
         draft = Draft(self.consumers.groups[event.group_id])
         reply: GroupReply | KafkaError
-        heard = [] if isinstance(event, LeaveGroup) else self.silences.heard(event.group_id, event.member_id)
+        notes_removed = [] if isinstance(event, LeaveGroup) else self.silences.request_received(event.group_id, event.member_id)
         try:
             match event:
                 case JoinGroup():
@@ -298,11 +300,11 @@ class GroupShard:
         except KafkaError as error:
             reply = error
         joined = isinstance(event, JoinGroup)
-        return ShardOutcome(records=self._settled(draft, context.now_ms, joined=joined) + heard, reply=reply)
+        return ShardOutcome(records=self._settled(draft, context.now_ms, joined=joined) + notes_removed, reply=reply)
 
     def _settled(self, draft: Draft, now_ms: int, *, joined: bool) -> list[CoordinatorRecord]:
-        """What is written of a draft; or instead the classic group that it becomes, when the last member of the consumer protocol
-        left, or (joined) became a classic one and nobody has to move."""
+        """The records of a draft; or instead those of the classic group that it becomes, when the last member of the consumer
+        protocol left, or (`joined`) became a classic member while every member has its target assignment."""
         group, group_id = draft.group, draft.group.group_id
         written = draft.records
         may = written and group.is_all_classic and (group.is_settled or not joined)
@@ -311,10 +313,11 @@ class GroupShard:
             made = migration.downgraded(group, group.epoch if joined else present.epoch, now_ms)
             value = CoordinatorRecord(records.encode_group_key(group_id), records.encode_group_value(made.to_value(now_ms, None)))
             notes = self.silences.forget_all_but(group_id, made.members)
-            if not joined:  # the next coordinator, should there be one soon, finds by the notes that the others must join again
+            if not joined:  # by these notes a next coordinator knows that the other members must join again
                 notes += self.silences.left(group_id, present.members.keys() - made.members.keys(), now_ms)
             instead = [*self.consumers.tombstones(group_id), value, *notes]
-            if batch_bytes(instead) <= self._batch_bytes_max():  # otherwise it stays what it is: the log takes no half of it
+            # otherwise it stays a consumer group: the log takes all or nothing
+            if batch_bytes(instead) <= self._batch_bytes_max():
                 if not joined:
                     rebalance.prepare(made, now_ms, self.config.classic, Change())
                 self._downgrades[group_id] = made
@@ -343,8 +346,8 @@ class GroupShard:
                 if member_id in draft.group.members:
                     self.consumers.watch(draft.group, member_id, context.now_ms)
         tombstone = self._classic_tombstone(event.group_id) if draft.records else []
-        heard = self.silences.heard(event.group_id, event.member_id)
-        written = [*tombstone, *self._settled(draft, context.now_ms, joined=False), *heard]
+        notes_removed = self.silences.request_received(event.group_id, event.member_id)
+        written = [*tombstone, *self._settled(draft, context.now_ms, joined=False), *notes_removed]
         return ShardOutcome(records=written, reply=reply, deferred=change.deferred)
 
     def _without_group(self, event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup | GroupTimer) -> GroupOutcome:
@@ -354,8 +357,8 @@ class GroupShard:
             return ShardOutcome(reply=LeaveReply(tuple((member, ErrorCode.UNKNOWN_MEMBER_ID) for member in event.members)))
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {event.group_id} is not known: join again")
 
-    def _keep(self, group: ClassicGroup) -> None:
-        """Remembers a group that lives, and forgets one that never came to anything."""
+    def _store_group(self, group: ClassicGroup) -> None:
+        """Stores the group and its next deadline; drops a group that never had a member."""
         if group.state is GroupState.EMPTY and not group.is_stored and not group.pending_members and group.generation == 0:
             self.groups.pop(group.group_id, None)
             self._deadlines.pop(group.group_id, None)
@@ -368,7 +371,7 @@ class GroupShard:
             self._deadlines[group.group_id] = deadline_ms
 
     def state_of(self, group_id: str) -> GroupState:
-        """A group without members but with offsets is Empty; one of which nothing is known is Dead."""
+        """A group without members but with offsets is Empty; an unknown group is Dead."""
         group = self.groups.get(group_id)
         if group is not None:
             return group.state
@@ -396,7 +399,7 @@ class GroupShard:
         return ShardOutcome(records=written, reply=OffsetsReply(errors))
 
     def _check_consumer(self, event: OffsetCommit) -> None:
-        """KIP-848: the member epoch fences; while nobody is in the group, whoever names no epoch may commit."""
+        """KIP-848: the member epoch fences; while the group has no members, a client that names no epoch may commit."""
         if event.generation < 0 and not self._has_consumers(event.group_id):
             return
         self.consumers.judge(MemberRequest.COMMIT, event.group_id, event.member_id, event.generation)
@@ -425,7 +428,7 @@ class GroupShard:
         if group is not None and not anonymous and not (event.generation < 0 and group.state is GroupState.EMPTY):
             group.check_member(event.member_id, event.group_instance_id)
             group.check_generation(event.generation)
-        self._refuse(self.state_of(event.group_id), GroupRequest.COMMIT_TRANSACTION, event.group_id)
+        self._require_allowed(self.state_of(event.group_id), GroupRequest.COMMIT_TRANSACTION, event.group_id)
         written, errors = offset_records(event.group_id, event.offsets, self.config, context.now_ms, -1)
         producer = ProducerIdentity(event.producer_id, event.producer_epoch)
         return ShardOutcome(records=written, reply=OffsetsReply(errors), producer=producer, guard=event.guard)
@@ -438,9 +441,9 @@ class GroupShard:
             member = group.check_member(event.member_id, event.group_instance_id)
             group.check_generation(event.generation)
             member.session_deadline_ms = max(member.session_deadline_ms, now_ms + member.session_timeout_ms)
-        self._refuse(self.state_of(event.group_id), request, event.group_id)
+        self._require_allowed(self.state_of(event.group_id), request, event.group_id)
 
-    def _refuse(self, state: GroupState, request: GroupRequest, group_id: str) -> GroupAction:
+    def _require_allowed(self, state: GroupState, request: GroupRequest, group_id: str) -> GroupAction:
         action = RULES[(state, request)]
         error = rebalance.refusal(action, group_id)
         if error is not None:
@@ -452,42 +455,43 @@ class GroupShard:
     def _fetch(self, event: OffsetFetch) -> GroupOutcome:
         if event.member_id is not None and event.member_epoch >= 0 and self._is_consumer_kind(event.group_id):
             self.consumers.judge(MemberRequest.FETCH_OFFSETS, event.group_id, event.member_id, event.member_epoch)
-        places: Iterable[TopicPartition]
+        topic_partitions: Iterable[TopicPartition]
         if event.partitions is not None:
-            places = event.partitions
+            topic_partitions = event.partitions
         else:
             undecided = self.offsets.undecided(event.group_id) if event.require_stable else ()
-            places = dict.fromkeys([*self.offsets.of_group(event.group_id), *undecided])
-        found = {place: self.offsets.fetch(event.group_id, place, event.require_stable) for place in places}
+            topic_partitions = dict.fromkeys([*self.offsets.of_group(event.group_id), *undecided])
+        found = {key: self.offsets.fetch(event.group_id, key, event.require_stable) for key in topic_partitions}
         return ShardOutcome(reply=OffsetFetchReply(found))
 
     # --- deleting ----------------------------------------------------------------------------------------------------------
 
-    def _offset_tombstones(self, group_id: str, places: Iterable[TopicPartition]) -> list[CoordinatorRecord]:
-        return [CoordinatorRecord(records.encode_offset_key(group_id, topic, partition), None) for topic, partition in places]
+    def _offset_tombstones(self, group_id: str, topic_partitions: Iterable[TopicPartition]) -> list[CoordinatorRecord]:
+        keys = (records.encode_offset_key(group_id, topic, partition) for topic, partition in topic_partitions)
+        return [CoordinatorRecord(key, None) for key in keys]
 
     def _classic_tombstone(self, group_id: str) -> list[CoordinatorRecord]:
         return [CoordinatorRecord(records.encode_group_key(group_id), None)] if group_id in self.groups else []
 
     def _group_tombstones(self, group_id: str) -> list[CoordinatorRecord]:
-        """What makes a group without members be forgotten, of whichever kind it is."""
+        """The tombstones of a group without members, of either type."""
         return self._classic_tombstone(group_id) + self.consumers.tombstones(group_id) + self.silences.forget(group_id)
 
-    def _room(self, group_id: str) -> int:
-        """How many tombstones of its offsets one batch may hold, for it must not be larger than any that the log takes."""
+    def _tombstones_max(self, group_id: str) -> int:
+        """How many tombstones of the group's offsets fit into the largest batch that the log takes."""
         key_bytes = len(group_id.encode()) + TOPIC_NAME_MAX
         return max(1, min(self.config.expiration_batch_max, self._batch_bytes_max() // (2 * key_bytes)))
 
     def _delete_group(self, group_id: str, token: int) -> GroupOutcome:
-        """A bounded number of tombstones at a time, like `_topics_deleted`; the caller is answered after the last."""
+        """A bounded number of tombstones at a time, like `_topics_deleted`; the caller gets its answer after the last."""
         if not self._is_consumer_kind(group_id):
-            self._refuse(self.state_of(group_id), GroupRequest.DELETE_GROUP, group_id)
+            self._require_allowed(self.state_of(group_id), GroupRequest.DELETE_GROUP, group_id)
         elif self._has_consumers(group_id):
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members")
         if self.offsets.undecided(group_id):
             message = f"group {group_id} has offsets in an open transaction: retry when it has ended"
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, message)
-        offsets, room = self.offsets.of_group(group_id), self._room(group_id)
+        offsets, room = self.offsets.of_group(group_id), self._tombstones_max(group_id)
         tombstones = self._offset_tombstones(group_id, islice(offsets, room))
         if len(offsets) > room:
             return ShardOutcome(records=tombstones, defer=True, again=((DeleteGroup(group_id), token),))
@@ -496,8 +500,8 @@ class GroupShard:
     def _delete_offsets(self, event: DeleteOffsets) -> GroupOutcome:
         group, action = self.groups.get(event.group_id), GroupAction.DELETE_OFFSETS
         if not self._is_consumer_kind(event.group_id):
-            action = self._refuse(self.state_of(event.group_id), GroupRequest.DELETE_OFFSETS, event.group_id)
-        in_use: set[str] | None = set()  # None: what the members read is not known, and it may be anything
+            action = self._require_allowed(self.state_of(event.group_id), GroupRequest.DELETE_OFFSETS, event.group_id)
+        in_use: set[str] | None = set()  # None: the subscriptions cannot be read, so any topic may be in use
         if group is not None and action is GroupAction.DELETE_UNREAD_OFFSETS:
             if group.protocol_type != "consumer":
                 raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {event.group_id} has members")
@@ -505,24 +509,24 @@ class GroupShard:
         if self._has_consumers(event.group_id):
             in_use = self.consumers.groups[event.group_id].subscribed_topics()
         errors: dict[TopicPartition, ErrorCode] = {}
-        for place in event.partitions:
-            blocked = in_use is None or place[0] in in_use or self.offsets.is_undecided(event.group_id, place)
-            errors[place] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if blocked else ErrorCode.NONE
+        for topic_partition in event.partitions:
+            blocked = in_use is None or topic_partition[0] in in_use or self.offsets.is_undecided(event.group_id, topic_partition)
+            errors[topic_partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if blocked else ErrorCode.NONE
         present = [p for p, code in errors.items() if code is ErrorCode.NONE and self.offsets.get(event.group_id, p)]
         return ShardOutcome(records=self._offset_tombstones(event.group_id, present), reply=OffsetsReply(errors))
 
     def _topics_deleted(self, topics: frozenset[str], now_ms: int) -> GroupOutcome:
-        """A bounded number of tombstones at a time, until none is left; for undecided offsets as well, which the marker would
-        bring back.  Offsets committed after the deletion was heard of belong to a new topic of the same name and stay."""
+        """A bounded number of tombstones at a time, until none is left; also for undecided offsets, which a COMMIT marker would
+        bring back.  Offsets that were committed after this event belong to a new topic of the same name and stay."""
         for topic in topics:
             self._deleted_topics.setdefault(topic, now_ms)
         written: list[CoordinatorRecord] = []
         for group_id in self.offsets.groups():
-            room = self._room(group_id) - len(written)
+            room = self._tombstones_max(group_id) - len(written)
             if room <= 0:
                 break
             newest = self.offsets.newest_of_group(group_id).items()
-            gone = (place for place, written_ms in newest if written_ms <= self._deleted_topics.get(place[0], -1))
+            gone = (key for key, written_ms in newest if written_ms <= self._deleted_topics.get(key[0], -1))
             written += self._offset_tombstones(group_id, islice(gone, room))
         if not written:
             self._deleted_topics.clear()
@@ -531,8 +535,8 @@ class GroupShard:
     # --- expiry ------------------------------------------------------------------------------------------------------------
 
     def _kept_topics(self, group_id: str) -> set[str] | None:
-        """The topics whose offsets stay, however old: those that members read (KIP-211).  None: nothing of the group expires now,
-        because a transaction is open on its offsets (rule O4), it rebalances, or what its members read is not known."""
+        """The topics whose offsets do not expire: those that members read (KIP-211).  None: no offset of the group expires now,
+        because a transaction is open on its offsets (rule O4), it rebalances, or its subscriptions cannot be read."""
         if self.offsets.undecided(group_id):
             return None
         if self._has_consumers(group_id):
@@ -558,13 +562,13 @@ class GroupShard:
             kept = self._kept_topics(group_id)
             if kept is None:
                 continue
-            room = self._room(group_id) - len(written)
+            room = self._tombstones_max(group_id) - len(written)
             if room <= 0:
-                break  # the rest at the next scan
+                break  # the next scan does the rest
             group, offsets = self.groups.get(group_id), self.offsets.of_group(group_id)
             expired = [
-                place for place, committed in offsets.items()
-                if place[0] not in kept and self._has_expired(group, committed, now_ms)
+                topic_partition for topic_partition, committed in offsets.items()
+                if topic_partition[0] not in kept and self._has_expired(group, committed, now_ms)
             ][:room]  # fmt: skip
             written += self._offset_tombstones(group_id, expired)
             deserted = not self._has_consumers(group_id) and (group is None or group.state is GroupState.EMPTY)
@@ -588,7 +592,7 @@ class GroupShard:
         if group is not None:
             return ShardOutcome(reply=views.description(group))
         state = self.state_of(group_id)
-        if self._is_consumer_kind(group_id):  # is no classic group, and looks here as one of which nothing is known
+        if self._is_consumer_kind(group_id):  # not a classic group: DescribeGroups answers as for an unknown one
             state, problem = GroupState.DEAD, f"Group {group_id} is not a classic group."
         elif state is GroupState.DEAD:
             problem = f"Group {group_id} not found."

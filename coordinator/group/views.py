@@ -1,4 +1,4 @@
-"""What a shard shows of its groups: ListGroups, DescribeGroups, and which topics a classic group reads."""
+"""The answers of ListGroups and DescribeGroups, and the topics that a classic group reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .events import DescribeGroupReply, GroupType, ListedGroup, ListGroups
 
 
 def classic_listing(group_id: str, group: ClassicGroup | None, state: GroupState) -> ListedGroup:
-    """group None: there are offsets alone."""
+    """group None: the group has only offsets."""
     return ListedGroup(group_id, (group.protocol_type if group else None) or "", state)
 
 
@@ -39,7 +39,7 @@ def description(group: ClassicGroup) -> DescribeGroupReply:
 
 def subscribed_topics(group: ClassicGroup) -> set[str] | None:
     """The topics that its members read (ConsumerProtocolSubscription begins with version and topics); None when a subscription
-    is not a consumer's: then it may be any, as in Kafka (ClassicGroup.isSubscribedToTopic)."""
+    cannot be read: then any topic may be meant, as in Kafka (ClassicGroup.isSubscribedToTopic)."""
     read: set[str] = set()
     for member in group.members.values():
         protocol = group.protocol or next(iter(member.protocol_names), None)

@@ -1,13 +1,13 @@
-"""Requests that came while the markers of the last transaction are written: they wait a moment instead of being sent away.
+"""Requests that arrive before the last transaction of their id is complete (its markers are not all written) wait for a moment.
 
-Kafka answers CONCURRENT_TRANSACTIONS, and the producer comes again after a back-off of 20 to 100 ms; the markers are mostly
-written within a few.  What waits is decided anew when COMPLETE is in the log, by the rules that hold then: it is as if the
-request had come at that moment.  Volatile: a shard that is unloaded refuses whoever waits (`CoordinatorRuntime`).
+Kafka answers CONCURRENT_TRANSACTIONS, and the producer retries after a back-off of 20 to 100 ms; the markers are mostly written
+within a few.  Once COMPLETE is in the log the shard handles a waiting request as if it had arrived at that moment.  Volatile:
+when a shard is unloaded, `CoordinatorRuntime` answers its waiting requests with NOT_COORDINATOR.
 
-Who may wait: clients that begin the next transaction by a request of its own (TV1), or ask for their identity, or end a
-transaction that its epoch names (TV2).  Not an EndTxn of TV1, which names none: a repeated one that waited behind the beginning
-of the next transaction would end that.  And not partition leaders that ask for a producer (KIP-890): a marker takes away the
-guard that they hold while they ask, so they have to ask again after it (`TransactionEnlistment`).
+These may wait: a client's request that begins the next transaction (TV1), InitProducerId, and an EndTxn that names its
+transaction by its epoch (TV2).  An EndTxn of TV1 names none and may not: a repeated one that waited behind the beginning of the
+next transaction would end that one.  A partition leader that enlists or verifies for a producer (KIP-890) may not either: a
+marker ends the guard that the leader holds while it asks, so it has to ask again after the marker (`TransactionEnlistment`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Final
 
 from .events import AddOffsets, AddPartitions, EndTxn, InitProducerId, TransactionEvent
 
-HELD_PER_ID_MAX: Final = 4
-"""A producer asks one thing at a time; more are other instances of it, or repetitions."""
+AWAITING_PER_ID_MAX: Final = 4
+"""A producer sends one request at a time; more come from its other instances, or are repetitions."""
 
-Held = tuple[TransactionEvent, int]
+WaitingRequest = tuple[TransactionEvent, int]
 """An event and the token of its caller."""
 
 
@@ -37,39 +37,39 @@ def may_wait(event: TransactionEvent) -> bool:
 
 
 class RequestsAwaitingCompletion:
-    """By transactional id, in the order in which they came."""
+    """The waiting requests by transactional id, in order of arrival."""
 
     def __init__(self, wait_ms: int) -> None:
-        """`wait_ms` 0: nobody waits."""
+        """`wait_ms` 0: no request waits."""
         self._wait_ms = wait_ms
-        self._held: dict[str, list[tuple[TransactionEvent, int, int]]] = {}
+        self._requests: dict[str, list[tuple[TransactionEvent, int, int]]] = {}
 
-    def hold(self, transactional_id: str, event: TransactionEvent, token: int, now_ms: int) -> bool:
-        """False when it has to be refused."""
-        held = self._held.get(transactional_id, [])
-        if not self._wait_ms or not may_wait(event) or len(held) >= HELD_PER_ID_MAX:
+    def add(self, transactional_id: str, event: TransactionEvent, token: int, now_ms: int) -> bool:
+        """Keeps the request; False when the shard has to reject it instead."""
+        waiting = self._requests.get(transactional_id, [])
+        if not self._wait_ms or not may_wait(event) or len(waiting) >= AWAITING_PER_ID_MAX:
             return False
-        self._held[transactional_id] = [*held, (event, token, now_ms + self._wait_ms)]
+        self._requests[transactional_id] = [*waiting, (event, token, now_ms + self._wait_ms)]
         return True
 
-    def of(self, transactional_id: str) -> Sequence[Held]:
-        return [(event, token) for event, token, _ in self._held.get(transactional_id, ())]
+    def requests_of(self, transactional_id: str) -> Sequence[WaitingRequest]:
+        return [(event, token) for event, token, _ in self._requests.get(transactional_id, ())]
 
-    def forget(self, transactional_id: str) -> None:
-        """They are decided anew."""
-        self._held.pop(transactional_id, None)
+    def remove(self, transactional_id: str) -> None:
+        """The shard handles them anew, so they wait no longer."""
+        self._requests.pop(transactional_id, None)
 
-    def overdue(self, now_ms: int) -> list[int]:
-        """Takes out those that have waited for long enough; their tokens."""
+    def take_overdue(self, now_ms: int) -> list[int]:
+        """Removes the requests that have waited for `wait_ms`, and returns their tokens."""
         tokens: list[int] = []
-        for transactional_id, held in list(self._held.items()):
-            late = [token for _, token, until_ms in held if until_ms <= now_ms]
+        for transactional_id, waiting in list(self._requests.items()):
+            late = [token for _, token, until_ms in waiting if until_ms <= now_ms]
             if late:
                 tokens += late
-                self._held[transactional_id] = [each for each in held if each[1] not in late]
-                if not self._held[transactional_id]:
-                    del self._held[transactional_id]
+                self._requests[transactional_id] = [each for each in waiting if each[1] not in late]
+                if not self._requests[transactional_id]:
+                    del self._requests[transactional_id]
         return tokens
 
     def has_overdue(self, now_ms: int) -> bool:
-        return any(until_ms <= now_ms for held in self._held.values() for _, _, until_ms in held)
+        return any(until_ms <= now_ms for waiting in self._requests.values() for _, _, until_ms in waiting)

@@ -1,6 +1,6 @@
-"""What the transaction shard is asked, what it answers, and what it wants done: plain values.
+"""The requests, timers, answers and effects of the transaction shard: plain values.
 
-Requests are judged by `TransactionShard.handle`; errors travel as `KafkaError`.  Codes are those of the newest API versions: a
+`TransactionShard.handle` takes them; it raises errors as `KafkaError`.  Codes are those of the newest API versions: a
 handler of AddPartitionsToTxn/AddOffsetsToTxn/EndTxn below version 2 must turn PRODUCER_FENCED into INVALID_PRODUCER_EPOCH.
 """
 
@@ -15,7 +15,7 @@ from .state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionMetadata, Trans
 
 @dataclass(slots=True, frozen=True)
 class TransactionIdentity:
-    """Names one prepared transaction under one coordinator, for ever: (producer id, epoch) may come again, this does not."""
+    """Names one prepared transaction under one coordinator.  A pair (producer id, epoch) may be used again; this never is."""
 
     transactional_id: str
     producer_id: int
@@ -28,7 +28,7 @@ class TransactionIdentity:
 class InitProducerId:
     """Begins or resumes a transactional id.  producer_id and producer_epoch are the expected pair of KIP-360, or -1.
 
-    A null transactional id is the node's own business: it takes an id from its block and answers epoch 0.
+    A request with a null transactional id never comes here: the node answers an id of its block, with epoch 0.
     """
 
     transactional_id: str
@@ -74,14 +74,14 @@ class EndTxn:
 
 @dataclass(slots=True, frozen=True)
 class MarkersWritten:
-    """Every partition has the marker of this prepared transaction (from the MarkerQueue)."""
+    """The MarkerQueue reports that every partition has the marker of this prepared transaction."""
 
     identity: TransactionIdentity
 
 
 @dataclass(slots=True, frozen=True)
 class TimeoutTransaction:
-    """Timer: the transaction may have run out of time."""
+    """Timer: the transaction may have passed its timeout."""
 
     transactional_id: str
 
@@ -110,8 +110,8 @@ class DescribeTransactions:
 
 
 @dataclass(slots=True, frozen=True)
-class GiveUpWaiting:
-    """Timer: requests have waited for long enough."""
+class ExpireAwaitingCompletion:
+    """Timer: some `RequestsAwaitingCompletion` have waited for `completion_wait_ms`."""
 
 
 TransactionEvent = (
@@ -124,13 +124,13 @@ TransactionEvent = (
     | ExpireTransactions
     | ListTransactions
     | DescribeTransactions
-    | GiveUpWaiting
+    | ExpireAwaitingCompletion
 )
 
 
 @dataclass(slots=True, frozen=True)
 class ProducerReply:
-    """The identity to use from now on (InitProducerId; EndTxn of TV2).  EndTxn of TV1 answers (-1, -1)."""
+    """The identity that the producer uses from now on (InitProducerId; EndTxn of TV2).  EndTxn of TV1 answers (-1, -1)."""
 
     producer_id: int
     producer_epoch: int
@@ -154,7 +154,7 @@ class TransactionListing:
 
 @dataclass(slots=True, frozen=True)
 class ListReply:
-    """The transactions that match, and the state names that no state bears."""
+    """The matching transactions, and the names in the filter that are no states."""
 
     transactions: tuple[TransactionListing, ...]
     unknown_states: tuple[str, ...] = ()
@@ -162,14 +162,14 @@ class ListReply:
 
 @dataclass(slots=True, frozen=True)
 class DescribeReply:
-    """All that the coordinator knows of a transactional id."""
+    """The entry of a transactional id."""
 
     metadata: TransactionMetadata
 
 
 @dataclass(slots=True, frozen=True)
 class Done:
-    """A timer or marker event was dealt with."""
+    """The answer of a timer or marker event."""
 
 
 TransactionReply = ProducerReply | PartitionsReply | ListReply | DescribeReply | Done
@@ -191,7 +191,7 @@ class SendMarkers:
 
 @dataclass(slots=True, frozen=True)
 class NeedProducerIds:
-    """Effect: the block of producer ids is used up; the refused caller retries, fetch another block meanwhile."""
+    """Effect: the block of producer ids is used up: the node fetches another, and the rejected client retries."""
 
 
 TransactionEffect = SendMarkers | NeedProducerIds
@@ -209,5 +209,6 @@ class TransactionConfig:
     expiration_batch_max: int = 500
     timeouts_per_scan_max: int = 1_000
     completion_wait_ms: int = 0
-    """How long a client's request waits for the markers of the last transaction (`held`); 0: it is told to come again."""
+    """How long a client's request waits for the completion of the last transaction (`awaiting_completion`); 0: the shard answers
+    CONCURRENT_TRANSACTIONS at once."""
     max_producer_epoch: int = field(default=32767)

@@ -1,14 +1,15 @@
 """The marker queue: which markers are still to be written where, for all prepared transactions that this node coordinates.
 
-Pure: the node asks `take` what to send, reports with `complete` or `failed`, and gets back what that led to.
+Pure: the node sends the batches that `take` returns, reports each answer to `complete` or `failed`, and submits the
+`MarkersWritten` events of the result.
 
 Promises
-- Entries are keyed by `TransactionIdentity`, an object that names one PREPARE under one coordinator epoch.  A late answer about
-  an older transaction of this transactional id finds nothing to remove (KAFKA-16352).
-- A marker's leader is looked up when it is sent, and again for every retry (docs/semantics.md T16).
-- A marker is given up only on `partition_gone` (the controller's metadata, newer than the enlistment, says so), on fencing
+- Entries are keyed by `TransactionIdentity`, which names one PREPARE under one coordinator epoch.  A late answer about an older
+  transaction of the same transactional id removes nothing (KAFKA-16352).
+- The queue looks up a partition's leader when it sends the marker, and again for every retry (docs/semantics.md T16).
+- The queue gives up a marker only on `partition_gone` (the controller's metadata, newer than the enlistment, says so), on fencing
   (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED) or when this node stops coordinating; never on stale metadata.
-- At most one request per broker is under way, and a request holds at most one transaction per producer id, so that an answer,
+- At most one request per broker is in flight, and a request holds at most one transaction per producer id, so that an answer,
   which names only producer id and partition, is never ambiguous.
 
 Order:  SendMarkers effect -> add -> take -> the node sends -> complete / failed -> ... -> MarkersWritten -> the node submits it.
@@ -23,7 +24,7 @@ from ...wire.errors import ErrorCode
 from .events import MarkersWritten, SendMarkers, TransactionIdentity
 from .state import TransactionPartition
 
-# Anything else than these is retried: a marker that is not written leaves readers hanging, so no error is a reason to forget it.
+# Any other error is retried: without the marker the last stable offset stands still, and read_committed readers wait.
 CANCELLING = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 
 
@@ -46,7 +47,7 @@ class MarkerBatch:
 
 @dataclass(slots=True, frozen=True)
 class MarkerResult:
-    """What an answer led to: `state_partition` is where each MarkersWritten event must be submitted."""
+    """The result of an answer.  `written`: the partition of __transaction_state and the event to submit there."""
 
     written: tuple[tuple[int, MarkersWritten], ...] = ()
     cancelled: tuple[SendMarkers, ...] = ()
@@ -55,7 +56,7 @@ class MarkerResult:
 
 @dataclass(slots=True)
 class _Pending:
-    """A prepared transaction: partitions not yet acknowledged, and those of them that are not under way."""
+    """A prepared transaction: its partitions without an acknowledged marker, and those of them that are not in flight."""
 
     state_partition: int
     send: SendMarkers
@@ -64,7 +65,7 @@ class _Pending:
 
 
 class MarkerQueue:
-    """One per node.  leader_of(partition) answers the leader's node id, or None while nobody is known to lead it."""
+    """One per node.  leader_of(partition) returns the leader's node id, or None while no leader is known."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class MarkerQueue:
         retry_backoff_ms: int = 20,
         blocked_wait_ms: int = 50,
     ) -> None:
-        """`blocked_wait_ms`: what waits for another request's answer looks this often whether its leader has moved."""
+        """`blocked_wait_ms`: how often a marker that waits for another request's answer looks up its leader again."""
         self._leader_of = leader_of
         self._batch_max = markers_per_batch_max
         self._backoff_ms = retry_backoff_ms
@@ -85,7 +86,7 @@ class MarkerQueue:
         self._last_number = 0
 
     def add(self, state_partition: int, send: SendMarkers) -> MarkerResult:
-        """Takes up a prepared transaction; one without partitions is written at once."""
+        """Adds a prepared transaction; one without partitions needs no marker and is written at once."""
         if not send.partitions:
             return MarkerResult(((state_partition, MarkersWritten(send.identity)),))
         if send.identity not in self._pending:
@@ -94,7 +95,7 @@ class MarkerQueue:
         return MarkerResult()
 
     def take(self, now_ms: int) -> list[MarkerBatch]:
-        """Everything that can be sent now: at most one batch for each broker that has none under way."""
+        """All batches that can be sent now: at most one for each broker without a batch in flight."""
         chosen: dict[int, dict[int, tuple[_Pending, list[TransactionPartition]]]] = {}
         counts: dict[int, int] = {}
         self._next_ms = None
@@ -112,7 +113,8 @@ class MarkerQueue:
                     self._look_again(now_ms + self._blocked_wait_ms)
                     continue
                 entry = chosen.setdefault(node_id, {}).setdefault(pending.send.producer_id, (pending, []))
-                if entry[0] is not pending:  # another transaction of this producer id is in the batch: next time
+                # the batch has another transaction of this producer id: the next batch takes this one
+                if entry[0] is not pending:
                     self._look_again(now_ms + self._blocked_wait_ms)
                     continue
                 entry[1].append(partition)
@@ -131,7 +133,7 @@ class MarkerQueue:
         return batch
 
     def complete(self, batch: MarkerBatch, errors: Mapping[tuple[int, str, int], ErrorCode], now_ms: int) -> MarkerResult:
-        """The broker answered; `errors` by (producer id, topic, partition).  What it left out is sent again."""
+        """The broker answered; `errors` by (producer id, topic, partition).  Markers without an error code are sent again."""
         self._land(batch)
         written: list[tuple[int, MarkersWritten]] = []
         cancelled: list[SendMarkers] = []
@@ -139,7 +141,7 @@ class MarkerQueue:
         for entry in batch.transactions:
             pending = self._pending.get(entry.send.identity)
             if pending is None:
-                continue  # cancelled, or this node does not coordinate it any more
+                continue  # cancelled, or this node no longer coordinates the transaction
             for partition in entry.partitions:
                 key = (entry.send.producer_id, partition.topic, partition.partition)
                 code = errors.get(key, ErrorCode.NETWORK_EXCEPTION)
@@ -157,7 +159,8 @@ class MarkerQueue:
         return MarkerResult(tuple(written), tuple(cancelled), retried)
 
     def failed(self, batch: MarkerBatch, now_ms: int) -> MarkerResult:
-        """No answer: disconnected or timed out.  The markers may have been written; writing them again is harmless."""
+        """The broker did not answer (disconnected, timed out).  It may have written the markers; writing them again is
+        harmless."""
         return self.complete(batch, {}, now_ms)
 
     def _land(self, batch: MarkerBatch) -> None:
@@ -171,12 +174,12 @@ class MarkerQueue:
         return [(pending.state_partition, MarkersWritten(pending.send.identity))]
 
     def _remove(self, pending: _Pending) -> None:
-        """Compare and remove: only the very entry, never whatever stands under the same transactional id."""
+        """Compare and remove: only this entry, never another one of the same transactional id."""
         if self._pending.get(pending.send.identity) is pending:
             del self._pending[pending.send.identity]
 
     def partition_gone(self, partition: TransactionPartition) -> MarkerResult:
-        """The controller's metadata, newer than this queue, says that nobody can take this marker any more."""
+        """The controller's metadata, newer than this queue, says that the partition is deleted: it needs no marker."""
         written: list[tuple[int, MarkersWritten]] = []
         for pending in list(self._pending.values()):
             if partition in pending.remaining:
@@ -186,7 +189,7 @@ class MarkerQueue:
         return MarkerResult(tuple(written))
 
     def cancel_state_partition(self, state_partition: int) -> int:
-        """This node stopped coordinating the partition, or is about to load it anew; returns how many were cancelled."""
+        """This node stops coordinating the partition, or loads it anew; returns the number of transactions that are cancelled."""
         gone = [pending for pending in self._pending.values() if pending.state_partition == state_partition]
         for pending in gone:
             self._remove(pending)
@@ -197,7 +200,7 @@ class MarkerQueue:
         return {partition for pending in self._pending.values() for partition in pending.remaining}
 
     def next_attempt_ms(self) -> int | None:
-        """When the next `take` may have something that this one had not, without an answer arriving; None: never."""
+        """When the next `take` may return a batch although no answer has arrived; None: never."""
         return self._next_ms
 
     def __len__(self) -> int:

@@ -3,11 +3,11 @@
 Version 1 is flexible and carries, as tagged fields, PreviousProducerId (0), NextProducerId (1), ClientTransactionVersion (2)
 (docs/semantics.md T26).  Two tagged fields are Tidegate's own; other readers skip them:
 
-    100  LastProducerEpoch    int16, so that a repeated InitProducerId or EndTxn is known across a failover (Kafka forgets it)
+    100  LastProducerEpoch    int16, so that the coordinator knows a repeated InitProducerId or EndTxn after a failover
     101  PartitionsByTopicId  array of (topic id, topic, array of int32): markers are dropped only when the controller says that
                               this topic id is gone, never because a name is unknown (rule T17)
 
-When tag 101 is present it is the truth about the partitions; the classic array holds the same without the ids.
+Where tag 101 is present, the reader takes the partitions from it; the classic array holds the same without the ids.
 """
 
 from __future__ import annotations

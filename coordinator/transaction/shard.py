@@ -1,30 +1,32 @@
 """The transaction shard: the transactional ids of one partition of __transaction_state (docs/semantics.md, T).
 
-`handle` judges identity (producer id and epoch), looks the rest up in `state.RULES`, and returns the record to write; `replay`
-puts the record into the map.  Nothing else changes the map.
+`handle` checks the identity (producer id and epoch), looks up the action in `state.RULES`, and returns the record to write;
+`replay` puts the record into the map.  Nothing else changes the map.
 
 Promises
 - The client is answered after PREPARE is committed and before the markers (rule T11).  The runtime parks both the answer
   and the `SendMarkers` effect, so no marker ever leaves for an uncommitted PREPARE (rule T12).
-- Exactly one epoch is spent by a fence, in one record with PREPARE_ABORT; a refused append spends none (KAFKA-9666, 19367).
-- A bump that would go past the last epoch of a producer id rotates to a fresh id instead, in every path: InitProducerId, EndTxn
-  of TV2, and fences (rule T7).
-- COMPLETE is tried until it is in the log: an append that is refused (NOT_ENOUGH_REPLICAS) is repeated by the timer.
+- Fencing a producer (`Action.FENCE`) bumps its epoch exactly once, in the record of PREPARE_ABORT; a failed append bumps none
+  (KAFKA-9666, KAFKA-19367).
+- A bump past the last epoch of a producer id rotates to a fresh id instead, in every path: InitProducerId, EndTxn of TV2, and
+  the fencing of a producer (rule T7).
+- The shard repeats COMPLETE until it is in the log: the timer retries an append that failed (NOT_ENOUGH_REPLICAS).
 - COMPLETE is written only for the very PREPARE whose markers are written: `TransactionIdentity`, not the transactional id
   (KAFKA-16352).
 
 - TV1 uses one epoch for many transactions, so a deposed coordinator that does not know it yet cannot see that a request belongs
-  to a later transaction than the last one it heard of.  Therefore every answer that lets a TV1 producer go on is *confirmed*:
-  the unchanged entry is written again, and only a real leader gets that committed.  Otherwise "committed" might be answered for
-  the transaction before, and a partition called enlisted that nobody will send a marker to.  (Found by the simulator.)
-  Where this node holds the only replica there is nothing to confirm: a state partition is never led by a replica that its leader
-  has not itself brought into the ISR (rule M16), and a leader that knows of no other replica has brought none.
+  to a later transaction than the last one in its log.  Therefore every answer that lets a TV1 producer go on is *confirmed*:
+  the shard writes the unchanged entry again, and only the real leader gets it committed.  Without this, the deposed coordinator
+  could answer "committed" for the transaction before, or call a partition enlisted to which no coordinator sends a marker.
+  Where this node holds the only replica there is nothing to confirm: only a replica that the leader itself brought into the ISR
+  can lead a state partition later (rule M16), and a leader that knows of no other replica has brought none into it.
 
 Where Tidegate is stricter or kinder than Kafka
 - InitProducerId with an expected epoch that is not the current one never aborts the transaction of the rightful producer.
-- A producer whose transaction timed out may resume by KIP-360 (KIP-588); one that was fenced by a new instance may not.
-- TV2: the *next* EndTxn that overtakes the markers of the last one is told to retry, not fenced.
-- After a fence the resumed producer gets an epoch above that of the fence's markers, so that a delayed marker cannot hit it.
+- A producer whose transaction timed out may resume by KIP-360 (KIP-588); a producer that a new instance fenced may not.
+- TV2: a *next* EndTxn that overtakes the markers of the last transaction gets CONCURRENT_TRANSACTIONS (retry), it is not fenced.
+- A producer that resumes after it was fenced gets an epoch above that of the abort markers, so that no delayed marker of its
+  aborted transaction applies to it.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ from .events import (
     DescribeTransactions,
     Done,
     EndTxn,
+    ExpireAwaitingCompletion,
     ExpireTransactions,
-    GiveUpWaiting,
     InitProducerId,
     ListReply,
     ListTransactions,
@@ -78,8 +80,8 @@ from .state import (
 TransactionOutcome = ShardOutcome[TransactionReply, TransactionEffect]
 
 ENLISTED_BYTES_MAX: Final = (1 << 20) - 4096
-"""Of the record that enlists partitions: what ends the transaction names them, too, is a little longer, and must fit into a batch
-of `max.message.bytes` whatever else is said in it."""
+"""The largest record that enlists partitions.  The records that end the transaction name the same partitions, are a little
+longer, and must fit into a batch of `max.message.bytes` as well."""
 
 _REFUSALS: dict[Action, tuple[ErrorCode, str]] = {
     Action.REFUSE_CONCURRENT: (ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is still being completed: retry"),
@@ -92,29 +94,29 @@ _REFUSALS: dict[Action, tuple[ErrorCode, str]] = {
 
 
 class ProducerIdsExhausted(Exception):
-    """No producer id is at hand; the caller must retry when the node has fetched a block."""
+    """The node has no producer id left; the client retries until the node has fetched a block."""
 
 
 class TransactionShard:
     """One partition's transactional ids.  take_producer_id() returns a fresh id from the node's block, or None.
-    is_alone(): as far as this node has heard, no other one holds a replica of the partition, or is to get one."""
+    is_only_replica(): as far as this node knows, no other node holds a replica of the partition, or is to get one."""
 
     def __init__(
         self,
         config: TransactionConfig,
         take_producer_id: Callable[[], int | None],
         coordinator_epoch: int,
-        is_alone: Callable[[], bool] = lambda: False,
+        is_only_replica: Callable[[], bool] = lambda: False,
     ) -> None:
         self.config = config
         self.coordinator_epoch = coordinator_epoch
         self.transactions: dict[str, TransactionMetadata] = {}
         self.ongoing: dict[str, None] = {}
         self.prepared: dict[str, None] = {}
-        self._marked: dict[str, TransactionIdentity] = {}  # volatile: markers are written, COMPLETE is not in the log yet
-        self._held = RequestsAwaitingCompletion(config.completion_wait_ms)
+        self._marked: dict[str, TransactionIdentity] = {}  # volatile: all markers are written, COMPLETE is not in the log yet
+        self._awaiting_completion = RequestsAwaitingCompletion(config.completion_wait_ms)
         self._take_producer_id = take_producer_id
-        self._is_alone = is_alone
+        self._is_only_replica = is_only_replica
         self._next_timeout_scan_ms = 0
         self._next_completion_ms = 0
         self._next_expiration_scan_ms = 0
@@ -126,7 +128,7 @@ class TransactionShard:
         written = record.decoded if isinstance(record.decoded, TransactionMetadata) else None
         transactional_id = records.decode_key(record.key) if written is None else written.transactional_id
         if transactional_id is None:
-            return  # a key version that this release does not know: a later one wrote it
+            return  # a key version of a later release
         self.ongoing.pop(transactional_id, None)
         self.prepared.pop(transactional_id, None)
         self._marked.pop(transactional_id, None)
@@ -141,18 +143,18 @@ class TransactionShard:
         if metadata.state.is_prepare:
             self.prepared[transactional_id] = None
             return
-        self._held.forget(transactional_id)
+        self._awaiting_completion.remove(transactional_id)
         if metadata.state is TransactionState.ONGOING:
             self.ongoing[transactional_id] = None
 
     def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
-        """__transaction_state takes part in no transaction; a stray marker changes nothing."""
+        """No transaction writes to __transaction_state; a stray marker changes nothing."""
 
     def resumed(self, now_ms: int, away_ms: int) -> None:
-        """A transaction's timeout goes on counting, as it does while a coordinator is elected."""
+        """The timeout of a transaction runs on, as it does during the election of a coordinator."""
 
     def activated(self, context: Context) -> TransactionOutcome:
-        """Takes up what the former coordinator left between PREPARE and COMPLETE (rule T20)."""
+        """Sends the markers of every transaction that the former coordinator left between PREPARE and COMPLETE (rule T20)."""
         self._activated_ms = context.now_ms
         effects = [self._send_markers(self.transactions[name], self.transactions[name].record_offset) for name in self.prepared]
         return ShardOutcome(effects=tuple(effects))
@@ -162,8 +164,8 @@ class TransactionShard:
         if self._marked and now_ms >= self._next_completion_ms:
             self._next_completion_ms = now_ms + self.config.completion_retry_interval_ms
             events += [MarkersWritten(identity) for identity in self._marked.values()]
-        if self._held.has_overdue(now_ms):
-            events.append(GiveUpWaiting())
+        if self._awaiting_completion.has_overdue(now_ms):
+            events.append(ExpireAwaitingCompletion())
         if now_ms >= self._next_timeout_scan_ms:
             self._next_timeout_scan_ms = now_ms + self.config.timeout_scan_interval_ms
             late = [name for name in self.ongoing if self._timed_out(self.transactions[name], now_ms)]
@@ -186,7 +188,7 @@ class TransactionShard:
         except KafkaError as error:
             busy = error.code is ErrorCode.CONCURRENT_TRANSACTIONS
             name = getattr(event, "transactional_id", "")
-            if busy and name in self.prepared and self._held.hold(name, event, context.token, context.now_ms):
+            if busy and name in self.prepared and self._awaiting_completion.add(name, event, context.token, context.now_ms):
                 return ShardOutcome(defer=True)
             raise
 
@@ -209,16 +211,18 @@ class TransactionShard:
                 return self._time_out(event.transactional_id, context)
             case ExpireTransactions():
                 return self._expire(event.transactional_ids, context)
-            case GiveUpWaiting():
+            case ExpireAwaitingCompletion():
                 refusal = KafkaError(*_REFUSALS[Action.REFUSE_CONCURRENT])
-                return ShardOutcome(reply=Done(), deferred=[(token, refusal) for token in self._held.overdue(context.now_ms)])
+                overdue = self._awaiting_completion.take_overdue(context.now_ms)
+                return ShardOutcome(reply=Done(), deferred=[(token, refusal) for token in overdue])
             case ListTransactions():
                 return self._list(event, context)
             case DescribeTransactions():
                 return self._describe(event)
 
     def _lookup(self, transactional_id: str, stimulus: Stimulus) -> tuple[TransactionMetadata, Action]:
-        """The entry and what to do; refusals are raised.  Raises INVALID_PRODUCER_ID_MAPPING when there is no entry."""
+        """The entry and the action of the table.  Raises the error of a rejecting action, and INVALID_PRODUCER_ID_MAPPING without
+        an entry."""
         current = self.transactions.get(transactional_id)
         action = RULES[(current.state if current else TransactionState.DEAD, stimulus)]
         refusal = _REFUSALS.get(action)
@@ -252,7 +256,8 @@ class TransactionShard:
         return self._next_identity(event, current, context)
 
     def _init_over_ongoing(self, event: InitProducerId, current: TransactionMetadata, context: Context) -> TransactionOutcome:
-        """Aborts the open transaction; the caller retries and finds it completed.  The fence's own epoch is never given out."""
+        """Fences the producer and aborts its open transaction; the client retries until the abort is complete.  No client ever
+        gets the epoch of the abort markers."""
         expected = _expected(event)
         if expected is not None and expected != (current.producer_id, current.producer_epoch):
             raise self._fenced(event.transactional_id, expected, current)
@@ -272,13 +277,13 @@ class TransactionShard:
             timeout_ms=event.timeout_ms,
         )
         if expected is None:
-            last_epoch = NO_PRODUCER_EPOCH  # a new instance: nothing that an older one repeats may succeed any more
+            last_epoch = NO_PRODUCER_EPOCH  # a new instance: no repeated request of an older instance may succeed any more
         elif expected == (current.producer_id, current.producer_epoch):
             last_epoch = current.producer_epoch
         elif self._owned_last_epoch(current, *expected):
             last_epoch = expected[1]
-            # Still Empty: the same InitProducerId again, its answer was lost.  Complete: a first InitProducerId after an EndTxn
-            # of unknown outcome or after a timeout: the next epoch, or the next id, lifts it above the markers.
+            # Still Empty: the client repeats an InitProducerId whose answer was lost.  Complete: its first InitProducerId after
+            # an EndTxn of unknown outcome, or after a timeout: the next epoch, or the next id, is above that of the markers.
             if current.state is TransactionState.EMPTY:
                 kept = replace(base, last_producer_epoch=last_epoch)
                 return self._write(kept, current.state, ProducerReply(kept.producer_id, kept.producer_epoch))
@@ -293,8 +298,8 @@ class TransactionShard:
         return self._write(following, current.state, ProducerReply(following.producer_id, following.producer_epoch))
 
     def _owned_last_epoch(self, current: TransactionMetadata, producer_id: int, producer_epoch: int) -> bool:
-        """Whether this is the producer whose last request led to the current identity.  Epochs of one id only grow, so a last
-        epoch that is not below the current one belongs to the previous id."""
+        """Whether the last request of this producer led to the current identity.  Epochs of one id only grow, so a last epoch
+        that is not below the current one belongs to the previous id."""
         if producer_epoch == NO_PRODUCER_EPOCH or producer_epoch != current.last_producer_epoch:
             return False
         rotated = current.producer_epoch <= producer_epoch
@@ -319,7 +324,7 @@ class TransactionShard:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
         current = self.transactions.get(transactional_id)
         if current is None:
-            return  # the table refuses it
+            return  # the table rejects the request
         present = current.client_identity
         if (producer_id, producer_epoch) == present:
             return
@@ -342,8 +347,8 @@ class TransactionShard:
             start_ms=current.start_ms if ongoing else context.now_ms,
             last_update_ms=context.now_ms,
             transaction_version=event.transaction_version,
-            # Whoever begins a transaction has received the current epoch: what came before it will not be repeated in earnest,
-            # and a delayed duplicate must not move the epoch.
+            # A producer that begins a transaction has received the current epoch: it does not repeat older requests, and a
+            # delayed duplicate of one must not bump the epoch.
             last_producer_epoch=NO_PRODUCER_EPOCH,
         )
         outcome = self._write(following, current.state, reply)
@@ -353,7 +358,8 @@ class TransactionShard:
         return outcome
 
     def _verify(self, event: AddPartitions) -> TransactionOutcome:
-        """KIP-890 part 1: is it enlisted?  Everything outside an open transaction is TRANSACTION_ABORTABLE."""
+        """Answers a partition leader which partitions are enlisted (KIP-890 part 1).  Outside an open transaction the answer is
+        TRANSACTION_ABORTABLE."""
         self._check_identity(event.transactional_id, event.producer_id, event.producer_epoch)
         current, action = self._lookup(event.transactional_id, Stimulus.VERIFY_PARTITIONS)
         errors = {
@@ -392,7 +398,7 @@ class TransactionShard:
         return self._write(following, current.state, reply, self._send_markers(following, context.next_offset))
 
     def _repeats_end(self, event: EndTxn, current: TransactionMetadata) -> bool:
-        """TV2: the epoch of the request is the one that the last transaction ended with (rule T13)."""
+        """TV2: whether the request carries the epoch with which the last transaction ended (rule T13)."""
         if not (current.state.is_prepare or current.state.is_complete):
             return False
         if event.producer_epoch == NO_PRODUCER_EPOCH or event.producer_epoch != current.last_producer_epoch:
@@ -406,7 +412,7 @@ class TransactionShard:
         return bumped or rotated
 
     def _bumped(self, metadata: TransactionMetadata, last_producer_epoch: int) -> TransactionMetadata:
-        """Moves the epoch on by one; at the last epoch also names the producer id that follows (KAFKA-20090)."""
+        """Bumps the epoch by one; at the last epoch also names the next producer id (KAFKA-20090)."""
         highest = self.config.max_producer_epoch
         if is_exhausted(metadata.producer_epoch, highest):
             metadata = replace(metadata, next_producer_id=self._fresh_producer_id())
@@ -416,7 +422,7 @@ class TransactionShard:
     def _fence(
         self, current: TransactionMetadata, context: Context, reply: TransactionReply | KafkaError, *, may_resume: bool
     ) -> TransactionOutcome:
-        """Fences the producer and aborts its transaction, in one record.  The marker carries the new epoch."""
+        """Bumps the producer's epoch and aborts its transaction, in one record.  The abort markers carry the new epoch."""
         aborting = replace(current, state=TransactionState.PREPARE_ABORT, last_update_ms=context.now_ms)
         last_epoch = current.producer_epoch if may_resume else NO_PRODUCER_EPOCH
         following = self._bumped(aborting, last_epoch)
@@ -442,9 +448,8 @@ class TransactionShard:
     def _complete(self, identity: TransactionIdentity, context: Context) -> TransactionOutcome:
         current = self.transactions.get(identity.transactional_id)
         if current is None or identity != self._identity(current, current.record_offset):
-            return ShardOutcome(
-                reply=Done()
-            )  # of another transaction, or of an older coordinator: compare by identity, never by key
+            # The markers of another transaction, or of an older coordinator: compare by identity, never by transactional id.
+            return ShardOutcome(reply=Done())
         if RULES[(current.state, Stimulus.MARKERS_WRITTEN)] is not Action.COMPLETE:
             return ShardOutcome(reply=Done())
         self._marked[identity.transactional_id] = identity
@@ -463,12 +468,13 @@ class TransactionShard:
                 previous_producer_id=current.producer_id,
                 next_producer_id=NO_PRODUCER_ID,
             )
-        return replace(self._write(following, current.state, Done()), again=self._held.of(identity.transactional_id))
+        waiting = self._awaiting_completion.requests_of(identity.transactional_id)
+        return replace(self._write(following, current.state, Done()), again=waiting)
 
     # --- time --------------------------------------------------------------------------------------------------------------
 
     def _timed_out(self, metadata: TransactionMetadata, now_ms: int) -> bool:
-        # A start in the future was written by a coordinator whose clock was wrong: counted from this election on.
+        # A coordinator whose clock was ahead wrote a start in the future: the timeout then runs from this election on.
         start_ms = metadata.start_ms if metadata.start_ms <= now_ms else self._activated_ms
         return start_ms + metadata.timeout_ms < now_ms
 
@@ -504,7 +510,7 @@ class TransactionShard:
 
     @staticmethod
     def _running_for_ms(metadata: TransactionMetadata, now_ms: int) -> int:
-        """KIP-994; -1 when nothing runs.  An entry keeps the time at which its last transaction began after that has ended."""
+        """KIP-994; -1 without an open transaction.  An entry keeps the start of its last transaction after the end of that."""
         running = metadata.state is TransactionState.ONGOING or metadata.state.is_prepare
         return now_ms - metadata.start_ms if running else -1
 
@@ -514,8 +520,8 @@ class TransactionShard:
         return ShardOutcome(reply=DescribeReply(self._lookup(event.transactional_id, Stimulus.DESCRIBE)[0]))
 
     def _unchanged(self, current: TransactionMetadata, reply: TransactionReply, transaction_version: int) -> TransactionOutcome:
-        """A positive answer that changes nothing.  A TV2 request names its transaction by its epoch and needs no confirmation."""
-        if transaction_version >= 2 or self._is_alone():
+        """A positive answer without a change of state: *confirmed* for TV1; a TV2 request names its transaction by its epoch."""
+        if transaction_version >= 2 or self._is_only_replica():
             return ShardOutcome(reply=reply)
         return ShardOutcome(records=(_record_of(current),), reply=reply)
 

@@ -1,9 +1,9 @@
-"""The transaction coordinator's state machine, as data: everything that decides what may follow what stands in this file.
+"""The transaction coordinator's state machine, as data: this file alone decides which state may follow which.
 
 Two tables:
 
-`VALID_PREVIOUS` (docs/semantics.md T1) says from which states a state may be entered.  Every record that the shard writes is held
-against it before the append.
+`VALID_PREVIOUS` (docs/semantics.md T1) says from which states a state may be entered.  The shard checks every record against it
+before the append.
 
 `RULES` says what each stimulus does in each state.  The shard looks up the pair and carries out the action; it has no other
 branch on the state.  Identity (producer id, epoch) is checked first: the stimulus already says whether the caller is the
@@ -25,7 +25,7 @@ from uuid import UUID
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 MAX_PRODUCER_EPOCH = 32767
-"""Reserved: a client never holds it, so that a fence always finds one epoch left (rule T7)."""
+"""Reserved: no client ever gets it, so that fencing a producer always finds one epoch left (rule T7)."""
 
 
 class TransactionState(IntEnum):
@@ -71,7 +71,7 @@ VALID_PREVIOUS: dict[TransactionState, frozenset[TransactionState]] = {
 }
 
 VALID_PREVIOUS_TV2: dict[TransactionState, frozenset[TransactionState]] = VALID_PREVIOUS | {
-    # TV2 may abort a transaction that never reached a partition: the epoch moves on, late writes are fenced.
+    # TV2 may abort a transaction without partitions: the bumped epoch fences its late writes.
     PREPARE_ABORT: VALID_PREVIOUS[PREPARE_ABORT] | {EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT},
 }
 
@@ -83,7 +83,7 @@ def may_follow(previous: TransactionState, target: TransactionState, transaction
 
 
 class Stimulus(Enum):
-    """What can happen to a transaction, with the caller's identity already judged."""
+    """What can happen to a transaction; the shard has already checked the caller's identity."""
 
     INIT_PRODUCER_ID = "init producer id"
     ADD_PARTITIONS = "add partitions"
@@ -105,7 +105,7 @@ class Action(Enum):
 
     CREATE = "new id, epoch 0 -> Empty"
     BUMP_EPOCH = "bump epoch or rotate id -> Empty"
-    FENCE = "bump epoch -> PrepareAbort"
+    FENCE = "bump epoch -> PrepareAbort"  # fences the producer; FenceBroker of the metadata log is another thing
     ENLIST = "add -> Ongoing"
     VERIFY = "answer per partition"
     PREPARE_COMMIT = "-> PrepareCommit"
@@ -165,7 +165,7 @@ _TARGETS = {
 
 
 def leads_to(state: TransactionState, action: Action) -> TransactionState | None:
-    """The state that an action writes; None when it writes none, or the same entry again."""
+    """The state that an action writes; None when it writes nothing, or the unchanged entry again."""
     if action is Action.COMPLETE:
         return COMPLETE_COMMIT if state is PREPARE_COMMIT else COMPLETE_ABORT
     return _TARGETS.get(action)
@@ -185,11 +185,11 @@ class TransactionPartition(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class TransactionMetadata:
-    """A transactional id's state: what the newest record in the log says.
+    """The state of a transactional id, as its newest record in the log says.
 
-    last_producer_epoch: the epoch whose owner may repeat its last request (InitProducerId by KIP-360, EndTxn by KIP-890);
+    last_producer_epoch: the producer with this epoch may repeat its last request (InitProducerId by KIP-360, EndTxn by KIP-890);
     -1 when a new instance took over.  previous_producer_id: the id before the last rotation.  next_producer_id: given to the
-    client already, in force once the transaction completes (rule T7).  prepare_offset: the offset of the record, which
+    client already, in force once the transaction completes (rule T7).  record_offset: the offset of this record, which
     makes a prepared transaction unique although its producer id and epoch may be used again (rule T18).
     """
 
@@ -209,7 +209,7 @@ class TransactionMetadata:
 
     @property
     def client_identity(self) -> tuple[int, int]:
-        """What the rightful producer holds: differs from the stored pair while a rotated id waits for the markers."""
+        """The identity that the current producer has: another one than the stored while a rotated id waits for the markers."""
         if self.state.is_prepare and self.next_producer_id != NO_PRODUCER_ID:
             return self.next_producer_id, 0
         return self.producer_id, self.producer_epoch

@@ -204,7 +204,7 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
             self.runtime.tick(now_ms, timers=here)
             if not here:  # requests that wait for other members get NOT_COORDINATOR: another node may coordinate them now
                 away_since_ms = now_ms if away_since_ms is None else away_since_ms
-                self.runtime.turn_away()
+                self.runtime.reject_waiting_callers()
 
     # --- requests ---------------------------------------------------------------------------------------------------------
 

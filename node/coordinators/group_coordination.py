@@ -89,7 +89,7 @@ class ClusterTopics:
         if self._names_seen != (self.version, len(topics)):
             self._names_seen = (self.version, len(topics))
             self._matched.set_names(name for name in topics if name not in INTERNAL_TOPICS)
-        return self._matched.is_whole(pattern)
+        return self._matched.is_complete(pattern)
 
     def matching(self, pattern: str) -> Iterable[str] | None:
         """The topics that the pattern of an existing group matches; None until every topic has been matched."""
@@ -128,7 +128,7 @@ class ClusterTopics:
                 await self._turns.wait(self._account)
             begun = self._turns.begin()
             try:
-                whole = self._is_whole(pattern) or self._matched.look(pattern, self._turns.has_time)
+                whole = self._is_whole(pattern) or self._matched.match_more(pattern, self._turns.has_time)
             except Exception as error:  # only the heartbeats with this pattern fail
                 log.exception("pattern_not_learned", pattern=pattern[:PATTERN_SHOWN_MAX])
                 for each in self._queue.pop(pattern):
@@ -195,7 +195,7 @@ class GroupCoordination:
         runtime: CoordinatorRuntime[GroupEvent, GroupReply, None] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             lambda partition, _epoch: GroupShard(
-                self._config, self._topics, self._knows_classic_members, self._own_times,
+                self._config, self._topics, self._knows_classic_members, self._group_timeouts,
                 partial(state_log.batch_bytes_max, partition),
             ),
             state_log,
@@ -236,7 +236,7 @@ class GroupCoordination:
         self._host.require_log_open(partition)
         return partition
 
-    def _own_times(self, group_id: str) -> tuple[int | None, int | None]:
+    def _group_timeouts(self, group_id: str) -> tuple[int | None, int | None]:
         """The group's own session timeout and heartbeat interval, None where it has none; the controller has checked them."""
         own = self._cluster.state.resource_configs.get((ResourceType.GROUP, group_id), {})
         session, interval = own.get(CONSUMER_SESSION), own.get(CONSUMER_HEARTBEAT)

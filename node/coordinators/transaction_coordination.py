@@ -75,7 +75,7 @@ class TransactionCoordination:
         runtime: CoordinatorRuntime[TransactionEvent, TransactionReply, TransactionEffect] = CoordinatorRuntime(
             TRANSACTION_STATE,
             lambda partition, epoch: TransactionShard(
-                self._config, self._take_producer_id, epoch, partial(self._is_alone, partition)
+                self._config, self._take_producer_id, epoch, partial(self._is_only_replica, partition)
             ),
             ReplicatedStateLog(TRANSACTION_STATE, replicas),
             self._execute,
@@ -169,7 +169,7 @@ class TransactionCoordination:
     def markers_abandoned(self) -> int:
         return self._markers.cancelled
 
-    def _is_alone(self, partition: int) -> bool:
+    def _is_only_replica(self, partition: int) -> bool:
         try:
             assignment = self._replicas.replica(TRANSACTION_STATE, partition).assignment
         except KafkaError:

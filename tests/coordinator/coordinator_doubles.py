@@ -145,7 +145,7 @@ class Driver:
     def away(self, for_ms: int) -> None:
         """The node is cut off for so long, and nobody is elected instead of it."""
         self.now_ms += for_ms
-        self.runtime.turn_away()
+        self.runtime.reject_waiting_callers()
         self.runtime.tick(self.now_ms, timers=False)
         self.runtime.resume(for_ms)
         self.runtime.tick(self.now_ms)

@@ -181,18 +181,18 @@ def test_each_name_is_held_against_a_pattern_once_while_there_is_time() -> None:
 
     matched.set_names(names)
     turns, left = 1, 50
-    while not matched.look("topic-.*", has_time):
+    while not matched.match_more("topic-.*", has_time):
         assert matched.matching("topic-.*") is None
         turns, left = turns + 1, 50
     assert turns == 3 and matched.matching("topic-.*") == names - {"other"}
     matched.set_names(names | {"topic-new"})
-    assert matched.matching("topic-.*") is None and matched.look("topic-.*", lambda: False), "one name in any case"
+    assert matched.matching("topic-.*") is None and matched.match_more("topic-.*", lambda: False), "one name in any case"
     assert matched.matching("topic-.*") == (names | {"topic-new"}) - {"other"}
     matched.set_names({"other", "topic-7"})
     assert matched.matching("topic-.*") == {"topic-7"}
     matched.set_names({"other", "topic-7", "topic-8"})
     assert matched.matching("topic-.*") in (None, {"topic-7", "topic-8"})
-    assert matched.look("topic-.*", lambda: True) and matched.matching("topic-.*") == {"topic-7", "topic-8"}
+    assert matched.match_more("topic-.*", lambda: True) and matched.matching("topic-.*") == {"topic-7", "topic-8"}
 
 
 def test_the_names_that_are_gone_are_dropped_without_looking_again() -> None:
@@ -202,7 +202,7 @@ def test_the_names_that_are_gone_are_dropped_without_looking_again() -> None:
         matched.set_names(names)
         for pattern in ("t.*1", "t[0-4]+"):
             if rng.random() < 0.6:
-                matched.look(pattern, lambda: rng.random() < 0.8)
+                matched.match_more(pattern, lambda: rng.random() < 0.8)
             told = matched.matching(pattern)
             assert told is None or told == {name for name in names if topic_pattern(pattern).matches(name)}, step
         assert len(matched._order) <= max(2 * len(names) + 6, 12)
@@ -220,11 +220,11 @@ def test_patterns_in_use_are_remembered_and_of_the_others_a_bounded_number() -> 
     matched = MatchedTopics(in_use)
     matched.set_names(["topic"])
     for pattern in sorted(used):
-        matched.look(pattern, lambda: True)
+        matched.match_more(pattern, lambda: True)
     for number in range(50 * PATTERNS_MAX):
-        matched.look(f"idle-{number}", lambda: True)
+        matched.match_more(f"idle-{number}", lambda: True)
         assert matched.count <= 2 * (len(used) + PATTERNS_MAX + 1)
-    assert all(matched.is_whole(pattern) for pattern in used) and matched.is_whole(f"idle-{50 * PATTERNS_MAX - 1}")
+    assert all(matched.is_complete(pattern) for pattern in used) and matched.is_complete(f"idle-{50 * PATTERNS_MAX - 1}")
     assert asked < 30, "it is dear"
     matched.forget()
     assert matched.count == len(used) + PATTERNS_MAX
@@ -233,7 +233,7 @@ def test_patterns_in_use_are_remembered_and_of_the_others_a_bounded_number() -> 
 def test_a_pattern_of_another_version_matches_nothing() -> None:
     matched = MatchedTopics()
     matched.set_names(["topic"])
-    assert matched.look("(", lambda: False) and matched.matching("(") == set()
+    assert matched.match_more("(", lambda: False) and matched.matching("(") == set()
 
 
 def test_a_pattern_that_makes_others_backtrack_for_years_takes_no_time() -> None:

@@ -12,7 +12,7 @@ from tidegate.coordinator.fields import FieldWriter, RecordFormatError
 from tidegate.coordinator.group.classic.events import Heartbeat, JoinGroup, LeaveGroup, LeavingMember
 from tidegate.coordinator.group.consumer import groups as groups_module
 from tidegate.coordinator.group.consumer.assignors import assign_uniform
-from tidegate.coordinator.group.consumer.groups import LOOK_AGAIN_MS
+from tidegate.coordinator.group.consumer.groups import PATTERN_RETRY_MS
 from tidegate.coordinator.group.consumer.patterns import TopicPattern
 from tidegate.coordinator.group.consumer.records import CurrentAssignment, Key, RecordKind, encode_key, encode_value
 from tidegate.coordinator.group.consumer.state import MemberState
@@ -132,9 +132,9 @@ def test_a_target_waits_for_a_pattern_that_is_still_held_against_the_topics(monk
     with monkeypatch.context() as unknown:
         unknown.setattr(Catalog, "matching", lambda *_: None)
         joined = groups.join("b", topic_names=(), topic_regex="fl.*")
-        assert (joined.member_epoch, numbers(joined.assignment)) == (1, []) and joined.heartbeat_interval_ms == LOOK_AGAIN_MS
+        assert (joined.member_epoch, numbers(joined.assignment)) == (1, []) and joined.heartbeat_interval_ms == PATTERN_RETRY_MS
         assert groups.group.topics.keys() == {"flights"} and groups.group.target_epoch == 1
-    groups.tick(LOOK_AGAIN_MS)
+    groups.tick(PATTERN_RETRY_MS)
     groups.beat("a", 1, owned=owned(0, 1, 2, 3))
     assert groups.group.target_epoch == groups.group.epoch == 2 and len(groups.group.target["b"]) == 2
 
@@ -155,7 +155,7 @@ def test_no_pattern_is_held_against_a_topic_while_a_heartbeat_is_handled(monkeyp
 def test_a_group_may_have_a_session_and_a_heartbeat_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     own: dict[str, tuple[int | None, int | None]] = {}
     groups = Consumers()
-    monkeypatch.setattr(groups.shard.consumers, "_own_times", lambda group_id: own.get(group_id, (None, None)))
+    monkeypatch.setattr(groups.shard.consumers, "_group_timeouts", lambda group_id: own.get(group_id, (None, None)))
     assert groups.join("a").heartbeat_interval_ms == 5_000
     own[G] = (60_000, 9_000)
     assert groups.beat("a", 1).heartbeat_interval_ms == 9_000, "the next heartbeat tells it"

@@ -591,7 +591,7 @@ def test_a_take_over_of_many_groups_is_written_in_batches_that_the_log_takes(mon
         offset = encode_offset_key(group.group_id, "t" * 100, 0)
         return [CoordinatorRecord(encode_group_key(group.group_id), None), CoordinatorRecord(offset, None)]
 
-    monkeypatch.setattr(GroupShard, "_take_over", two_records)
+    monkeypatch.setattr(GroupShard, "_begin_sessions", two_records)
     begin = len(before.log.data[0])
     after = Groups(log=before.log)
     after.batch_bytes_max = 1000

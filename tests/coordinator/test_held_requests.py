@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from coordinator_doubles import Driver, code_of
-from tidegate.coordinator.transaction.awaiting_completion import HELD_PER_ID_MAX
+from tidegate.coordinator.transaction.awaiting_completion import AWAITING_PER_ID_MAX
 from tidegate.coordinator.transaction.events import (
     AddOffsets,
     AddPartitions,
@@ -116,11 +116,11 @@ def test_nobody_waits_for_longer_than_a_moment() -> None:
 
 def test_only_few_wait_for_one_transactional_id() -> None:
     coordinator = Coordinator()
-    for number in range(HELD_PER_ID_MAX + 1):
+    for number in range(AWAITING_PER_ID_MAX + 1):
         coordinator.submit(str(number), coordinator.add(P1))
     coordinator.commit()
-    codes = [coordinator.code(str(number)) for number in range(HELD_PER_ID_MAX + 1)]
-    assert codes == [None] * HELD_PER_ID_MAX + [ErrorCode.CONCURRENT_TRANSACTIONS]
+    codes = [coordinator.code(str(number)) for number in range(AWAITING_PER_ID_MAX + 1)]
+    assert codes == [None] * AWAITING_PER_ID_MAX + [ErrorCode.CONCURRENT_TRANSACTIONS]
 
 
 @pytest.mark.parametrize("what", ["repeated end of TV1", "leader that verifies", "leader that enlists"])

@@ -132,7 +132,7 @@ def test_a_dead_member_goes_however_often_the_coordinator_moves(lives: Callable[
 
 @pytest.mark.parametrize("lives", [ConsumerLives, ClassicLives])
 def test_without_notes_it_would_stay_as_long_as_coordinators_move(lives: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silence, "CHANCES_MISSED_MAX", 10**6)
+    monkeypatch.setattr(silence, "GRACE_PERIODS_MISSED_MAX", 10**6)
     assert live_on(lives(), lambda: 17_000, 600_000) is None
 
 
@@ -242,7 +242,7 @@ def test_a_coordinator_of_an_older_version_skips_notes() -> None:
 def test_notes_of_members_with_long_names_are_written_in_batches_that_the_log_takes() -> None:
     silences, name = silence.Silences(), "g" * 1_500
     for number in range(900):
-        silences.give_chance(name, f"m{number}", 10, 100, 0)
+        silences.begin_grace_period(name, f"m{number}", 10, 100, 0)
     noted, batches = set[str](), 0
     while silences.is_due(50):
         written = silences.on_timer(50, lambda _group, _member: True)
@@ -259,11 +259,11 @@ def test_notes_of_members_with_long_names_are_written_in_batches_that_the_log_ta
 @pytest.mark.parametrize("behind_ms", [0, 10 * SESSION_MS])
 def test_a_clock_that_was_behind_shortens_a_session_by_no_more_than_to_three_whole_chances(behind_ms: int) -> None:
     """What the module promises of a member that two coordinators missed already; one missed less has its whole session."""
-    silences, now_ms, chance_ms = silence.Silences(), 1_000_000, 6_000
-    key, since_ms = silence.NoteKey(G, "m"), now_ms - 2 * chance_ms - behind_ms
-    assert silences.give_chance(G, "m", chance_ms, SESSION_MS, now_ms) == now_ms + SESSION_MS
-    silences.replay(key, silence.encode_value(silence.Note(since_ms, silence.CHANCES_MISSED_MAX - 1)))
-    assert silences.give_chance(G, "m", chance_ms, SESSION_MS, now_ms) == now_ms + SESSION_MS
-    silences.replay(key, silence.encode_value(silence.Note(since_ms, silence.CHANCES_MISSED_MAX)))
-    until_ms = silences.give_chance(G, "m", chance_ms, SESSION_MS, now_ms)
-    assert until_ms == (now_ms + chance_ms if behind_ms else since_ms + SESSION_MS)
+    silences, now_ms, grace_ms = silence.Silences(), 1_000_000, 6_000
+    key, since_ms = silence.NoteKey(G, "m"), now_ms - 2 * grace_ms - behind_ms
+    assert silences.begin_grace_period(G, "m", grace_ms, SESSION_MS, now_ms) == now_ms + SESSION_MS
+    silences.replay(key, silence.encode_value(silence.Note(since_ms, silence.GRACE_PERIODS_MISSED_MAX - 1)))
+    assert silences.begin_grace_period(G, "m", grace_ms, SESSION_MS, now_ms) == now_ms + SESSION_MS
+    silences.replay(key, silence.encode_value(silence.Note(since_ms, silence.GRACE_PERIODS_MISSED_MAX)))
+    until_ms = silences.begin_grace_period(G, "m", grace_ms, SESSION_MS, now_ms)
+    assert until_ms == (now_ms + grace_ms if behind_ms else since_ms + SESSION_MS)

@@ -188,7 +188,7 @@ def test_a_deposed_coordinator_cannot_confirm_the_transaction_that_it_has_not_he
     """TV1: (producer id, epoch, commit) is the same request for both transactions.  Answers upon what a coordinator remembers are
     for one that nobody can have deposed."""
     assert commit_at_a_deposed_coordinator(TransactionShard).check() == []
-    believes_to_be_alone = partial(TransactionShard, is_alone=lambda: True)
+    believes_to_be_alone = partial(TransactionShard, is_only_replica=lambda: True)
     assert commit_at_a_deposed_coordinator(believes_to_be_alone).check() == ["lost: transaction 1"]
 
 

@@ -79,12 +79,12 @@ def make(
     old: bool = False,
     last: int = -1,
     max_epoch: int = 32767,
-    is_alone: Callable[[], bool] = lambda: False,
+    is_only_replica: Callable[[], bool] = lambda: False,
 ) -> TransactionShard:
     """A shard with one entry in that state, as a load would leave it."""
     ids = count(2000)
     config = TransactionConfig(max_producer_epoch=max_epoch)
-    made = TransactionShard(config, lambda: next(ids), coordinator_epoch=3, is_alone=is_alone)
+    made = TransactionShard(config, lambda: next(ids), coordinator_epoch=3, is_only_replica=is_only_replica)
     if state is S.DEAD:
         return made
     busy = state in (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT)
@@ -281,7 +281,7 @@ def test_tv1_keeps_the_epoch_and_tv2_moves_it() -> None:
 def test_only_the_holder_of_the_only_replica_answers_tv1_unconfirmed(state: S, stimulus: Stimulus) -> None:
     """With another replica it may have been deposed; the simulator shows what comes of it (docs/semantics.md T10)."""
     alone = [False]
-    made = make(state, version=1, is_alone=lambda: alone[0])
+    made = make(state, version=1, is_only_replica=lambda: alone[0])
     confirmed = decide(made, request(stimulus, made))
     alone[0] = True
     at_once = decide(made, request(stimulus, made))

@@ -234,7 +234,7 @@ def test_a_groups_own_settings_reach_its_shard() -> None:
     settings = {(32, "own"): {"consumer.session.timeout.ms": "60000"}, (32, "odd"): {"share.session.timeout.ms": "50000"}}
     groups = GroupCoordination.__new__(GroupCoordination)
     groups._cluster = cast(Any, SimpleNamespace(state=SimpleNamespace(resource_configs=settings)))
-    assert [groups._own_times(name) for name in ("own", "odd", "none")] == [(60_000, None), (None, None), (None, None)]
+    assert [groups._group_timeouts(name) for name in ("own", "odd", "none")] == [(60_000, None), (None, None), (None, None)]
 
 
 async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
@@ -269,4 +269,4 @@ def test_a_node_coordinates_alone_only_where_nobody_else_has_or_gets_a_replica(
     coordination = TransactionCoordination.__new__(TransactionCoordination)
     coordination._cluster = cast(Any, SimpleNamespace(node_id=1))
     coordination._replicas = cast(Any, SimpleNamespace(replica=replica))
-    assert coordination._is_alone(0) is alone
+    assert coordination._is_only_replica(0) is alone

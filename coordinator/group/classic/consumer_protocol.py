@@ -1,8 +1,8 @@
-"""What members of classic groups of protocol type "consumer" say to each other, in the bytes that Kafka's clients send:
-ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0 to 3.
+"""The embedded consumer protocol: ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0 to 3, which the clients
+of a classic group of protocol type "consumer" exchange.
 
-Only the clients are meant to read them.  The coordinator does, to serve such members in a consumer group (KIP-848), and to know
-which topics a group reads.  A later version is read as version 3, as Kafka does.
+The coordinator reads them, too: to serve such members in a consumer group (KIP-848), and to know which topics a group reads.  It
+reads a later version as version 3, as Kafka does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NamedPartition = tuple[str, int]
 
 @dataclass(slots=True, frozen=True)
 class Subscription:
-    """What a member reads, and what it owns as it joins; the rack since version 3."""
+    """The topics that a member reads, and the partitions that it owns when it joins; the rack since version 3."""
 
     version: int
     topics: tuple[str, ...]
@@ -30,14 +30,14 @@ class Subscription:
 
 @dataclass(slots=True, frozen=True)
 class Assignment:
-    """What the leader gave a member.  user_data: only assignors that are not Kafka's own put something there."""
+    """The partitions that the leader assigned to a member.  user_data: written only by assignors that are not Kafka's own."""
 
     partitions: frozenset[NamedPartition]
     user_data: bytes = b""
 
 
 def read_topics(data: bytes) -> tuple[str, ...]:
-    """Of a subscription.  Raises RecordFormatError."""
+    """The topics of a subscription.  Raises RecordFormatError."""
     return _topics(FieldReader(data))[1]
 
 
@@ -60,7 +60,7 @@ def read_subscription(data: bytes) -> Subscription:
 
 
 def read_assignment(data: bytes) -> Assignment:
-    """Nothing at all, of a member that was never given anything, is no partitions.  Raises RecordFormatError."""
+    """Empty data means no partitions: the member never had an assignment.  Raises RecordFormatError."""
     if not data:
         return Assignment(frozenset())
     reader = FieldReader(data)

@@ -1,4 +1,4 @@
-"""What members of the classic group protocol ask and are answered: plain values."""
+"""The requests of members of the classic group protocol, and the answers to them: plain values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ....wire.errors import ErrorCode
 
 @dataclass(slots=True, frozen=True)
 class JoinGroup:
-    """JoinGroup.  new_member_id is what the member shall be called if it brings no id (the node makes it: client id or instance
+    """JoinGroup.  new_member_id: the id for a member that brings none (the node makes it: client id or instance
     id, "-", a fresh uuid).  require_known_member_id: v4 and later (KIP-394); supports_skipping: v9 (KIP-814)."""
 
     group_id: str
@@ -91,7 +91,7 @@ class SyncReply:
 
 @dataclass(slots=True, frozen=True)
 class LeaveReply:
-    """One result for each member that was to leave, in order."""
+    """One result for each member of the request, in order."""
 
     results: tuple[tuple[LeavingMember, ErrorCode], ...]
 
@@ -108,7 +108,7 @@ class DescribedMember:
 
 @dataclass(slots=True, frozen=True)
 class Acknowledged:
-    """Done, nothing more to say."""
+    """An answer without content."""
 
 
 ClassicReply = JoinReply | SyncReply | LeaveReply | Acknowledged

@@ -1,8 +1,8 @@
-"""Who is in a classic group: members, static instances, the protocol they share, and whom the coordinator waits for.
+"""The members of a classic group: static instances, shared protocols, assignments, and the requests that wait.
 
-A group has two halves.  What a generation agreed on (number, protocol, leader, members and their assignments) is in the log and
-comes back through `restore`.  Who waits with which token, and every deadline, is volatile: it lives in memory only, and a new
-coordinator begins with everybody's session renewed.
+A group has two halves.  A generation (number, protocol, leader, members and their assignments) is in the log, and `restore` loads
+it.  The tokens of waiting requests and all deadlines are volatile: a new coordinator begins every member's session anew.
+The voters of the metadata quorum are another thing (`controller/raft/membership.py`).
 
 This module holds the data and its invariants; `rebalance.py` moves the group through its states.
 """
@@ -49,7 +49,7 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """A member with a request pending here is alive, whatever its session says."""
+        """Whether a request of the member waits here: then it is alive, even past its session."""
         return self.join_token != NO_TOKEN or self.sync_token != NO_TOKEN
 
 
@@ -68,7 +68,7 @@ class ClassicGroup:
     stored_members: frozenset[str] = frozenset()  # of the newest generation in the log
     members: dict[str, Member] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
-    pending_members: dict[str, int] = field(default_factory=dict)  # told their id, not joined yet -> deadline
+    pending_members: dict[str, int] = field(default_factory=dict)  # have their id (KIP-394), have not joined yet -> deadline
     unsynced: set[str] = field(default_factory=set)
     join_deadline_ms: int = FOREVER_MS
     sync_deadline_ms: int = FOREVER_MS
@@ -127,7 +127,7 @@ class ClassicGroup:
         return member
 
     def rename(self, old_id: str, new_id: str) -> Member:
-        """A static member came back under a new id: it takes the old one's place, assignment and leadership."""
+        """A static member came back under a new id, which gets the assignment and the leadership of the old one."""
         member = self.members[old_id]
         member.member_id = new_id
         self.members = {m.member_id: m for m in self.members.values()}
@@ -174,7 +174,7 @@ class ClassicGroup:
     # --- the stored half ---------------------------------------------------------------------------------------------------
 
     def to_value(self, now_ms: int, proposed: Mapping[str, bytes] | None) -> GroupValue:
-        """This generation as it will be stored; `proposed` is the leader's assignment when it has just arrived."""
+        """The record of this generation; `proposed`: the assignment that the leader's SyncGroup has just brought."""
         members = tuple(
             MemberValue(
                 member.member_id,
@@ -191,7 +191,7 @@ class ClassicGroup:
         return GroupValue(self.protocol_type or "", self.generation, self.protocol, self.leader, now_ms, members)
 
     def confirm(self, value: GroupValue) -> None:
-        """Our own record is in the log: the assignments count from now on."""
+        """This coordinator's record is in the log: its assignments are valid from now on."""
         self.is_stored = True
         self.stored_members = frozenset(stored.member_id for stored in value.members)
         self.state_since_ms = value.state_timestamp_ms
@@ -201,7 +201,7 @@ class ClassicGroup:
             self.enter(GroupState.STABLE)
 
     def restore(self, value: GroupValue) -> None:
-        """Loads a stored generation in place of whatever an earlier record said."""
+        """Loads a stored generation, which replaces that of an earlier record."""
         self.is_stored = True
         self.stored_members = frozenset(stored.member_id for stored in value.members)
         self.state_since_ms = value.state_timestamp_ms
@@ -227,12 +227,12 @@ class ClassicGroup:
     # --- views -------------------------------------------------------------------------------------------------------------
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """What the leader is told of everybody."""
+        """All members with their subscriptions, as the leader gets them."""
         return tuple(JoinedMember(m.member_id, m.group_instance_id, m.metadata(self.protocol)) for m in self.members.values())
 
     def described_members(self) -> tuple[DescribedMember, ...]:
-        """As Kafka shows them: the subscription once the protocol is settled, the assignment always; during a rebalance members
-        go on with what they were given last."""
+        """As Kafka shows them: the subscription only while the group is stable, the assignment always: during a rebalance members
+        keep their last assignment."""
         settled = self.state is GroupState.STABLE
         return tuple(
             DescribedMember(
@@ -247,7 +247,7 @@ class ClassicGroup:
         )
 
     def next_deadline_ms(self) -> int:
-        """The earliest moment at which something can fall due."""
+        """The earliest deadline of the group."""
         deadlines = [self.join_deadline_ms, self.sync_deadline_ms]
         deadlines += [member.session_deadline_ms for member in self.members.values()]
         deadlines += self.pending_members.values()

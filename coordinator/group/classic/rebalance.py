@@ -1,15 +1,15 @@
-"""How a classic group moves: join, sync, heartbeat, leave and the deadlines between them (KIP-345, KIP-394, KIP-814).
+"""The requests and deadlines of a classic group: join, sync, heartbeat, leave (KIP-345, KIP-394, KIP-814).
 
-Every function takes the group, the moment, and a `Change` in which it leaves what is to be answered (by token) and whether the
-generation must be written.  Nothing here knows of the log.
+Every function takes the group, the time, and a `Change`, into which it puts the answers (by token) and whether the shard must
+write the generation.  The log is the shard's.
 
 A rebalance:  prepare -> (all joined, or the join deadline) -> next_generation -> answers to all joins
            -> the leader's sync -> `Change.assignment` -> record -> Stable and answers to all syncs.
 
-Deadlines run in `advance`: a session that ends removes its member; the join deadline completes the join without those that did
-not come (static members stay until their session ends); the sync deadline removes those that never asked for their assignment.
-A member whose request waits here is alive, but one that has never been in a generation is given up after
-`new_member_join_timeout_ms`, because nobody may be at the other end any more.
+`advance` runs the deadlines: a session that ends removes its member; the join deadline completes the join without the members
+that did not rejoin (static members stay until their session ends); the sync deadline removes the members that sent no SyncGroup.
+A member with a waiting request counts as alive.  A member that was never in a generation is removed after
+`new_member_join_timeout_ms` all the same, because its client may be gone.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from .state import RULES, GroupAction, GroupRequest, GroupState
 
 @dataclass(slots=True)
 class Change:
-    """What one event leads to.  `reply` answers the caller; without one its token was kept and it waits.  `removed`: members that
-    left, or whose time was over."""
+    """What one event leads to.  `reply` answers the caller; without it the caller waits, by its token.  `removed`: members that
+    left or passed a deadline."""
 
     reply: ClassicReply | KafkaError | None = None
     deferred: list[tuple[int, ClassicReply | KafkaError]] = field(default_factory=list)
@@ -78,7 +78,7 @@ def check_session(event: JoinGroup, config: ClassicGroupConfig) -> None:
 
 
 def join(group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
-    """JoinGroup.  The answer comes when the rebalance ends, or at once when the generation stands."""
+    """JoinGroup.  The member gets its answer when the rebalance ends, or at once when the generation does not change."""
     known = event.member_id in group.members
     if not known and len(group.members) >= config.max_size and not _returns_static(group, event):
         group.pending_members.pop(event.member_id, None)
@@ -105,7 +105,7 @@ def _join_unnamed(
     if event.group_instance_id is not None and event.group_instance_id in group.static_members:
         _replace_static(group, event, token, now_ms, config, change)
     elif event.group_instance_id is None and event.require_known_member_id:
-        # KIP-394: a client that never learns its id must not become a member that everybody waits for.
+        # KIP-394: a client that never learns its id must not become a member, because all other members would wait for it.
         group.pending_members[event.new_member_id] = now_ms + event.session_timeout_ms
         change.reply = JoinReply(event.new_member_id, error=ErrorCode.MEMBER_ID_REQUIRED)
     else:
@@ -143,7 +143,7 @@ def _rejoin(group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, conf
     changed = member.protocols != event.protocols
     is_leader = group.leader == member.member_id
     if action is GroupAction.REBALANCE_IF_CHANGED and not changed:
-        # The answer to its join was lost: the generation stands.
+        # The answer to the member's join was lost: the generation does not change.
         member.session_deadline_ms = now_ms + member.session_timeout_ms
         change.reply = _join_reply(group, member.member_id, with_members=is_leader)
         return
@@ -165,7 +165,7 @@ def _update(member: Member, event: JoinGroup) -> None:
 
 
 def _await_join(member: Member, token: int, now_ms: int, change: Change) -> None:
-    """At most one pending join a member: an older one is told that it was repeated."""
+    """At most one pending join a member: an older one gets REBALANCE_IN_PROGRESS."""
     if member.join_token != NO_TOKEN:
         change.deferred.append((member.join_token, _rebalancing("the member joined again")))
     member.join_token = token
@@ -175,7 +175,7 @@ def _await_join(member: Member, token: int, now_ms: int, change: Change) -> None
 def _replace_static(
     group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: ClassicGroupConfig, change: Change
 ) -> None:
-    """KIP-345: an instance came back.  Its former incarnation is fenced; a stable generation need not move."""
+    """KIP-345: an instance came back.  Its former member id is fenced; a stable generation need not change."""
     assert event.group_instance_id is not None
     old_id, old_leader = group.static_members[event.group_instance_id], group.leader
     member = group.members[old_id]
@@ -193,7 +193,7 @@ def _replace_static(
         leads = group.leader == member.member_id
         change.reply = _join_reply(group, member.member_id, with_members=leads and event.supports_skipping_assignment)
         if leads and not event.supports_skipping_assignment:
-            # Told the old leader's id it takes itself for a follower, and syncs instead of assigning anew.
+            # With the old leader's id in the answer, the client takes itself for a follower and syncs instead of assigning anew.
             change.reply = _join_reply(group, member.member_id, with_members=False, leader=old_leader)
         elif leads:
             change.reply = _join_reply(group, member.member_id, with_members=True, skip_assignment=True)
@@ -226,7 +226,7 @@ def _rebalancing(why: str) -> KafkaError:
 
 
 def prepare(group: ClassicGroup, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
-    """Everybody must join again.  The first rebalance of an empty group waits a little for more members."""
+    """Begins a rebalance: all members must join again.  The first rebalance of an empty group waits a little for more members."""
     for member in group.members.values():
         if member.sync_token != NO_TOKEN:
             change.deferred.append((member.sync_token, _rebalancing("the group rebalances")))
@@ -246,7 +246,7 @@ def prepare(group: ClassicGroup, now_ms: int, config: ClassicGroupConfig, change
 
 
 def dissolve(group: ClassicGroup, change: Change) -> None:
-    """The group becomes a consumer group: whoever waits here joins that one."""
+    """The group becomes a consumer group: its waiting members are told to join again, and join that one."""
     for member in group.members.values():
         for token in (member.join_token, member.sync_token):
             if token != NO_TOKEN:
@@ -260,12 +260,12 @@ def _complete_if_all_joined(group: ClassicGroup, now_ms: int, change: Change) ->
 
 
 def next_generation(group: ClassicGroup, now_ms: int, change: Change) -> None:
-    """Ends the join phase with those that came."""
+    """Ends the join phase with the members that have joined."""
     for member in [m for m in group.members.values() if m.join_token == NO_TOKEN and m.group_instance_id is None]:
         group.remove(member.member_id)
     joined = [member for member in group.members.values() if member.join_token != NO_TOKEN]
     if group.members and not joined:
-        group.join_deadline_ms = now_ms + group.rebalance_timeout_ms  # static members only, and none is back yet
+        group.join_deadline_ms = now_ms + group.rebalance_timeout_ms  # only static members, and none has joined again yet
         return
     group.join_deadline_ms = FOREVER_MS
     group.initial_window_ms = -1
@@ -290,7 +290,7 @@ def next_generation(group: ClassicGroup, now_ms: int, change: Change) -> None:
 
 
 def remove_member(group: ClassicGroup, member_id: str, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
-    """Takes a member out; the others rebalance."""
+    """Removes a member; the others rebalance."""
     member = group.remove(member_id)
     if member is None:
         return
@@ -307,7 +307,7 @@ def remove_member(group: ClassicGroup, member_id: str, now_ms: int, config: Clas
 
 
 def sync(group: ClassicGroup, event: SyncGroup, token: int, now_ms: int, change: Change) -> None:
-    """SyncGroup.  The leader's brings the assignment, which is written before anybody is told."""
+    """SyncGroup.  The leader's request brings the assignment; the shard writes it before any member gets it."""
     member = group.check_member(event.member_id, event.group_instance_id)
     group.check_generation(event.generation)
     for said, present in ((event.protocol_type, group.protocol_type), (event.protocol_name, group.protocol)):
@@ -337,7 +337,7 @@ def sync(group: ClassicGroup, event: SyncGroup, token: int, now_ms: int, change:
 
 
 def heartbeat(group: ClassicGroup, event: Heartbeat, now_ms: int, change: Change) -> None:
-    """Heartbeat: keeps the session, even when the answer is to join again."""
+    """Heartbeat: extends the session, even when the answer is to join again."""
     member = group.check_member(event.member_id, event.group_instance_id)
     group.check_generation(event.generation)
     member.session_deadline_ms = now_ms + member.session_timeout_ms
@@ -374,13 +374,14 @@ def _leave_one(group: ClassicGroup, leaving: LeavingMember, now_ms: int, config:
 
 
 def renew_sessions(group: ClassicGroup, now_ms: int) -> None:
-    """A new coordinator took the group over: everybody gets a full session to find it."""
+    """Begins every member's session anew."""
     for member in group.members.values():
         member.session_deadline_ms = now_ms + member.session_timeout_ms
 
 
 def resume(group: ClassicGroup, now_ms: int, away_ms: int) -> None:
-    """Its coordinator answered nobody for so long: nobody is late for that."""
+    """The coordinator answered no request for `away_ms`: it begins every session anew and moves all other deadlines by that
+    time."""
     renew_sessions(group, now_ms)
     group.join_deadline_ms = min(FOREVER_MS, group.join_deadline_ms + away_ms)
     group.sync_deadline_ms = min(FOREVER_MS, group.sync_deadline_ms + away_ms)
@@ -389,7 +390,7 @@ def resume(group: ClassicGroup, now_ms: int, away_ms: int) -> None:
 
 
 def advance(group: ClassicGroup, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
-    """Runs every deadline that has passed."""
+    """Acts on every deadline that has passed."""
     for member_id, deadline_ms in list(group.pending_members.items()):
         if deadline_ms <= now_ms:
             del group.pending_members[member_id]

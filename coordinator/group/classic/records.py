@@ -51,7 +51,7 @@ class OffsetValue(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class MemberValue:
-    """A member as it is stored: its subscription under the protocol that was chosen, and its assignment."""
+    """A stored member: its subscription under the chosen protocol, and its assignment."""
 
     member_id: str
     group_instance_id: str | None
@@ -92,7 +92,7 @@ def encode_group_key(group_id: str) -> bytes:
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """What a record is about; None for a kind of record of a later release."""
+    """The key of an offset or of a classic group; None for every other kind of record."""
     return _plain_offset_key(data) or _decode_key(data)
 
 

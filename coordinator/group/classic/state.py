@@ -1,12 +1,12 @@
 """The classic group protocol's state machine, as data.
 
     Empty --join--> PreparingRebalance --all joined--> CompletingRebalance --leader's sync--> Stable
-      ^                 ^    |  nobody left                 |  member joins, leaves, expires     |
+      ^                 ^    |  no members                  |  member joins, leaves, expires     |
       +-----------------|----+                              |                                    |
                         +-----------------------------------+------------------------------------+
 
-`VALID_PREVIOUS` says from which states a state may be entered; `RULES` what each request does in each state, once the caller's
-membership (member id, instance id, generation) has been checked.  A group id that the coordinator does not know counts as DEAD.
+`VALID_PREVIOUS` says from which states a state may be entered; `RULES` what each request does in each state, after the
+check of member id, instance id and generation.  A group id that the coordinator does not know counts as DEAD.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ VALID_PREVIOUS: dict[GroupState, frozenset[GroupState]] = {
 
 
 class GroupRequest(Enum):
-    """What a client may ask of a group, with its membership already judged; and the clock."""
+    """The requests of clients, after the check of member id and generation; and the timer of offset expiry."""
 
     JOIN_NEW = "join, new member"
     JOIN_KNOWN = "join, known member"
@@ -58,8 +58,8 @@ class GroupAction(Enum):
     """What the coordinator does."""
 
     ADD_AND_REBALANCE = "add the member, rebalance"
-    ADD_AND_WAIT = "add the member to the rebalance under way"
-    WAIT = "wait for the others"
+    ADD_AND_WAIT = "add the member to the running rebalance"
+    WAIT = "wait for the other members"
     REBALANCE_IF_CHANGED = "rebalance if protocols changed, else answer the generation"
     REBALANCE_IF_LEADER_OR_CHANGED = "rebalance if leader or protocols changed, else answer the generation"
     AWAIT_ASSIGNMENT = "wait for the leader's assignment"
@@ -107,7 +107,7 @@ _TABLE: dict[GroupRequest, tuple[GroupAction, ...]] = {
     GroupRequest.COMMIT_SIMPLE: (_PUT, _WHO, _WHO, _WHO, _PUT),
     # Producers before KIP-447 name no member, and their offsets go with the transaction whatever the group does.
     GroupRequest.COMMIT_TRANSACTION: (_PUT, _PUT, _PUT, _PUT, _PUT),
-    GroupRequest.FETCH_OFFSETS: (_READ, _READ, _READ, _READ, _READ),  # of a group that nobody knows: none, without an error
+    GroupRequest.FETCH_OFFSETS: (_READ, _READ, _READ, _READ, _READ),  # of an unknown group: none, without an error
     GroupRequest.DELETE_OFFSETS: (_DEL, _DELU, _DELU, _DELU, _MISS),
     GroupRequest.DELETE_GROUP: (_TOMB, _FULL, _FULL, _FULL, _MISS),
     GroupRequest.DESCRIBE: (_SHOW, _SHOW, _SHOW, _SHOW, _SHOW),

@@ -1,8 +1,8 @@
-"""Who shall own what: the server-side assignors (KIP-848), pure and deterministic.
+"""The server-side assignors (KIP-848), pure and deterministic.
 
-`uniform` spreads partitions evenly, and leaves as many as it can where they are.  `range` gives each member a run of neighbouring
-partitions of every topic, the same run in topics of the same size, so that co-partitioned topics meet at one member.  The runs
-go to static members first, by their instances, as in Kafka: one that is back under a new member id keeps its run.
+`uniform` spreads partitions evenly, and moves as few as it can.  `range` gives each member a run of neighbouring
+partitions of every topic, the same run in topics of the same size, so that one member gets the same numbers of co-partitioned
+topics.  Static members come first, in the order of their instances, as in Kafka: an instance under a new member id keeps its run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import UUID
 from .events import Partitions, TopicIdPartition
 
 Subscriptions = Mapping[str, frozenset[UUID]]
-"""Member -> topics that it reads."""
+"""Member -> the topics that it reads."""
 Assignment = dict[str, Partitions]
 _NOBODY: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -62,7 +62,7 @@ def assign_uniform(
 
 
 def _even_out(members: list[str], owned: dict[str, set[TopicIdPartition]], rest: list[TopicIdPartition], total: int) -> None:
-    """All read the same topics: everybody gets total/members, and the remainder goes to those who have it already."""
+    """All members read the same topics: each gets total/members, and the members with the most keep the remainder."""
     least, remainder = divmod(total, len(members))
     quotas = dict.fromkeys(members, least)
     for member in sorted(members, key=lambda name: -len(owned[name]))[:remainder]:
@@ -96,7 +96,7 @@ def _balance(subscriptions: Subscriptions, owned: dict[str, set[TopicIdPartition
         moved = False
         for member in sorted(owned, key=lambda name: (-loads[name], name)):
             for topic, partitions in _by_topic(owned[member]):
-                # Looked for once a topic and once a move, not for each partition: a group may have thousands.
+                # Computed once a topic and once a move, not for each partition: a group may have thousands.
                 least = min(readers[topic], key=loads.__getitem__)
                 for each in partitions:
                     if loads[least] + 1 >= loads[member]:
@@ -115,7 +115,8 @@ def _give_out(
     owned: dict[str, set[TopicIdPartition]],
     rest: list[TopicIdPartition],
 ) -> None:
-    """Loads only grow meanwhile, so an entry of a heap that is out of date is too low, and is put back where it belongs."""
+    """Each partition goes to its least loaded reader.  Loads only grow here, so an outdated entry of a heap is too low: it is put
+    back with its present load."""
     heaps = {topic: [(loads[member], member) for member in names] for topic, names in readers.items()}
     for heap in heaps.values():
         heapify(heap)

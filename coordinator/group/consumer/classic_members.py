@@ -1,15 +1,15 @@
 """Members of the classic protocol in a consumer group (KIP-848's online migration).
 
-Such a member joins, syncs, sends heartbeats and leaves as it always did; the coordinator, not a leader among them, assigns.  Its
-generation is its member epoch.  One round of the protocol moves it by one step of `reconcile.py`:
+Such a member joins, syncs, sends heartbeats and leaves as in a classic group, but the coordinator assigns, not a leader among the
+members.  Its generation is its member epoch.  One round of the protocol moves it by one step of `reconcile.py`:
 
-    Heartbeat --REBALANCE_IN_PROGRESS--> JoinGroup (says what it owns) --> SyncGroup (is told what it has now) --> Heartbeat ...
+    Heartbeat --REBALANCE_IN_PROGRESS--> JoinGroup (names what it owns) --> SyncGroup (gets its assignment) --> Heartbeat ...
 
-It is told to join whenever the group epoch is past its own, when it must give partitions up, and when what it waits for has
-become free.  A join is answered at once: it waits for nobody.  A member that is told to join and does not, or joins and does not
-sync, is removed after its rebalance timeout.
+The coordinator tells the member to join when the group epoch is above its own, when it must revoke partitions, and when a
+partition of its target has become free.  It answers a join at once, without waiting for other members.  A member that does not
+join when told to, or joins and does not sync, is removed after its rebalance timeout.
 
-The functions return a `Draft` with what is to be written, and raise KafkaError with the codes of the classic protocol.
+The functions return a `Draft` with the records to write, and raise KafkaError with the codes of the classic protocol.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .state import STATIC_LEAVING_EPOCH, MemberState
 
 
 def by_id(partitions: Iterable[NamedPartition], catalog: TopicCatalog) -> Partitions:
-    """Those that exist, with their topics' ids."""
+    """The existing ones of these partitions, by topic id."""
     named = list(partitions)
     shapes = catalog.shapes({topic for topic, _ in named})
     return frozenset(
@@ -39,7 +39,7 @@ def by_id(partitions: Iterable[NamedPartition], catalog: TopicCatalog) -> Partit
 
 
 def by_name(partitions: Partitions, group: ConsumerGroup) -> set[NamedPartition]:
-    """With their topics' names; those of topics that are gone are left out."""
+    """The partitions by topic name, without those of deleted topics."""
     names = {shape.topic_id: name for name, shape in group.topics.items()}
     return {(names[topic_id], number) for topic_id, number in partitions if topic_id in names}
 
@@ -73,20 +73,21 @@ def join(consumers: ConsumerGroups, catalog: TopicCatalog, event: JoinGroup, con
     group = consumers.groups[event.group_id]
     draft = Draft(group)
     _check_protocols(group, event)
-    before = _place_of(group, event)
+    before = _replaced_member(group, event)
     member_id = event.member_id or event.new_member_id
     is_new = before is None
     if is_new and len(group.members) >= consumers.config.max_size:
         message = f"group {group.group_id} has its {consumers.config.max_size} members (group.consumer.max.size)"
         raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
     if is_new and not event.member_id and event.group_instance_id is None and event.require_known_member_id:
-        return draft, JoinReply(member_id, error=ErrorCode.MEMBER_ID_REQUIRED)  # KIP-394; it is not remembered, as in Kafka
+        # KIP-394; the coordinator does not store the id, as in Kafka
+        return draft, JoinReply(member_id, error=ErrorCode.MEMBER_ID_REQUIRED)
     try:
         subscription = read_subscription(event.protocols[0][1])
     except RecordFormatError as error:
         message = f"the subscription of {member_id} cannot be read: {error}"
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message) from error
-    told = metadata_of(
+    metadata = metadata_of(
         subscription,
         ClassicMember(event.session_timeout_ms, event.protocols),
         instance_id=event.group_instance_id,
@@ -95,9 +96,9 @@ def join(consumers: ConsumerGroups, catalog: TopicCatalog, event: JoinGroup, con
         rebalance_timeout_ms=event.rebalance_timeout_ms,
     )
     if before is not None and (before != member_id or group.current_of(before).epoch == STATIC_LEAVING_EPOCH):
-        consumers.hand_over(draft, before, member_id, told)
-    elif told != group.members.get(member_id):
-        draft.write(RecordKind.MEMBER, told, member_id)
+        consumers.hand_over(draft, before, member_id, metadata)
+    elif metadata != group.members.get(member_id):
+        draft.write(RecordKind.MEMBER, metadata, member_id)
     changed = consumers.look_for_changes(draft, group)
     consumers.assign(draft, context.now_ms, at_once=changed and not is_new)
     current = draft.group.current_of(member_id)
@@ -107,7 +108,7 @@ def join(consumers: ConsumerGroups, catalog: TopicCatalog, event: JoinGroup, con
     if after != current:
         draft.write(RecordKind.CURRENT, after, member_id)
     consumers.watch(draft.group, member_id, context.now_ms)
-    consumers.came(group.group_id, member_id)
+    consumers.request_received(group.group_id, member_id)
     consumers.await_request(group.group_id, member_id, ClassicRequest.SYNC, context.now_ms + event.rebalance_timeout_ms)
     return draft, JoinReply(member_id, after.epoch, PROTOCOL_TYPE, event.protocols[0][0])
 
@@ -122,8 +123,8 @@ def _check_protocols(group: ConsumerGroup, event: JoinGroup) -> None:
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
 
 
-def _place_of(group: ConsumerGroup, event: JoinGroup) -> str | None:
-    """The member whose place the caller has or takes; None for a new one."""
+def _replaced_member(group: ConsumerGroup, event: JoinGroup) -> str | None:
+    """The member that the caller is, or replaces (a static instance); None for a new member."""
     if event.group_instance_id is None:
         return event.member_id if event.member_id in group.members else None
     holder = group.instances.get(event.group_instance_id)
@@ -181,7 +182,7 @@ def sync(consumers: ConsumerGroups, event: SyncGroup, context: Context) -> SyncR
     current = group.current_of(event.member_id)
     if group.epoch > current.epoch and current.state is not MemberState.UNREVOKED_PARTITIONS:
         raise _tell_to_join(consumers, group, event.member_id, context.now_ms)
-    consumers.came(group.group_id, event.member_id)
+    consumers.request_received(group.group_id, event.member_id)
     version = read_subscription(metadata).version
     return SyncReply(PROTOCOL_TYPE, name, write_assignment(by_name(current.assigned, group), version))
 
@@ -203,7 +204,7 @@ def heartbeat(consumers: ConsumerGroups, event: Heartbeat, context: Context) -> 
 
 
 def leave(consumers: ConsumerGroups, event: LeaveGroup) -> tuple[Draft, LeaveReply]:
-    """Classic members leave by it; an administrator takes out static members of either protocol (KIP-345)."""
+    """LeaveGroup: of a classic member, or of an administrator who removes static members of either protocol (KIP-345)."""
     group = consumers.groups[event.group_id]
     draft = Draft(group)
     results: list[tuple[LeavingMember, ErrorCode]] = []

@@ -1,4 +1,4 @@
-"""What consumer groups are asked and what they answer (KIP-848); topics are named by id where the protocol does."""
+"""The requests and answers of consumer groups (KIP-848); by topic id where the protocol uses ids."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ Partitions = frozenset[TopicIdPartition]
 
 
 class TopicShape(NamedTuple):
-    """What an assignment depends on."""
+    """The properties of a topic that an assignment depends on."""
 
     topic_id: UUID
     partitions: int
 
 
 class TopicCatalog(Protocol):
-    """The topics of the cluster, as the node knows them now."""
+    """The topics of the cluster in the node's present metadata."""
 
     @property
     def version(self) -> int:
-        """Rises whenever a shape may have changed; groups look again only then."""
+        """Rises whenever a shape may have changed; groups compare their topics only then."""
 
     def shapes(self, names: Iterable[str]) -> dict[str, TopicShape]:
         """Those of the named topics that exist."""
 
     def matching(self, pattern: str) -> Iterable[str] | None:
-        """The topics that a regular expression matches, but not the internal ones; None while they are being found out."""
+        """The topics that a regular expression matches, but not the internal ones; None while the matching is not finished."""
 
 
 @dataclass(slots=True, frozen=True)
 class ConsumerGroupHeartbeat:
-    """ConsumerGroupHeartbeat.  None, and -1 for the timeout: as in the heartbeat before.  `owned`: what the member has now."""
+    """ConsumerGroupHeartbeat.  None, and -1 for the timeout: unchanged since the last heartbeat.  `owned`: what the member owns
+    now."""
 
     group_id: str
     member_id: str
@@ -53,7 +54,7 @@ class ConsumerGroupHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Everything is said anew, as after an error: the answer must be complete, too."""
+        """The heartbeat has all fields, as after an error: the answer must be complete, too."""
         subscribed = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and subscribed and self.owned is not None
 
@@ -75,7 +76,7 @@ ConsumerGroupEvent = ConsumerGroupHeartbeat | DescribeConsumerGroup | ConsumerGr
 
 @dataclass(slots=True, frozen=True)
 class ConsumerGroupHeartbeatReply:
-    """assignment None: as the member was told last."""
+    """assignment None: unchanged since the last answer."""
 
     member_id: str
     member_epoch: int
@@ -118,8 +119,8 @@ ConsumerGroupReply = ConsumerGroupHeartbeatReply | DescribeConsumerGroupReply
 class ConsumerGroupConfig:
     """assignors: those that members may name; the first is for groups that name none.
 
-    assignment_interval_ms: members that join or leave within this time of a computed target wait for one together (KIP-1263).
-    """
+    assignment_interval_ms: members that join or leave within this time of a computed target wait for the next one together
+    (KIP-1263). """
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000

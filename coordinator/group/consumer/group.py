@@ -1,8 +1,8 @@
-"""One consumer group as its records say (KIP-848).
+"""One consumer group, as its records say (KIP-848).
 
-Every key has a slot of its own, and a record fills or empties just that: after compaction has taken older values away, what is
-left gives the same group.  `apply` is the only mutator, for a load, for the live group, and for the copy on which the coordinator
-works out what to write (`Draft`).  What is derived (who holds a partition, whose an instance id is) follows in `apply`.
+Every key has a slot of its own, and a record fills or empties just that slot: after compaction has removed older values, the
+remaining records give the same group.  `apply` is the only mutator: of a group that is loaded, of the live group, and of the copy
+from which the coordinator derives its records (`Draft`).  `apply` also maintains the derived tables `holders` and `instances`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _NOT_YET = CurrentAssignment(JOINING_EPOCH, JOINING_EPOCH)
 
 
 class ConsumerGroup:
-    """`epoch` and `target_epoch` are 0 until written."""
+    """`epoch` and `target_epoch` are 0 until a record sets them.  `holders`: partition -> the member that owns or still revokes
+    it."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -85,11 +86,11 @@ class ConsumerGroup:
 
     @property
     def is_blank(self) -> bool:
-        """No record says anything of it: there is no such group."""
+        """Whether no record of the group is left: then the group does not exist."""
         return not (self.epoch or self.topics or self.members or self.target_epoch or self.target or self.current)
 
     def keys(self) -> Iterator[Key]:
-        """Of all records that stand for the group."""
+        """The keys of all records of the group."""
         for kind in (RecordKind.GROUP, RecordKind.TOPICS, RecordKind.TARGET_EPOCH):
             yield Key(kind, self.group_id)
         for kind, slots in (
@@ -117,7 +118,7 @@ class ConsumerGroup:
         return current.state is MemberState.STABLE and current.epoch == self.target_epoch
 
     def is_classic(self, member_id: str) -> bool:
-        """Whether the member speaks the classic protocol."""
+        """Whether the member uses the classic protocol."""
         member = self.members.get(member_id)
         return member is not None and member.classic is not None
 
@@ -127,22 +128,22 @@ class ConsumerGroup:
 
     @property
     def is_settled(self) -> bool:
-        """Every member has what the newest epoch's target gives it."""
+        """Whether every member has its assignment of the newest target."""
         return self.epoch == self.target_epoch and all(self._is_reconciled(member_id) for member_id in self.members)
 
     def subscribed_topics(self) -> set[str]:
-        """The names in the subscriptions, and what the regular expressions were last found to match."""
+        """The names in the subscriptions, and the topics that the regular expressions last matched."""
         return {name for member in self.members.values() for name in member.topic_names} | self.topics.keys()
 
     def assignor(self, known: tuple[str, ...]) -> str:
-        """What most members ask for; the first of `known` when none asks, or as many for each."""
+        """The assignor that most members ask for; at a tie, or when none asks, the first of `known`."""
         asked = Counter(member.assignor for member in self.members.values() if member.assignor in known)
         return max(known, key=lambda name: (asked[name], -known.index(name)))
 
     def situation(
         self, request: MemberRequest, member_id: str, instance_id: str | None, epoch: int, owned: Partitions | None
     ) -> Situation:
-        """What a caller with this identity is to the group."""
+        """The relation of a caller with this identity to the group."""
         if instance_id is not None and instance_id not in self.instances and request is not MemberRequest.JOIN:
             return Situation.STRANGER
         if instance_id is not None:
@@ -154,7 +155,7 @@ class ConsumerGroup:
             if holder in self.members and left:
                 return Situation.INSTANCE_LEFT
             if holder != member_id:
-                return Situation.INSTANCE_LEFT  # a classic member, which says nothing when it leaves for a while
+                return Situation.INSTANCE_LEFT  # a classic member, which does not tell when it leaves for a while
         if member_id not in self.members:
             return Situation.STRANGER
         current = self.current_of(member_id)
@@ -169,8 +170,8 @@ class ConsumerGroup:
 
 
 class Draft:
-    """What one request makes of a group: each change is applied to a copy, as replay will apply it, and kept as a record.  The
-    group itself is untouched; nothing is copied before the first change."""
+    """The changes that one request makes to a group: each is applied to a copy, as `replay` will apply it, and kept as a record.
+    The group itself does not change; the copy is made at the first change."""
 
     def __init__(self, group: ConsumerGroup) -> None:
         self._present = group
@@ -179,7 +180,7 @@ class Draft:
 
     @property
     def group(self) -> ConsumerGroup:
-        """The group with all changes so far: for reading."""
+        """The group with all changes so far; read only."""
         return self._copy or self._present
 
     def write(self, kind: RecordKind, value: Value, member_id: str = "") -> None:
@@ -196,7 +197,7 @@ class Draft:
         self.records.append(CoordinatorRecord(records.encode_key(key), data))
 
     def write_targets(self, targets: Mapping[str, Partitions]) -> None:
-        """Those that differ."""
+        """Writes the target assignments that differ from the present ones."""
         for member_id in sorted(targets):
             if self.group.target.get(member_id) != targets[member_id]:
                 self.write(RecordKind.TARGET, targets[member_id], member_id)

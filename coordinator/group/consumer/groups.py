@@ -1,17 +1,17 @@
-"""The consumer groups of one shard (KIP-848): what each request makes of them, and when members have been silent for too long.
+"""The consumer groups of one shard (KIP-848): their requests and their deadlines.
 
 A heartbeat, in this order:
 
-1. judge who asks (`RULES`), and take up what it says of itself;
-2. if members, subscriptions or the topics read have changed: the group epoch rises;
-3. if it is past the target's: a new target assignment is computed, here and now, from what is known; but members that join
-   soon after the last one wait for one together, and are told to come back when it is due (KIP-1263): a group of hundreds that
-   starts would otherwise be assigned anew for each of them;
-4. move the caller towards the target (`reconcile.py`), and nobody else: others move by their own heartbeats;
-5. write all of it as one batch, and answer when that is committed.
+1. check the member and its epoch (`RULES`), and store its metadata;
+2. if members, subscriptions or the topics read have changed, raise the group epoch;
+3. if the group epoch is above the target's, compute a new target assignment at once.  But members that join soon after the last
+   computation wait for the next one together, and the answer tells them when to send their next heartbeat (KIP-1263): a group of
+   hundreds that starts would otherwise be assigned anew for each member;
+4. move the caller, and no other member, towards the target (`reconcile.py`): each member moves by its own heartbeats;
+5. write all of it as one batch; the member gets its answer when that is committed.
 
-Durable state changes by `replay` alone.  Volatile are the deadlines, which a new coordinator begins anew, and up to which version
-of the metadata a group's topics were looked up.
+Durable state changes by `replay` alone.  Volatile are the deadlines, which a new coordinator begins anew, and the version of the
+metadata that each group's topics were compared with.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ from .state import (
 )
 
 _FOREVER_MS = 2**63
-LOOK_AGAIN_MS: Final = 500
-"""When a target assignment is tried again that needs a pattern which is still being held against the topics."""
+PATTERN_RETRY_MS: Final = 500
+"""How long a target assignment waits for a pattern that is not matched against all topics yet."""
 
 
 class ClassicRequest(Enum):
-    """What a member of the classic protocol is awaited for."""
+    """The request that the coordinator awaits of a classic member."""
 
     JOIN = "join"
     SYNC = "sync"
 
 
-class Times(NamedTuple):
-    """Of the members of one group."""
+class MemberTimeouts(NamedTuple):
+    """The session timeout and heartbeat interval of the members of one group."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
 
 
-OwnTimes = Callable[[str], tuple[int | None, int | None]]
+GroupTimeouts = Callable[[str], tuple[int | None, int | None]]
 
 
 class NoTopics:
@@ -90,8 +90,9 @@ class NoTopics:
 
 @dataclass(slots=True)
 class _Volatile:
-    """sessions: member -> when it is given up.  revocations: member -> (its epoch, when it must have given up what it shall).
-    topics_seen: the catalog's version at the last look, -1 for never.  assign_from_ms: not before then for joins and leaves."""
+    """sessions: member -> end of its session.  revocations: member -> (its epoch, deadline to revoke).  awaited: classic member
+    -> (the request that the coordinator awaits, deadline).  topics_seen: the catalog's version at the last comparison, -1 for
+    never. assign_from_ms: joins and leaves get no new target before then."""
 
     sessions: dict[str, int] = field(default_factory=dict)
     revocations: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -100,7 +101,7 @@ class _Volatile:
     assign_from_ms: int = 0
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
-        """The next one that is still to come."""
+        """The earliest deadline after `now_ms`."""
         untils = [*self.sessions.values(), *(until_ms for _, until_ms in self.revocations.values())]
         untils += [until_ms for _, until_ms in self.awaited.values()]
         return min((until_ms for until_ms in untils if until_ms > now_ms), default=None)
@@ -113,27 +114,28 @@ class ConsumerGroups:
         self,
         config: ConsumerGroupConfig,
         catalog: TopicCatalog | None = None,
-        own_times: OwnTimes = lambda _group_id: (None, None),
+        group_timeouts: GroupTimeouts = lambda _group_id: (None, None),
     ) -> None:
-        """`own_times(group_id)`: session and heartbeat interval where the group has settings of its own."""
+        """`group_timeouts(group_id)`: the session timeout and heartbeat interval of the group's own settings; None where it has
+        none."""
         self.config = config
-        self._own_times = own_times
+        self._group_timeouts = group_timeouts
         self.groups: dict[str, ConsumerGroup] = {}
         self._catalog: TopicCatalog = catalog or NoTopics()
         self._volatile: dict[str, _Volatile] = {}
         self._deadlines: dict[str, int] = {}
 
-    def times_of(self, group_id: str) -> Times:
-        session_ms, interval_ms = self._own_times(group_id)
+    def timeouts_of(self, group_id: str) -> MemberTimeouts:
+        session_ms, interval_ms = self._group_timeouts(group_id)
         session_ms = self.config.session_timeout_ms if session_ms is None else session_ms
         interval_ms = self.config.heartbeat_interval_ms if interval_ms is None else interval_ms
-        # One of them may be the node's, and not fit the other.
-        return Times(session_ms, min(interval_ms, max(1, session_ms // 2)))
+        # One of the two may be the node's setting and not fit the group's.
+        return MemberTimeouts(session_ms, min(interval_ms, max(1, session_ms // 2)))
 
     # --- replay ------------------------------------------------------------------------------------------------------------
 
     def replay(self, key_data: bytes, data: bytes | None) -> None:
-        """Skips kinds of records that later releases write."""
+        """Skips records of later releases."""
         key = records.decode_key(key_data)
         if key is None:
             return
@@ -146,20 +148,22 @@ class ConsumerGroups:
             self._deadlines.pop(key.group_id, None)
 
     def activated(self, now_ms: int, silences: Silences) -> None:
-        """A new coordinator: everybody has a full session to find it, and a full time to revoke; but see `silence.py`."""
+        """A new coordinator: every member gets a full session to find it, and its full time to revoke; but see `silence.py`."""
         for group in self.groups.values():
-            session_ms, interval_ms = self.times_of(group.group_id)
+            session_ms, interval_ms = self.timeouts_of(group.group_id)
             for member_id, member in group.members.items():
                 self.watch(group, member_id, now_ms)
                 if member.classic is None:
-                    until_ms = silences.give_chance(group.group_id, member_id, 2 * interval_ms, session_ms, now_ms)
+                    until_ms = silences.begin_grace_period(group.group_id, member_id, 2 * interval_ms, session_ms, now_ms)
                 else:
-                    until_ms = silences.give_classic_chance(group.group_id, member_id, member.classic.session_timeout_ms, now_ms)
+                    session_ms = member.classic.session_timeout_ms
+                    until_ms = silences.begin_classic_grace_period(group.group_id, member_id, session_ms, now_ms)
                 self._volatile[group.group_id].sessions[member_id] = until_ms
                 self._deadlines[group.group_id] = min(until_ms, self._deadlines[group.group_id])
 
     def resumed(self, now_ms: int, away_ms: int) -> None:
-        """Its coordinator answered nobody for so long: everybody has a full session, and what was left of the time to revoke."""
+        """The coordinator answered no request for `away_ms`: every session begins anew, and the other deadlines move by that
+        time."""
         for group_id, group in self.groups.items():
             volatile = self._volatile.get(group_id, _Volatile())
             volatile.revocations = {name: (epoch, until + away_ms) for name, (epoch, until) in volatile.revocations.items()}
@@ -174,38 +178,38 @@ class ConsumerGroups:
     # --- time --------------------------------------------------------------------------------------------------------------
 
     def watch(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        """Begins the member's session anew, and sees to it that what it must revoke has a deadline."""
+        """Begins the member's session anew, and sets the deadline for the partitions that it must revoke."""
         volatile = self._volatile.setdefault(group.group_id, _Volatile())
         current = group.current_of(member_id)
         classic = group.members[member_id].classic
-        session_ms = classic.session_timeout_ms if classic else self.times_of(group.group_id).session_timeout_ms
+        session_ms = classic.session_timeout_ms if classic else self.timeouts_of(group.group_id).session_timeout_ms
         volatile.sessions[member_id] = now_ms + session_ms
         if current.state is not MemberState.UNREVOKED_PARTITIONS:
             volatile.revocations.pop(member_id, None)
         elif volatile.revocations.get(member_id, (0, 0))[0] != current.epoch:
             volatile.revocations[member_id] = (current.epoch, now_ms + group.members[member_id].rebalance_timeout_ms)
-        # What is remembered is a lower bound: when it has come, the timer looks for the true one.
+        # The stored deadline is a lower bound: when it is due, the timer computes the exact one.
         until_ms = min(volatile.sessions[member_id], volatile.revocations.get(member_id, (0, _FOREVER_MS))[1])
         self._deadlines[group.group_id] = min(until_ms, self._deadlines.get(group.group_id, _FOREVER_MS))
 
     def await_request(self, group_id: str, member_id: str, request: ClassicRequest, until_ms: int) -> None:
-        """A classic member was told to join, or has joined and must ask for its share: until then, or it is removed.  An earlier
-        wait for the same goes on."""
+        """A classic member must send JoinGroup or SyncGroup until `until_ms`, or it is removed.  An earlier deadline for the same
+        request stays."""
         volatile = self._volatile.setdefault(group_id, _Volatile())
         if volatile.awaited.get(member_id, (None, 0))[0] is not request:
             volatile.awaited[member_id] = (request, until_ms)
             self._deadlines[group_id] = min(until_ms, self._deadlines.get(group_id, _FOREVER_MS))
 
-    def came(self, group_id: str, member_id: str) -> None:
-        """The classic member has asked for what it was awaited for."""
+    def request_received(self, group_id: str, member_id: str) -> None:
+        """The classic member has sent the awaited request."""
         if group_id in self._volatile:
             self._volatile[group_id].awaited.pop(member_id, None)
 
     def on_timer(self, event: ConsumerGroupTimer, context: Context) -> Draft:
-        """Removes members that were silent for a session, or kept what they were to give up."""
+        """Removes the members past a deadline: session, revocation, or awaited request."""
         group, volatile = self.groups.get(event.group_id), self._volatile.get(event.group_id)
         self._deadlines.pop(event.group_id, None)
-        if group is None or volatile is None:  # deleted meanwhile, or its first record was refused
+        if group is None or volatile is None:  # the group was deleted meanwhile, or the append of its first record failed
             self._volatile.pop(event.group_id, None)
             return Draft(group or ConsumerGroup(event.group_id))
         volatile.awaited = {name: awaited for name, awaited in volatile.awaited.items() if group.is_classic(name)}
@@ -218,8 +222,8 @@ class ConsumerGroups:
                 del volatile.revocations[member_id]
             elif until_ms <= context.now_ms:
                 overdue.add(member_id)
-        for member_id in overdue:  # should the append be refused, it is tried again
-            volatile.sessions[member_id] = context.now_ms + self.times_of(event.group_id).heartbeat_interval_ms
+        for member_id in overdue:  # should the append fail, the timer tries again
+            volatile.sessions[member_id] = context.now_ms + self.timeouts_of(event.group_id).heartbeat_interval_ms
         deadline_ms = volatile.next_deadline_ms(context.now_ms)
         if deadline_ms is not None:
             self._deadlines[event.group_id] = deadline_ms
@@ -241,8 +245,8 @@ class ConsumerGroups:
         owned: Partitions | None = None,
         converted: ConsumerGroup | None = None,
     ) -> Action:
-        """The table's action; raises KafkaError when it is a refusal.  classic: a classic group of that name has members.
-        converted: the group that such a one becomes by this request."""
+        """The table's action; raises KafkaError when it rejects.  classic: a classic group of that name has members.
+        converted: the consumer group that such a classic group becomes by this request."""
         group = converted or self.groups.get(group_id)
         if classic:
             situation = Situation.CLASSIC
@@ -252,7 +256,7 @@ class ConsumerGroups:
             situation = group.situation(request, member_id, instance_id, epoch, owned)
         action = RULES[(situation, request)]
         if action is Action.REFUSE_STALE and group is not None and group.is_classic(member_id):
-            action = Action.REFUSE_GENERATION  # a code of its own protocol
+            action = Action.REFUSE_GENERATION  # the error code of the classic protocol
         error = refusal(action, situation, request, group_id, group, member_id, instance_id, epoch)
         if error is not None:
             raise error
@@ -261,7 +265,8 @@ class ConsumerGroups:
     def heartbeat(
         self, event: ConsumerGroupHeartbeat, context: Context, *, classic: bool = False, converted: Draft | None = None
     ) -> tuple[Draft, ConsumerGroupHeartbeatReply]:
-        """What to write, and the answer once it is committed.  converted: what a classic group with members becomes first."""
+        """The records, and the answer for when they are committed.  converted: the draft of a classic group that this
+        upgrades."""
         request = {
             JOINING_EPOCH: MemberRequest.JOIN,
             LEAVING_EPOCH: MemberRequest.LEAVE,
@@ -283,7 +288,8 @@ class ConsumerGroups:
             return self._leave(draft, event, action)
         self._admit(draft, event, action)
         changed = self.look_for_changes(draft, before)
-        # What a present member reads, or the topics there are, cannot wait: the old target may give what nobody may have.
+        # A changed subscription of a member, or changed topics, cannot wait: the old target may hold partitions that must not be
+        # assigned.
         self.assign(draft, context.now_ms, at_once=changed and action is not Action.ADD)
         return self._move(draft, event, context.now_ms)
 
@@ -293,16 +299,17 @@ class ConsumerGroups:
         if action is Action.REMOVE:
             self.remove(draft, [event.member_id])
         else:
-            # What it must give up is given up: a client leaves when it has stopped reading.  The session goes on running.
+            # Its revocation is done: a client leaves when it has stopped reading.  The session runs on.
             current = draft.group.current_of(event.member_id)
             if current.epoch != STATIC_LEAVING_EPOCH:
                 left = CurrentAssignment(STATIC_LEAVING_EPOCH, current.epoch, assigned=current.assigned)
                 draft.write(RecordKind.CURRENT, left, event.member_id)
-        interval_ms = self.times_of(event.group_id).heartbeat_interval_ms
+        interval_ms = self.timeouts_of(event.group_id).heartbeat_interval_ms
         return draft, ConsumerGroupHeartbeatReply(event.member_id, event.member_epoch, interval_ms)
 
     def remove(self, draft: Draft, member_ids: Sequence[str]) -> None:
-        """Members' records go, so that others may have what they held; the next heartbeat of any member finds a newer epoch."""
+        """Deletes the members' records, so that others may get their partitions; the next heartbeat of any member finds a newer
+        epoch."""
         for member_id in member_ids:
             self.erase_member(draft, member_id)
         if member_ids:
@@ -319,33 +326,34 @@ class ConsumerGroups:
                 draft.erase(Key(kind, group.group_id, member_id))
 
     def _admit(self, draft: Draft, event: ConsumerGroupHeartbeat, action: Action) -> None:
-        """Takes up what the member says of itself; gives a returning instance the place that it had."""
+        """Stores the member's metadata; a returning instance gets its former assignment."""
         group = draft.group
         if action is Action.ADD and len(group.members) >= self.config.max_size:
             message = f"group {group.group_id} has its {self.config.max_size} members (group.consumer.max.size)"
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
         if action is Action.REPLACE:
             before = event.member_id if event.instance_id is None else group.instances[event.instance_id]
-            self.hand_over(draft, before, event.member_id, _told(event, group.members[before]))
+            self.hand_over(draft, before, event.member_id, _metadata_after(event, group.members[before]))
         else:
-            told = _told(event, group.members.get(event.member_id))
-            if told != group.members.get(event.member_id):
-                draft.write(RecordKind.MEMBER, told, event.member_id)
+            metadata = _metadata_after(event, group.members.get(event.member_id))
+            if metadata != group.members.get(event.member_id):
+                draft.write(RecordKind.MEMBER, metadata, event.member_id)
 
-    def hand_over(self, draft: Draft, before: str, member_id: str, told: MemberMetadata) -> None:
-        """KIP-345: an instance is back, perhaps as another member; it gets what was kept for it, and the group does not move."""
+    def hand_over(self, draft: Draft, before: str, member_id: str, metadata: MemberMetadata) -> None:
+        """KIP-345: an instance is back, perhaps under another member id; it gets its former assignment, and the group epoch
+        stays."""
         place, target = draft.group.current_of(before), draft.group.target.get(before, NOTHING)
         if before != member_id:
             self.erase_member(draft, before)
-        draft.write(RecordKind.MEMBER, told, member_id)
+        draft.write(RecordKind.MEMBER, metadata, member_id)
         draft.write_targets({member_id: target})
         fresh = CurrentAssignment(JOINING_EPOCH, JOINING_EPOCH, assigned=place.assigned)
         draft.write(RecordKind.CURRENT, fresh, member_id)
 
     def look_for_changes(self, draft: Draft, before: ConsumerGroup | None) -> bool:
-        """Raises the group epoch when the target would come out differently than for the group before, and says so."""
+        """Raises the group epoch when the inputs of the assignor differ from those of `before`; returns whether it did."""
         group = draft.group
-        changed = bool(draft.records) and (before is None or _wishes(before) != _wishes(group))
+        changed = bool(draft.records) and (before is None or _assignor_inputs(before) != _assignor_inputs(group))
         volatile = self._volatile.get(group.group_id)
         if changed or volatile is None or volatile.topics_seen != self._catalog.version:
             names, complete = self._names(group)
@@ -354,13 +362,14 @@ class ConsumerGroups:
                 draft.write(RecordKind.TOPICS, topics)
                 changed = True
             if volatile is not None and not changed and complete:
-                volatile.topics_seen = self._catalog.version  # nothing to write, so nothing that could be refused
+                volatile.topics_seen = self._catalog.version  # nothing is written, so no append can fail
         if changed:
             draft.write(RecordKind.GROUP, group.epoch + 1)
         return changed
 
     def _names(self, group: ConsumerGroup) -> tuple[set[str], bool]:
-        """What the members read, and whether that is all: a pattern that is being held against the topics keeps what it had."""
+        """The topics that the members read, and whether the set is complete: a pattern that is not matched against all topics yet
+        keeps its former topics."""
         names, complete = {name for member in group.members.values() for name in member.topic_names}, True
         for pattern in patterns(group):
             matching = self._catalog.matching(pattern)
@@ -370,7 +379,7 @@ class ConsumerGroups:
         return names, complete
 
     def assign(self, draft: Draft, now_ms: int, *, at_once: bool) -> None:
-        """A new target, if the group epoch is past the one there is."""
+        """Computes a new target assignment if the group epoch is above that of the present one."""
         group = draft.group
         volatile = self._volatile.setdefault(group.group_id, _Volatile())
         if group.epoch <= group.target_epoch or (now_ms < volatile.assign_from_ms and not at_once):
@@ -378,8 +387,8 @@ class ConsumerGroups:
         matched: dict[str, Iterable[str]] = {}
         for pattern in patterns(group):
             matching = self._catalog.matching(pattern)
-            if matching is None:  # the target waits for it: one without it would stay
-                volatile.assign_from_ms = now_ms + LOOK_AGAIN_MS
+            if matching is None:  # the target waits for the pattern: one without it would be kept
+                volatile.assign_from_ms = now_ms + PATTERN_RETRY_MS
                 return
             matched[pattern] = matching
         volatile.assign_from_ms = now_ms + self.config.assignment_interval_ms
@@ -404,13 +413,14 @@ class ConsumerGroups:
             draft.write(RecordKind.CURRENT, after, member_id)
         self.watch(draft.group, member_id, now_ms)
         missed_the_last = event.member_epoch != before.epoch
-        told = missed_the_last or event.member_epoch == JOINING_EPOCH or event.is_full or after.assigned != before.assigned
+        changed = after.assigned != before.assigned
+        must_answer = missed_the_last or event.member_epoch == JOINING_EPOCH or event.is_full or changed
         interval_ms = self._until_next_heartbeat_ms(group, member_id, now_ms)
-        return draft, ConsumerGroupHeartbeatReply(member_id, after.epoch, interval_ms, after.assigned if told else None)
+        return draft, ConsumerGroupHeartbeatReply(member_id, after.epoch, interval_ms, after.assigned if must_answer else None)
 
     def _until_next_heartbeat_ms(self, group: ConsumerGroup, member_id: str, now_ms: int) -> int:
-        """Shorter for whoever has no share yet because the target is due later."""
-        interval_ms = self.times_of(group.group_id).heartbeat_interval_ms
+        """Shorter for a member that waits for its first target."""
+        interval_ms = self.timeouts_of(group.group_id).heartbeat_interval_ms
         if group.epoch <= group.target_epoch or member_id in group.target:
             return interval_ms
         due_ms = self._volatile[group.group_id].assign_from_ms - now_ms
@@ -423,7 +433,7 @@ class ConsumerGroups:
         return ConsumerGroupState.DEAD if group is None else group.state
 
     def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
-        """For everything that stands of the group."""
+        """Tombstones for all records of the group."""
         group = self.groups.get(group_id)
         return [] if group is None else [CoordinatorRecord(records.encode_key(key), None) for key in group.keys()]
 
@@ -438,8 +448,8 @@ class ConsumerGroups:
         return DescribeConsumerGroupReply(group_id, group.state, group.epoch, group.target_epoch, assignor, members, names)
 
 
-def _told(event: ConsumerGroupHeartbeat, before: MemberMetadata | None) -> MemberMetadata:
-    """The member as it describes itself now; what a heartbeat leaves out is as before, but not when it joins."""
+def _metadata_after(event: ConsumerGroupHeartbeat, before: MemberMetadata | None) -> MemberMetadata:
+    """The member's metadata after this heartbeat; fields that it leaves out keep their values, unless the member joins."""
     if before is None or event.member_epoch == JOINING_EPOCH:
         before = MemberMetadata(event.instance_id, event.rack_id, "", "", (), None, event.rebalance_timeout_ms, None)
     regex = before.topic_regex if event.topic_regex is None else event.topic_regex or None
@@ -455,9 +465,9 @@ def _told(event: ConsumerGroupHeartbeat, before: MemberMetadata | None) -> Membe
     )
 
 
-def _wishes(group: ConsumerGroup) -> dict[tuple[bool, str], tuple[object, ...]]:
-    """What the target depends on of each member.  A static member is known by its instance: coming back under another member id
-    is no change, its place was handed over."""
+def _assignor_inputs(group: ConsumerGroup) -> dict[tuple[bool, str], tuple[object, ...]]:
+    """The inputs of the assignor by member.  A static member counts by its instance: coming back under another member id is no
+    change, because its assignment is handed over."""
     return {
         (member.instance_id is not None, member.instance_id or member_id): (
             member.topic_names,

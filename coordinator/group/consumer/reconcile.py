@@ -1,15 +1,15 @@
-"""How a member gets from what it owns to what it shall own (KIP-848).
+"""How a member gets from its current assignment to its target (KIP-848).
 
-    STABLE --the target takes something--> UNREVOKED --its heartbeat does not name it any more--> one epoch on, and again
-       ^ \\--the target gives something--> UNRELEASED --others release it--> STABLE
-       +----------------------------------------------------------------------+
+    STABLE --the target lacks a partition--> UNREVOKED --its heartbeat no longer names it--> next epoch, and again
+       ^ \\--the target adds a partition--> UNRELEASED --others release it--> STABLE
+       +--------------------------------------------------------------------------+
 
-A partition is given to its new owner only when nobody holds it: when the old one's heartbeat left it out, or the old one was
-removed.  A member's epoch moves to the target's only when it has nothing left to give up; so an epoch tells whether what a member
-commits may still be its own.
+The new owner gets a partition only when no member holds it: after the old owner's heartbeat left it out, or after the old owner
+was removed.  A member's epoch rises to the target's only when it has nothing left to revoke; so the epoch tells whether the
+member may still commit offsets of its partitions.
 
-What a heartbeat leaves out is given up, as in Kafka, even if the member was told of it and had not taken it up yet: a client must
-take up nothing that a heartbeat without an answer has left out.
+A partition that a heartbeat leaves out is revoked, as in Kafka, even if the member was just assigned it and had not begun to
+read: after a heartbeat without an answer, a client must begin to read no partition that this heartbeat left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def reconcile(
     target_epoch: int,
     holders: Mapping[TopicIdPartition, str],
 ) -> CurrentAssignment:
-    """The member's next assignment.  owned: what its heartbeat says it has; None: as before, so all of it."""
+    """The member's next assignment.  owned: the partitions in its heartbeat; None: unchanged, so all."""
     epoch = current.epoch
     match current.state:
         case MemberState.STABLE:
@@ -57,6 +57,6 @@ def _owns(owned: Partitions | None, partitions: Partitions) -> bool:
 def _next(
     current: CurrentAssignment, epoch: int, state: MemberState, assigned: Partitions, revoking: Partitions = frozenset()
 ) -> CurrentAssignment:
-    """An epoch that stays keeps its predecessor: whoever missed several answers at it has still missed but one epoch."""
+    """An unchanged epoch keeps its predecessor: a member that missed several answers at one epoch has missed one epoch only."""
     previous = current.epoch if epoch != current.epoch else current.previous_epoch
     return CurrentAssignment(epoch, previous, state, assigned, revoking)

@@ -2,10 +2,10 @@
 
     ConsumerGroupMetadata 3             group           -> group epoch
     ConsumerGroupPartitionMetadata 4    group           -> the topics read, with ids and partition counts
-    ConsumerGroupMemberMetadata 5       group, member   -> who the member is, what it subscribes to
+    ConsumerGroupMemberMetadata 5       group, member   -> identity and subscription of the member
     TargetAssignmentMetadata 6          group           -> assignment epoch
-    TargetAssignmentMember 7            group, member   -> what the member shall own
-    CurrentMemberAssignment 8           group, member   -> what it owns, and must give up
+    TargetAssignmentMember 7            group, member   -> the partitions of its target
+    CurrentMemberAssignment 8           group, member   -> the partitions that it owns, and must revoke
 
 The key's version tells which it is.  Partitions are written in order, so equal assignments are equal bytes.
 """
@@ -28,7 +28,7 @@ _CLASSIC_TAG = 0
 
 
 class RecordKind(IntEnum):
-    """What a record says; the number is its key's version."""
+    """The kind of a record; the number is its key's version."""
 
     GROUP = 3
     TOPICS = 4
@@ -42,7 +42,7 @@ ABOUT_A_MEMBER = frozenset({RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CUR
 
 
 class Key(NamedTuple):
-    """member_id is empty for what is said of the whole group."""
+    """member_id is empty for records of the whole group."""
 
     kind: RecordKind
     group_id: str
@@ -51,7 +51,7 @@ class Key(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class ClassicMember:
-    """What a member of the classic protocol said when it joined: its session, and its subscription under each assignor's name."""
+    """The JoinGroup of a classic member: its session timeout, and its subscription under each assignor's name."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -63,7 +63,7 @@ class ClassicMember:
 
 @dataclass(slots=True, frozen=True)
 class MemberMetadata:
-    """What a member says of itself.  classic: None for members of the consumer protocol."""
+    """A member as its requests describe it.  classic: None for members of the consumer protocol."""
 
     instance_id: str | None
     rack_id: str | None
@@ -78,7 +78,7 @@ class MemberMetadata:
 
 @dataclass(slots=True, frozen=True)
 class CurrentAssignment:
-    """epoch: what the member's next heartbeat must bring; previous_epoch: accepted too, if the last answer was lost."""
+    """epoch: the epoch of the member's next heartbeat; previous_epoch: accepted, too, if the last answer was lost."""
 
     epoch: int
     previous_epoch: int
@@ -88,7 +88,7 @@ class CurrentAssignment:
 
     @property
     def held(self) -> Partitions:
-        """What nobody else may have."""
+        """The partitions that no other member may get."""
         return self.assigned | self.revoking
 
 

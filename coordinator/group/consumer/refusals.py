@@ -1,4 +1,4 @@
-"""What a consumer group's coordinator says when it refuses, in the words of Kafka 4.1, which clients write into their logs."""
+"""The error messages of a consumer group's coordinator, in the words of Kafka 4.1: clients write them into their logs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refusal(
     instance_id: str | None,
     epoch: int,
 ) -> KafkaError | None:
-    """The error that an action of the table stands for; None when it is none."""
+    """The error of a rejecting action; None for every other action."""
     code = ErrorCode.__members__.get(action.value) if action is not Action.PROCEED else None
     if code is None:
         return None
@@ -63,7 +63,7 @@ def refusal(
 
 
 def check_heartbeat(event: ConsumerGroupHeartbeat, config: ConsumerGroupConfig) -> None:
-    """What no group could make sense of: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION."""
+    """Rejects a heartbeat that no group can take: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION."""
     problem = next(_problems(event), None)
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)

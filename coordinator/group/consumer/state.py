@@ -1,13 +1,13 @@
 """The consumer group protocol's state machine (KIP-848), as data.
 
-Three epochs move, and none ever falls:
+There are three epochs, and none ever falls:
 
 - the *group epoch* rises when members, their subscriptions or the topics they read change;
 - the *assignment epoch* is the group epoch that the target assignment was computed for;
-- each *member epoch* follows, once the member has given up what the target takes from it.
+- each *member epoch* follows, once the member has revoked what its target does not hold.
 
-`RULES` says what each request does, by what the caller is to the group.  A member that brings an older epoch is PREVIOUS if it is
-the one before its present epoch and the member owns nothing that it should not: it has only missed the last answer.
+`RULES` says what each request does in each situation of the caller.  A member with an older epoch is PREVIOUS if it is the epoch
+before its present one and the member owns nothing that it should not: it has only missed the last answer.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ STATIC_LEAVING_EPOCH = -2
 
 
 class MemberState(IntEnum):
-    """Where a member stands between its epoch and the target; numbers as in CurrentMemberAssignment."""
+    """How far a member is on its way to the target; numbers as in CurrentMemberAssignment."""
 
     STABLE = 0
-    UNREVOKED_PARTITIONS = 1  # must give partitions up before its epoch moves
-    UNRELEASED_PARTITIONS = 2  # is at the target's epoch, but others have not released all that it shall own
+    UNREVOKED_PARTITIONS = 1  # must revoke partitions before its epoch rises
+    UNRELEASED_PARTITIONS = 2  # is at the target's epoch, but others still hold partitions of its target
 
 
 class ConsumerGroupState(Enum):
@@ -38,7 +38,7 @@ class ConsumerGroupState(Enum):
 
 
 class Situation(Enum):
-    """What a caller is to the group that it names."""
+    """The relation of a caller to the group that it names."""
 
     NO_GROUP = "no such group"
     CLASSIC = "classic group with members"
@@ -52,7 +52,7 @@ class Situation(Enum):
 
 
 class MemberRequest(Enum):
-    """What may be asked; member epochs: join 0, leave -1, leave for a while -2 (static members)."""
+    """The requests; member epochs: join 0, leave -1, leave for a while -2 (static members)."""
 
     JOIN = "join"
     HEARTBEAT = "heartbeat"
@@ -94,7 +94,7 @@ _TABLE: dict[MemberRequest, tuple[Action, ...]] = {
     MemberRequest.HEARTBEAT: (_GONE, _GONE, _WHO, _MOVE, _MOVE, _FENCE, _FENCE, _INST, _FENCE),
     MemberRequest.LEAVE: (_GONE, _GONE, _WHO, _OUT, _OUT, _OUT, _OUT, _INST, _OUT),
     MemberRequest.LEAVE_FOR_A_WHILE: (_GONE, _GONE, _WHO, _KEEP, _KEEP, _KEEP, _KEEP, _INST, _KEEP),
-    # Offsets name no partitions owned and no instance that counts: only the epoch tells a zombie.
+    # OffsetCommit names no owned partitions, and its instance id does not count: only the epoch fences a zombie.
     MemberRequest.COMMIT: (_GONE, _GONE, _WHO, _OK, _STALE, _STALE, _STALE, _WHO, _STALE),
     MemberRequest.COMMIT_IN_TRANSACTION: (_GEN, _GEN, _WHO, _OK, _GEN, _GEN, _GEN, _WHO, _GEN),
     MemberRequest.FETCH_OFFSETS: (_OK, _OK, _WHO, _OK, _STALE, _STALE, _STALE, _WHO, _STALE),
