@@ -365,7 +365,8 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
                 if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
                     self._fail(state, f"append failed: {error}")
             if state.phase is Phase.FAILED and rejection is None:
-                rejection = KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{state.partition}: the state is not known any more")
+                message = f"{self.name}-{state.partition}: the state is not known any more"
+                rejection = KafkaError(ErrorCode.NOT_COORDINATOR, message)
         if rejection is not None:
             for answer in answers:
                 self._deliver(answer, rejection)

@@ -1,6 +1,6 @@
 """Raising and lowering feature levels (UpdateFeatures): only what every broker and every voter of the quorum can follow.
 
-Pure, like `active.py`.
+Pure, like `planner.py`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def plan_update(
     applied_before: bool = False,
     min_insync_replicas: int = 1,
 ) -> Plan:
-    """All updates in one plan, or KafkaError.  `voters`: what each member of the quorum knows, None when it did not answer.
-    Nothing for a request that was carried out before: it was answered then, whatever was changed since."""
+    """All updates in one plan, or KafkaError.  `voters`: the ranges of each voter, None when it did not answer.
+    An empty plan for a request that was applied before, whatever has changed since."""
     if applied_before:
         return Plan()
     plan, seen = Plan(reason="feature levels", request_id=request.request_id), set[str]()
@@ -56,7 +56,7 @@ def _check_update(state: ClusterState, update: rpc.FeatureUpdate, present: int, 
             message = f"{name} is {present} already: {level} would be a downgrade, and the request does not ask for one"
             raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
         if name == METADATA_VERSION:
-            # Entries of the present level stand in the log and in snapshots; whoever does not know them would read them wrongly.
+            # The log and snapshots hold entries of the present level; a node that does not know them would read them wrongly.
             message = f"{name} is never lowered: the metadata may hold what a lower level does not know"
             raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
     low, high = ranges[name]

@@ -1,8 +1,8 @@
-"""Settings of nodes that change while they run: what a request makes of them.  Pure.
+"""Plans changes of nodes' settings that take effect while the nodes run.  Pure.
 
-They are part of the metadata: for all nodes (no name), or for one.  A node takes its own before those for all, and those before
-what its file says (KIP-226); so a restart, or a new node, finds what holds.  Which there are stands in `broker_settings.py`; what
-topics inherit of them, in `topic_defaults.py`.
+The metadata have them for all nodes (no name), or for one.  A node's own value comes before the value for all nodes, and that
+before the value in the node's file (KIP-226); so the setting survives a restart, and new nodes get it.
+`state/broker_settings.py` has the table of the settings, `state/topic_defaults.py` the ones that topics inherit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DIGITS_MAX: Final = 19
 
 
 def effective(node_configs: Mapping[int, Mapping[str, str]], node_id: int) -> dict[str, str]:
-    """What holds for a node; what is missing is in its file.  A value that this version cannot read is left out."""
+    """A node's settings in the metadata; for the others its file counts.  Leaves out a value that this version cannot read."""
     merged = {**node_configs.get(ALL_NODES, {}), **node_configs.get(node_id, {})}
     return {name: value for name, value in merged.items() if name in BROKER_SETTINGS and _is_readable(name, value)}
 
@@ -121,7 +121,7 @@ def _check(state: ClusterState, node_id: int, present: Mapping[str, str], future
 
 
 def _check_local_retention(config: Mapping[str, str]) -> None:
-    """As Kafka has it, although nothing follows from it here."""
+    """Kafka's rule, although local retention has no effect in Tidegate."""
     for unit, unlimited in (("bytes", -1), ("ms", 7 * 86_400_000)):
         local, total = int(config.get(f"local.retention.{unit}", -2)), int(config.get(f"retention.{unit}", unlimited))
         if local != -2 and total >= 0 and not 0 <= local <= total:

@@ -3,9 +3,9 @@
 Every choice takes the broker with the fewest replicas (for the first replica: the fewest leaderships) so far, counting what the
 cluster has already, so small topics made one after the other fill the brokers as evenly as one large topic.
 
-Every registered broker counts, as in Kafka: one that is away, or is going, gets replicas where those that are present do not
-suffice, or where it alone keeps racks apart.  It never leads, stands last among the replicas and is not in the ISR
-(`topics.py`): it joins that when it is back and has a whole copy, and until then the partition is one with a replica away.
+Every registered broker counts, as in Kafka: a fenced broker, or one that shuts down, gets replicas where the active brokers do
+not suffice, or where only it keeps racks apart.  It never leads, comes last among the replicas and is not in the ISR
+(`topics.py`); it joins the ISR when it is back and has a whole copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..state.model import BrokerState, TopicState
 
 @dataclass(slots=True)
 class Load:
-    """How much each broker carries; changes while a plan is made."""
+    """Replicas and leaderships of each broker; grows while a plan is made."""
 
     replicas: dict[int, int] = field(default_factory=dict)
     leaderships: dict[int, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Load:
         return load
 
     def add(self, replicas: Sequence[int]) -> None:
-        """By preferred leaders: where leaderships are at the moment is an accident, where they return to is not."""
+        """Counts preferred leaders, because leaderships return to them; the present leaders are accidental."""
         self.leaderships[replicas[0]] = self.leaderships.get(replicas[0], 0) + 1
         for node_id in replicas:
             self.replicas[node_id] = self.replicas.get(node_id, 0) + 1

@@ -1,14 +1,15 @@
-"""The planner of the active controller, as plans: what happened goes in, operations for the metadata log come out.
+"""The planner of the active controller: turns requests and time into plans, which are operations for the metadata log.
 
-Pure: no clock, no I/O, no randomness; times are given, ids are made by the caller.  Nothing here changes the state; a plan does,
-when its commands are committed and applied.  Plans are made on the state that the commands under way lead to (`planning`); what
-brokers are told rests on the applied one.  Only `sessions` lives here, because silence is not replicated: every new controller
-gives every broker a whole session before it may fence it.
+Pure: no clock, no I/O, no randomness; the caller passes times and ids.  The planner never changes the cluster state; a plan does,
+when its commands are committed and applied.  The planner makes plans on the state that the commands in flight lead to
+(`service/pipeline.py`), and its answers to brokers on the applied state.  `sessions` is volatile, because silence is not
+replicated: every new controller gives every broker a whole session before it may fence the broker.
 
 Orders that must hold
 * docs/semantics.md M5: fence, remove from every ISR, and only then a new broker epoch: one plan, in this order.
 * A broker is unfenced only after it has applied the metadata log up to its own registration.
-* Controlled shutdown: first nothing new, then leaderships move, then everybody else has heard of it, then the broker may stop.
+* Controlled shutdown: the broker gets nothing new, then its leaderships move, then all other active brokers apply that entry,
+  and only then the broker may stop.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from ..state.reachability import Reachability
 from ..state.resource_settings import GROUP_LIMITS, GroupLimits
 from ..state.topic_defaults import missing_defaults
 
-HELD_SHOWN_MAX = 5
+REPLICAS_SHOWN_MAX = 5
 
 
 @dataclass(slots=True, frozen=True)
 class ControllerConfig:
-    """Times and defaults of the active controller."""
+    """Timings, defaults and limits of the active controller."""
 
     session_timeout_ms: int = 6000
     tick_interval_ms: int = 250
@@ -60,23 +61,23 @@ class ControllerConfig:
 
 @dataclass(slots=True)
 class Session:
-    """What the active controller has heard of one broker."""
+    """The state of one broker's session: what its heartbeats have told this controller."""
 
     broker_epoch: int
     heard_at: float
     applied_index: int = 0
     shutdown_index: int = 0  # the entry that moved its leaderships away; 0: not shutting down
-    fencing: bool = False  # planned, and perhaps not applied yet
+    fencing: bool = False  # the fencing of the broker is planned, and perhaps not applied yet
     number: int = 0  # of the newest heartbeat
 
 
 @dataclass(slots=True)
 class Plan:
-    """Operations in order; `commands()` cuts them into log entries.  Later entries rely on earlier ones.
+    """Operations in order; `commands()` splits them into log entries.  Later entries rely on earlier ones.
 
-    The last entry carries the id of the request that the plan carries out (an empty id: of none): only when all of it is applied
-    the request counts as done.  There is one also when nothing is to be changed: a copy of the request that comes late, when
-    somebody else has changed something, must not be carried out then."""
+    The last entry carries the id of the client's request (empty without one): the request counts as done only when the whole plan
+    is applied.  A plan with a request id has such an entry even without operations: a late copy of the request must not be
+    carried out after another client has changed something."""
 
     operations: list[pb.Operation] = field(default_factory=list)
     reason: str = ""
@@ -113,7 +114,7 @@ class ControllerPlanner:
     def __init__(
         self, state: ClusterState, config: ControllerConfig, now: float, ahead: Callable[[], ClusterState] | None = None
     ) -> None:
-        """`state` is what is applied; `ahead()` what the commands under way lead to (none given: the same)."""
+        """`state` is the applied state; `ahead()` the state that the commands in flight lead to (by default the same)."""
         self._applied = state
         self._ahead = ahead or (lambda: state)
         self._config = config
@@ -130,11 +131,11 @@ class ControllerPlanner:
     def _state(self) -> ClusterState:
         return self._ahead()
 
-    # ---- first deeds ----------------------------------------------------------------------------------------------------------
+    # ---- begin of a term -------------------------------------------------------------------------------------------------------
 
     def begin_term(self, node_id: int, cluster_id: str, metadata_id: str, features: dict[str, int]) -> Plan:
-        """Names the controller of this term; the very first one also gives the cluster its ids and feature levels."""
-        plan = Plan(reason="take office")
+        """Records the controller of this term; the first controller also gives the cluster its ids and feature levels."""
+        plan = Plan(reason="begin term")
         if not self._state.cluster_id:
             levels = [pb.Feature(name=name, level=features[name]) for name in sorted(features)]
             bootstrap = pb.Bootstrap(cluster_id=cluster_id, metadata_id=metadata_id, features=levels)
@@ -144,9 +145,9 @@ class ControllerPlanner:
         plan.operations += missing_defaults(levels_now, self._state.node_configs, self._config.min_insync_replicas)
         return plan
 
-    # ---- presence -------------------------------------------------------------------------------------------------------------
+    # ---- registration ---------------------------------------------------------------------------------------------------------
 
-    def _present(self) -> set[int]:
+    def _active_node_ids(self) -> set[int]:
         return {broker.node_id for broker in self._state.brokers.values() if broker.active}
 
     def _changes(
@@ -157,8 +158,8 @@ class ControllerPlanner:
         disk_replaced: bool = False,
         damaged: frozenset[tuple[bytes, int]] = frozenset(),
     ) -> list[Wanted]:
-        """Every partition that cannot stay as it is when only `present` brokers serve.  `lost_id` has lost what it had of the
-        topics for which `lost` holds, and of the `damaged` partitions."""
+        """The changes of all partitions that cannot stay as they are when only `present` brokers serve.  Broker `lost_id` has
+        lost its records of the topics for which `lost` holds, and of the `damaged` partitions."""
         found: list[Wanted] = []
         some_offline = any(broker.offline_replicas for broker in self._state.brokers.values())
         for name in sorted(self._state.topics):
@@ -225,8 +226,8 @@ class ControllerPlanner:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, problem)
 
     def _changes_after_restart(self, existing: BrokerState, request: rpc.RegisterBrokerRequest) -> list[Wanted]:
-        """A proof of a clean shutdown is the broker epoch in its mark.  Without one, what a topic had not flushed may be gone; on
-        a disk that proves to be the same one, a topic that is flushed before it is acknowledged has lost nothing."""
+        """The broker epoch in the clean mark proves a clean shutdown.  Without that proof, unflushed records may be lost; a topic
+        that is flushed before it is acknowledged has lost nothing if the disk is proved to be the same."""
         clean = request.clean_shutdown_broker_epoch == existing.broker_epoch
         same_disk = bool(request.directory_id) and request.directory_id == existing.directory_id
         replaced = bool(existing.directory_id) and bool(request.directory_id) and not same_disk
@@ -234,35 +235,36 @@ class ControllerPlanner:
         def lost(topic: TopicState) -> bool:
             return replaced or (not clean and not (same_disk and topic.flushed_before_acknowledged))
 
-        present = self._present() - {existing.node_id}
+        present = self._active_node_ids() - {existing.node_id}
         damaged = decode_replicas(request.damaged_replicas)
         return self._changes(present, lost, existing.node_id, disk_replaced=replaced, damaged=damaged)
 
     def unregister(self, node_id: int) -> Plan:
-        """A broker that will not come back is forgotten.  Raises KafkaError while something may still rely on it."""
+        """Removes the registration of a broker that will not come back.  Raises KafkaError while it is alive or holds
+        replicas."""
         broker = self._state.brokers.get(node_id)
         if broker is None:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node_id} is not currently registered")
         require_level(self._state.features, MOVES_LEVEL)
         if not broker.fenced:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"broker {node_id} is alive: stop it first")
-        held = self._state.replicas_of(node_id, HELD_SHOWN_MAX + 1)
+        held = self._state.replicas_of(node_id, REPLICAS_SHOWN_MAX + 1)
         if held:
-            shown = ", ".join(f"{topic}-{number}" for topic, number in held[:HELD_SHOWN_MAX])
-            more = " and more" if len(held) > HELD_SHOWN_MAX else ""
+            shown = ", ".join(f"{topic}-{number}" for topic, number in held[:REPLICAS_SHOWN_MAX])
+            more = " and more" if len(held) > REPLICAS_SHOWN_MAX else ""
             message = f"broker {node_id} is a replica of {shown}{more}: move them first (`tidegate partitions reassign`)"
             raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
         removal = pb.UnregisterBroker(node_id=node_id, broker_epoch=broker.broker_epoch)
         return Plan([pb.Operation(unregister_broker=removal)], "unregister broker")
 
     def unregistered(self, node_id: int) -> None:
-        """The broker is gone: if its id comes back, it comes as a new one."""
+        """Drops the session of a broker that is unregistered: if its id registers again, it is a new broker."""
         self.sessions.pop(node_id, None)
         self.reachability.forget(node_id)
         self._alter_attempts.pop(node_id, None)
 
     def registered(self, node_id: int, now: float) -> None:
-        """The registration is applied: its session begins."""
+        """The registration is applied: the broker's session begins."""
         broker = self._applied.brokers[node_id]
         session = self.sessions.get(node_id)
         if session is None or session.broker_epoch != broker.broker_epoch:
@@ -272,9 +274,10 @@ class ControllerPlanner:
             session.heard_at = now
 
     def broker_with_epoch(self, node_id: int, broker_epoch: int) -> BrokerState:
-        """Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH; NOT_CONTROLLER for a registration that is news to this one.
+        """Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH; NOT_CONTROLLER when this controller does not have the
+        registration.
 
-        It was deposed and does not know it yet: a broker that believed its answer, to be superseded, would end itself.
+        Such a controller was deposed and does not know it yet: a broker that got STALE_BROKER_EPOCH from it would stop itself.
         """
         return self._with_epoch(self._state, node_id, broker_epoch)
 
@@ -293,16 +296,16 @@ class ControllerPlanner:
 
     # ---- heartbeats -----------------------------------------------------------------------------------------------------------
 
-    def heard(self, request: rpc.HeartbeatRequest, now: float) -> None:
-        """Keeps the session.  Raises as `broker_with_epoch` does, by what is applied: it may be told at once."""
+    def heartbeat_received(self, request: rpc.HeartbeatRequest, now: float) -> None:
+        """Extends the session.  Raises as `broker_with_epoch` does, by the applied state, so the error needs not wait."""
         broker = self._with_epoch(self._applied, request.node_id, request.broker_epoch)
         session = self._session_of(broker, now)
         session.heard_at = now
         session.applied_index = max(session.applied_index, request.applied_index)
 
     def is_being_fenced(self, node_id: int) -> bool:
-        """Then an answer has to wait for the elections that go with it: it would renew a lease on what others are to lead, and
-        name metadata without them."""
+        """Whether the fencing of the broker is planned.  Then the answer to its heartbeat must wait for that plan's elections: it
+        would renew the lease of leaderships that other brokers get, and name metadata without these elections."""
         session = self.sessions.get(node_id)
         return session is not None and session.fencing
 
@@ -311,15 +314,15 @@ class ControllerPlanner:
             self.sessions[node_id].fencing = False
 
     def heartbeat(self, request: rpc.HeartbeatRequest, now: float) -> Plan:
-        """Keeps the session and plans what the broker's wish, or its progress, calls for."""
-        self.heard(request, now)
+        """Extends the session, and plans what the heartbeat asks for or makes possible (fence, unfence, shutdown)."""
+        self.heartbeat_received(request, now)
         broker = self.broker_with_epoch(request.node_id, request.broker_epoch)
         session = self._session_of(broker, now)
         if request.number and request.number < session.number:
-            return Plan()  # it was overtaken: what it says of the broker is over
+            return Plan()  # a later heartbeat came first: this one is out of date
         session.number = request.number
         reached_by = [(life.node_id, life.broker_epoch) for life in request.reached_by.lives]
-        self.reachability.told(broker.node_id, broker.broker_epoch, reached_by if request.HasField("reached_by") else None)
+        self.reachability.report(broker.node_id, broker.broker_epoch, reached_by if request.HasField("reached_by") else None)
         plan = self._plan_offline(broker, decode_replicas(request.offline_replicas), decode_replicas(request.damaged_replicas))
         if plan:
             return plan
@@ -336,8 +339,8 @@ class ControllerPlanner:
     def _plan_offline(
         self, broker: BrokerState, offline: frozenset[tuple[bytes, int]], damaged: frozenset[tuple[bytes, int]]
     ) -> Plan:
-        """Other replicas of the partition take over: the repair of the next tick finds them.  What is damaged is not counted on
-        any more from this very entry on: the broker waits for that before it makes the replica anew."""
+        """Records the offline replicas; the repair of the next tick elects other leaders.  Damaged replicas leave ISR, ELR and
+        last known leader in this very plan: the broker waits for that before it makes the replica anew."""
         plan = Plan(reason="replicas went offline or came back")
         if offline != broker.offline_replicas:
             said = pb.SetOfflineReplicas(
@@ -348,7 +351,7 @@ class ControllerPlanner:
             plan.operations.append(pb.Operation(set_offline_replicas=said))
         counted_on = frozenset(key for key in damaged if self._is_counted_on(broker.node_id, key))
         if counted_on:
-            changes = self._changes(self._present() - {broker.node_id}, None, broker.node_id, damaged=counted_on)
+            changes = self._changes(self._active_node_ids() - {broker.node_id}, None, broker.node_id, damaged=counted_on)
             relevant = [each for each in changes if (each.topic.topic_id.bytes, each.partition) in counted_on]
             plan.operations.extend(change_operations(relevant))
         return plan
@@ -361,11 +364,11 @@ class ControllerPlanner:
         )
 
     def reached(self, node_id: int, others: Iterable[int]) -> bool:
-        """Whether these brokers have found this one since it came back: what is given by choice waits for that."""
+        """Whether these brokers have reached this one since it came back: elections that have a choice wait for that."""
         return self.reachability.is_reached(node_id, others)
 
     def able(self, topic: TopicState, number: int, present: set[int]) -> set[int]:
-        """Those of `present` that can serve this partition."""
+        """The brokers of `present` whose replica of this partition is not offline."""
         offline = self._state.offline_nodes(topic.topic_id, number)
         return present - offline if offline else present
 
@@ -373,7 +376,7 @@ class ControllerPlanner:
         plan = Plan(reason="unfence broker")
         unfence = pb.UnfenceBroker(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
         plan.operations.append(pb.Operation(unfence_broker=unfence))
-        plan.operations.extend(change_operations(self._changes(self._present() | {broker.node_id})))
+        plan.operations.extend(change_operations(self._changes(self._active_node_ids() | {broker.node_id})))
         return plan
 
     def _plan_shutdown(self, broker: BrokerState) -> Plan:
@@ -381,14 +384,14 @@ class ControllerPlanner:
         if not broker.shutting_down:
             begin = pb.BeginControlledShutdown(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
             plan.operations.append(pb.Operation(begin_controlled_shutdown=begin))
-            plan.operations.extend(change_operations(self._changes(self._present() - {broker.node_id})))
+            plan.operations.extend(change_operations(self._changes(self._active_node_ids() - {broker.node_id})))
         elif not broker.fenced and self._may_stop(broker):
             fence = pb.FenceBroker(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
             plan.operations.append(pb.Operation(fence_broker=fence))
         return plan
 
     def shutdown_began(self, node_id: int) -> None:
-        """The plan of a controlled shutdown is applied: from this index on the others know better than to ask that broker."""
+        """The plan of a controlled shutdown is applied: a broker that has applied this index knows the new leaders."""
         session, broker = self.sessions.get(node_id), self._applied.brokers.get(node_id)
         if session is not None and session.shutdown_index == 0 and broker is not None and broker.shutting_down:
             session.shutdown_index = self._applied.index
@@ -397,9 +400,9 @@ class ControllerPlanner:
         session, applied = self.sessions.get(broker.node_id), self._applied.brokers.get(broker.node_id)
         if session is None or applied is None or not applied.shutting_down:
             return False
-        if session.shutdown_index == 0:  # begun under an earlier controller
+        if session.shutdown_index == 0:  # the shutdown began under an earlier controller
             session.shutdown_index = self._applied.index
-        others = [self.sessions[node_id] for node_id in self._present() if node_id in self.sessions]
+        others = [self.sessions[node_id] for node_id in self._active_node_ids() if node_id in self.sessions]
         if any(other.applied_index < session.shutdown_index for other in others):
             return False
         return not any(
@@ -407,7 +410,7 @@ class ControllerPlanner:
         )
 
     def answer(self, node_id: int) -> HeartbeatAnswer:
-        """What the heartbeat is told, from the state after its plan."""
+        """The answer to the heartbeat, by the applied state."""
         broker = self._applied.brokers.get(node_id)
         if broker is None:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} was forgotten meanwhile")
@@ -420,8 +423,8 @@ class ControllerPlanner:
     # ---- time -----------------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> Plan:
-        """To be called every `tick_interval_ms`: expired sessions are fenced and led partitions elected in one plan; what an
-        earlier plan left unfinished is finished; leaderships return to their preferred replicas."""
+        """Called every `tick_interval_ms`.  One plan fences the brokers with expired sessions and elects leaders for their
+        partitions; else one finishes what an earlier plan left; else leaderships return to their preferred replicas."""
         timeout_s = self._config.session_timeout_ms / 1000
         self._forgive_own_absence(now)
         expired = [
@@ -433,7 +436,7 @@ class ControllerPlanner:
             return self.fence(expired, "session expired")
         if self._state.index != self._repaired_index:
             self._repaired_index = self._state.index
-            changes = self._changes(self._present())
+            changes = self._changes(self._active_node_ids())
             if changes:
                 return Plan(list(change_operations(changes)), "repair")
             steps = self._steps_of_moves()
@@ -445,8 +448,8 @@ class ControllerPlanner:
         return Plan()
 
     def _forgive_own_absence(self, now: float) -> None:
-        """By as much as a tick comes late this process did not run, or had too much to do (paused, starved, stuck).  The
-        heartbeats of that time may still be in its sockets: it is not the brokers' silence.  Their leases end no later."""
+        """A late tick means that this process did not run, or had too much to do (paused, starved, stuck).  The heartbeats of
+        that time may still be in its sockets, so sessions get that time back.  The brokers' leases end no later for it."""
         interval_s = self._config.tick_interval_ms / 1000
         late_s = now - self._last_tick - interval_s
         self._last_tick = now
@@ -455,7 +458,7 @@ class ControllerPlanner:
                 session.heard_at = min(now, session.heard_at + late_s)
 
     def _steps_of_moves(self) -> list[Wanted]:
-        present = self._present()
+        present = self._active_node_ids()
         steps = (advanced(t, n, partition, self.able(t, n, present)) for t, n, partition in moving(self._state))
         return [step for step in steps if step is not None]
 
@@ -466,7 +469,7 @@ class ControllerPlanner:
         return session
 
     def fence(self, node_ids: list[int], reason: str) -> Plan:
-        """Fences and elects in one batch, however many partitions move."""
+        """Fences these brokers and elects other leaders, in one plan (`FenceBroker`; producers are fenced elsewhere)."""
         plan = Plan(reason=f"fence brokers: {reason}")
         for node_id in node_ids:
             broker = self._state.brokers[node_id]
@@ -474,12 +477,12 @@ class ControllerPlanner:
             plan.operations.append(pb.Operation(fence_broker=fence))
             if node_id in self.sessions:
                 self.sessions[node_id].fencing = True
-        plan.operations.extend(change_operations(self._changes(self._present() - set(node_ids))))
+        plan.operations.extend(change_operations(self._changes(self._active_node_ids() - set(node_ids))))
         return plan
 
     def rebalance(self) -> Plan:
-        """Leaderships back to their preferred replicas, for every broker of whose leaderships too large a share is elsewhere."""
-        present = self._present()
+        """Moves leaderships back to preferred replicas, for every broker that lacks more than the allowed share of its own."""
+        present = self._active_node_ids()
         preferred: Counter[int] = Counter()
         elsewhere: Counter[int] = Counter()
         wanted: list[Wanted] = []
@@ -498,10 +501,10 @@ class ControllerPlanner:
     # ---- in-sync replicas -----------------------------------------------------------------------------------------------------
 
     def alter_partitions(self, request: rpc.AlterPartitionsRequest) -> tuple[Plan, list[ErrorCode]]:
-        """ISR changes by leaders: the plan of those that hold, and one error a change (NONE: in the plan, or already so).
+        """ISR changes that leaders ask for: the plan of the valid ones, and one error a change (NONE: planned, or already so).
 
-        Raises REQUEST_TIMED_OUT for an attempt that its sender has given up: a leader that was told INELIGIBLE_REPLICA counts
-        without that replica from then on, so no earlier copy of the change may be accepted later (rule M12).
+        Raises REQUEST_TIMED_OUT for an attempt that is older than the last: after INELIGIBLE_REPLICA a leader no longer counts
+        that replica, so the controller must not accept an earlier copy of the change later (rule M12).
         """
         self.broker_with_epoch(request.node_id, request.broker_epoch)
         attempt = (request.broker_epoch, request.attempt)
@@ -548,7 +551,7 @@ class ControllerPlanner:
                 return ErrorCode.INELIGIBLE_REPLICA
             if (topic.topic_id.bytes, change.partition) in broker.offline_replicas and member not in partition.isr:
                 return ErrorCode.INELIGIBLE_REPLICA
-            if epoch != NO_BROKER_EPOCH and epoch != broker.broker_epoch:  # rule M4: that was an earlier life
+            if epoch != NO_BROKER_EPOCH and epoch != broker.broker_epoch:  # rule M4: an earlier epoch of that broker
                 return ErrorCode.INELIGIBLE_REPLICA
         return None
 
@@ -559,6 +562,6 @@ class ControllerPlanner:
 
 
 def _already_so(change: rpc.IsrChange, partition: PartitionState) -> bool:
-    """The change is done: a retry whose first attempt succeeded, or one that changes nothing."""
+    """Whether the partition already is as the change asks: a retry whose first attempt succeeded, or no change at all."""
     same = tuple(change.isr) == partition.isr and change.leader_epoch == partition.leader_epoch
     return same and change.partition_epoch in (partition.partition_epoch, partition.partition_epoch - 1)

@@ -1,7 +1,7 @@
-"""What asking for moves of partitions, or for their end, plans (AlterPartitionReassignments).
+"""Plans to move partitions, and to cancel moves (AlterPartitionReassignments).
 
-Pure; the rules of a move are those of `moves.py`.  Each partition is its own answer and its own compare-and-set.  A request that
-was carried out before moves nothing: a partition that is not, or not any more, as it asks is told so.
+Pure; the rules of a move are those of `state/moves.py`.  Each partition has its own answer and its own compare-and-set.  A
+request that was applied before moves nothing: its answer says which partitions are not, or no longer, as it asks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Key = tuple[str, int]
 
 @dataclass(slots=True)
 class Reassignments:
-    """What is to be changed, and what each partition is told."""
+    """The changes, and the answer for each partition."""
 
     wanted: dict[Key, Wanted] = field(default_factory=dict)
     results: list[rpc.PartitionResult] = field(default_factory=list)

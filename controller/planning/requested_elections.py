@@ -1,12 +1,11 @@
 """Elections that an operator asks for (ElectLeaders): preferred leaders, and unclean ones where the topic allows them.
 
-Pure, like `active.py`, and with the same rules of leadership (`elections.py`): asking elects nobody who could not be elected
-anyway.  So an unclean election needs `unclean.leader.election.enable` on the topic: losing records is a decision that is written
-down where everybody can see it.  A state topic has no such setting (docs/semantics.md M16), and one exception, which loses
-nothing that anybody else may have: an operator who has mended the files of the only replica may say so, by asking for an
-election of this partition.
+Pure, like `planner.py`, and with the same election rules (`state/elections.py`): a request elects no replica that could not be
+elected without it.  So an unclean election needs `unclean.leader.election.enable` on the topic: the decision to lose records is
+visible in its settings.  A state topic has no such setting (docs/semantics.md M16), and one exception, which loses no record that
+another replica may have: an operator who has repaired the files of the only replica may ask for an election of this partition.
 
-A request that was carried out before elects nobody: an unclean election that comes late would lose records of a later time.
+A request that was applied before elects no leader: a late unclean election would lose newer records.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Key = tuple[str, int]
 
 @dataclass(slots=True)
 class Elections:
-    """What is to be changed, and what each partition is told."""
+    """The changes, and the answer for each partition."""
 
     wanted: dict[Key, Wanted] = field(default_factory=dict)
     results: list[rpc.PartitionResult] = field(default_factory=list)
@@ -83,7 +82,7 @@ def plan_elections(
 
 
 def _done_before(outcome: Wanted | tuple[ErrorCode, str]) -> tuple[ErrorCode, str]:
-    """What a partition is told of an election that was carried out before; `outcome` is what it would come to now."""
+    """The answer for a partition whose election was applied before; `outcome`: the result that it would have now."""
     if isinstance(outcome, Wanted):
         message = "this request was carried out before, and elects nobody again: ask anew if that is still wanted"
         return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message
@@ -128,7 +127,7 @@ def _unclean(
 def _mended(
     topic: TopicState, number: int, partition: PartitionState, present: set[int], *, is_named: bool
 ) -> Wanted | tuple[ErrorCode, str]:
-    """Of a state topic, its only replica, which the operator vouches for; see the module's text."""
+    """Elects the only replica of a state topic's partition at the operator's word; see the module docstring."""
     able = [node for node in partition.replicas if node in present]
     counted_on = sorted({*partition.isr, *partition.elr, partition.last_known_leader} - {NO_LEADER})
     if counted_on:

@@ -1,10 +1,10 @@
-"""Planning what users ask about topics: create, delete, more partitions, configurations.
+"""Plans topics: creation, deletion, more partitions, configuration.
 
-Pure, like `active.py`.  A problem of one topic is that topic's answer and holds up no other.  Repeating a request changes
-nothing: half of a topic's id is derived from the request's id, so a retry recognises the topic that its first attempt made; the
-other half is new each time, so that a retry that comes after a deletion makes another topic, and not the deleted one again, whose
-records a replica that was away may still have.  The other requests travel under their id and are applied once (`proposers.py`).
-"""
+Pure, like `planner.py`.  An error of one topic is that topic's answer and does not affect the other topics.  Repeating a request
+changes nothing: half of a topic's id is derived from the request's id, so a retry recognises the topic that its first attempt
+made; the other half is new each time, so that a retry that comes after a deletion makes another topic, and not the deleted one
+again, whose records a replica that was away may still have.  The other requests travel under their id and are applied once
+(`proposers.py`). """
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from .planner import ControllerConfig
 
 SLICE_TOPICS_MAX = 200
 SLICE_PARTITIONS_MAX = 1000
-"""What is planned in one go of a request that makes topics (the last topic of a slice may go beyond): some 30 ms."""
+"""The size of one slice of CreateTopics, some 30 ms of planning; its last topic may exceed it."""
 _NAMESPACE = UUID("6f9c4d0e-5a0b-4c0f-9a57-74696465672e")
 
 
 @dataclass(slots=True)
 class TopicPlan:
-    """One topic's answer, and the operation that makes it true (None: an error, nothing to do, or only validation), with what
-    goes into the same command after it."""
+    """One topic's answer and its operation (None: an error, nothing to do, or only validation), with the operations that follow
+    it in the same command."""
 
     result: rpc.TopicResult
     operation: pb.Operation | None = None
@@ -46,7 +46,7 @@ class TopicPlan:
         return [] if self.operation is None else [self.operation, *self.following]
 
     def without_what_follows(self) -> list[pb.Operation]:
-        """Where one command would not hold it all: nothing is wrong without it."""
+        """For a command that would be too large: the operations that follow are optional."""
         self.following.clear()
         return self.operations
 
@@ -55,7 +55,7 @@ class TopicPlan:
 class TopicPlans:
     topics: list[TopicPlan] = field(default_factory=list)
     partitions: int = 0  # that are made
-    accepted: bool = False  # the request is to be remembered even if nothing is to be changed for it (`active.Plan`)
+    accepted: bool = False  # the log must record the request even if it changes nothing (`planner.Plan`)
 
     @property
     def operations(self) -> list[pb.Operation]:
@@ -199,7 +199,7 @@ def _check_count(config: ControllerConfig, count: int) -> None:
 
 
 def _check_total(config: ControllerConfig, planned: int) -> None:
-    """Whatever is planned in one go: nothing else happens meanwhile, no heartbeat is answered."""
+    """Bounds one plan, because planning blocks the event loop: no heartbeat is answered meanwhile."""
     if planned > config.partitions_per_request_max:
         message = f"one request makes at most {config.partitions_per_request_max} partitions: send several"
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
@@ -214,11 +214,11 @@ def _new_partition(state: ClusterState, replicas: Sequence[int]) -> pb.NewPartit
 
 
 def eligible_from_the_start(topic: TopicState, made: Iterable[tuple[int, pb.NewPartition]]) -> list[pb.Operation]:
-    """Of new partitions whose ISR is below min.insync.replicas: the high watermark stands still from the start, so the replicas
-    outside of the ISR have every committed record as well (there is none), and may lead (KIP-966).  Otherwise a partition made
-    while brokers were away would be gone with the only one that was there.
+    """The ELR of new partitions whose ISR is below min.insync.replicas: no record can be committed there yet, so the replicas
+    outside the ISR have every committed record as well, and may lead (KIP-966).  Without this, a partition that was created while
+    brokers were away would be lost with its only active replica.
 
-    An operation of its own, that every version knows, and in the same entry: before it nobody has led."""
+    A separate operation, which every version knows, in the same entry: no replica has led before it."""
     wanted = []
     for number, new in made:
         isr, replicas = tuple(new.isr), tuple(new.replicas)

@@ -1,4 +1,4 @@
-"""What the quorum's core and its surroundings say to each other: settings, status, proposals, and who is told.
+"""The types between the quorum's core and its surroundings: settings, status, proposals, outbox, state machine.
 
 Values only; the algorithm is in `core` and `replication`.
 """
@@ -21,7 +21,7 @@ class RaftTimings:
     election_s_min: float = 0.5
     election_s_max: float = 1.0
     heartbeat_s: float = 0.1
-    hurry_s: float = 0.1  # until a follower stands whose connection to the leader broke
+    hurry_s: float = 0.1  # until a follower whose connection to the leader broke starts an election
     leader_fallback_s: float = 2.0
     batch_bytes: int = 1 << 20
     compact_after_entries: int = 20_000
@@ -33,7 +33,7 @@ class RaftTimings:
 
 @dataclass(slots=True, frozen=True)
 class QuorumStatus:
-    """What the rest of the node may know of the quorum.  Never used for safety: epochs are (docs/raft.md Q18)."""
+    """The quorum as the rest of the node sees it.  Never used for safety: epochs are (docs/raft.md Q18)."""
 
     role: int
     term: int
@@ -48,32 +48,32 @@ class QuorumStatus:
 
 @dataclass(slots=True, frozen=True)
 class FollowerView:
-    """What the leader knows of a follower; for people and tools.  None: never."""
+    """The leader's view of a follower, for people and tools.  None: never."""
 
     match_index: int
-    silent_s: float | None = None  # since it was heard last
-    behind_s: float | None = None  # since it had all that there was
+    silent_s: float | None = None  # since its last message
+    behind_s: float | None = None  # since it had the leader's whole log
 
 
 @dataclass(slots=True)
 class Contact:
-    """When a follower was heard last, and when it had all there was: monotonic seconds; None: never."""
+    """When a follower last answered, and when it last had the leader's whole log: monotonic seconds; None: never."""
 
-    heard_at: float | None = None
+    answered_at: float | None = None
     caught_up_at: float | None = None
-    end_when_heard: int = 0
+    end_at_answer: int = 0
 
-    def heard(self, now: float, reached: int, end: int) -> None:
-        """The follower has `reached`, while the log ends at `end`.  Under load it never has all of what is there now: it was
-        caught up at the moment whose end it has reached."""
+    def answered(self, now: float, reached: int, end: int) -> None:
+        """The follower has entry `reached`, while the log ends at `end`.  Under load it never has the whole log: once it has
+        reached the end of its last answer, it counts as caught up at that answer."""
         if reached >= end:
             self.caught_up_at = now
-        elif self.heard_at is not None and reached >= self.end_when_heard > 0:
-            self.caught_up_at = self.heard_at
-        self.heard_at, self.end_when_heard = now, end
+        elif self.answered_at is not None and reached >= self.end_at_answer > 0:
+            self.caught_up_at = self.answered_at
+        self.answered_at, self.end_at_answer = now, end
 
     def view(self, now: float, match_index: int) -> FollowerView:
-        silent_s = None if self.heard_at is None else now - self.heard_at
+        silent_s = None if self.answered_at is None else now - self.answered_at
         return FollowerView(match_index, silent_s, None if self.caught_up_at is None else now - self.caught_up_at)
 
 
@@ -84,7 +84,7 @@ class Outbox(Protocol):
 
 
 class StateMachine(Protocol):
-    """Who is told; called on the Raft thread, in log order, and must not raise."""
+    """Gets what the quorum commits; called on the Raft thread, in log order, and must not raise."""
 
     def applied(self, entries: list[Entry]) -> None:
         """Committed entries, each exactly once; the command without its type byte, empty for a no-op."""
@@ -100,7 +100,7 @@ class StateMachine(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Proposal:
-    """A command on its way into the log.  Exactly one of the two is called, once."""
+    """A command to append.  The core calls exactly one of the two callbacks, once."""
 
     command: bytes
     accepted: Callable[[int, int], None]  # (index, term): appended here; whether it commits is not known yet

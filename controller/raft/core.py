@@ -83,8 +83,9 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         self._replies: list[tuple[int, AppendReply | SnapshotReply]] = []
         self._proposals: deque[Proposal] = deque()
         self._votes: set[int] = set()
-        self._pre_vote: tuple[int, set[int]] | None = None  # (the term asked for, who would vote)
-        self._pre_vote_again_at, self._gave_way_in = 0.0, 0  # (when; the last term for which another one was let stand first)
+        self._pre_vote: tuple[int, set[int]] | None = None  # (the term asked for, the voters that would grant it)
+        # (monotonic seconds; the last term for which this voter let another candidate go first)
+        self._pre_vote_again_at, self._gave_way_in = 0.0, 0
         self._leader_heard_at = float("-inf")
         self._active_term = -1
         self._membership = self.voter_membership_class(node_id, voters, journal)
@@ -129,7 +130,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         elif journal[0][1] != 1:
             raise RaftFatal(f"the journal begins at entry {journal[0][1]} and there is no snapshot of what was before")
         if not self._SyncObj__otherNodes:
-            self._SyncObj__raftElectionDeadline = self.now()  # a quorum of one has nobody to wait for
+            self._SyncObj__raftElectionDeadline = self.now()  # a quorum of one waits for no other voter
 
     # ---- names for PySyncObj's state ----------------------------------------------------------------------------------------
 
@@ -165,7 +166,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
 
     @property
     def lost_leader(self) -> bool:
-        """Whether the connection to the leader broke, and none has been heard since."""
+        """Whether the connection to the leader broke, and no leader has sent a message since."""
         return self._leader_heard_at == float("-inf")
 
     @property
@@ -194,20 +195,20 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         )
 
     def followers(self) -> dict[int, FollowerView]:
-        """How far each follower is known to agree, and since when it is silent; empty unless this node leads."""
+        """The acknowledged index of each follower, and how long it has been silent; empty unless this node leads."""
         return {node.id: self._replication.view(node) for node in self._SyncObj__otherNodes} if self.role == LEADER else {}
 
     # ---- driven by the thread -----------------------------------------------------------------------------------------------
 
     def propose(self, proposal: Proposal) -> None:
-        """Taken up by the next tick."""
+        """Queues the proposal for the next tick."""
         self._proposals.append(proposal)
 
     def sync(self) -> None:
         self._journal.sync()
 
     def tick(self) -> bool:
-        """One step of everything that time and new commands bring.  True: there is more to do at once."""
+        """One step: elections, commits, queued proposals, frames.  True: the thread must run another round at once."""
         last_index = self.last_index
         self._onTick(0)
         if self.role == LEADER and self.last_index != last_index:
@@ -218,7 +219,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         return self._journal.dirty or bool(self._proposals)
 
     def seconds_to_wake(self) -> float:
-        """How long nothing can happen by itself."""
+        """How long the thread may sleep if no event arrives."""
         now = self.now()
         if self.role == LEADER:
             due = self._SyncObj__newAppendEntriesTime
@@ -251,7 +252,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         if node not in self._SyncObj__otherNodes:
             return
         if isinstance(message, VoterStatus):
-            self._on_standing(node_id, message)
+            self._on_voter_status(node_id, message)
         elif not self._membership.is_stale(node_id):
             self._on_message(node, message)
 
@@ -260,7 +261,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             case AppendEntries():
                 self._on_append(node, message)
             case AppendReply():
-                if self._leads(node, message.term) and self._heeds(node, message):
+                if self._leads(node, message.term) and self._is_present_journal(node, message):
                     self._replication.on_append_reply(node, message)
                     if message.success and not message.voting:
                         reached = self._replication.reached(node)
@@ -274,22 +275,22 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             case SnapshotChunk():
                 self._on_snapshot_chunk(node, message)
             case SnapshotReply():
-                if self._leads(node, message.term) and self._heeds(node, message):
+                if self._leads(node, message.term) and self._is_present_journal(node, message):
                     self._replication.on_snapshot_reply(node, message)
 
-    # ---- who has a vote -------------------------------------------------------------------------------------------------------
+    # ---- votes of journals ----------------------------------------------------------------------------------------------------
 
-    def _on_standing(self, node_id: int, voter_status: VoterStatus) -> None:
+    def _on_voter_status(self, node_id: int, voter_status: VoterStatus) -> None:
         had_vote = self._membership.voting
-        if self._membership.heard(node_id, voter_status):
+        if self._membership.on_voter_status(node_id, voter_status):
             self._announce()
         elif had_vote and not voter_status.voting:
             self._outbox.send(node_id, self._membership.announcement())
         if not had_vote and self._membership.voting:
-            self._begin_to_vote()
+            self._delay_first_election()
 
-    def _begin_to_vote(self) -> None:
-        """All voters get here together: a short random wait keeps them from all voter_status at once."""
+    def _delay_first_election(self) -> None:
+        """All voters get their vote at the same time: a short random wait keeps them from all starting an election at once."""
         self._SyncObj__raftElectionDeadline = self.now() + self._timings.election_s_min * self._random()
 
     def _announce(self) -> None:
@@ -297,7 +298,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             self._outbox.send(node.id, self._membership.announcement())
 
     def _ask_for_vote(self) -> None:
-        """Without a vote: says so again and again, to the other voters and in the log."""
+        """Without a vote: announces that to the other voters and to the log, again and again."""
         if self._membership.voting:
             self._without_vote.over(self.now(), node=self.selfNode.id)
         elif self.now() >= self._announce_at:
@@ -309,8 +310,9 @@ class RaftCore(SyncObj):  # type: ignore[misc]
     def _may_vote(self) -> bool:
         return self._membership.voting
 
-    def _heeds(self, node: Any, reply: AppendReply | SnapshotReply) -> bool:
-        """Whether an answer is of the voter's present journal; only one with a vote keeps a leader in office."""
+    def _is_present_journal(self, node: Any, reply: AppendReply | SnapshotReply) -> bool:
+        """Whether the answer is from the voter's present journal.  Only answers of journals with a vote keep the leader
+        leading."""
         if reply.voting:
             self._SyncObj__lastResponseTime[node] = self.now()
         return not self._membership.is_superseded(node.id, reply.journal)
@@ -339,7 +341,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
     def _report(self) -> None:
         links, waits_for = tuple(self._SyncObj__connectedNodes), self._without_vote.lasts and self._waits_for
         news = (self.role, self.term, self.leader_id, self.active, links, self._membership.not_voting(), waits_for)
-        if news != self._reported:  # the indexes change all the time: whoever wants them asks
+        if news != self._reported:  # without the indexes, which change all the time
             self._reported = news
             self._machine.status_changed(self.status())
 
@@ -359,7 +361,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
 
     def _SyncObj__connectedToAnyone(self) -> bool:
         """Replaced: stock asks this when the election timer has run out; it became the PreVote gate.  A node that could not win
-        does not raise the term, so one that comes back from a cut does not depose a good leader."""
+        does not raise the term, so a node that returns from a network partition does not depose a good leader."""
         if not self._SyncObj__otherNodes:
             return True
         if not self.hasQuorum or not self._may_vote():
@@ -370,7 +372,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             return True
         if self.now() >= self._pre_vote_again_at:
             self._pre_vote, cut = (wanted_term, {self.selfNode.id}), self._leader_heard_at == float("-inf")
-            # Cut off from the leader it asks again soon: the others may notice only now that the leader is gone.
+            # After a lost connection to the leader it asks again soon: the others may notice only now that the leader is gone.
             pause_s = self._timings.hurry_s if cut else self._SyncObj__generateRaftTimeout() / 2
             self._pre_vote_again_at = self.now() + pause_s
             _, last_index, last_term = self._journal[-1]
@@ -401,7 +403,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         granted = granted and self._may_vote()
         stands_too = self._pre_vote is not None and self._pre_vote[0] == request.term
         if granted and self._gave_way_in < request.term and (node.id > self.selfNode.id or not stands_too):
-            # Two that stand at once would split the votes and lose a whole timeout.  Once a term: it may not come through.
+            # Two candidates at once would split the votes and lose a whole timeout.  Once a term: the other may fail to win.
             self._gave_way_in, self._pre_vote, until = request.term, None, self.now() + self._timings.election_s_min
             self._SyncObj__raftElectionDeadline = max(self._SyncObj__raftElectionDeadline, until)
         self._outbox.send(node.id, VoteReply(request.term if granted else self.term, granted, preliminary=True))
@@ -465,7 +467,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             if index != applied + 1 + len(batch) or kind not in (REGULAR, NO_OP, VOTER_RETURNS):
                 raise RaftFatal(f"entry {index} of kind {kind!r} cannot follow entry {applied + len(batch)}")
             if kind == VOTER_RETURNS and self._membership.returned(*decode_return(command), index):
-                self._begin_to_vote()
+                self._delay_first_election()
                 self._announce()
             batch.append((command[1:] if kind == REGULAR else b"", index, term))
         self._SyncObj__raftLastApplied = commit
@@ -494,7 +496,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
     # ---- the follower ---------------------------------------------------------------------------------------------------------
 
     def _accept_leader(self, node: Any, term: int) -> bool:
-        """Whether `node` leads in a term not older than ours; then it is our leader."""
+        """Whether `node` leads in a term not older than this voter's; then this voter follows it."""
         if term < self.term:
             self._replies.append((node.id, self._append_reply(False, self.last_index + 1, 0)))  # our term deposes it
             return False
@@ -511,7 +513,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
 
     def _on_append(self, node: Any, message: AppendEntries) -> None:
         """Stock truncates everything after the previous entry, also what agrees: a late frame then takes back what was
-        acknowledged.  Here only a conflict truncates, and never below the commit index."""
+        acknowledged.  This override truncates only at a conflict, and never below the commit index."""
         if not self._accept_leader(node, message.term):
             return
         self._SyncObj__leaderCommitIndex = message.commit_index
@@ -559,7 +561,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         self._journal.sync()
         replies, self._replies = self._replies, []
         for node_id, reply in replies:
-            if reply.term == self.term:  # given in an older term: its promise may no longer hold
+            if reply.term == self.term:  # else it was given in an older term: its promise may no longer hold
                 self._outbox.send(node_id, reply)
 
     def _on_snapshot_chunk(self, node: Any, chunk: SnapshotChunk) -> None:

@@ -5,16 +5,15 @@ of how far it was durable (`durable_note.py`):
 
 * `entries`: records appended one after the other, `[length u32][crc u32][index u64][term u64][durable u64][command]`, the CRC
   over everything after it.  `durable` is the last index known to be on disk when the record was written.
-* `vote`: cluster, node, term and vote, the journal's own id, whether it has a vote in the quorum at all, and the voter_records
-it knows;
-  replaced as a whole by every change (temporary file, fsync, rename, fsync of the folder).
+* `vote`: cluster, node, term and vote, the journal's own id, whether it has a vote in the quorum at all, and the voter
+  records that it knows; replaced as a whole by every change (temporary file, fsync, rename, fsync of the folder).
 
 What it promises
-* After `sync()` everything added before is on disk.  Nobody may acknowledge, count or vote on anything before.
+* After `sync()` everything added before is on disk.  The core acknowledges and counts no entry, and gives no vote, before that.
 * One of the two files missing, or a folder of another cluster or node: refuses to open: a vote that was forgotten could be given
   twice.  No folder at all: a new journal under a new random id, which has no vote (`voting`) until the quorum as a whole is
-  formed or takes it back (`membership`).  An empty folder never speaks for the one that was lost.
-* A torn tail (a crash before `sync`) is cut.  Damage to what is known to have been durable is never cut: an unreadable record
+  formed or takes it back (`membership`).  An empty folder never votes in place of the lost one.
+* A torn tail (a crash before `sync`) is truncated.  Damage to entries known to have been durable never is: an unreadable record
   followed by one that says "what you cannot read was durable" stops the node.  That is what `durable` is for: unsynced pages
   reach the disk in any order, so a readable record after an unreadable one proves nothing by itself.
   A disk that changes the very last batch afterwards, or shortens the file, is told from a torn tail by the note.
@@ -34,7 +33,7 @@ from typing import TYPE_CHECKING, overload
 from pysyncobj.journal import Journal
 
 from ...runtime import faults, logs
-from .durable_note import DurableNote, Place
+from .durable_note import DurableNote, LogPosition
 from .failure import RaftFatal
 from .messages import Entry, VoterRecord
 
@@ -54,7 +53,7 @@ _VOTE_MAGIC = b"TGRV"
 _VOTE_FORMAT_WITHOUT_ID = 1  # of the version before journals had ids
 _VOTE_FORMAT = 2
 _IDENTITY = struct.Struct("<QBB")  # journal id, voting, voter_records
-_SEAT = struct.Struct("<iQQ")
+_VOTER_RECORD = struct.Struct("<iQQ")
 _CRC = struct.Struct("<I")
 _COMMAND_BYTES_MAX = 64 << 20
 _INDEX_SPAN_MAX = 1 << 24  # how far past the expected index a record can be while we search behind a damaged one
@@ -81,7 +80,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         self._vote = NO_VOTE
         self._id = new_id
         self._voting = False
-        self._seats: dict[int, VoterRecord] = {}
+        self._voter_records: dict[int, VoterRecord] = {}
         self.durable_index = 0
         self.syncs = 0
         if not disk.exists(folder):
@@ -93,7 +92,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         self._note = DurableNote(disk, folder / "durable")
         self._make_names_durable(folder)
         self._load()
-        self._note.raise_to(self._end_place())
+        self._note.raise_to(self._end_position())
         if version == _VOTE_FORMAT_WITHOUT_ID:
             self._voting = not self.is_empty  # it may have acknowledged or voted
             disk.write_atomic(self._vote_path, self._encode_vote(self._term, self._vote))
@@ -132,12 +131,12 @@ class DurableJournal(Journal):  # type: ignore[misc]
             position = _VOTE.size + name_length
             self._id, voting, _ = _IDENTITY.unpack_from(body, position)
             self._voting = bool(voting)
-            self._seats = {seat[0]: seat for seat in _SEAT.iter_unpack(body[position + _IDENTITY.size :])}
+            self._voter_records = {record[0]: record for record in _VOTER_RECORD.iter_unpack(body[position + _IDENTITY.size :])}
         return int(version)
 
     def _make_names_durable(self, folder: Path) -> None:
-        """What brought these files here: renames of a new vote, of trimmed entries, of a snapshot, of the folder itself, and the
-        making of the folder above it."""
+        """Syncs the directories: renames of a vote, of trimmed entries, of a snapshot or of the folder may not be durable yet,
+        nor the creation of the folder above it."""
         for directory in (folder, folder.parent, folder.parent.parent):
             self._disk.sync_directory(directory)
 
@@ -161,28 +160,28 @@ class DurableJournal(Journal):  # type: ignore[misc]
         self.durable_index = self._entries[-1][1]
 
     def _make_durable(self, claimed: int, data: bytes) -> None:
-        """Writes again, and syncs, what the last record does not yet call durable: after a sync that failed the pages count as
-        clean, and the next sync would succeed without them."""
+        """Writes again and syncs the entries that the last record does not call durable: after a failed sync the kernel may count
+        their pages as clean, and the next sync would succeed without them."""
         first, last = self._entries[0][1], self._entries[-1][1]
         if claimed < last:
             position = self._positions[max(claimed + 1 - first, 0)]
             self._file.write_at(position, data[position : self._end])
-        self._file.sync_data()  # a truncation, too, may have been all that was under way
+        self._file.sync_data()  # also a truncation may not be durable yet
 
     def _require_what_was_durable(self) -> None:
-        if self._note.place > self._end_place():
-            term, index = self._note.place
+        if self._note.position > self._end_position():
+            term, index = self._note.position
             raise RaftFatal(
                 f"{self._entries_path} is damaged: it ends at entry {self._entries[-1][1]}, and entry {index} of term {term} was"
                 " durable; remove this folder, and the quorum takes the node back (operations.md)"
             )
 
-    def _end_place(self) -> Place:
+    def _end_position(self) -> LogPosition:
         _, index, term = self._entries[-1]
         return term, index
 
     def _follows(self, entry: Entry) -> bool:
-        """A record of an older term, or out of order, is what an earlier, truncated tail left behind."""
+        """A record of an older term, or out of order, is a remainder of an earlier, truncated tail."""
         if not self._entries:
             return True
         _, last_index, last_term = self._entries[-1]
@@ -230,7 +229,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
 
     @property
     def dirty(self) -> bool:
-        """Whether something was added or cut since the last `sync()`."""
+        """Whether entries were added or truncated since the last `sync()`."""
         return self._dirty
 
     @property
@@ -248,7 +247,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
             self._write_pending()
             faults.point("raft.journal.before_sync", index=last_index)
             self._file.sync_data()
-            self._note.raise_to(self._end_place())
+            self._note.raise_to(self._end_position())
         except OSError:
             self._failed = True  # the kernel may have dropped the pages: a later sync that succeeds would prove nothing
             raise
@@ -265,8 +264,8 @@ class DurableJournal(Journal):  # type: ignore[misc]
             self._pending.clear()
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:
-        """Cuts the entries from this position of the list on: a conflict with the leader.  Durable before it returns, because a
-        new record beside the remains of the old tail could not be told from damage."""
+        """Truncates the entries from this position of the list on: they conflict with the leader.  Durable before it returns,
+        because a new record beside the remains of the old tail would look like damage."""
         if entryFrom >= len(self._entries):
             return
         self._require_usable()
@@ -274,7 +273,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
             self._write_pending()
             self._end = self._written_bytes = self._positions[entryFrom]
             del self._entries[entryFrom:], self._positions[entryFrom:]
-            self._note.lower_to(self._end_place())
+            self._note.lower_to(self._end_position())
             self._file.truncate(self._end)
             self._file.sync_data()
         except OSError:
@@ -284,7 +283,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         self._dirty = False
 
     def deleteEntriesTo(self, entryTo: int) -> None:
-        """Forgets the entries before this position; the caller has made the snapshot that holds them durable."""
+        """Removes the entries before this position; the caller has made the snapshot that holds them durable."""
         if entryTo > 0:
             self._rewrite(self._entries[entryTo:])
 
@@ -373,7 +372,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
 
     @property
     def journal_id(self) -> int:
-        """Says whether this is still the disk that once promised something: made at random with the folder, never changed."""
+        """Identifies the disk that made this journal's promises: random, made with the folder, never changed."""
         return self._id
 
     @property
@@ -383,21 +382,20 @@ class DurableJournal(Journal):  # type: ignore[misc]
 
     @property
     def voter_records(self) -> dict[int, VoterRecord]:
-        """Which journal has which voter's seat, as far as this one has learned it."""
-        return self._seats
+        """Which journal has the vote of each voter, as far as this journal knows."""
+        return self._voter_records
 
     @property
     def is_empty(self) -> bool:
         """Nothing was ever written: no term, no vote, no entry."""
         return (self._term, self._vote, self._entries[-1][1]) == (0, NO_VOTE, FIRST_ENTRY[1])
 
-    def seat(self, *voter_records: VoterRecord, voting: bool) -> None:
-        """Takes note of voter_records, and with `voting` of this journal's own vote.  Everything added before is durable
-        first, then
-        this, then it returns: no vote may be remembered by a journal that could still lose the entries it was given for."""
+    def store_voter_records(self, *voter_records: VoterRecord, voting: bool) -> None:
+        """Stores voter records, and with `voting` this journal's own vote.  First makes everything added before durable, then
+        this, then returns: a journal must not have a vote while it could still lose the entries for which it got it."""
         self._require_usable()
         self.sync()
-        self._seats |= {seat[0]: seat for seat in voter_records}
+        self._voter_records |= {record[0]: record for record in voter_records}
         self._voting = self._voting or voting
         try:
             faults.point("raft.seat.before_write", voting=voting)
@@ -409,8 +407,8 @@ class DurableJournal(Journal):  # type: ignore[misc]
     def _encode_vote(self, term: int, vote: int) -> bytes:
         name = self._cluster_id.encode()
         body = _VOTE.pack(_VOTE_MAGIC, _VOTE_FORMAT, self._node_id, term, vote, len(name)) + name
-        body += _IDENTITY.pack(self._id, self._voting, len(self._seats))
-        body += b"".join(_SEAT.pack(*seat) for _, seat in sorted(self._seats.items()))
+        body += _IDENTITY.pack(self._id, self._voting, len(self._voter_records))
+        body += b"".join(_VOTER_RECORD.pack(*record) for _, record in sorted(self._voter_records.items()))
         return _CRC.pack(zlib.crc32(body)) + body
 
 

@@ -1,4 +1,4 @@
-"""What stands where PySyncObj expects its own network: it sends one kind of message by itself, and has no sockets."""
+"""The stand-ins for PySyncObj's own network: it sends one kind of message by itself, and has no sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .messages import VoteRequest
 
 
 class VoteRequests(Transport):  # type: ignore[misc]
-    """What `SyncObj` itself still sends: the vote requests that begin an election."""
+    """Sends the vote requests with which `SyncObj` begins an election."""
 
     def __init__(self, outbox: Outbox) -> None:
         super().__init__(None, None, None)

@@ -1,6 +1,7 @@
 """How a follower's journal is made to agree with its leader's, and with a snapshot.  Pure but for the journal.
 
-Only a conflict cuts, and never at or below what is committed: that would contradict a majority, and stops the node.
+Only a conflict truncates the journal, and never at or below the commit index: that would contradict a majority, and stops the
+node.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def conflict_start(journal: DurableJournal, commit_index: int, index: int) -> in
 
 
 def append_missing(journal: DurableJournal, commit_index: int, previous: int, entries: tuple[Entry, ...]) -> int:
-    """Adds what is new, cutting only from a conflict on; returns the last index known to agree with the leader."""
+    """Adds new entries, truncating only from a conflict on; returns the last index known to agree with the leader."""
     first = journal[0][1]
     for number, (_, index, term) in enumerate(entries):
         position = index - first

@@ -1,9 +1,9 @@
-"""Who has a vote: how a quorum comes into being, and how a voter whose disk was lost comes back.
+"""Votes of the metadata quorum: how a quorum is formed, and how a voter whose disk was lost gets its vote back.
 
 A journal knows everything that it ever promised; an empty folder in its place knows nothing, and would promise the opposite.
 So a vote belongs to a *journal* (a random id, made with the folder) and not to a node.  A journal without a vote follows the
 leader as a learner: it gives no vote and no preliminary one, never stands, and its acknowledgements say that they do not count.
-There are two ways to a vote, each durable (`DurableJournal.seat`) before it is used:
+A journal gets its vote in one of two ways, each durable (`DurableJournal.store_voter_records`) before it is used:
 
     no vote --- every voter says of one roster "seen; I am empty and have no vote" ----------> vote
     no vote --- applies the entry "voter N returns with journal J", being journal J of N ----> vote
@@ -44,10 +44,9 @@ of n:
   formed.
 
 **A disk that was thought lost.**  A journal whose voter returned with another one is stale though it has a vote.  Every
-journal that applied R knows it (`voter_records`): it ignores the stale one, and tells it; that node stops, as it does when it
-applies
-R itself.  (Best effort: a member that has not applied R does not know.  An old folder must not be put back: operations.md.)
-"""
+journal that applied R knows it (`voter_records`): it ignores the stale journal and announces R to it; that node stops, as it does
+when it applies R itself.  (Best effort: a member that has not applied R does not know.  An old folder must not be put back:
+operations.md.) """
 
 from __future__ import annotations
 
@@ -85,20 +84,21 @@ def decode_return(command: bytes) -> tuple[int, int]:
 
 
 class VoterMembership:
-    """One voter's view of who has a vote.  Pure but for its journal."""
+    """One voter's view of which journals have a vote.  Pure but for its journal.  (Members of consumer groups are another
+    thing.)"""
 
     def __init__(self, node_id: int, voters: Collection[int], journal: DurableJournal) -> None:
         self._node_id, self._journal = node_id, journal
         self._others = frozenset(voters) - {node_id}
         self._seen: dict[int, VoterStatus] = {}
         self._superseded: dict[int, deque[int]] = {}
-        self._ignored: set[int] = set()  # who speaks with a superseded journal, on the connection of the moment
-        self._refuse_fewer_voters(frozenset(voters))
+        self._ignored: set[int] = set()  # voters whose present connection is that of a superseded journal
+        self._require_all_known_voters(frozenset(voters))
         if not self._others and not journal.voting:
-            journal.seat((node_id, journal.journal_id, 0), voting=True)
+            journal.store_voter_records((node_id, journal.journal_id, 0), voting=True)
 
-    def _refuse_fewer_voters(self, voters: Collection[int]) -> None:
-        """A majority of fewer voters need have nobody in common with one of them all: each would be a quorum of its own."""
+    def _require_all_known_voters(self, voters: Collection[int]) -> None:
+        """A majority of fewer voters need share no voter with a majority of all: each would be a quorum of its own."""
         missing = self._journal.voter_records.keys() - set(voters)
         if missing:
             raise RaftFatal(
@@ -111,13 +111,14 @@ class VoterMembership:
         return self._journal.voting
 
     def announcement(self) -> VoterStatus:
-        """What this journal says of itself, now."""
+        """This journal's present status, as it sends it to the other voters."""
         journal = self._journal
         roster = tuple(sorted(journal.voter_records.values())) if journal.voting else self.roster()
         return VoterStatus(journal.journal_id, journal.voting, journal.is_empty, roster)
 
     def roster(self) -> tuple[VoterRecord, ...]:
-        """The formation that this journal would agree to: every voter, each seen empty and without a vote; else nothing."""
+        """The formation to which this journal would agree: the journals of all voters, if all are empty and without a vote; else
+        ()."""
         journal, seen = self._journal, self._seen
         if journal.voting or not journal.is_empty or seen.keys() != self._others:
             return ()
@@ -126,8 +127,8 @@ class VoterMembership:
         voter_records = [(voter, voter_status.journal, 0) for voter, voter_status in seen.items()]
         return tuple(sorted([*voter_records, (self._node_id, journal.journal_id, 0)]))
 
-    def heard(self, voter: int, voter_status: VoterStatus) -> bool:
-        """Takes in what another voter says of itself; True when this one has something new to say because of it."""
+    def on_voter_status(self, voter: int, voter_status: VoterStatus) -> bool:
+        """Takes the status of another voter; True when this voter's own announcement changes by it."""
         before, known = self.announcement(), self._seen.get(voter)
         if self.is_superseded(voter, voter_status.journal):
             self._ignored.add(voter)
@@ -136,49 +137,49 @@ class VoterMembership:
         if known is not None and known.journal != voter_status.journal:
             self._superseded.setdefault(voter, deque(maxlen=SUPERSEDED_MAX)).append(known.journal)
         self._seen[voter] = voter_status
-        voter_records = {seat[0]: seat for seat in voter_status.roster} if voter_status.voting else {}
+        voter_records = {record[0]: record for record in voter_status.roster} if voter_status.voting else {}
         mine = voter_records.get(self._node_id)
         if self.voting:
-            self._refuse_to_be_stale(mine, f"says node {voter}")
+            self._require_not_replaced(mine, f"says node {voter}")
         elif mine is not None and self._may_take(mine):
-            self._take_seat(voter_status.roster)
+            self._take_vote(voter_status.roster)
         else:
             roster = self.roster()
             if roster and all(other.roster == roster for other in self._seen.values()):
-                self._take_seat(roster)
+                self._take_vote(roster)
         return self.announcement() != before
 
     def _may_take(self, mine: VoterRecord) -> bool:
-        """A seat of the formation may be taken at sight.  One that an entry gave is taken by applying that entry, not sooner."""
+        """A vote of the formation counts at once.  A vote that a log entry gives counts when this journal applies that entry."""
         return mine[1:] == (self._journal.journal_id, 0)
 
-    def _take_seat(self, roster: tuple[VoterRecord, ...]) -> None:
-        self._journal.seat(*roster, voting=True)
+    def _take_vote(self, roster: tuple[VoterRecord, ...]) -> None:
+        self._journal.store_voter_records(*roster, voting=True)
         log.info("quorum_vote_taken", node=self._node_id, journal=f"{self._journal.journal_id:016x}", roster=len(roster))
 
-    def _refuse_to_be_stale(self, seat: VoterRecord | None, where: str) -> None:
-        """A seat of this node that is another journal's, and newer: for one with a vote that can only mean that it was replaced.
-        (Entries of returns stand in the log in the order in which the journals lived: a leader proposes only what is alive.)"""
+    def _require_not_replaced(self, record: VoterRecord | None, where: str) -> None:
+        """Stops the node when a newer voter record gives its vote to another journal: then this journal was replaced.  (The
+        entries of returns are in the order in which the journals lived, because a leader proposes only living ones.)"""
         own = self._journal.voter_records.get(self._node_id)
-        if seat is not None and seat[1] != self._journal.journal_id and seat[2] > (own[2] if own is not None else 0):
+        if record is not None and record[1] != self._journal.journal_id and record[2] > (own[2] if own is not None else 0):
             raise RaftFatal(
-                f"entry {seat[2]} gave the vote of node {self._node_id} to another journal ({where}): this folder is "
+                f"entry {record[2]} gave the vote of node {self._node_id} to another journal ({where}): this folder is "
                 "an old one that was put back; remove it, and the quorum takes the node back with an empty one"
             )
 
     def is_superseded(self, voter: int, journal: int) -> bool:
-        """Whether this voter has shown another journal after this one: what it still says came late."""
+        """Whether this voter has since announced another journal: a message of this one is late."""
         return journal in self._superseded.get(voter, ())
 
     def is_stale(self, voter: int) -> bool:
-        """Whether this voter speaks with a journal that was replaced by another: nothing that it says counts."""
+        """Whether this voter's journal was replaced by another: its messages do not count."""
         if voter in self._ignored:
             return True
-        seat, voter_status = self._journal.voter_records.get(voter), self._seen.get(voter)
-        if seat is None or voter_status is None or not voter_status.voting or seat[1] == voter_status.journal:
+        record, voter_status = self._journal.voter_records.get(voter), self._seen.get(voter)
+        if record is None or voter_status is None or not voter_status.voting or record[1] == voter_status.journal:
             return False
         claimed = next((since for other, _, since in voter_status.roster if other == voter), 0)
-        return seat[2] > claimed
+        return record[2] > claimed
 
     def returned(self, voter: int, journal: int, index: int) -> bool:
         """The committed entry `index` was applied: it gives the vote of `voter` to `journal`.  True: this journal has it now."""
@@ -186,11 +187,11 @@ class VoterMembership:
         if known is not None and known[2] >= index:
             return False
         if voter == self._node_id and self.voting:
-            self._refuse_to_be_stale((voter, journal, index), "says the log")
+            self._require_not_replaced((voter, journal, index), "says the log")
         gains = voter == self._node_id and journal == self._journal.journal_id and not self.voting
         if voter == self._node_id and journal != self._journal.journal_id:
-            return False  # of a journal that is lost as well
-        self._journal.seat((voter, journal, index), voting=gains)
+            return False  # that journal is lost as well
+        self._journal.store_voter_records((voter, journal, index), voting=gains)
         log.info("quorum_voter_returned", voter=voter, journal=f"{journal:016x}", index=index)
         return gains
 
@@ -202,7 +203,7 @@ class VoterMembership:
         return tuple(sorted(without if self.voting else without | {self._node_id}))
 
     def waits_for(self) -> str:
-        """What stands between this journal and its vote; "" when it has it."""
+        """Why this journal has no vote yet; "" when it has one."""
         if self.voting:
             return ""
         if not self._journal.is_empty or any(
@@ -229,8 +230,8 @@ class _Return:
 
 
 class Returns:
-    """The leader's side: which voters to take back, each proposed once, and again only when the entry did not reach it (it may
-    have got a snapshot instead)."""
+    """The leader's side: the voters whose return is due.  The leader proposes each once, and again only when the entry did not
+    reach the voter (it may have got a snapshot instead)."""
 
     def __init__(self, again_s: float) -> None:
         self._again_s = again_s
@@ -238,7 +239,7 @@ class Returns:
         self._due: dict[int, int] = {}
 
     def begin(self) -> None:
-        """A leadership begins: what an earlier one proposed may be gone."""
+        """A leadership begins: entries that an earlier leadership proposed may be lost."""
         self._proposed.clear()
         self._due.clear()
 

@@ -1,8 +1,8 @@
-"""What quorum members say to each other, and its fixed binary form.
+"""The messages between quorum members, and their fixed binary form.
 
 A frame is one message: a type byte, then little-endian fields.  `decode` accepts exactly what `encode` makes: an unknown type,
 a short or a long frame, a length that points outside raises `MalformedMessage`, and such a frame never reaches Raft.
-No pickle, no self-describing format: there is nothing to be clever with.
+No pickle, no self-describing format: a frame cannot run code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MalformedMessage(ValueError):
 
 @dataclass(slots=True, frozen=True)
 class Hello:
-    """The first frame in both directions: who speaks, and for which cluster ("" when not yet named)."""
+    """The first frame in both directions: the sender's node id, voters, and cluster id ("" when it has none yet)."""
 
     node_id: int
     cluster_id: str
@@ -40,7 +40,7 @@ class Ping:
 
 @dataclass(slots=True, frozen=True)
 class VoterStatus:
-    """First on every connection, and whenever it changes: which journal speaks, and whether it has a vote (`membership`)."""
+    """First on every connection, and after every change: the sender's journal, and whether that has a vote (`membership`)."""
 
     journal: int  # never 0
     voting: bool
@@ -68,7 +68,7 @@ class AppendReply:
     success: every entry up to `next_index - 1` agrees with the leader's and is on disk.  Otherwise: the frame whose
     `previous_index` this was did not fit; try again from `next_index`.
 
-    voting: whether `journal` has a vote.  Without one the answer says where to go on sending, and counts for nothing.
+    voting: whether `journal` has a vote.  Without a vote the answer only says where to go on sending, and does not count.
     """
 
     term: int
@@ -84,12 +84,12 @@ class VoteRequest:
     term: int
     last_index: int
     last_term: int
-    preliminary: bool  # PreVote: asks without raising anybody's term
+    preliminary: bool  # PreVote: asks without raising a term
 
 
 @dataclass(slots=True, frozen=True)
 class VoteReply:
-    """`term`: the term asked for when granted, the refuser's own term when refused."""
+    """`term`: the requested term when granted, else the voter's own term."""
 
     term: int
     granted: bool
@@ -209,7 +209,7 @@ def _decode(data: bytes) -> Frame:
             _check_numbers(term, last_index)
             return SnapshotReply(term, checksum, received_bytes, last_index, _journal(journal), _boolean(voting))
         case 9:
-            return _decode_standing(data)
+            return _decode_voter_status(data)
         case 2:
             if len(data) != 1:
                 raise MalformedMessage("a ping has no content")
@@ -241,7 +241,7 @@ def _decode_append(data: bytes) -> AppendEntries:
     return AppendEntries(term, commit_index, previous_index, previous_term, tuple(entries))
 
 
-def _decode_standing(data: bytes) -> VoterStatus:
+def _decode_voter_status(data: bytes) -> VoterStatus:
     _, journal, voting, empty, count = _STANDING.unpack_from(data)
     if count > _VOTERS_MAX or len(data) != _STANDING.size + count * _SEAT.size:
         raise MalformedMessage("a voter_status of the wrong length")

@@ -1,4 +1,4 @@
-"""The leader's side: what each follower has, and what it is sent next.
+"""The leader's side of replication: the progress of each follower, and what to send next.
 
     PROBE ----- an acknowledgement shows where the logs agree ----> REPLICATE
       ^ ^                                                               |
@@ -9,7 +9,7 @@
 As etcd does: in PROBE at most one frame is on its way, repeated by the heartbeat; in REPLICATE up to `FRAMES_IN_FLIGHT_MAX`.  A
 lost frame means a new connection (frames of one connection arrive in order or not at all), and a new connection means PROBE.
 
-Decides nothing about safety: who leads, what is committed and whose answers count is `core.py`'s.
+Safety is decided in `core.py`: which node leads, what is committed, and which answers count.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Progress:
     probe_sent: bool = False
     in_flight: deque[int] = field(default_factory=deque)  # the last index of each unacknowledged frame
     transfer: SnapshotTransfer | None = None
-    journal: int = 0  # whose answers these are
-    reached: int = 0  # what that journal has acknowledged; it counts only with a vote, then it is in PySyncObj's table, too
+    journal: int = 0  # the id of the journal that gave these answers
+    reached: int = 0  # the last index that this journal acknowledged; PySyncObj's table, which counts, has it only with a vote
     contact: Contact = field(default_factory=Contact)
 
     def to_probe(self) -> None:
@@ -112,15 +112,15 @@ class Replication:
     # ---- answers --------------------------------------------------------------------------------------------------------------
 
     def reached(self, node: Any) -> int:
-        """What the follower is known to have, whether it counts or not."""
+        """The last index that the follower has acknowledged, with or without a vote."""
         return self._progress[node].reached
 
     def view(self, node: Any) -> FollowerView:
         return self._progress[node].contact.view(self._leader.now(), self._progress[node].reached)
 
     def entries_to_keep(self, index: int, followers: Collection[Any]) -> int:
-        """Of those up to `index`, when the journal is trimmed: what these followers are about to want, within bounds.  Else one
-        that gets a snapshot under load finds the entries behind it trimmed by the time it has it, and gets the next, for ever."""
+        """How many entries up to `index` a trim keeps for these followers, within bounds.  Without this, a follower under load
+        that has installed a snapshot finds the entries after it trimmed, and gets the next snapshot, for ever."""
         timings = self._leader.timings
         if self._journal.size_bytes >= timings.compact_after_bytes:
             return 0
@@ -128,18 +128,19 @@ class Replication:
         return max(timings.trailing_entries, min(wanted, CATCH_UP_COMPACTIONS_MAX * timings.compact_after_entries))
 
     def _goes_on_from(self, node: Any) -> int:
-        """What the follower has, or will have with the snapshot on its way."""
+        """The last index that the follower has, or will have with the snapshot that it is being sent."""
         progress = self._progress[node]
         return progress.reached if progress.transfer is None else progress.transfer.snapshot.index
 
     def _note(self, node: Any, progress: Progress, reply: AppendReply | SnapshotReply, index: int) -> int:
-        """Only a journal with a vote gets into the table that PySyncObj counts; another journal begins at nothing."""
+        """Notes an acknowledgement.  Only a journal with a vote enters the table that PySyncObj counts; a new journal begins at
+        0."""
         if progress.journal != reply.journal:
             progress.journal, progress.reached, self._match[node] = reply.journal, 0, 0
         progress.reached = max(progress.reached, index)
         if reply.voting:
             self._match[node] = progress.reached
-        progress.contact.heard(self._leader.now(), progress.reached, self._leader.last_index)
+        progress.contact.answered(self._leader.now(), progress.reached, self._leader.last_index)
         return progress.reached
 
     def on_append_reply(self, node: Any, reply: AppendReply) -> None:
@@ -178,7 +179,7 @@ class Replication:
     # ---- sending --------------------------------------------------------------------------------------------------------------
 
     def send_to(self, node: Any, *, heartbeat: bool = False, commit_news: bool = False) -> None:
-        """What may be sent now: entries, a probe, chunks of a snapshot; else, when asked for, an empty frame."""
+        """Sends what may go now: entries, a probe, chunks of a snapshot; else, on request, an empty frame."""
         progress = self._progress[node]
         if progress.transfer is not None or self._next[node] <= self._journal[0][1]:
             self._send_snapshot(node, progress, heartbeat)

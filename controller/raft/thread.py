@@ -1,14 +1,13 @@
-"""The one thread in which a quorum member lives, with an event loop of its own, and its connections on that.
+"""The Raft thread: runs a quorum member and its connections on an event loop of its own.
 
-A frame of another voter is read, handled and answered here: it waits for nothing that clients ask of the node, and costs one
-wake-up.  The thread sleeps until something comes or falls due (a heartbeat, an election), so an idle node costs its heartbeats
-and nothing else.  The loop reads what has come before it looks at what is due: a member that stood still hears what was said
-meanwhile before it judges that somebody was silent.  What held it up often held up the others as well (a machine without time to
-spare): so one that finds its time to stand for election past by more than `LATE_S` waits for two more heartbeats, once, unless
-its connection to the leader broke.
+The thread reads, handles and answers the frames of other voters: no client request of the node delays them, and a frame costs one
+wake-up.  It sleeps until a frame arrives or a deadline is due (heartbeat, election), so an idle node costs only its heartbeats.
+The loop reads arrived frames before it acts on deadlines: a member whose process was paused gets the leader's messages first, and
+does not take its own pause for the leader's silence.  A pause often affects all members (a busy machine): so a member that is
+more than `LATE_S` late for its election waits for two more heartbeats, once, unless its connection to the leader broke.
 
-Whatever goes wrong in a round is the end of the process: `die` is called with the reason (fail-stop), because a member that
-cannot write any more must not go on voting and acknowledging.
+Any error in a round ends the process: the thread calls `die` with the reason (fail-stop), because a member that cannot write must
+not go on voting and acknowledging.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ INBOX_MAX = 50_000
 LATE_S = 0.05
 EXIT_CODE = 70  # EX_SOFTWARE
 TERMS_AHEAD_MAX = 1 << 32
-"""A voter is never so many elections behind another one.  A term is for ever: one flipped bit in it, once taken over, and there
-would be no higher one for anybody to be elected in."""
+"""No voter is ever so many elections behind.  Terms never fall: a voter that accepted a term with a flipped high bit would leave
+no higher term for further elections."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -69,14 +68,15 @@ Event = PeerUp | PeerDown | Received | Proposal | SnapshotStored | BindCluster |
 
 
 def exit_process(reason: str) -> NoReturn:
-    """The default `die`: at once, without unwinding: whatever runs afterwards could still promise something."""
+    """The default `die`: ends the process at once, without unwinding, because code that runs afterwards could still send
+    promises."""
     log.error("process_stopped", reason=reason, exit_code=EXIT_CODE)
     os._exit(EXIT_CODE)
 
 
 def in_order(events: list[Event]) -> list[Event]:
-    """As they came, but questions whether one might stand for election after all else: after its own sleep a member finds them
-    beside what the leader has sent, and must hear the leader first."""
+    """The events in order, but PreVote requests last: after its own pause a member finds them beside the leader's messages, and
+    must handle the leader's first."""
     asked = [event for event in events if _asks_to_stand(event)]
     return [*(event for event in events if not _asks_to_stand(event)), *asked] if asked else events
 
@@ -96,7 +96,7 @@ class RaftThread:
     """Runs a core.  `post` may be called from any thread."""
 
     def __init__(self, core: RaftCore, die: Callable[[str], None], now: Callable[[], float] = lambda: 0.0) -> None:
-        """`now`: monotonic seconds; where nobody asks `alive_s`, none is needed."""
+        """`now`: monotonic seconds; only `alive_s` needs it."""
         self._core = core
         self._now = now
         self.alive_s = now()

@@ -2,12 +2,13 @@
 
 * The voter with the higher id dials the lower one, so there is one connection a pair; a newer connection of the same pair
   replaces the older one, and frames of a replaced connection are ignored.
-* The first frame in both directions is a `Hello`: node id, cluster id, the set of voters; the dialer speaks first.  A stranger, a
-  voter of another cluster or one configured with other voters (two majorities could form) is refused with one log line.
+* The first frame in both directions is a `Hello`: node id, cluster id, the set of voters; the dialer speaks first.  The
+  listener rejects a stranger, a voter of another cluster, and one with other `quorum.voters` (two majorities could form), with
+  one log line.
 * With mutual TLS both sides show a certificate of the quorum's authority, and the hello's node id must be one that it names.
 * A frame that is not exactly a message of the schema closes its connection, is counted, and never reaches Raft.
-* A silent connection is pinged, and closed after `SILENCE_S_MAX`: the kernel would go on believing in a cut one for minutes.
-  Time in which this process itself stood still does not count: what came meanwhile is not read yet.
+* The transport pings a silent connection, and closes it after `SILENCE_S_MAX`: the kernel notices a lost network only after
+  minutes.  Time in which this process itself was paused does not count: it has not read the frames of that time yet.
 
 All of it runs on one event loop, that of the Raft thread.
 """
@@ -63,7 +64,7 @@ PeerEvent = PeerUp | PeerDown | Received
 
 
 class Inbox(Protocol):
-    """Where events go; thread-safe and never blocking.  False: full, the connection that brought it must go."""
+    """Takes events; thread-safe and never blocking.  False: full, the transport closes the connection of the event."""
 
     def __call__(self, event: PeerEvent) -> bool: ...
 
@@ -166,7 +167,7 @@ class QuorumTransport:
         made: list[_Link] = []
 
         def on_frame(frame: memoryview) -> None:
-            if made:  # a frame before our hello answers nothing
+            if made:  # a frame before our hello is no answer to it
                 made[0].on_frame(frame)
 
         def on_close(reason: str) -> None:
@@ -187,7 +188,7 @@ class QuorumTransport:
         return closed
 
     def refusal(self, hello: Hello, dialed: int | None, certificate: Mapping[str, Any] | None) -> str | None:
-        """Why a connection that begins with this hello is refused; None when it is welcome."""
+        """Why a connection that begins with this hello is rejected; None when it is accepted."""
         peer = hello.node_id
         if peer not in self.voters or peer == self.node_id:
             return f"node {peer} is not another voter of this quorum {sorted(self.voters)}"

@@ -1,4 +1,4 @@
-"""How brokers and tools talk to the metadata quorum: finds the active controller, retries within a deadline.
+"""The client of the metadata quorum, for brokers and tools: finds the active controller, retries within a deadline.
 
 Every call is safe to repeat.  Registrations carry an incarnation, ISR changes carry epochs, and the requests that create or
 change something carry a request id chosen here once a call, so that a retry whose first attempt did succeed is answered with
@@ -30,7 +30,7 @@ log = logs.get(__name__)
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 1.0
 VOTER_TIMEOUT_S = 3.0
-"""For one controller to say what it knows: longer than a gRPC channel's pause between two attempts to connect."""
+"""The timeout of DescribeQuorum at one controller: longer than a gRPC channel's pause between two attempts to connect."""
 
 
 class _HasStatus(Protocol):
@@ -74,7 +74,7 @@ class ControllerClient:
         self._client_id = str(clock.uuid())
         self._sequence = 0
         self._attempts = 0
-        self._controller_epoch = 0  # the newest that was heard of
+        self._controller_epoch = 0  # the newest in any answer
         self.active_id: int | None = None
         self._here: tuple[int, HeartbeatHere] | None = None
 
@@ -98,8 +98,8 @@ class ControllerClient:
     async def heartbeat(
         self, request: pb.HeartbeatRequest, timeout_s: float = 3.0, patience_s: float | None = None
     ) -> pb.HeartbeatReply:
-        """`patience_s`: after it no further attempt begins, and other calls try another controller than one that has not
-        answered; an attempt that is under way still lives until `timeout_s`, for its answer is good however late it comes."""
+        """After `patience_s` no further attempt begins, and other calls avoid a controller that has not answered; the last
+        attempt still runs until `timeout_s`, because a late answer is valid, too."""
         attempt_s = None if patience_s is None else timeout_s
         return await self._call(
             pb.HeartbeatReply, "Heartbeat", request, timeout_s, attempt_timeout_s=attempt_s, patience_s=patience_s
@@ -109,7 +109,8 @@ class ControllerClient:
         return await self._call(pb.AlterPartitionsReply, "AlterPartitions", request, timeout_s, self._number_attempt)
 
     def _number_attempt(self, request: pb.AlterPartitionsRequest) -> None:
-        """One that arrives after a later one is refused: by the same controller for its number, by another for its term."""
+        """Numbers the attempt: the same controller rejects an older number after a newer one, another controller an older
+        term."""
         self._attempts += 1
         request.attempt = self._attempts
         request.controller_epoch = self._controller_epoch
@@ -191,8 +192,8 @@ class ControllerClient:
         return self._stub(node_id).FollowMetadata(request)
 
     def note_answer(self, node_id: int, status: pb.Status) -> bool:
-        """Learns from a status who is active.  False: the answer comes from a term that is over, whose controller may not know it
-        yet; what it says of the present is nothing to act on."""
+        """Learns the active controller from a status.  False: the answer is of a past term, whose controller may not know that
+        yet; the caller must not act on it."""
         if status.error == ErrorCode.NOT_CONTROLLER:
             hint = status.controller_id_plus_one - 1
             self.active_id = hint if hint in self._endpoints and hint != node_id else None

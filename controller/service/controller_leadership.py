@@ -1,10 +1,10 @@
-"""What one controller does while it is the active one.
+"""One controller's terms as the active controller: begins and ends the planner of each.
 
-What happens when a node becomes the active controller, in this order:
-1. its own no-op is applied, so everything that was committed before is in the state (`MetadataLog`);
-2. it names itself, and a cluster that has no id yet gets one (`begin_term`);
-3. only when that is applied do its planner begin: it answers, its timers run, sessions start whole.
-When it stops being active, or proposes into another term, the planner of that term are over; nothing of them is kept.
+A node becomes the active controller in this order:
+1. it applies the no-op of its own term, so its state has everything that was committed before (`MetadataLog`);
+2. it proposes its own name as controller, and the id of a cluster that has none yet (`ControllerPlanner.begin_term`);
+3. when these commands are applied, a new planner begins: the service answers, timers run, every session starts whole.
+When the node stops being active, or proposes into another term, the planner of that term ends and nothing of it is kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...wire.errors import ErrorCode, KafkaError
 from ..planning.planner import ControllerConfig, ControllerPlanner, Plan
 from ..state.model import INITIAL_FEATURES
 from .metadata_log import MetadataLog, NotController
-from .pipeline import Planning, Proposed
+from .pipeline import PlanPipeline, Proposed
 from .service import ControllerService
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ RETRY_S = 0.2
 
 
 class ControllerLeadership:
-    """Begins and ends the planner of the terms that `metadata` leads."""
+    """Runs a planner in each term in which `metadata` leads."""
 
     def __init__(
         self,
@@ -48,20 +48,20 @@ class ControllerLeadership:
         self._cluster_id = cluster_id
         self._die = die
         self._term_task: asyncio.Task[None] | None = None
-        self._following: set[asyncio.Task[None]] = set()
+        self._outcome_tasks: set[asyncio.Task[None]] = set()
         metadata.on_role_change(self._role_changed)
 
     async def close(self) -> None:
-        duty = self._term_task
+        term_task = self._term_task
         self._role_changed(False)
-        for following in self._following:
-            following.cancel()
-        await asyncio.gather(*self._following, *([] if duty is None else [duty]), return_exceptions=True)
+        for outcome_task in self._outcome_tasks:
+            outcome_task.cancel()
+        await asyncio.gather(*self._outcome_tasks, *([] if term_task is None else [term_task]), return_exceptions=True)
 
     def _role_changed(self, active: bool) -> None:
-        duty, self._term_task = self._term_task, None
-        if duty is not None:
-            duty.cancel()
+        term_task, self._term_task = self._term_task, None
+        if term_task is not None:
+            term_task.cancel()
         self._service.end()
         if active:
             self._term_task = asyncio.create_task(self._serve_term(self._metadata.term), name=f"controller-{self._metadata.term}")
@@ -100,17 +100,18 @@ class ControllerLeadership:
             if result is not None and result.error not in (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION):
                 raise NotController(self._metadata.leader_id)
         if asyncio.current_task() is not self._term_task:
-            raise NotController(self._metadata.leader_id)  # the term's end cancelled an await that was over: nothing was raised
-        planning = Planning(self._metadata, term)
-        planner = ControllerPlanner(self._metadata.state, self._config, self._clock.monotonic(), lambda: planning.state)
-        self._service.begin(planner, planning)
+            # the end of the term cancelled an await that had finished, so nothing was raised
+            raise NotController(self._metadata.leader_id)
+        pipeline = PlanPipeline(self._metadata, term)
+        planner = ControllerPlanner(self._metadata.state, self._config, self._clock.monotonic(), lambda: pipeline.state)
+        self._service.begin(planner, pipeline)
         log.info("controller_active", term=term, cluster=self._metadata.state.cluster_id, index=self._metadata.applied_index)
         return planner
 
     def _tick(self, planner: ControllerPlanner) -> None:
-        """Waits for nothing: the time between two ticks that is too long was this process's own sleep, and no client can hold
-        them up.  While the node does not count as active (a flush of the journal hangs) there are none; if the term is over, its
-        task is cancelled."""
+        """Awaits nothing, so no client can delay a tick: too long a time between two ticks means that this process did not run.
+        While the node is not active (a flush of the journal hangs) the tick does nothing; the end of the term cancels its
+        task."""
         try:
             self._service.require_planner()
             plan = planner.tick(self._clock.monotonic())
@@ -126,12 +127,12 @@ class ControllerLeadership:
         except KafkaError as error:
             log.debug("controller_tick_skipped", error=str(error))
             return
-        following = asyncio.create_task(self._follow(plan, proposed))
-        self._following.add(following)
-        following.add_done_callback(self._following.discard)
+        outcome_task = asyncio.create_task(self._await_outcome(plan, proposed))
+        self._outcome_tasks.add(outcome_task)
+        outcome_task.add_done_callback(self._outcome_tasks.discard)
 
-    async def _follow(self, plan: Plan, proposed: list[Proposed]) -> None:
-        """Errors of the quorum (no majority at the moment) end nothing: a later tick plans again from what is applied then."""
+    async def _await_outcome(self, plan: Plan, proposed: list[Proposed]) -> None:
+        """After an error of the quorum (no majority at the moment) a later tick plans again on the state applied by then."""
         try:
             await self._service.outcome(plan, proposed)
         except KafkaError as error:

@@ -1,6 +1,6 @@
-"""One controller, put together: the metadata log, the planner of whoever is active, and the gRPC service.
+"""One controller, put together: the metadata log, its leadership, and the gRPC service.
 
-What it does while it is the active one: `office`.
+`ControllerLeadership` runs the planner while this node is the active controller.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ControllerNode:
             die=die,
         )
         self.service = ControllerService(self.metadata, config, clock, ask_voter)
-        self._office = ControllerLeadership(self.metadata, self.service, config, clock, cluster_id, die)
+        self._leadership = ControllerLeadership(self.metadata, self.service, config, clock, cluster_id, die)
 
     def add_to_server(self, server: grpc.aio.Server) -> None:
         controller_pb2_grpc.add_ControllerServicer_to_server(self.service, server)
@@ -69,12 +69,12 @@ class ControllerNode:
 
     async def stop(self) -> None:
         self.service.stop()
-        await self._office.close()
+        await self._leadership.close()
         await self.metadata.stop()
 
     @property
     def is_active(self) -> bool:
-        """Leads, and has begun its planner."""
+        """Whether this node leads the quorum and its planner has begun."""
         try:
             self.service.require_planner()
         except NotController:

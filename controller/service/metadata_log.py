@@ -1,14 +1,16 @@
-"""The metadata log as the rest of the node sees it: propose a command, learn what it did; read the state it leads to.
+"""The metadata log as the rest of the node uses it: propose a command, get its result, read the state.
 
-Two threads meet here.  The Raft thread decides what is committed; the event loop owns `state` and all that looks at it.  What
-was committed crosses over in log order through one queue, is applied here, and only then answers its proposer, so a caller that
-got a result sees that result in `state`.
+Two threads meet here.  The Raft thread decides what is committed; the event loop owns `state` and all of its readers.  Committed
+entries come from the Raft thread in log order through one queue; the event loop applies each, and only then answers its proposer:
+a caller that has a result sees it in `state`.
 
 * `is_active`: this node leads and has applied the no-op of its own term, hence everything committed before it; `term` is then the
-  controller epoch.  Never a licence by itself: commands carry the epoch they were planned in and are refused in another.
+  controller epoch.  Safety never rests on it: commands carry the epoch in which they were planned, and `apply` rejects them in
+  another.
 * `propose` ends in one of three ways: the result; `NotController` (surely not applied, now or later); `ProposalUnknown` (it may
   be applied, now or later; repeat it only under the same proposer and sequence, or as a compare-and-set).
-* Snapshots: frozen here between two entries, encoded and made durable in a worker thread, then the Raft thread trims.
+* Snapshots: the event loop freezes the state between two entries, a worker thread encodes it and makes it durable, then the
+  Raft thread trims the journal.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ class MetadataLogUnusable(Exception):
 
 
 class NotController(KafkaError):
-    """This node is not the active controller, and nothing was or will be applied.  `leader_id`: whom to ask, -1 unknown."""
+    """This node is not the active controller, and nothing was or will be applied.  `leader_id`: the active controller, -1
+    unknown."""
 
     def __init__(self, leader_id: int = -1) -> None:
         who = "not known at the moment" if leader_id < 0 else f"node {leader_id}"
@@ -83,7 +86,7 @@ class LogEntry:
 
 @dataclass(slots=True, frozen=True)
 class QuorumView:
-    """For people and tools: what this voter sees."""
+    """This voter's view of the quorum, for people and tools."""
 
     status: QuorumStatus
     followers: dict[int, FollowerView]
@@ -210,7 +213,7 @@ class MetadataLog:
             tls=self._tls,
         )
         self._check_stored_features()
-        machine = _Crossing(self._cross)
+        machine = _LoopStateMachine(self._post)
         return RaftCore(
             self.node_id,
             self.voters,
@@ -223,7 +226,7 @@ class MetadataLog:
         )
 
     def _check_stored_features(self) -> None:
-        """A level that this version does not know is told before anything starts, when it stands in the snapshot already."""
+        """Stops the start when the stored snapshot has a feature level that this version does not know."""
         latest = None if self._snapshots is None else self._snapshots.latest
         if latest is None:
             return
@@ -233,7 +236,7 @@ class MetadataLog:
             raise RaftFatal(f"the metadata snapshot of entry {latest.index}: {problem}") from problem
 
     async def stop(self) -> None:
-        """Ends the thread after a last sync; proposals under way end as unknown."""
+        """Ends the thread after a last sync; proposals in flight end with ProposalUnknown."""
         self._stopping = True
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -262,14 +265,14 @@ class MetadataLog:
 
     @property
     def port(self) -> int:
-        """Where the quorum's own listener is (0 for a quorum of one, which has none)."""
+        """The port of the quorum's own listener (0 for a quorum of one, which has none)."""
         return self._transport.port if self._transport is not None else 0
 
     @property
     def malformed_frames(self) -> int:
         return self._transport.malformed_frames if self._transport is not None else 0
 
-    # ---- what it says ---------------------------------------------------------------------------------------------------------
+    # ---- views ----------------------------------------------------------------------------------------------------------------
 
     @property
     def is_active(self) -> bool:
@@ -302,7 +305,7 @@ class MetadataLog:
         self._role_listeners.append(listener)
 
     async def quorum(self) -> QuorumView:
-        """What this voter sees right now."""
+        """This voter's view at this moment, from the Raft thread."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[QuorumView] = loop.create_future()
 
@@ -352,7 +355,7 @@ class MetadataLog:
     # ---- proposing ------------------------------------------------------------------------------------------------------------
 
     def submit(self, command: bytes) -> asyncio.Future[ApplyResult]:
-        """Proposes at once, after whatever was submitted before; the future ends as `propose` does, but has no time of its own.
+        """Proposes at once, after all earlier submissions; the future ends as `propose` does, but without a timeout.
         Raises NotController, THROTTLING_QUOTA_EXCEEDED."""
         if not self.is_active or self._thread is None:
             raise NotController(self.leader_id)
@@ -361,8 +364,8 @@ class MetadataLog:
         future: asyncio.Future[ApplyResult] = asyncio.get_running_loop().create_future()
         proposal = Proposal(
             command,
-            accepted=lambda index, term: self._cross(_Accepted(future, index, term)),
-            refused=lambda reason: self._cross(_Refused(future, reason)),
+            accepted=lambda index, term: self._post(_Accepted(future, index, term)),
+            refused=lambda reason: self._post(_Refused(future, reason)),
         )
         self._proposed[future] = len(command)
         self._proposed_bytes += len(command)
@@ -374,7 +377,7 @@ class MetadataLog:
         self._proposed_bytes -= self._proposed.pop(future)
 
     async def propose(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
-        """Raises NotController (surely not applied) or ProposalUnknown (nobody can say yet)."""
+        """Raises NotController (surely not applied) or ProposalUnknown (the outcome is open)."""
         try:
             return await asyncio.wait_for(self.submit(command), timeout_s)
         except TimeoutError:
@@ -389,8 +392,8 @@ class MetadataLog:
     def _take_from_peer(self, event: PeerEvent) -> bool:
         return self._thread is None or self._thread.post(event)
 
-    def _cross(self, event: _FromRaft) -> None:
-        """Any thread: hands an event over, in order."""
+    def _post(self, event: _FromRaft) -> None:
+        """Called on any thread: queues an event for the event loop, in order."""
         self._from_raft.append(event)
         if not self._turn_scheduled and self._loop is not None:
             self._turn_scheduled = True
@@ -400,7 +403,7 @@ class MetadataLog:
                 return  # the loop is closed: the process is ending
 
     def _turn(self) -> None:
-        """Takes what came over, for at most `ENTRIES_PER_TURN_MAX` entries."""
+        """Handles the queued events, up to `ENTRIES_PER_TURN_MAX` entries."""
         self._turn_scheduled = False
         if self._stopping:
             return
@@ -439,7 +442,7 @@ class MetadataLog:
                 self._snapshot_task = asyncio.create_task(self._make_snapshot())
 
     def _end_dropped(self, index: int) -> None:
-        """What an earlier term of this node had put there was replaced meanwhile, and can never be committed."""
+        """An entry that this node proposed at `index` in an earlier term was replaced, and can never be committed."""
         _term, dropped = self._waiting.pop(index, (0, None))
         if dropped is not None and not dropped.done():
             dropped.set_exception(NotController(self.leader_id))
@@ -464,7 +467,7 @@ class MetadataLog:
         if waiting is not None and not waiting[1].done():
             if waiting[0] == entry.term:
                 waiting[1].set_result(result)
-            else:  # another leader's entry took this place: ours was dropped, and can never be committed
+            else:  # another leader's entry has this index: ours was dropped, and can never be committed
                 waiting[1].set_exception(NotController(self.leader_id))
         for subscriber in self._subscribers:
             subscriber(entry.command, result)
@@ -487,7 +490,7 @@ class MetadataLog:
             subscriber(b"", result)
 
     def _check_features(self) -> None:
-        """What this version does not know it must not apply: it would make something else of it than the others do."""
+        """Stops the node at an unknown feature level: it would apply later entries otherwise than the other nodes."""
         if self.state.features == self._features_checked:
             return
         self._features_checked = dict(self.state.features)
@@ -497,7 +500,7 @@ class MetadataLog:
             self._die(str(problem))
 
     def _check_cluster(self) -> None:
-        """The cluster's name, once known, is written beside the vote: this folder then opens for no other cluster."""
+        """Stores the cluster id, once it is known, beside the vote: this folder then opens for no other cluster."""
         cluster_id = self.state.cluster_id
         if self._bound or not cluster_id:
             return
@@ -517,16 +520,17 @@ class MetadataLog:
         if (was, before.term) != (now, status.term) and (was or now):
             log.info("controller_role", active=now, term=status.term, leader=status.leader_id)
             if was:
-                self._tell_role(False)
+                self._notify_role(False)
             if now:
-                self._tell_role(True)
+                self._notify_role(True)
 
-    def _tell_role(self, active: bool) -> None:
+    def _notify_role(self, active: bool) -> None:
         for listener in self._role_listeners:
             listener(active)
 
     async def _make_snapshot(self) -> None:
-        """Freeze between two entries, encode and store off the loop, then let the Raft thread trim; a failure is fatal."""
+        """Freezes the state between two entries, encodes and stores it off the loop, then lets the Raft thread trim the journal.
+        A failure is fatal."""
         index, term, encode = self.state.index, self.state.term, self.state.freeze()
         store = self._snapshots
         if store is None:
@@ -550,22 +554,22 @@ class MetadataLog:
         self._die_now(reason)
 
 
-class _Crossing:
-    """The Raft thread's view of the loop."""
+class _LoopStateMachine:
+    """The Raft thread's `StateMachine`: passes everything to the event loop."""
 
-    __slots__ = ("_cross",)
+    __slots__ = ("_post",)
 
     def __init__(self, cross: Callable[[_FromRaft], None]) -> None:
-        self._cross = cross
+        self._post = cross
 
     def applied(self, entries: list[Entry]) -> None:
-        self._cross(_Applied(entries))
+        self._post(_Applied(entries))
 
     def installed(self, snapshot: Snapshot) -> None:
-        self._cross(snapshot)
+        self._post(snapshot)
 
     def snapshot_wanted(self) -> None:
-        self._cross(_SnapshotWanted())
+        self._post(_SnapshotWanted())
 
     def status_changed(self, status: QuorumStatus) -> None:
-        self._cross(status)
+        self._post(status)

@@ -1,20 +1,20 @@
-"""Plans that do not wait for one another: each is made on the state that the commands before it lead to.
+"""Pipelined plans: the controller makes each plan on the state that the commands before it lead to, without waiting for them.
 
-One sync of the journal takes as many commands as there are, but a plan needs to know what the one before it has changed.
-`Planning.state` knows it ahead of the quorum: the applied state, with what is under way applied to a copy of it.  When nothing
-is under way it is the applied state itself.
+One sync of the journal takes any number of commands, but a plan needs to know what the plan before it changes.
+`PlanPipeline.state` predicts that: a copy of the applied state, with the commands in flight applied to it.  Without commands in
+flight it is the applied state itself.
 
 * A plan sees every command that was proposed before it, in the order of the log.
-* Nobody is told what rests on something uncommitted: also a refusal waits for what was under way when it was planned (`settled`).
-* What comes out otherwise than foreseen (refused, lost, at another index) throws the foreseen state away; it is made again from
-  what is applied, and from what is still under way.
-* It belongs to one leadership and ends with it (`close`).
-* Whoever is asked by clients plans only while less than `COMMANDS_MAX` commands and `BYTES_MAX` bytes are under way (`room`), in
-  the order in which they came.  Fencing and elections never wait there: no more than this, one slice of a request
-  (`topics.SLICE_TOPICS_MAX`), and what brokers asked for can be in the log before them.
-* Brokers never wait behind clients, and what they ask for waits nowhere.  With `BROKER_COMMANDS_MAX` commands or
-  `BROKER_BYTES_MAX` bytes under way it is refused (`require_space`): below the bounds of the log, or there would be no place left
-  for fencing.
+* No client gets an answer that rests on uncommitted commands: also an error waits for the commands that were in flight when the
+  plan was made (`wait_committed`).
+* A command whose outcome differs from the prediction (rejected, lost, at another index) invalidates the predicted state; the
+  pipeline makes it again from the applied state and the commands still in flight.
+* A pipeline belongs to one leadership and ends with it (`close`).
+* Requests of clients are planned only while less than `COMMANDS_MAX` commands and `BYTES_MAX` bytes are in flight
+  (`wait_for_space`), in the order of their arrival.  Fencing and elections never wait there: at most these commands, one slice of
+  a request (`topics.SLICE_TOPICS_MAX`), and requests of brokers are in the log before them.
+* Requests of brokers never wait.  With `BROKER_COMMANDS_MAX` commands or `BROKER_BYTES_MAX` bytes in flight they are rejected
+  (`require_space`): these bounds are below those of the log, which leaves space for fencing.
 
 Safety rests on none of this: commands carry the epochs that they were planned with, and `apply` compares them.
 """
@@ -45,79 +45,79 @@ BROKER_BYTES_MAX = 32 << 20
 
 @dataclass(slots=True, eq=False)
 class Proposed:
-    """A command on its way.  `foreseen`: what it comes to on the state ahead; None while nobody has looked."""
+    """A command in flight.  `predicted`: its result on the predicted state; None before that state is made."""
 
     command: bytes
     future: asyncio.Future[ApplyResult]
-    foreseen: ApplyResult | None = None
+    predicted: ApplyResult | None = None
 
     @property
-    def came_otherwise(self) -> bool:
-        """It is decided, and not as it was foreseen."""
-        if self.foreseen is None:
+    def differs_from_prediction(self) -> bool:
+        """Whether the outcome of a finished command differs from the prediction."""
+        if self.predicted is None:
             return False
         if self.future.cancelled() or self.future.exception() is not None:
             return True
         result = self.future.result()
-        return (result.index, result.error, result.value) != (self.foreseen.index, self.foreseen.error, self.foreseen.value)
+        return (result.index, result.error, result.value) != (self.predicted.index, self.predicted.error, self.predicted.value)
 
 
-class Planning:
-    """Of one leadership.  Owned by the event loop."""
+class PlanPipeline:
+    """The pipeline of one leadership.  Owned by the event loop."""
 
     def __init__(self, log: MetadataLog, term: int) -> None:
         self._log = log
         self.term = term
         self._ahead: ClusterState | None = None
-        self._under_way: deque[Proposed] = deque()
+        self._in_flight: deque[Proposed] = deque()
         self._bytes = 0
         self._closed = False
-        self._turn = asyncio.Lock()
-        self._eased = asyncio.Event()
+        self._queue = asyncio.Lock()
+        self._space_freed = asyncio.Event()
 
     def close(self) -> None:
-        """The leadership is over: whoever waits for room is told so."""
+        """The leadership is over: every request in `wait_for_space` gets NotController."""
         self._closed = True
-        self._eased.set()
+        self._space_freed.set()
 
     # ---- what plans are made on -----------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> ClusterState:
-        """The state after everything that is under way; only for reading."""
+        """The state after all commands in flight; read only."""
         return self._look_ahead() or self._log.state
 
     def _look_ahead(self) -> ClusterState | None:
-        self._settle()
-        if self._under_way and self._ahead is None:
+        self._remove_ended()
+        if self._in_flight and self._ahead is None:
             self._ahead = self._log.state.copy()
-            for proposed in self._under_way:
+            for proposed in self._in_flight:
                 if not proposed.future.done():
-                    self._foresee(proposed)
+                    self._predict(proposed)
         return self._ahead
 
-    def _foresee(self, proposed: Proposed) -> None:
+    def _predict(self, proposed: Proposed) -> None:
         assert self._ahead is not None
-        proposed.foreseen = self._ahead.apply(self._ahead.index + 1, self.term, proposed.command)
+        proposed.predicted = self._ahead.apply(self._ahead.index + 1, self.term, proposed.command)
 
-    def _settle(self) -> None:
-        while self._under_way and self._under_way[0].future.done():
-            ended = self._under_way.popleft()
+    def _remove_ended(self) -> None:
+        while self._in_flight and self._in_flight[0].future.done():
+            ended = self._in_flight.popleft()
             self._bytes -= len(ended.command)
-            if ended.came_otherwise:
+            if ended.differs_from_prediction:
                 self._ahead = None
-        if not self._under_way:
+        if not self._in_flight:
             self._ahead = None
 
     # ---- proposing ------------------------------------------------------------------------------------------------------------
 
-    async def room(self, timeout_s: float = PROPOSAL_S_MAX) -> None:
+    async def wait_for_space(self, timeout_s: float = PROPOSAL_S_MAX) -> None:
         """Returns when a client's request may be planned.  Raises REQUEST_TIMED_OUT (nothing was proposed), NotController."""
         try:
-            async with asyncio.timeout(timeout_s), self._turn:
-                while not self._closed and (len(self._under_way) >= COMMANDS_MAX or self._bytes >= BYTES_MAX):
-                    self._eased.clear()
-                    await self._eased.wait()
+            async with asyncio.timeout(timeout_s), self._queue:
+                while not self._closed and (len(self._in_flight) >= COMMANDS_MAX or self._bytes >= BYTES_MAX):
+                    self._space_freed.clear()
+                    await self._space_freed.wait()
         except TimeoutError:
             message = f"the metadata changes before this one took longer than {timeout_s:g} s; nothing was changed for it"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message) from None
@@ -125,59 +125,59 @@ class Planning:
             raise NotController(self._log.leader_id)
 
     def require_space(self) -> None:
-        """For what a request comes to, whoever asks.  Raises THROTTLING_QUOTA_EXCEEDED: nothing was proposed."""
-        self._settle()
-        if len(self._under_way) >= BROKER_COMMANDS_MAX or self._bytes >= BROKER_BYTES_MAX:
-            message = f"{len(self._under_way)} metadata changes, of {self._bytes} bytes, are under way: try again later"
+        """Checks the bounds for requests of brokers and clients.  Raises THROTTLING_QUOTA_EXCEEDED: nothing was proposed."""
+        self._remove_ended()
+        if len(self._in_flight) >= BROKER_COMMANDS_MAX or self._bytes >= BROKER_BYTES_MAX:
+            message = f"{len(self._in_flight)} metadata changes, of {self._bytes} bytes, are under way: try again later"
             raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message)
 
     def propose(self, command: pb.Command) -> Proposed:
-        """At once.  Raises NotController, THROTTLING_QUOTA_EXCEEDED."""
-        self._settle()
+        """Proposes the command at once.  Raises NotController, THROTTLING_QUOTA_EXCEEDED."""
+        self._remove_ended()
         data = command.SerializeToString(deterministic=True)
         proposed = Proposed(data, self._log.submit(data))
-        self._under_way.append(proposed)
+        self._in_flight.append(proposed)
         self._bytes += len(data)
         if self._ahead is not None:
-            self._foresee(proposed)
+            self._predict(proposed)
         proposed.future.add_done_callback(self._ended)
         return proposed
 
     def propose_in_order(self, commands: Iterable[pb.Command]) -> list[Proposed]:
-        """Later ones rely on earlier ones: nothing is proposed after one that will be refused."""
+        """Later commands rely on earlier ones: none is proposed after a command whose prediction is an error."""
         found: list[Proposed] = []
         for command in commands:
-            if found and self._will_be_refused(found[-1]):
+            if found and self._is_predicted_to_fail(found[-1]):
                 break
             found.append(self.propose(command))
         return found
 
-    def _will_be_refused(self, proposed: Proposed) -> bool:
+    def _is_predicted_to_fail(self, proposed: Proposed) -> bool:
         self._look_ahead()
-        return proposed.foreseen is not None and proposed.foreseen.error != ErrorCode.NONE
+        return proposed.predicted is not None and proposed.predicted.error != ErrorCode.NONE
 
     def _ended(self, future: asyncio.Future[ApplyResult]) -> None:
         if not future.cancelled():
-            future.exception()  # looked at: whoever waited for it may have given up
-        self._settle()
-        self._eased.set()
+            future.exception()  # retrieved, because the caller that awaited it may have given up
+        self._remove_ended()
+        self._space_freed.set()
 
-    # ---- what became of it ----------------------------------------------------------------------------------------------------
+    # ---- outcomes -------------------------------------------------------------------------------------------------------------
 
     @property
     def newest(self) -> Proposed | None:
-        """The last command under way: when it is committed, everything that a plan made now rests on is."""
-        self._settle()
-        return self._under_way[-1] if self._under_way else None
+        """The last command in flight: when it is committed, so is everything that a plan made now rests on."""
+        self._remove_ended()
+        return self._in_flight[-1] if self._in_flight else None
 
     async def outcome(self, proposed: Proposed, timeout_s: float = PROPOSAL_S_MAX) -> ApplyResult:
-        """Raises NotController (surely not applied) or ProposalUnknown.  It stays under way when whoever asks gives up."""
+        """Raises NotController (surely not applied) or ProposalUnknown.  It stays in flight when the caller gives up."""
         try:
             return await asyncio.wait_for(asyncio.shield(proposed.future), timeout_s)
         except TimeoutError:
             raise ProposalUnknown(f"the quorum did not commit within {timeout_s:g} s; the outcome is unknown") from None
 
-    async def settled(self, rests_on: Proposed | None) -> None:
-        """Returns when what a plan rested on is committed.  Raises what became of it otherwise."""
+    async def wait_committed(self, rests_on: Proposed | None) -> None:
+        """Returns when the command is committed on which a plan rested.  Raises like `outcome`."""
         if rests_on is not None:
             await self.outcome(rests_on)

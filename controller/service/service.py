@@ -1,9 +1,9 @@
-"""The controller's gRPC service: turns requests into plans, plans into log entries, and what they did into replies.
+"""The controller's gRPC service: turns requests into plans, plans into log entries, and their outcomes into replies.
 
-A plan is made in one go, on the state that the plans before it lead to, and its commands are proposed with it; an answer waits
-until they, and whatever the plan rested on, are committed (`planning`).  A request that is large is planned in slices.
+The service makes a plan and proposes its commands in one step, on the state that earlier plans lead to; the answer waits until
+these commands, and all commands before them, are committed (`pipeline.py`).  It plans a large request in slices.
 
-Every refusal is a status inside the reply.  A controller that is not active says so, and whom to ask.
+A rejected request gets its error as a status inside the reply.  A controller that is not active names the active one there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..raft.core import COMMAND_BYTES_MAX
 from ..state.features import SUPPORTED, Ranges, as_messages, ranges_of, shown
 from ..state.model import ApplyResult
 from .metadata_log import MetadataLog, NotController
-from .pipeline import Planning, Proposed
+from .pipeline import PlanPipeline, Proposed
 
 if TYPE_CHECKING:
     from ...runtime.clock import Clock
@@ -53,7 +53,7 @@ AskVoter = Callable[[int], Awaitable[rpc.DescribeQuorumReply]]
 
 
 def keep_alive_s(session_timeout_s: float) -> float:
-    """A broker hears this often that nothing is new; three times before it asks elsewhere
+    """How often a follower of the metadata gets a keep-alive: three times before it tries another controller
     (`node/lifecycle/broker_lifecycle.py`)."""
     return max(KEEP_ALIVE_S_MIN, min(KEEP_ALIVE_S_MAX, session_timeout_s / 6))
 
@@ -62,55 +62,56 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     """Answers for one node of the quorum."""
 
     def __init__(self, metadata: MetadataLog, config: ControllerConfig, clock: Clock, ask_voter: AskVoter | None = None) -> None:
-        """`ask_voter(node_id)` asks another member of the quorum what DescribeQuorum tells."""
+        """`ask_voter(node_id)` sends DescribeQuorum to another voter of the quorum."""
         self._log = metadata
         self._config = config
         self._clock = clock
         self._ask_voter = ask_voter
         self._planner: ControllerPlanner | None = None
-        self._planning = Planning(metadata, -1)
+        self._pipeline = PlanPipeline(metadata, -1)
         self._followers = 0
         self._contacts: dict[int, Contact] = {}  # of brokers, by their heartbeats in this leadership
         self._stopped = asyncio.Event()
         self._keep_alive_s = keep_alive_s(config.session_timeout_ms / 1000)
 
-    # ---- leadership (driven by ControllerNode) --------------------------------------------------------------------------------
+    # ---- leadership (driven by ControllerLeadership) --------------------------------------------------------------------------
 
-    def begin(self, planner: ControllerPlanner, planning: Planning) -> None:
-        self._planner, self._planning, self._contacts = planner, planning, {}
+    def begin(self, planner: ControllerPlanner, pipeline: PlanPipeline) -> None:
+        self._planner, self._pipeline, self._contacts = planner, pipeline, {}
 
     def end(self) -> None:
         self._planner = None
-        self._planning.close()
+        self._pipeline.close()
 
     def stop(self) -> None:
         """Ends the streams of followers."""
         self._stopped.set()
 
     def require_planner(self) -> ControllerPlanner:
-        """The planner of the present leadership, which `end` takes away with it.  Raises NotController."""
+        """The planner of the present leadership; `end` removes it.  Raises NotController."""
         if self._planner is None or not self._log.is_active:
             raise NotController(self._log.leader_id)
         return self._planner
 
     @property
     def _ahead(self) -> ClusterState:
-        """What plans are made on."""
-        return self._planning.state
+        """The state on which plans are made: applied entries and commands in flight."""
+        return self._pipeline.state
 
     # ---- plans and replies ----------------------------------------------------------------------------------------------------
 
     def propose(self, plan: Plan) -> list[Proposed]:
-        """The plan's commands, at once, without regard to how many others are under way.  Raises NotController."""
+        """Proposes the plan's commands at once, however many commands are in flight.  Raises NotController."""
         if plan:
             log.debug("plan", reason=plan.reason, operations=len(plan.operations))
-        return self._planning.propose_in_order(plan.commands(self._planning.term))
+        return self._pipeline.propose_in_order(plan.commands(self._pipeline.term))
 
     async def outcome(self, plan: Plan, proposed: Sequence[Proposed]) -> ApplyResult | None:
-        """Of the last command, or of the first that was refused; None for no command.  Raises NotController, ProposalUnknown."""
+        """The result of the last command, or of the first rejected one; None without commands.  Raises NotController,
+        ProposalUnknown."""
         result = None
         for each in proposed:
-            result = await self._planning.outcome(each)
+            result = await self._pipeline.outcome(each)
             if result.error != ErrorCode.NONE:
                 log.warning("plan_refused", reason=plan.reason, error=result.error.name, message=result.message)
                 break
@@ -119,13 +120,14 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     async def _carry_out(
         self, make: Callable[[ControllerPlanner], _Planned], plan_of: Callable[[_Planned], Plan], *, idle_waits: bool = True
     ) -> tuple[_Planned, ApplyResult | None]:
-        """Plans, proposes, waits for the outcome.  Raises KafkaError, also for what was refused when it was applied."""
+        """Plans, proposes, waits for the outcome.  Raises KafkaError, also for a command that was rejected when it was
+        applied."""
 
         def plan_and_propose(planner: ControllerPlanner) -> tuple[tuple[_Planned, Plan], list[Proposed]]:
             planned = make(planner)
             plan = plan_of(planned)
             if plan:
-                self._planning.require_space()
+                self._pipeline.require_space()
             return (planned, plan), self.propose(plan)
 
         (planned, plan), proposed = await self._in_one_go(plan_and_propose, idle_waits=idle_waits)
@@ -136,26 +138,27 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     async def _in_one_go(
         self, make: Callable[[ControllerPlanner], tuple[_Planned, list[Proposed]]], *, idle_waits: bool = True
     ) -> tuple[_Planned, list[Proposed]]:
-        """Runs `make` as the active controller.  What it comes to without a command may be told when this returns, or raises;
-        with `idle_waits` off, for whoever tells nothing of it, only when it raises."""
-        planner, planning = self.require_planner(), self._planning
-        rests_on = planning.newest
+        """Runs `make` as the active controller.  A result without a command rests on the commands in flight, so this returns or
+        raises only when they are committed.  `idle_waits` off: it returns at once, for callers that do not answer with the
+        result."""
+        planner, pipeline = self.require_planner(), self._pipeline
+        rests_on = pipeline.newest
         try:
             planned, proposed = make(planner)
         except KafkaError as error:
-            if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:  # which tells nothing of what is under way
-                await planning.settled(rests_on)
+            if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:  # an error that says nothing of the state
+                await pipeline.wait_committed(rests_on)
             raise
         if not proposed and idle_waits:
-            await planning.settled(rests_on)
+            await pipeline.wait_committed(rests_on)
         return planned, proposed
 
     async def _answer(self, make: Callable[..., _Reply], work: Callable[[], Awaitable[_Reply]], *, waits: bool = True) -> _Reply:
-        """Runs `work`; a refusal becomes a reply with its status.  `waits`: while much is under way already."""
+        """Runs `work`; an error becomes a reply with its status.  `waits`: first waits while many commands are in flight."""
         try:
             self.require_planner()
             if waits:
-                await self._planning.room()
+                await self._pipeline.wait_for_space()
             return await work()
         except KafkaError as error:
             return make(status=self._status(error))
@@ -167,7 +170,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     def _status(self, error: KafkaError | None = None) -> rpc.Status:
         code, message = (ErrorCode.NONE, "") if error is None else (error.code, error.message)
-        epoch = 0 if self._planner is None else self._planning.term
+        epoch = 0 if self._planner is None else self._pipeline.term
         return rpc.Status(
             error=int(code), message=message, controller_id_plus_one=self._log.leader_id + 1, controller_epoch=epoch
         )
@@ -195,13 +198,13 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return await self._answer(rpc.RegisterBrokerReply, work, waits=False)
 
     async def Heartbeat(self, request: rpc.HeartbeatRequest, context: Any) -> rpc.HeartbeatReply:
-        """Most heartbeats change nothing and wait for nothing that is under way; those of a broker that is being fenced do."""
+        """Most heartbeats change nothing and wait for no command in flight; that of a broker that is being fenced waits."""
 
         async def work() -> rpc.HeartbeatReply:
             planner = self.require_planner()
-            planner.heard(request, self._clock.monotonic())
+            planner.heartbeat_received(request, self._clock.monotonic())
             contact = self._contacts.setdefault(request.node_id, Contact())
-            contact.heard(self._clock.monotonic(), request.applied_index, self._log.applied_index)
+            contact.answered(self._clock.monotonic(), request.applied_index, self._log.applied_index)
             being_fenced = planner.is_being_fenced(request.node_id)
             plan, _ = await self._carry_out(
                 lambda planner: planner.heartbeat(request, self._clock.monotonic()), _itself, idle_waits=being_fenced
@@ -227,12 +230,12 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return await self._answer(rpc.HeartbeatReply, work, waits=False)
 
     def _require_same_term(self, controller_epoch: int) -> None:
-        """Of the asking broker and this controller: a leader that was told INELIGIBLE_REPLICA counts without that replica from
-        then on, so no copy of the change, sent in an earlier term and late, may be accepted any more (docs/semantics.md M12)."""
-        if controller_epoch > self._planning.term:
+        """Rejects an ISR change of another term.  After INELIGIBLE_REPLICA a leader no longer counts that replica, so this
+        controller must not accept a late copy of the change that was sent in an earlier term (docs/semantics.md M12)."""
+        if controller_epoch > self._pipeline.term:
             raise NotController
-        if 0 < controller_epoch < self._planning.term:
-            message = f"asked of the controller of term {controller_epoch}; this is term {self._planning.term}"
+        if 0 < controller_epoch < self._pipeline.term:
+            message = f"asked of the controller of term {controller_epoch}; this is term {self._pipeline.term}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
 
     async def AlterPartitions(self, request: rpc.AlterPartitionsRequest, context: Any) -> rpc.AlterPartitionsReply:
@@ -303,7 +306,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     async def UnregisterBroker(self, request: rpc.UnregisterBrokerRequest, context: Any) -> rpc.UnregisterBrokerReply:
         def plan(planner: ControllerPlanner) -> Plan:
-            if self._applied_before(request.request_id):  # by now the id may be another broker's
+            if self._applied_before(request.request_id):  # by now another broker may have the id
                 return Plan()
             found = planner.unregister(request.node_id)
             found.request_id = request.request_id
@@ -320,7 +323,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return await self._answer(rpc.UnregisterBrokerReply, work)
 
     async def UpdateFeatures(self, request: rpc.UpdateFeaturesRequest, context: Any) -> rpc.UpdateFeaturesReply:
-        # Asked before anything is planned: a voter that does not answer must not hold up the plans of others.
+        # The voters are asked before planning: a voter that does not answer must not delay other plans.
         voters = await self._voters_features() if self._log.is_active else {}
 
         def plan(planner: ControllerPlanner) -> Plan:
@@ -338,7 +341,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return await self._answer(rpc.UpdateFeaturesReply, work)
 
     async def _voters_features(self) -> dict[int, Ranges | None]:
-        """What every member of the quorum knows, asked now: what one said earlier may have been another version of it."""
+        """The feature ranges of every voter, asked now: a voter may have run another version when it last answered."""
 
         async def ask(node_id: int) -> Ranges | None:
             if node_id == self._log.node_id:
@@ -357,17 +360,17 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     # ---- topics ---------------------------------------------------------------------------------------------------------------
 
     async def CreateTopics(self, request: rpc.CreateTopicsRequest, context: Any) -> rpc.CreateTopicsReply:
-        """In slices, each topic by a command of its own: whatever else is due happens between them."""
+        """In slices, with one command a topic: other plans run between the slices."""
 
         async def work() -> rpc.CreateTopicsReply:
             self._name_request(request)
             done = topics.TopicPlans()
             while len(done.topics) < len(request.topics):
-                await self._planning.room()
+                await self._pipeline.wait_for_space()
                 part, proposed = await self._in_one_go(lambda planner: self._propose_topics(request, done))
                 wanted = [plan for plan in part.topics if plan.operation is not None]
                 for plan, each in zip(wanted, proposed, strict=True):
-                    result = await self._planning.outcome(each)
+                    result = await self._pipeline.outcome(each)
                     if result.error != ErrorCode.NONE:
                         _put_error(plan.result, result.error, result.message)
                 done.topics += part.topics
@@ -380,22 +383,22 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     def _propose_topics(
         self, request: rpc.CreateTopicsRequest, done: topics.TopicPlans
     ) -> tuple[topics.TopicPlans, list[Proposed]]:
-        """The slice after what is done."""
+        """Plans and proposes the next slice after `done`."""
         part = topics.plan_creation(self._ahead, self._config, request, self._clock.uuid, done)
         proposed = []
         for plan in part.topics:
             if plan.operation is None:
                 continue
-            command = pb.Command(controller_epoch=self._planning.term, operations=plan.operations)
+            command = pb.Command(controller_epoch=self._pipeline.term, operations=plan.operations)
             if command.ByteSize() > COMMAND_BYTES_MAX:
-                command = pb.Command(controller_epoch=self._planning.term, operations=plan.without_what_follows())
+                command = pb.Command(controller_epoch=self._pipeline.term, operations=plan.without_what_follows())
             size = command.ByteSize()
             if size > COMMAND_BYTES_MAX:
                 message = f"the topic's description has {size} bytes, at most {COMMAND_BYTES_MAX} can be: add partitions in steps"
                 _put_error(plan.result, ErrorCode.INVALID_REQUEST, message)
                 plan.operation = None
             else:
-                proposed.append(self._planning.propose(command))
+                proposed.append(self._pipeline.propose(command))
         return part, proposed
 
     async def DeleteTopics(self, request: rpc.DeleteTopicsRequest, context: Any) -> rpc.DeleteTopicsReply:
@@ -438,12 +441,12 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return await self._answer(rpc.AlterConfigsReply, work)
 
     def _name_request(self, request: rpc.CreateTopicsRequest) -> None:
-        """A request without an id cannot be told from another one: it gets one of its own."""
+        """Gives a request without an id one of its own, so that its slices are one request."""
         if not request.request_id.client_id:
             request.request_id.client_id = str(self._clock.uuid())
 
     def _applied_before(self, request_id: rpc.RequestId) -> bool:
-        """Whether this request was carried out.  Raises KafkaError when it was refused then, or is too old to be known."""
+        """Whether this request was applied before.  Raises KafkaError when it was rejected then, or is too old to be known."""
         if not request_id.client_id:
             return False
         outcome = self._ahead.was_applied(request_id.client_id, request_id.sequence)
@@ -453,15 +456,15 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     async def _carry_out_named(
         self, request_id: rpc.RequestId, plan: Callable[[], topics.TopicPlans]
     ) -> tuple[topics.TopicPlans, int]:
-        """All operations of a request in one command under the request's id: applied once, however often it is sent, and never
-        after it was answered that nothing is to be done.  With the index up to which the metadata is applied then."""
+        """Proposes all operations of a request as one command under the request's id: applied once, however often the client
+        sends it, and never after an answer that nothing is to be done.  Returns the plans, and the applied index."""
 
         def plan_and_propose(planner: ControllerPlanner) -> tuple[topics.TopicPlans, list[Proposed]]:
             plans = plan()
             command = pb.Command(
                 proposer=request_id.client_id,
                 sequence=request_id.sequence,
-                controller_epoch=self._planning.term,
+                controller_epoch=self._pipeline.term,
                 operations=plans.operations,
             )
             if command.ByteSize() > COMMAND_BYTES_MAX:
@@ -470,11 +473,11 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             if command.ByteSize() > COMMAND_BYTES_MAX:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "the request is too large for one metadata command: split it")
             named = bool(request_id.client_id) and plans.accepted
-            return plans, [self._planning.propose(command)] if command.operations or named else []
+            return plans, [self._pipeline.propose(command)] if command.operations or named else []
 
         plans, proposed = await self._in_one_go(plan_and_propose)
         for each in proposed:
-            self._require(await self._planning.outcome(each))
+            self._require(await self._pipeline.outcome(each))
         return plans, self._log.applied_index
 
     # ---- the metadata stream --------------------------------------------------------------------------------------------------

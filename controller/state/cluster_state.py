@@ -1,17 +1,17 @@
 """The replicated state machine of the cluster metadata.
 
-`ClusterState.apply(index, term, command)` is the only door through which anything changes.  It is total (it never raises,
-whatever the bytes are: errors are values and change nothing), deterministic (no clock, no randomness, no I/O: ids and times
-come inside the command), and idempotent (docs/semantics.md M1, M2): a command either names its proposer and sequence, and is then
-applied once, or it is a compare-and-set on an epoch.
+Only `ClusterState.apply(index, term, command)` changes the state (and `restore`, which loads a snapshot).  It is total (it never
+raises, whatever the bytes are: errors are values and change nothing), deterministic (no clock, no randomness, no I/O: ids and
+times come inside the command), and idempotent (docs/semantics.md M1, M2): a command either names its proposer and sequence, and
+is then applied once, or it is a compare-and-set on an epoch.
 
 Order inside one command: term fence, duplicate check, then its operations one after the other until the first that fails.
 
 Invariants, checked by `violations()` in tests after every command:
 * a partition has a leader exactly when its ISR is not empty, and the leader is a member of it;
 * ISR and ELR are disjoint sets of replicas; with an ISR of at least min.insync.replicas the ELR is empty (KIP-966);
-* nobody joins an ISR, or becomes leader, while fenced, shutting down, or under another broker epoch than was asked for
-  (rule M4);
+* no broker joins an ISR or becomes leader while it is fenced or shutting down, or under another broker epoch than the change
+  names (rule M4);
 * a broker gets a new epoch only after its old one was fenced and removed from every ISR (rule M5).
 """
 
@@ -89,7 +89,7 @@ class _Refused(Exception):
 
 
 class _Changes:
-    """What one command has touched so far."""
+    """The topics, partitions and brokers that one command has changed so far."""
 
     __slots__ = ("brokers", "deleted", "index", "partitions", "term", "topics")
 
@@ -169,7 +169,7 @@ class ClusterState:
         return MappingProxyType(self._features)
 
     def registered_brokers(self) -> list[BrokerState]:
-        """All brokers, those that are away too, by node id."""
+        """All registered brokers, fenced ones too, by node id."""
         return [self._brokers[node_id] for node_id in sorted(self._brokers)]
 
     def active_brokers(self) -> list[BrokerState]:
@@ -181,7 +181,7 @@ class ClusterState:
         return None if name is None else self._topics[name]
 
     def topic_by_raw_id(self, raw: bytes) -> TopicState | None:
-        """By the id as it travels: None when there is no such topic, or when it is no id."""
+        """By the 16 bytes of the id; None when there is no such topic, or when `raw` is no id."""
         return self.topic_by_id(UUID(bytes=raw)) if len(raw) == 16 else None
 
     def partition(self, topic: str, partition: int) -> PartitionState | None:
@@ -193,7 +193,7 @@ class ClusterState:
         seen = self._proposers.find(proposer, sequence)
         return None if seen is None else ApplyResult(self.index, self.term, seen.error, seen.message, seen.value, True)
 
-    # ---- the one door -----------------------------------------------------------------------------------------------------
+    # ---- applying entries --------------------------------------------------------------------------------------------------
 
     def apply(self, index: int, term: int, command: bytes) -> ApplyResult:
         """Applies the log entry at `index`.  Never raises; empty bytes are a no-op that only moves the index."""
@@ -301,7 +301,7 @@ class ClusterState:
             for number, partition in topic.partitions.items()
             if op.node_id in partition.isr
         )
-        first = min(held, default=None)  # not the first in the table: its order is another one after a snapshot
+        first = min(held, default=None)  # not the first in the table: a snapshot changes the order of the table
         if first is not None:  # rule M5: out of every ISR before a new epoch
             raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"still in the ISR of {first[0]}-{first[1]}")
         self._brokers[op.node_id] = BrokerState(
@@ -369,7 +369,7 @@ class ClusterState:
             raise _Refused(ErrorCode.UNSUPPORTED_VERSION, f"{METADATA_VERSION} is {present}, this needs {level}")
 
     def replicas_of(self, node_id: int, at_most: int) -> list[tuple[str, int]]:
-        """Partitions that this broker is a replica of, or is to become one."""
+        """Partitions of which this broker is a replica, also by a move that is not finished; at most `at_most`."""
         held = (
             (topic.name, number)
             for topic in self._topics.values()
@@ -379,7 +379,7 @@ class ClusterState:
         return list(islice(held, at_most))
 
     def offline_nodes(self, topic_id: UUID, partition: int) -> frozenset[int]:
-        """Brokers that hold this partition and cannot serve it, although they may be alive."""
+        """Brokers whose replica of this partition is offline, although they may be alive."""
         key = (topic_id.bytes, partition)
         return frozenset(broker.node_id for broker in self._brokers.values() if key in broker.offline_replicas)
 
@@ -495,7 +495,7 @@ class ClusterState:
     # ---- snapshots --------------------------------------------------------------------------------------------------------
 
     def copy(self) -> ClusterState:
-        """Another state with the same contents; cheap, because what the tables hold is replaced and never changed."""
+        """Another state with the same contents; cheap, because the values in the tables are immutable."""
         other = ClusterState()
         other.index, other.term = self.index, self.term
         other.cluster_id, other.metadata_id = self.cluster_id, self.metadata_id
@@ -551,12 +551,13 @@ class ClusterState:
         return hashlib.sha256(self.encode()).hexdigest()
 
     def violations(self) -> list[str]:
-        """The invariants that do not hold; always empty, unless an election is still on its way in several commands."""
+        """The invariants that do not hold; always empty, unless an election is spread over several commands of which some are not
+        applied yet."""
         return [violation for topic in self._topics.values() for violation in topic_violations(topic)]
 
 
 def _difference(state: ClusterState, old_topics: dict[str, TopicState], old_brokers: dict[int, BrokerState]) -> ApplyResult:
-    """A snapshot told as one result: what is new, what differs, what is gone."""
+    """The difference between the old state and the snapshot, as one result: new, changed and deleted."""
     topics, brokers = state.topics, state.brokers
     gone = [old for old in old_topics.values() if state.topic_by_id(old.topic_id) is None]
     changed_topics = {name for name, topic in topics.items() if old_topics.get(name) != topic}

@@ -1,14 +1,15 @@
-"""Who leads: the rules of leadership, in-sync and eligible replicas, as pure functions of one partition.
+"""The election rules: leader, in-sync and eligible replicas, as pure functions of one partition.
 
-In this order (KIP-966):
+The controller elects, in this order (KIP-966):
 1. a member of the ISR that is present: it has every committed record;
 2. an eligible leader replica (ELR): it left the ISR, or was not in it from the start, while that was below min.insync.replicas,
    when the high watermark stood still, so it has every committed record as well; the new ISR is that replica alone;
-3. nobody left in ISR and ELR: the last known leader, when it is back on the same disk;
+3. with an empty ISR and ELR: the last known leader, when it is back on the same disk;
 4. only if the topic asks for it, and never on a state topic: any replica that is present ("unclean": records may be lost).
 
-"Present" means registered, not fenced, not shutting down.  "Lost" replicas are those that cannot vouch for their records any
-more: after an unclean shutdown, for a topic that is not flushed before it is acknowledged, or with a replaced disk.
+`present` is a set of node ids: brokers that are registered, not fenced and not shutting down.  `lost` replicas may lack records
+that they acknowledged: after an unclean shutdown, for a topic that is not flushed before it is acknowledged, or with a replaced
+disk.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ CHANGES_PER_COMMAND_MAX = 4000  # well below the largest command, however many t
 
 @dataclass(slots=True, frozen=True)
 class Wanted:
-    """What a partition should become."""
+    """The planned change of one partition."""
 
     topic: TopicState
     partition: int
-    present: PartitionState  # as planned from: its partition epoch is the condition of the change
+    present: PartitionState  # the state that the plan was made on: its partition epoch is the condition of the change
     leader: int
     isr: tuple[int, ...]
     elr: tuple[int, ...]
     last_known_leader: int
     isr_broker_epochs: tuple[int, ...] = ()
     unclean: bool = False
-    replicas: tuple[int, ...] = ()  # with `adding` and `target`: who is to hold the partition; empty: as it is
+    replicas: tuple[int, ...] = ()  # with `adding` and `target`: a change of the replicas; empty: unchanged
     adding: tuple[int, ...] = ()
     target: tuple[int, ...] = ()
 
@@ -44,7 +45,7 @@ class Wanted:
 def eligible_leaders(
     topic: TopicState, partition: PartitionState, isr: tuple[int, ...], lost: Collection[int] = ()
 ) -> tuple[int, ...]:
-    """The ELR that goes with a new ISR: empty while that is large enough, else everybody who was known to be complete."""
+    """The ELR that goes with a new ISR: empty while the ISR is large enough, else all other replicas known to be complete."""
     if len(isr) >= topic.min_in_sync_replicas(partition.settled_replicas):
         return ()
     known = (*partition.elr, *(node_id for node_id in partition.isr if node_id not in partition.elr))
@@ -59,8 +60,8 @@ def settle(
     lost: Collection[int] = (),
     reached: Reached | None = None,
 ) -> Wanted | None:
-    """What the partition must become when only `present` brokers may serve it; None when it may stay as it is.  Of several that
-    may lead, one that the other replicas have `reached` goes first."""
+    """Elects: the change that the partition needs when only `present` brokers may serve it; None when it may stay as it is.  Of
+    several candidates, one that the other replicas have `reached` goes first."""
     isr = tuple(node_id for node_id in partition.isr if node_id in present and node_id not in lost)
     elr = eligible_leaders(topic, partition, isr, lost)
     last = partition.leader if partition.leader != NO_LEADER else partition.last_known_leader
@@ -89,7 +90,7 @@ def settle(
 
 
 class Settler:
-    """`settle` for the partitions of one topic: of thousands, most are like one that was settled already."""
+    """`settle` for the partitions of one topic, with a cache: of thousands of partitions most equal an earlier one."""
 
     __slots__ = ("_known", "_reached", "_topic")
 
@@ -114,7 +115,7 @@ class Settler:
 
 
 def forget_disk(wanted: Wanted | None, topic: TopicState, number: int, partition: PartitionState, node_id: int) -> Wanted | None:
-    """After a replaced disk, `node_id` is not the last known leader any more: what it led is gone."""
+    """After a replaced disk `node_id` is no longer the last known leader: its records are gone."""
     last = partition.last_known_leader if wanted is None else wanted.last_known_leader
     leader = partition.leader if wanted is None else wanted.leader
     if last != node_id or leader == node_id:
@@ -130,7 +131,7 @@ def _first(order: Iterable[int], among: Collection[int]) -> int:
 def _found_first(
     order: Sequence[int], among: Collection[int], present: Collection[int], reached: Reached | None
 ) -> int:
-    """The first that all other replicas have reached which are present; if there is none, the first: somebody must lead."""
+    """The first candidate that all other present replicas have reached; if there is none, the first candidate at all."""
     if reached is not None and len(among) > 1:
         others = [node_id for node_id in order if node_id in present]
         found = [node_id for node_id in among if reached(node_id, others)]
@@ -141,7 +142,7 @@ def _found_first(
 def preferred_leader(
     topic: TopicState, number: int, partition: PartitionState, present: Collection[int], reached: Reached | None = None
 ) -> Wanted | None:
-    """Leadership goes back to the first replica, when that is in sync and present, and the others have found it there."""
+    """Moves the leadership back to the preferred replica, when that is in sync and present, and the others have reached it."""
     wanted = partition.preferred_leader
     if wanted == partition.leader or wanted not in partition.isr or wanted not in present:
         return None
@@ -168,7 +169,7 @@ def change_operations(wanted: Iterable[Wanted]) -> Iterator[pb.Operation]:
             isr=item.isr,
             last_known_leader=item.last_known_leader,
         )
-        # What most do not have is not even mentioned: that halves the time of ten thousand.
+        # Fields that most partitions do not have stay unset: that halves the time of ten thousand changes.
         if item.elr:
             change.elr.extend(item.elr)
         if any(epoch != NO_BROKER_EPOCH for epoch in item.isr_broker_epochs):

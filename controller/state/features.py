@@ -1,16 +1,16 @@
-"""Feature levels: what a cluster has agreed on, and who may take part (KIP-584).
+"""Feature levels: the finalised levels of a cluster, and which nodes may take part (KIP-584).
 
 The finalised levels stand in the cluster's state.  A level may be raised only when every registered broker and every voter of
-the quorum knows it (`feature_updates.py`); from then on a node that does not know it is refused: as a broker by `level_problem`
-when it registers, as a voter or as a reader of the metadata log when it meets the level there (`check_known`).  So no entry is
-ever applied by a node that would make something else of it.
+the quorum knows it (`feature_updates.py`); from then on a node that does not know it cannot take part: `level_problem` rejects
+the registration of a broker, and `check_known` stops a voter or a reader of the metadata log that meets the level there.  So no
+node applies an entry that it would understand otherwise.
 
 How something new in the metadata is gated.  Its level is the one that this release adds (`model.SUPPORTED_FEATURES`; `model.py`
 has a name for each level).  A new *operation* of the log gets its level in `model.OPERATION_LEVELS`: below it no node applies
-one; whoever plans it calls `require_level` first, so that the client hears why.  A new *field* of an operation that exists is
-planned only after `require_level`, or left out below the level, and has an effect only where `metadata_level(features)` has
-reached it (`partition_changes.py` shows how); a field of a snapshot is empty below its level.  A new *setting* of a topic or a
-node, and a new value of an old one, gets its level in `SETTING_LEVELS` or `VALUE_LEVELS` here: the plans of CreateTopics and
+one; the plan calls `require_level` first, so that the client gets an error that says why.  A new *field* of an operation that
+exists is planned only after `require_level`, or left out below the level, and has an effect only where `metadata_level(features)`
+has reached it (`partition_changes.py` shows how); a field of a snapshot is empty below its level.  A new *setting* of a topic or
+a node, and a new value of an old one, gets its level in `SETTING_LEVELS` or `VALUE_LEVELS` here: the plans of CreateTopics and
 AlterConfigs refuse it below that, and what a node writes by itself (state topics, auto-creation) leaves it out.  Tests hold
 that no operation, setting or value is without a level.  What travels only in a request between nodes needs no level, where a
 receiver of an older version may ignore it.
@@ -19,7 +19,7 @@ The feature's name was `metadata.version` up to level 3, which in Kafka is anoth
 for it.  In the log those levels keep that name, and level 4 takes its place under the new one: a node that only knows the former
 name stops there.  Clients are told the new name alone, whatever the level (`shown`).
 
-Pure, like `active.py`.
+Pure, like `planner.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Ranges = Mapping[str, tuple[int, int]]
 """Feature -> (lowest, highest) level that a node knows."""
 
 SUPPORTED: Ranges = {name: (FEATURE_LEVEL_MIN[name], level) for name, level in SUPPORTED_FEATURES.items()}
-"""What this node knows, as it tells other nodes."""
+"""The ranges of this node, as it sends them to other nodes."""
 
 SETTING_LEVELS: Final[Mapping[str, int]] = dict.fromkeys(
     (

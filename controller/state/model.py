@@ -1,4 +1,4 @@
-"""What the cluster metadata is made of: immutable views of brokers, topics and partitions.
+"""The values of the cluster metadata: brokers, topics and partitions.
 
 Everything here is a value.  `ClusterState` replaces values and never changes one, so a view taken earlier stays what it was:
 it may be handed to another thread, kept across an `await` and compared with a later one.
@@ -14,7 +14,7 @@ from uuid import UUID
 from ...wire.errors import ErrorCode
 
 NO_LEADER = -1
-ALL_NODES = -1  # whose settings hold for every node that has none of its own
+ALL_NODES = -1  # the key of the settings for every node that has none of its own
 NO_BROKER_EPOCH = -1
 PRODUCER_ID_BLOCK = 1000  # ids handed out by one AllocateProducerIds
 
@@ -92,7 +92,7 @@ class Endpoint:
 
 @dataclass(slots=True, frozen=True)
 class BrokerState:
-    """One registered broker.  `broker_epoch` is the metadata index of its registration: it names this life of the process."""
+    """One registered broker.  `broker_epoch` is the metadata index of its registration: it identifies this run of the process."""
 
     node_id: int
     incarnation: str
@@ -107,7 +107,7 @@ class BrokerState:
     shutting_down: bool = False
     supported_features: tuple[tuple[str, int], ...] = ()
     offline_replicas: frozenset[tuple[bytes, int]] = frozenset()
-    """(topic id, partition) of what it holds and cannot serve: a disk failed, or data is damaged."""
+    """(topic id, partition) of the replicas that the broker cannot serve: their disk failed, or their data is damaged."""
 
     @property
     def kafka(self) -> Endpoint:
@@ -119,7 +119,7 @@ class BrokerState:
 
     @property
     def active(self) -> bool:
-        """May lead and join in-sync replica sets."""
+        """Whether the broker may lead and join in-sync replica sets."""
         return not self.fenced and not self.shutting_down
 
 
@@ -151,7 +151,7 @@ class PartitionState:
 
     @property
     def settled_replicas(self) -> tuple[int, ...]:
-        """Those from before the move, which are all when there is none."""
+        """The replicas from before the move; all replicas without a move."""
         return tuple(node_id for node_id in self.replicas if node_id not in self.adding) if self.adding else self.replicas
 
     @property
@@ -172,7 +172,7 @@ class TopicState:
     config: dict[str, str] = field(default_factory=dict)
     partitions: dict[int, PartitionState] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """What holds without a value in `config`, of that on which the controller acts (`topic_defaults.CONTROLLERS_DEFAULTS`).  Not
+    """The defaults of the keys on which the controller acts (`topic_defaults.CONTROLLERS_DEFAULTS`).  Not
     part of a snapshot: it follows from the settings of all nodes."""
 
     def _value(self, key: str, default: str) -> str:
@@ -184,7 +184,7 @@ class TopicState:
 
     @property
     def unclean_election_allowed(self) -> bool:
-        """Only by the choice of the topic, or of the cluster, and never for a state topic (docs/semantics.md M13, M16)."""
+        """Whether the topic, or the cluster, has switched it on; never for a state topic (docs/semantics.md M13, M16)."""
         return not self.internal and self._value(UNCLEAN_ELECTION_CONFIG, "false").lower() == "true"
 
     @property
@@ -213,7 +213,7 @@ class TopicState:
 
 @dataclass(slots=True, frozen=True)
 class DeletedTopic:
-    """A topic that is gone; a topic of the same name made later has another id."""
+    """A deleted topic; a later topic of the same name has another id."""
 
     name: str
     topic_id: UUID
@@ -226,7 +226,7 @@ Value = int | UUID | tuple[ErrorCode, ...] | None
 
 @dataclass(slots=True, frozen=True)
 class ApplyResult:
-    """What one log entry did.  `error` is the first failed operation's; `value` belongs to the last operation applied."""
+    """The result of one log entry.  `error` is the first failed operation's; `value` belongs to the last operation applied."""
 
     index: int
     term: int

@@ -6,13 +6,13 @@ Pure, like `elections.py`, and with these rules:
 * A move is over when every new replica is in the ISR, and what is left of the ISR without the leaving ones is not empty and has
   min.insync.replicas members: no committed record is left with fewer copies than its acknowledgement promised.  One change then
   drops the leaving replicas and, when the leader is among them, elects the first of the target that is in sync and present.
-* Losing a replica begins a new leader epoch, also where the leader stays (`partition_changes.py` says why).
-* The bar of min.insync.replicas is counted over the replicas from before the move until it is over.
-* Cancelling is a move back to those.  What was added leaves at once when nobody counts on it, else as soon as the ISR is large
-  enough without it: a record may be committed on a new replica and nowhere else by then.
-* A later request replaces an earlier one; the replicas from before the first one stay the way back.
+* Removing a replica begins a new leader epoch, also where the leader stays (`partition_changes.py` says why).
+* Until the move is over, min.insync.replicas is counted over the replicas from before the move.
+* Cancelling is a move back to those.  An added replica leaves at once when it is not in ISR or ELR and not the last known leader,
+  else as soon as the ISR is large enough without it: by then a record may be committed on a new replica only.
+* A later request replaces an earlier one; a cancel still goes back to the replicas from before the first one.
 
-Whoever loses a replica deletes it when it has applied the change that says so (`replication/manager.py`), not earlier.
+A broker deletes its removed replica when it has applied the change that removes it (`replication/manager.py`), not earlier.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .model import NO_LEADER, PartitionState, TopicState
 
 
 def moving(state: ClusterState) -> list[tuple[TopicState, int, PartitionState]]:
-    """Every partition that is under way."""
+    """Every partition with an unfinished move."""
     return [
         (topic, number, partition)
         for topic in state.topics.values()
@@ -38,7 +38,7 @@ def moving(state: ClusterState) -> list[tuple[TopicState, int, PartitionState]]:
 def reassigned(
     topic: TopicState, number: int, partition: PartitionState, target: tuple[int, ...], able: Collection[int]
 ) -> Wanted | None:
-    """What the partition must become when it is to end on `target`, led by one of `able`; None when it is that already."""
+    """The change that begins a move to `target`, led by one of `able`; None when the partition is there already."""
     settled = partition.settled_replicas
     replicas = (*partition.replicas, *(node_id for node_id in target if node_id not in partition.replicas))
     adding = tuple(node_id for node_id in replicas if node_id not in settled)
@@ -52,7 +52,7 @@ def reassigned(
 
 
 def advanced(topic: TopicState, number: int, partition: PartitionState, able: Collection[int]) -> Wanted | None:
-    """The next step of a move that is under way; None while it has to wait (or there is none)."""
+    """The next step of an unfinished move; None while it has to wait, and without a move."""
     target = partition.target
     if not target:
         return None
@@ -68,8 +68,8 @@ def advanced(topic: TopicState, number: int, partition: PartitionState, able: Co
 
 
 def _without_cancelled(topic: TopicState, partition: PartitionState, able: Collection[int]) -> PartitionState:
-    """Replicas that were added and are not wanted any more leave: all of them when the ISR is large enough without them, else
-    those that nobody counts on."""
+    """Drops added replicas that are not in the target: all of them when the ISR is large enough without them, else those that are
+    not in ISR or ELR and not the last known leader."""
     cancelled = [node_id for node_id in partition.adding if node_id not in partition.target]
     if not cancelled:
         return partition
@@ -86,7 +86,7 @@ def _dropped(partition: PartitionState, gone: Collection[int]) -> PartitionState
 
 
 def _reduced(topic: TopicState, before: PartitionState, after: PartitionState, able: Collection[int]) -> PartitionState | None:
-    """`after` with the ISR and leader that are left of those of `before`; None when that is not enough to go on with."""
+    """`after` with the rest of the ISR of `before` and a leader of it; None when that is too small, or has no leader."""
     isr = tuple(node_id for node_id in before.isr if node_id in after.replicas)
     if len(isr) < topic.min_in_sync_replicas(after.settled_replicas):
         return None

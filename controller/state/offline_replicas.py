@@ -1,7 +1,7 @@
-"""Replicas that a living broker cannot serve, as they stand in messages: partitions grouped by topic id, in one order.
+"""Replicas that a living broker cannot serve, as messages: partitions grouped by topic id, in one order.
 
-A broker says with every heartbeat which ones they are; the controller treats it, for these partitions only, like one that is
-absent.  What is merely offline may come back with its data and stays eligible to lead; what is damaged does not.
+A broker names them in every heartbeat; for these partitions the controller treats the broker as absent.  An offline replica may
+come back with its data and stays eligible to lead; a damaged one does not.
 """
 
 from __future__ import annotations

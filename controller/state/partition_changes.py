@@ -1,7 +1,7 @@
 """What one PartitionChange makes of a partition: a part of `ClusterState.apply`, and as total and deterministic as that.
 
-Every change is a compare-and-set on the partition epoch.  It names the whole membership as it is to be, and is refused alone when
-that would break a rule; the rules are those of `partition_violations`, and who may join or lead at all.
+Every change is a compare-and-set on the partition epoch.  It names the complete new replicas, ISR, ELR and leader, and is
+rejected alone when that would break a rule: those of `partition_violations`, and which brokers may join or lead at all.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def changed_partition(
     change: pb.PartitionChange,
     known: dict[Hashable, Members | ErrorCode] | None = None,
 ) -> PartitionState | ErrorCode:
-    """The partition after the change, or why it stays as it is.
+    """The partition after the change, or the error for which it stays as it is.
 
-    `known`: what came of others of this topic in the same operation, which all see the same brokers.  Ten thousand partitions
-    that change at once have few memberships among them: each is looked at once, and its tuples are shared.
+    `known`: a cache of earlier changes of this topic in the same operation, which all see the same brokers.  Ten thousand
+    partitions that change at once have few different replica sets: each is checked once, and its tuples are shared.
     """
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -81,7 +81,7 @@ def _members(
     held: PartitionState,
     change: pb.PartitionChange,
 ) -> Members | ErrorCode:
-    """By nothing but the brokers, the topic, and what is in the key of `changed_partition`."""
+    """Depends only on the brokers, the topic, and the key of the cache in `changed_partition`."""
     error = _membership_error(brokers, before, held, change)
     if error != ErrorCode.NONE:
         return error
@@ -102,13 +102,13 @@ def _assignment_error(
 
 
 def _loses_replicas(before: PartitionState, after: PartitionState) -> bool:
-    """Whoever loses its replica deletes it.  A fetch that it sent before must not count should it become a replica again: a new
-    leader epoch fences that fetch, and makes the leader forget how far this follower had come (KIP-320)."""
+    """A broker deletes a replica that it loses.  A fetch that it sent before must not count if it becomes a replica again: the
+    new leader epoch fences that fetch, and the leader forgets the follower's fetch offset (KIP-320)."""
     return not set(before.replicas) <= set(after.replicas)
 
 
 def _is_sound(partition: PartitionState) -> bool:
-    """Distinct replicas; some of them were there before the move, some will be there after it."""
+    """Whether the replicas are distinct, some are from before the move, and some are in its target."""
     replicas, adding, target = partition.replicas, partition.adding, partition.target
     distinct = all(len(set(each)) == len(each) for each in (replicas, adding, target))
     within = set(replicas).issuperset((*adding, *target))

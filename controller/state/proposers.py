@@ -1,8 +1,8 @@
-"""Which named commands were applied, and how they ended: the memory behind "a duplicate changes nothing".
+"""The outcomes of applied commands by proposer and sequence, so that a duplicate changes nothing.
 
 Part of the replicated state, so it is bounded by counts and orders only, never by time: the `PROPOSERS_MAX` most recently used
-proposers, each with its last `WINDOW` outcomes.  A sequence below the window is refused rather than applied a second time.
-"""
+proposers, each with its last `WINDOW` outcomes.  A sequence below the window is rejected, because it may have been applied
+before. """
 
 from __future__ import annotations
 

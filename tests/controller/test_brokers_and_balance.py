@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_active_controller import TestedController, alter
+from test_planner import PlannerCluster, alter
 from tidegate.controller.planning import planner as active
 from tidegate.controller.planning import topics as topic_plans
 from tidegate.controller.planning.placement import Load, place
@@ -23,8 +23,8 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 @pytest.fixture
-def controller() -> TestedController:
-    controller = TestedController()
+def controller() -> PlannerCluster:
+    controller = PlannerCluster()
     controller.join(1, 2, 3, 4)
     return controller
 
@@ -32,18 +32,18 @@ def controller() -> TestedController:
 # ---- unregistering ----------------------------------------------------------------------------------------------------------
 
 
-def unregister(controller: TestedController, node_id: int) -> None:
+def unregister(controller: PlannerCluster, node_id: int) -> None:
     controller.carry_out(controller.planner.unregister(node_id))
     controller.planner.unregistered(node_id)
 
 
-def refusal(controller: TestedController, node_id: int) -> KafkaError:
+def refusal(controller: PlannerCluster, node_id: int) -> KafkaError:
     with pytest.raises(KafkaError) as refused:
         unregister(controller, node_id)
     return refused.value
 
 
-def test_a_broker_is_forgotten_only_when_nothing_relies_on_it_and_comes_back_as_a_new_one(controller: TestedController) -> None:
+def test_a_broker_without_replicas_can_unregister_and_returns_as_a_new_one(controller: PlannerCluster) -> None:
     for number in range(7):
         controller.topic(f"t{number}", replicas=(1, 2, 3))
     assert refusal(controller, 9).code == ErrorCode.BROKER_ID_NOT_REGISTERED
@@ -62,7 +62,7 @@ def test_a_broker_is_forgotten_only_when_nothing_relies_on_it_and_comes_back_as_
     assert controller.state.brokers[4].broker_epoch > before and controller.state.brokers[4].active
 
 
-def test_the_state_itself_refuses_to_forget_a_broker_that_is_needed(controller: TestedController) -> None:
+def test_the_state_itself_refuses_to_forget_a_broker_that_is_needed(controller: PlannerCluster) -> None:
     """Whatever the plan was made from: the entry that is applied decides."""
     controller.topic(replicas=(1, 2, 3))
     controller.lose(3)
@@ -80,7 +80,7 @@ def test_the_state_itself_refuses_to_forget_a_broker_that_is_needed(controller: 
     assert apply(4) == ErrorCode.NONE
 
 
-def test_an_entry_for_an_earlier_life_forgets_nobody(controller: TestedController) -> None:
+def test_an_unregistration_of_an_earlier_epoch_removes_no_broker(controller: PlannerCluster) -> None:
     old = controller.state.brokers[4].broker_epoch
     controller.lose(4)
     controller.register(4, "second")
@@ -92,10 +92,10 @@ def test_an_entry_for_an_earlier_life_forgets_nobody(controller: TestedControlle
 # ---- balance ----------------------------------------------------------------------------------------------------------------
 
 
-def unbalanced(percentage: int, *, enabled: bool = True, elsewhere: int = 1, of: int = 10) -> TestedController:
+def unbalanced(percentage: int, *, enabled: bool = True, elsewhere: int = 1, of: int = 10) -> PlannerCluster:
     """Broker 1 is the preferred leader of `of` partitions; `elsewhere` of them are led by 2 although it is in sync again."""
     config = ControllerConfig(leader_imbalance_percentage=percentage, leader_rebalance=enabled)
-    controller = TestedController(config=config)
+    controller = PlannerCluster(config=config)
     controller.join(1, 2)
     for number in range(of):
         controller.topic(f"t{number}", replicas=(1, 2))
@@ -111,7 +111,7 @@ def test_leaderships_return_when_more_than_the_allowed_share_is_elsewhere(percen
     assert bool(unbalanced(percentage).planner.rebalance()) is returns
 
 
-def test_leaderships_return_by_themselves_at_the_interval_unless_that_is_off() -> None:
+def test_leaderships_return_at_the_interval_unless_that_is_off() -> None:
     for enabled in (True, False):
         controller = unbalanced(0, enabled=enabled)
         controller.now = 31.0
@@ -177,8 +177,8 @@ def test_the_load_of_a_partition_that_moves_counts_where_it_will_be() -> None:
 # ---- many partitions, and the rules of KIP-966 ------------------------------------------------------------------------------
 
 
-def with_many(topics: int, partitions: int) -> TestedController:
-    controller = TestedController()
+def with_many(topics: int, partitions: int) -> PlannerCluster:
+    controller = PlannerCluster()
     controller.join(1, 2, 3)
     replicas = [{"replicas": tuple(((number + shift) % 3) + 1 for shift in range(3))} for number in range(partitions)]
     request = rpc.CreateTopicsRequest(request_id=rpc.RequestId(client_id="test", sequence=1))
@@ -190,7 +190,7 @@ def with_many(topics: int, partitions: int) -> TestedController:
 
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 10_000), (1000, 10)])
-def test_ten_thousand_partitions_leave_a_dead_broker_in_a_few_bounded_commands(topics: int, partitions: int) -> None:
+def test_ten_thousand_partitions_fail_over_in_a_few_bounded_commands(topics: int, partitions: int) -> None:
     controller = with_many(topics, partitions)
     plan = controller.planner.fence([1], "dead")
     commands = list(plan.commands(1))
@@ -199,11 +199,11 @@ def test_ten_thousand_partitions_leave_a_dead_broker_in_a_few_bounded_commands(t
     assert all(p.leader in (2, 3) and p.isr for t in controller.state.topics.values() for p in t.partitions.values())
 
 
-def test_a_leader_of_the_elr_is_elected_and_without_the_elr_nobody_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_of_the_elr_is_elected_when_the_isr_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-966: 2 left the ISR when it was below min.insync.replicas, so it has everything that was acknowledged."""
 
     def elected() -> int:
-        controller = TestedController()
+        controller = PlannerCluster()
         controller.join(1, 2, 3)
         controller.topic(**{"min.insync.replicas": "2", "flush.policy": "os"})
         controller.lose(3)
@@ -218,11 +218,11 @@ def test_a_leader_of_the_elr_is_elected_and_without_the_elr_nobody_would_be(monk
     assert elected() == -1
 
 
-def test_without_the_choice_of_the_topic_being_asked_records_would_be_lost_uncleanly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_an_election_that_ignores_the_topics_setting_loses_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a state topic, were its name not asked for."""
 
     def leader_after(**config: str) -> int:
-        controller = TestedController()
+        controller = PlannerCluster()
         controller.join(1, 2)
         controller.topic(replicas=(1, 2), **config)
         alter(controller, 1, (1,))
@@ -234,7 +234,7 @@ def test_without_the_choice_of_the_topic_being_asked_records_would_be_lost_uncle
     assert leader_after() == 2
 
 
-def test_a_state_topic_is_never_led_uncleanly_and_without_that_rule_it_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_topic_never_has_an_unclean_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = TopicState("__transaction_state", UUID(int=1), {"unclean.leader.election.enable": "true"})
     partition = PartitionState((1, 2), (), leader=-1, last_known_leader=1)
     assert elections.settle(topic, 0, partition, {2}) is None

@@ -217,7 +217,7 @@ def test_a_refused_command_changes_nothing_but_the_index(applier: Applier) -> No
     assert state.encode() == after.encode()
 
 
-def test_what_comes_of_a_command_does_not_depend_on_whether_the_state_came_from_a_snapshot(applier: Applier) -> None:
+def test_a_command_has_the_same_outcome_on_a_state_from_a_snapshot(applier: Applier) -> None:
     """A snapshot fills the tables in the order of names, and remembers of an answer without an entry only that it has none."""
     epoch = applier.broker(4)
     for name in ("z", "a"):
@@ -257,7 +257,7 @@ def test_without_the_proposers_memory_a_duplicate_would_be_applied_twice(applier
     assert applier.state.topics["t"].config == {"retention.ms": "1"}
 
 
-def test_the_memory_of_proposers_is_bounded_and_refuses_what_it_has_forgotten(applier: Applier) -> None:
+def test_the_memory_of_proposers_is_bounded_and_rejects_older_sequences(applier: Applier) -> None:
     applier.topic()
     for sequence in range(1, WINDOW + 3):
         applier(config_change(retention_ms=str(sequence)), proposer="client", sequence=sequence)
@@ -284,7 +284,7 @@ def test_operations_stop_at_the_first_that_fails_and_those_before_it_stay(applie
 # ---- brokers ----------------------------------------------------------------------------------------------------------------
 
 
-def test_the_broker_epoch_is_the_index_of_the_registration_and_a_retry_keeps_it(applier: Applier) -> None:
+def test_the_broker_epoch_is_the_index_of_the_registration(applier: Applier) -> None:
     epoch = applier.broker(7, unfence=False)
     assert epoch == applier.state.index
     retry = pb.RegisterBroker(node_id=7, incarnation="first", expected_broker_epoch=-1)
@@ -326,7 +326,7 @@ def test_producer_id_blocks_never_overlap(applier: Applier) -> None:
 # ---- partitions -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_change_of_leader_raises_both_epochs_and_a_change_of_isr_only_its_own(applier: Applier) -> None:
+def test_a_new_leader_raises_both_epochs_a_new_isr_the_partition_epoch(applier: Applier) -> None:
     applier.topic()
     applier(change(isr=(1, 2)))
     shrunk = applier.state.topics["t"].partitions[0]
@@ -397,7 +397,7 @@ def test_an_elr_next_to_a_large_enough_isr_is_not_kept(applier: Applier) -> None
     assert applier.state.topics["t"].partitions[0].elr == ()
 
 
-def test_a_snapshot_is_told_as_the_difference_to_the_state_before(applier: Applier) -> None:
+def test_a_restored_snapshot_reports_the_difference_to_the_old_state(applier: Applier) -> None:
     applier.topic("stays", partitions=2)
     applier.topic("goes")
     follower = ClusterState()

@@ -173,7 +173,7 @@ async def test_the_loss_of_the_active_controller_loses_nothing(three: Controller
         await broker.stop()
 
 
-async def test_controlled_shutdown_moves_leaderships_away_before_the_broker_may_stop(cluster: ControllerCluster) -> None:
+async def test_controlled_shutdown_moves_leaderships_before_the_broker_stops(cluster: ControllerCluster) -> None:
     brokers = await brokers_of(cluster, 1, 2, 3)
     made = await create(brokers[0], "flights", 6, 3)
     assert made.error == ErrorCode.NONE, made.message
@@ -266,7 +266,7 @@ async def test_a_controller_whose_journal_hangs_stops_answering_heartbeats(
 
 
 @pytest.mark.parametrize(("bytes_max", "elr"), [(1 << 19, {2, 3}), (1000, set[int]())])
-async def test_eligible_leaders_from_the_start_are_left_out_where_a_command_cannot_hold_them(
+async def test_a_creation_too_large_for_one_command_leaves_out_its_elr(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_max: int, elr: set[int]
 ) -> None:
     monkeypatch.setattr(service, "COMMAND_BYTES_MAX", bytes_max)

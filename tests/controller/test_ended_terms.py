@@ -60,7 +60,7 @@ async def test_ablation_a_client_that_forgets_the_newest_term_believes_it(monkey
     assert [view.error for view in reply.partitions] == [ErrorCode.INVALID_UPDATE_VERSION]
 
 
-def test_the_term_of_whoever_is_not_active_counts_for_nothing() -> None:
+def test_the_term_of_an_inactive_controller_does_not_count() -> None:
     """Its own log may be ahead of any leadership."""
     client = ControllerClient({1: "127.0.0.1:1", 2: "127.0.0.1:2"}, SystemClock())
     assert client.note_answer(1, status(5))

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from controller_cluster import ControllerCluster, registration, until
-from test_active_controller import TestedController
+from test_planner import PlannerCluster
 from tidegate.controller.planning import node_settings
 from tidegate.controller.planning.feature_updates import plan_update
 from tidegate.controller.planning.planner import ControllerConfig
@@ -39,15 +39,15 @@ RELEASED: Ranges = {FORMER_METADATA_VERSION: (1, 3), TRANSACTIONS: (0, 2)}
 
 
 @pytest.fixture
-def controller() -> TestedController:
-    controller = TestedController()
+def controller() -> PlannerCluster:
+    controller = PlannerCluster()
     controller.state._features = {FORMER_METADATA_VERSION: 1, TRANSACTIONS: 2}
     controller.join(1, 2)
     return controller
 
 
 def update(
-    controller: TestedController, name: str, level: int, *, voters: dict[int, Ranges | None] | None = None, **fields: bool
+    controller: PlannerCluster, name: str, level: int, *, voters: dict[int, Ranges | None] | None = None, **fields: bool
 ) -> None:
     wanted = rpc.FeatureUpdate(name=name, level=level, downgrade=fields.get("downgrade", False))
     request = rpc.UpdateFeaturesRequest(updates=[wanted], validate_only=fields.get("validate_only", False))
@@ -74,7 +74,7 @@ def test_a_problem_names_the_feature_the_level_and_what_is_known(
 
 @pytest.mark.parametrize(("low", "high", "says"), [(0, 0, "does not know it"), (2, 5, "needs at least 2")])
 def test_a_broker_that_cannot_follow_a_finalised_level_is_refused(
-    controller: TestedController, low: int, high: int, says: str
+    controller: PlannerCluster, low: int, high: int, says: str
 ) -> None:
     request = registration(3)
     former = next(each for each in request.supported_features if each.name == FORMER_METADATA_VERSION)
@@ -85,7 +85,7 @@ def test_a_broker_that_cannot_follow_a_finalised_level_is_refused(
     assert "the cluster runs metadata.version=1, broker 3" in refused.value.message and says in refused.value.message
 
 
-def test_a_level_is_raised_when_everybody_knows_it_and_again_without_effect(controller: TestedController) -> None:
+def test_a_level_is_raised_when_every_node_knows_it_and_only_once(controller: PlannerCluster) -> None:
     update(controller, METADATA_VERSION, 2, validate_only=True)
     assert metadata_level(controller.state.features) == 1
     update(controller, METADATA_VERSION, 2)
@@ -95,7 +95,7 @@ def test_a_level_is_raised_when_everybody_knows_it_and_again_without_effect(cont
     assert controller.state.index == index
 
 
-def test_from_level_4_on_the_level_stands_under_its_own_name_alone(controller: TestedController) -> None:
+def test_from_level_4_on_the_level_stands_under_its_own_name_alone(controller: PlannerCluster) -> None:
     """A node of the version before knows the former name only: it stops at the entry, and never starts on what follows."""
     update(controller, METADATA_VERSION, 3)
     assert dict(controller.state.features) == {FORMER_METADATA_VERSION: 3, TRANSACTIONS: 2}
@@ -114,7 +114,7 @@ def test_clients_see_one_name_at_every_level(level: int) -> None:
     assert FORMER_METADATA_VERSION not in features.shown_ranges()
 
 
-def old_broker(controller: TestedController, node_id: int) -> None:
+def old_broker(controller: PlannerCluster, node_id: int) -> None:
     request = registration(node_id)
     del request.supported_features[:]
     request.supported_features.extend(features.as_messages(OLD))
@@ -135,8 +135,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "level", "fields", "code", "says"), REFUSED)
-def test_what_not_everybody_could_follow_is_refused(
-    controller: TestedController, name: str, level: int, fields: dict[str, object], code: ErrorCode, says: str
+def test_a_level_that_some_node_does_not_know_is_rejected(
+    controller: PlannerCluster, name: str, level: int, fields: dict[str, object], code: ErrorCode, says: str
 ) -> None:
     before = dict(controller.state.features)
     with pytest.raises(KafkaError) as refused:
@@ -145,21 +145,21 @@ def test_what_not_everybody_could_follow_is_refused(
     assert controller.state.features == before
 
 
-def test_a_registered_broker_that_does_not_know_the_level_holds_it_back_although_it_is_away(controller: TestedController) -> None:
+def test_a_registered_broker_without_the_level_holds_it_back_even_when_away(controller: PlannerCluster) -> None:
     old_broker(controller, 3)
     with pytest.raises(KafkaError) as refused:
         update(controller, METADATA_VERSION, 2)
     assert "broker 3 (1): upgrade or unregister them first" in refused.value.message
 
 
-def test_transactions_may_go_back_to_the_older_protocol(controller: TestedController) -> None:
+def test_transactions_may_go_back_to_the_older_protocol(controller: PlannerCluster) -> None:
     update(controller, TRANSACTIONS, 1, downgrade=True)
     assert controller.state.features[TRANSACTIONS] == 1
     update(controller, TRANSACTIONS, 0, downgrade=True)
     assert controller.state.features[TRANSACTIONS] == 0
 
 
-def test_one_of_several_that_is_refused_holds_up_all(controller: TestedController) -> None:
+def test_one_of_several_that_is_refused_holds_up_all(controller: PlannerCluster) -> None:
     request = rpc.UpdateFeaturesRequest()
     request.updates.add(name=METADATA_VERSION, level=2)
     request.updates.add(name=TRANSACTIONS, level=9)
@@ -199,7 +199,7 @@ async def test_all_voters_are_asked_and_one_that_is_away_holds_the_level_back(tm
         await cluster.stop()
 
 
-async def test_a_controller_that_meets_an_unknown_level_stops_and_does_not_start_again(
+async def test_a_controller_that_meets_an_unknown_level_stops_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The level is written as a newer version would; it is met in the log first, and in the snapshot at the start."""
@@ -264,7 +264,7 @@ def test_every_setting_and_value_has_the_level_that_it_came_with() -> None:
 
 
 def test_a_setting_or_value_above_the_level_is_refused_by_name(
-    controller: TestedController, monkeypatch: pytest.MonkeyPatch
+    controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller.topic("orders", (1,))
     monkeypatch.setattr(features, "SETTING_LEVELS", {"retention.ms": 4})

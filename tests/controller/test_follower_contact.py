@@ -5,22 +5,22 @@ from __future__ import annotations
 from tidegate.controller.raft.contract import Contact
 
 
-def test_one_that_was_never_heard_has_no_times() -> None:
+def test_a_follower_that_never_answered_has_no_times() -> None:
     view = Contact().view(5.0, 0)
     assert (view.silent_s, view.behind_s) == (None, None)
 
 
-def test_under_load_a_follower_is_caught_up_with_the_end_of_its_last_answer() -> None:
+def test_under_load_a_follower_counts_as_caught_up_with_its_last_answer() -> None:
     contact = Contact()
     for now, reached, end in ((1.0, 10, 10), (2.0, 15, 20), (3.0, 20, 30), (4.0, 25, 40)):
-        contact.heard(now, reached, end)
+        contact.answered(now, reached, end)
     view = contact.view(6.0, 25)
     assert (view.match_index, view.silent_s, view.behind_s) == (25, 2.0, 4.0), "at 2.0 the end was 20, which it had at 3.0"
 
 
 def test_one_that_has_everything_is_caught_up_now() -> None:
     contact = Contact()
-    contact.heard(1.0, 3, 9)
+    contact.answered(1.0, 3, 9)
     assert contact.view(1.0, 3).behind_s is None
-    contact.heard(2.0, 9, 9)
+    contact.answered(2.0, 9, 9)
     assert contact.view(2.5, 9).behind_s == 0.5

@@ -49,7 +49,7 @@ def test_entries_term_and_vote_survive_a_restart(tmp_path: Path) -> None:
     assert (again.getCurrentTerm(), again.getVotedForNodeId()) == (3, 2)
 
 
-def test_what_was_synced_survives_a_power_cut_and_what_was_not_is_cut_cleanly() -> None:
+def test_synced_entries_survive_a_power_cut_and_the_rest_is_truncated() -> None:
     for seed in range(300):
         disk = LyingDisk()
         journal, rng = filled(disk, 3), random.Random(seed)
@@ -67,7 +67,7 @@ def test_what_was_synced_survives_a_power_cut_and_what_was_not_is_cut_cleanly() 
         assert opened(disk)[-1] == (b"next", len(again), 2)
 
 
-def test_a_cut_tail_does_not_come_back_after_a_conflict() -> None:
+def test_a_truncated_tail_does_not_come_back_after_a_conflict() -> None:
     for seed in range(200):
         disk = LyingDisk()
         journal = filled(disk, 6)
@@ -97,7 +97,7 @@ def test_damage_to_durable_entries_stops_the_node() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 40))
-def test_a_torn_last_record_is_cut(cut: int) -> None:
+def test_a_torn_last_record_is_truncated(cut: int) -> None:
     disk = LyingDisk()
     journal = filled(disk, 4)
     journal.add(b"command 6", 6, 1)
@@ -129,7 +129,7 @@ def test_what_the_disk_loses_of_the_last_durable_batch_stops_the_node(noted: boo
 
 
 @pytest.mark.parametrize("lowered", [True, False], ids=["as it is", "ablation: not lowered"])
-def test_the_note_follows_cuts_and_snapshots_down_before_they_are_made(monkeypatch: pytest.MonkeyPatch, lowered: bool) -> None:
+def test_the_durable_note_is_lowered_before_truncations_and_snapshots(monkeypatch: pytest.MonkeyPatch, lowered: bool) -> None:
     """A conflict with the leader, and a snapshot of less than what is here: a crash at any step of them leaves no false alarm."""
     if not lowered:
         monkeypatch.setattr(DurableNote, "lower_to", lambda note, place: None)
@@ -166,7 +166,7 @@ def test_a_note_that_cannot_be_read_says_nothing(content: bytes) -> None:
     assert DurableNote(disk, NOTE).place == (1, 5), "and is written anew"
 
 
-def test_zeros_after_the_last_record_are_cut() -> None:
+def test_zeros_after_the_last_record_are_truncated() -> None:
     disk = LyingDisk()
     journal = filled(disk, 4)
     disk.put(ENTRIES, disk.read(ENTRIES) + bytes(4096))
@@ -271,7 +271,7 @@ def test_a_crash_at_any_point_of_a_trim_leaves_a_readable_pair() -> None:
         assert first == 1 or (snapshot is not None and snapshot.index >= first)
 
 
-def test_a_damaged_snapshot_stops_the_node_and_an_older_one_never_replaces_a_newer() -> None:
+def test_a_damaged_snapshot_stops_the_node_an_older_one_replaces_none() -> None:
     disk = LyingDisk()
     disk.make_directory(FOLDER)
     store = SnapshotStore(disk, FOLDER)
@@ -301,7 +301,7 @@ def as_of_the_version_before(disk: LyingDisk) -> None:
         (_append_and_sync, True),
     ],
 )
-def test_a_folder_of_the_version_before_has_a_vote_if_it_can_have_promised_anything(
+def test_a_folder_of_the_older_version_has_a_vote_unless_it_is_empty(
     use: Callable[[DurableJournal], None], voting: bool
 ) -> None:
     disk = LyingDisk()
@@ -318,7 +318,7 @@ def test_a_folder_of_the_version_before_has_a_vote_if_it_can_have_promised_anyth
     assert (once_more.voting, once_more.journal_id) == (voting, 77), "the id is kept from the first start on"
 
 
-def test_a_seat_is_remembered_only_with_the_entries_it_was_given_for() -> None:
+def test_a_vote_is_stored_only_after_the_entries_it_was_given_for() -> None:
     for seed in range(100):
         disk = LyingDisk()
         journal, rng = opened(disk), random.Random(seed)
@@ -326,7 +326,7 @@ def test_a_seat_is_remembered_only_with_the_entries_it_was_given_for() -> None:
         journal.add(b"returns", 2, 1)
         disk.fail_after = rng.randrange(8)
         try:
-            journal.seat((1, JOURNAL, 2), (2, 9, 0), voting=True)
+            journal.store_voter_records((1, JOURNAL, 2), (2, 9, 0), voting=True)
             journal.bind_cluster("blue")
         except OSError:
             pass
@@ -390,7 +390,7 @@ def _lost_after_kill_and_power_cut(journal_class: type[DurableJournal], change: 
 
 
 @pytest.mark.parametrize("sync_fails", [False, True])
-def test_what_a_killed_process_left_in_the_page_cache_is_made_durable_before_it_is_believed(sync_fails: bool) -> None:
+def test_entries_in_the_page_cache_of_a_killed_process_are_synced_first(sync_fails: bool) -> None:
     """At every write, sync, rename and truncation, and for each sync that fails."""
     for change in range(70):
         for seed in range(6):

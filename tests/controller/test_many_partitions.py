@@ -86,7 +86,7 @@ def changed(changed_partition: Callable[..., Any], monkeypatch: pytest.MonkeyPat
     return state
 
 
-def test_changes_of_one_operation_make_of_each_partition_what_they_would_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_of_one_operation_equal_the_changes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     together = changed(changed_partition, monkeypatch)
     alone = changed(lambda *given: changed_partition(*given[:-1]), monkeypatch)
     assert together.encode() == alone.encode()

@@ -41,7 +41,7 @@ def voters() -> dict[int, Voter]:
 
 def tell(voters: dict[int, Voter], source: int, *targets: int) -> None:
     for target in targets:
-        voters[target].membership.heard(source, voters[source].membership.announcement())
+        voters[target].membership.on_voter_status(source, voters[source].membership.announcement())
 
 
 def tell_all(voters: dict[int, Voter], rounds: int = 3) -> None:
@@ -65,7 +65,7 @@ def test_all_voters_together_form_a_quorum_and_remember_it(voters: dict[int, Vot
     }
 
 
-def test_a_majority_forms_nothing_and_says_whom_it_has_not_seen(voters: dict[int, Voter]) -> None:
+def test_a_majority_forms_no_quorum_and_names_the_missing_voters(voters: dict[int, Voter]) -> None:
     two = {node_id: voters[node_id] for node_id in (1, 3)}
     assert voters[1].membership.waits_for().startswith("its folder is new, and these voters were not seen yet: 2, 3;")
     tell_all(two)
@@ -126,15 +126,15 @@ def test_a_disk_that_is_lost_during_the_formation_only_delays_it(voters: dict[in
 class FormsAtSight(VoterMembership):
     """Without the second round: the vote is taken when all were seen fresh, whatever they have become since."""
 
-    def heard(self, voter: int, standing: VoterStatus) -> bool:
-        news = super().heard(voter, standing)
+    def on_voter_status(self, voter: int, voter_status: VoterStatus) -> bool:
+        news = super().on_voter_status(voter, voter_status)
         if not self.voting and self.roster():
-            self._take_seat(self.roster())
+            self._take_vote(self.roster())
         return news
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_when_the_youngest_journal_of_a_formed_quorum_was_made_nobody_had_a_vote(broken: bool) -> None:
+def test_no_vote_existed_when_a_quorums_youngest_journal_was_made(broken: bool) -> None:
     """The moment B of the argument, over statements that come in any order and late, restarts and lost disks."""
     violations = formed = 0
     for seed in range(150):
@@ -155,10 +155,10 @@ def test_when_the_youngest_journal_of_a_formed_quorum_was_made_nobody_had_a_vote
             elif draw < 0.45 or not said:
                 said.append((voter.node_id, voter.membership.announcement()))
             else:
-                source, standing = rng.choice(said[-12:])
+                source, voter_status = rng.choice(said[-12:])
                 if source == voter.node_id or voter.journal.voting:
                     continue
-                voter.membership.heard(source, standing)
+                voter.membership.on_voter_status(source, voter_status)
                 if voter.journal.voting:
                     formed += 1
                     youngest = max(births[journal] for _, journal, _ in voter.journal.voter_records.values())
@@ -167,7 +167,7 @@ def test_when_the_youngest_journal_of_a_formed_quorum_was_made_nobody_had_a_vote
     assert formed > 100 and (violations > 0) is broken
 
 
-def test_a_voter_returns_with_the_entry_that_names_its_journal_and_with_no_other(voters: dict[int, Voter]) -> None:
+def test_a_voter_returns_only_with_the_entry_that_names_its_journal(voters: dict[int, Voter]) -> None:
     tell_all(voters)
     voters[2].wipe()
     new = voters[2].journal.journal_id
@@ -177,7 +177,7 @@ def test_a_voter_returns_with_the_entry_that_names_its_journal_and_with_no_other
     assert with_vote(voters) == [1, 3]
     assert not voters[1].membership.returned(2, new, 9)
     tell_all(voters)
-    assert with_vote(voters) == [1, 3], "the seat is shown, but taken only with the entry"
+    assert with_vote(voters) == [1, 3], "the record is shown, but taken only with the entry"
     assert voters[2].membership.returned(2, new, 9)
     voters[2].restart()
     assert with_vote(voters) == [1, 2, 3] and not voters[2].membership.returned(2, new, 9)
@@ -192,28 +192,28 @@ def test_a_journal_that_was_replaced_does_not_count_and_stops(voters: dict[int, 
     tell(voters, 2, 1, 3)
     assert not voters[1].membership.is_stale(2)
     voters[1].restart()
-    voters[1].membership.heard(2, stale.membership.announcement())
+    voters[1].membership.on_voter_status(2, stale.membership.announcement())
     assert voters[1].membership.is_stale(2)
     with pytest.raises(RaftFatal, match="an old one that was put back"):
-        stale.membership.heard(1, voters[1].membership.announcement())
+        stale.membership.on_voter_status(1, voters[1].membership.announcement())
     with pytest.raises(RaftFatal, match="says the log"):
         stale.membership.returned(2, 900, 9)
-    voters[2].membership.heard(3, voters[3].membership.announcement())  # which has not heard of the return: harmless
+    voters[2].membership.on_voter_status(3, voters[3].membership.announcement())  # which has not heard of the return: harmless
 
 
-def test_what_comes_late_from_a_lost_journal_is_not_taken_for_news(voters: dict[int, Voter]) -> None:
+def test_a_late_message_of_a_lost_journal_changes_nothing(voters: dict[int, Voter]) -> None:
     tell_all(voters)
     late = voters[2].membership.announcement()
     voters[2].wipe()
     tell(voters, 2, 1)
     assert voters[1].membership.not_voting() == (2,)
-    assert not voters[1].membership.heard(2, late) and voters[1].membership.not_voting() == (2,)
+    assert not voters[1].membership.on_voter_status(2, late) and voters[1].membership.not_voting() == (2,)
     assert voters[1].membership.is_superseded(2, late.journal) and voters[1].membership.is_stale(2)
     tell(voters, 2, 1)
     assert not voters[1].membership.is_stale(2)
 
 
-def test_a_return_is_proposed_once_and_again_only_when_it_was_passed_without_effect() -> None:
+def test_a_return_is_proposed_again_only_when_it_had_no_effect() -> None:
     returns = Returns(again_s=1.0)
     returns.begin()
     returns.follows(2, 55, 4, 9, now=10.0)

@@ -102,7 +102,7 @@ def test_a_gap_ends_the_stream_and_a_repetition_is_skipped(follower: MetadataFol
     assert follower.state.index == 3
 
 
-def test_an_update_without_the_entries_that_it_calls_committed_ends_the_stream(follower: MetadataFollower) -> None:
+def test_an_update_that_lacks_committed_entries_ends_the_stream(follower: MetadataFollower) -> None:
     """Else this broker would wait, and count as alive, with metadata that is old for good."""
     take(follower, (2, feature("a")), committed=9)  # the rest is on its way
     take(follower, committed=2)
@@ -191,7 +191,7 @@ async def test_a_request_whose_answer_was_lost_is_repeated_and_done_once(one: Co
     await server.stop(0)
 
 
-async def test_a_call_that_nobody_answers_ends_at_its_deadline() -> None:
+async def test_a_call_without_an_answer_ends_at_its_deadline() -> None:
     client = ControllerClient({1: f"127.0.0.1:{network.free_port()}"}, SystemClock())
     began = asyncio.get_running_loop().time()
     with pytest.raises(KafkaError, match="its outcome is unknown") as refused:

@@ -112,7 +112,7 @@ async def test_a_result_is_in_the_state_when_its_proposer_gets_it(three: Logs) -
     await three.same()
 
 
-async def test_followers_refuse_and_say_who_leads(three: Logs) -> None:
+async def test_followers_reject_proposals_and_name_the_leader(three: Logs) -> None:
     log = await three.active()
     await until(lambda: all(other.leader_id == log.node_id for other in three.running.values()))
     for other in three.running.values():
@@ -124,7 +124,7 @@ async def test_followers_refuse_and_say_who_leads(three: Logs) -> None:
                 await other.barrier()
 
 
-async def test_what_was_acknowledged_survives_the_loss_of_the_leader_again_and_again(three: Logs) -> None:
+async def test_acknowledged_entries_survive_repeated_losses_of_the_leader(three: Logs) -> None:
     acknowledged: set[str] = set()
     for round_number in range(3):
         names = [f"r{round_number}-{number}" for number in range(20)]
@@ -139,7 +139,7 @@ async def test_what_was_acknowledged_survives_the_loss_of_the_leader_again_and_a
         await three.same()
 
 
-async def test_without_a_majority_nothing_is_acknowledged_and_the_leader_steps_down(three: Logs) -> None:
+async def test_without_a_majority_the_leader_acknowledges_nothing_and_steps_down(three: Logs) -> None:
     log = await three.active()
     others = [node_id for node_id in three.running if node_id != log.node_id]
     await three.stop(*others)
@@ -151,7 +151,7 @@ async def test_without_a_majority_nothing_is_acknowledged_and_the_leader_steps_d
     await three.same()
 
 
-async def test_a_proposal_under_way_when_the_node_stops_ends_as_unknown(three: Logs) -> None:
+async def test_a_proposal_in_flight_when_the_node_stops_ends_as_unknown(three: Logs) -> None:
     log = await three.active()
     await three.stop(*(node_id for node_id in three.running if node_id != log.node_id))
     proposal = asyncio.create_task(log.propose(feature("late")))
@@ -171,7 +171,7 @@ async def test_every_node_starts_again_with_what_it_had(three: Logs) -> None:
     await three.same()
 
 
-async def test_the_journal_is_trimmed_behind_a_snapshot_and_a_far_follower_gets_that(tmp_path: Path) -> None:
+async def test_a_follower_behind_the_trimmed_journal_gets_the_snapshot(tmp_path: Path) -> None:
     logs = Logs(tmp_path, 3, SNAPSHOTS)
     await logs.start()
     log = await logs.active()
@@ -250,7 +250,7 @@ async def test_an_idle_quorum_costs_its_heartbeats_and_nothing_else(three: Logs)
     assert thread.rounds - before < 2 * 3 / QUICK.heartbeat_s
 
 
-async def test_what_is_under_way_is_bounded_by_bytes_which_are_given_back(
+async def test_proposals_in_flight_are_bounded_by_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten thousand commands of half a MiB would be five GB."""
@@ -326,7 +326,7 @@ async def test_a_full_or_failing_disk_stops_the_node_and_the_others_go_on(failin
     await broken.stop()
 
 
-async def test_a_folder_in_use_of_another_cluster_or_damaged_is_refused_with_a_reason(tmp_path: Path) -> None:
+async def test_a_foreign_damaged_or_used_folder_is_rejected_with_a_reason(tmp_path: Path) -> None:
     logs = Logs(tmp_path, 1)
     await logs.start()
     log = await logs.active()
@@ -361,7 +361,7 @@ async def test_the_first_start_waits_for_all_voters_and_says_for_whom(tmp_path: 
     assert not logs.deaths
 
 
-async def test_a_voter_whose_disk_was_lost_cannot_help_to_forget_and_is_taken_back(tmp_path: Path) -> None:
+async def test_a_voter_that_lost_its_disk_forgets_no_vote_and_returns(tmp_path: Path) -> None:
     """Committed by voters 1 and 2; 1 down, the disk of 2 lost: 2 and 3, which has nothing of it, must not elect anybody."""
     logs = Logs(tmp_path, 3)
     await logs.start()
@@ -389,7 +389,7 @@ async def test_a_voter_whose_disk_was_lost_cannot_help_to_forget_and_is_taken_ba
     assert not logs.deaths
 
 
-async def test_a_majority_of_lost_disks_stops_the_quorum_until_an_operator_begins_anew(tmp_path: Path) -> None:
+async def test_a_majority_of_lost_disks_stops_the_quorum(tmp_path: Path) -> None:
     logs = Logs(tmp_path, 3)
     await logs.start()
     await logs.acknowledge("a")
@@ -411,7 +411,7 @@ async def test_a_majority_of_lost_disks_stops_the_quorum_until_an_operator_begin
     assert not logs.deaths
 
 
-async def test_an_old_folder_that_is_put_back_after_its_voter_returned_stops_its_node(tmp_path: Path) -> None:
+async def test_an_old_folder_of_a_returned_voter_stops_its_node(tmp_path: Path) -> None:
     logs = Logs(tmp_path, 3)
     await logs.start()
     await logs.acknowledge("a")
@@ -433,7 +433,7 @@ async def test_an_old_folder_that_is_put_back_after_its_voter_returned_stops_its
     await logs.stop()
 
 
-async def test_what_an_earlier_term_had_put_where_this_node_proposes_anew_is_known_to_be_dropped() -> None:
+async def test_an_entry_of_an_earlier_term_whose_index_is_reused_is_dropped() -> None:
     """Another leader's short term replaced it.  Left without an end, it would count as under way for the life of the process."""
     log = MetadataLog.__new__(MetadataLog)
     log._waiting, log.status = {}, QuorumStatus(2, 5, 1, True, 0, 0)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
-from test_active_controller import FLUSHED, TestedController, alter
+from test_planner import FLUSHED, PlannerCluster, alter
 from tidegate.controller.planning.reassignments import plan_reassignments
 from tidegate.controller.state import moves, partition_changes
 from tidegate.controller.state.cluster_state import ClusterState
@@ -27,14 +27,14 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 @pytest.fixture
-def controller() -> TestedController:
-    controller = TestedController()
+def controller() -> PlannerCluster:
+    controller = PlannerCluster()
     controller.join(1, 2, 3, 4, 5)
     return controller
 
 
 def ask(
-    controller: TestedController, *target: int, cancel: bool = False, name: str = "t", keep: bool = False
+    controller: PlannerCluster, *target: int, cancel: bool = False, name: str = "t", keep: bool = False
 ) -> tuple[ErrorCode, str]:
     wanted = rpc.Reassignment(topic=name, partition=0, replicas=target, cancel=cancel)
     planned = plan_reassignments(
@@ -45,13 +45,13 @@ def ask(
     return ErrorCode(result.error), result.message
 
 
-def tick(controller: TestedController) -> None:
+def tick(controller: PlannerCluster) -> None:
     for _ in range(3):
         controller.carry_out(controller.planner.tick(controller.now))
 
 
 def is_at(
-    controller: TestedController, replicas: tuple[int, ...], adding: tuple[int, ...] = (), removing: tuple[int, ...] = ()
+    controller: PlannerCluster, replicas: tuple[int, ...], adding: tuple[int, ...] = (), removing: tuple[int, ...] = ()
 ) -> bool:
     partition = controller.partition()
     return (partition.replicas, partition.adding, partition.removing) == (replicas, adding, removing)
@@ -60,7 +60,7 @@ def is_at(
 # ---- single moves ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_move_ends_when_every_new_replica_is_in_sync_and_hands_the_leadership_over(controller: TestedController) -> None:
+def test_a_move_ends_when_every_new_replica_is_in_sync_and_moves_the_leader(controller: PlannerCluster) -> None:
     controller.topic(**FLUSHED)
     assert ask(controller, 4, 5, 2) == (ErrorCode.NONE, "")
     tick(controller)
@@ -75,7 +75,7 @@ def test_a_move_ends_when_every_new_replica_is_in_sync_and_hands_the_leadership_
     controller.shows(leader=4, isr=(2, 4, 5))
 
 
-def test_a_leader_that_stays_keeps_leading_in_a_new_epoch(controller: TestedController) -> None:
+def test_a_leader_that_stays_keeps_leading_in_a_new_epoch(controller: PlannerCluster) -> None:
     """The epoch fences fetches that whoever lost its replica sent before (KIP-320)."""
     controller.topic()
     before = controller.partition().leader_epoch
@@ -83,7 +83,7 @@ def test_a_leader_that_stays_keeps_leading_in_a_new_epoch(controller: TestedCont
     assert is_at(controller, (1, 2)) and controller.partition().leader == 1 and controller.partition().leader_epoch == before + 1
 
 
-def test_another_order_of_the_same_replicas_is_no_more_than_another_preferred_leader(controller: TestedController) -> None:
+def test_a_new_order_of_the_same_replicas_changes_the_preferred_leader_only(controller: PlannerCluster) -> None:
     controller.topic()
     before = controller.partition().leader_epoch
     assert ask(controller, 3, 1, 2) == (ErrorCode.NONE, "")
@@ -92,7 +92,7 @@ def test_another_order_of_the_same_replicas_is_no_more_than_another_preferred_le
     controller.shows(leader=3, isr=(1, 2, 3))
 
 
-def test_what_is_so_already_changes_nothing(controller: TestedController) -> None:
+def test_what_is_so_already_changes_nothing(controller: PlannerCluster) -> None:
     controller.topic()
     before = controller.partition()
     assert ask(controller, 1, 2, 3) == (ErrorCode.NONE, "") and controller.partition() == before
@@ -101,7 +101,7 @@ def test_what_is_so_already_changes_nothing(controller: TestedController) -> Non
     assert ask(controller, 4, 2, 3) == (ErrorCode.NONE, "") and controller.partition() == under_way
 
 
-def test_the_bar_of_min_insync_replicas_is_that_of_before_until_the_end(controller: TestedController) -> None:
+def test_the_bar_of_min_insync_replicas_is_that_of_before_until_the_end(controller: PlannerCluster) -> None:
     """One replica with min.insync.replicas=2 is asked for one; a move to three must not stop its writers."""
     controller.topic(replicas=(1,), **FLUSHED)
     topic = controller.state.topics["t"]
@@ -113,7 +113,7 @@ def test_the_bar_of_min_insync_replicas_is_that_of_before_until_the_end(controll
     assert is_at(controller, (1, 2, 3)) and topic.min_in_sync_replicas(controller.partition().settled_replicas) == 2
 
 
-def test_a_move_waits_while_it_would_leave_too_few_replicas_in_sync(controller: TestedController) -> None:
+def test_a_move_waits_while_it_would_leave_too_few_replicas_in_sync(controller: PlannerCluster) -> None:
     controller.topic(**FLUSHED)
     controller.lose(2)
     ask(controller, 2, 4)
@@ -126,7 +126,7 @@ def test_a_move_waits_while_it_would_leave_too_few_replicas_in_sync(controller: 
     assert is_at(controller, (2, 4)) and controller.partition().leader == 2
 
 
-def test_a_cancelled_move_goes_back_at_once_in_the_old_order(controller: TestedController) -> None:
+def test_a_cancelled_move_goes_back_at_once_in_the_old_order(controller: PlannerCluster) -> None:
     controller.topic(replicas=(3, 1, 2), **FLUSHED)
     ask(controller, 4, 5, 1)
     alter(controller, 3, (3, 1, 2, 4))
@@ -136,7 +136,7 @@ def test_a_cancelled_move_goes_back_at_once_in_the_old_order(controller: TestedC
     assert ask(controller, cancel=True)[0] == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def test_a_cancelled_move_keeps_a_new_replica_as_long_as_records_need_it(controller: TestedController) -> None:
+def test_a_cancelled_move_keeps_a_new_replica_as_long_as_records_need_it(controller: PlannerCluster) -> None:
     """1 and 4 acknowledged what 2 and 3 missed: without 4 it would be on one disk only."""
     controller.topic(**FLUSHED)
     ask(controller, 4, 5, 1)
@@ -151,7 +151,7 @@ def test_a_cancelled_move_keeps_a_new_replica_as_long_as_records_need_it(control
     controller.shows(leader=1, isr=(1, 2))
 
 
-def test_a_cancelled_move_of_a_partition_without_a_leader_goes_back(controller: TestedController) -> None:
+def test_a_cancelled_move_of_a_partition_without_a_leader_goes_back(controller: PlannerCluster) -> None:
     controller.topic(**FLUSHED)
     ask(controller, 4, 5, 1)
     controller.lose(1, 2, 3)
@@ -161,7 +161,7 @@ def test_a_cancelled_move_of_a_partition_without_a_leader_goes_back(controller: 
     assert controller.partition().leader == -1, "the one that left last comes back first"
 
 
-def test_a_second_request_replaces_the_first_and_the_way_back_stays(controller: TestedController) -> None:
+def test_a_second_move_replaces_the_first_and_a_cancel_goes_back_to_the_start(controller: PlannerCluster) -> None:
     controller.topic(**FLUSHED)
     ask(controller, 4, 2, 3)
     ask(controller, 5, 2, 3)
@@ -169,7 +169,7 @@ def test_a_second_request_replaces_the_first_and_the_way_back_stays(controller: 
     assert ask(controller, cancel=True) == (ErrorCode.NONE, "") and is_at(controller, (1, 2, 3))
 
 
-def test_a_shutting_down_broker_is_not_handed_the_leadership(controller: TestedController) -> None:
+def test_a_shutting_down_broker_is_not_handed_the_leadership(controller: PlannerCluster) -> None:
     controller.topic(**FLUSHED)
     ask(controller, 4, 5)
     alter(controller, 1, (1, 2, 3, 4, 5))
@@ -178,13 +178,13 @@ def test_a_shutting_down_broker_is_not_handed_the_leadership(controller: TestedC
     assert controller.partition().leader in (1, 5)
 
 
-def test_new_replicas_are_elected_uncleanly_only_after_the_old_ones(controller: TestedController) -> None:
+def test_new_replicas_are_elected_uncleanly_only_after_the_old_ones(controller: PlannerCluster) -> None:
     controller.topic(**{"unclean.leader.election.enable": "true"})
     ask(controller, 4, 2, 3)
     controller.lose(1, 2, 3)
     assert controller.partition().leader == 4, "the topic chose to go on with what there is"
     controller.join(3, incarnation="second")
-    other = TestedController()
+    other = PlannerCluster()
     other.join(1, 2, 3, 4)
     other.topic(**{"unclean.leader.election.enable": "true"})
     ask(other, 4, 2, 3)
@@ -203,7 +203,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("target", "keep", "code", "says"), REFUSED)
 def test_a_target_that_cannot_be_is_refused(
-    controller: TestedController, target: tuple[int, ...], keep: bool, code: ErrorCode, says: str
+    controller: PlannerCluster, target: tuple[int, ...], keep: bool, code: ErrorCode, says: str
 ) -> None:
     controller.topic()
     before = controller.partition()
@@ -211,7 +211,7 @@ def test_a_target_that_cannot_be_is_refused(
     assert error == code and says in message and controller.partition() == before
 
 
-def test_what_does_not_exist_or_is_named_twice_is_refused(controller: TestedController) -> None:
+def test_what_does_not_exist_or_is_named_twice_is_refused(controller: PlannerCluster) -> None:
     controller.topic()
     assert ask(controller, 1, name="nope")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     twice = [rpc.Reassignment(topic="t", partition=0, replicas=(node, 2, 3)) for node in (4, 5)]
@@ -219,14 +219,14 @@ def test_what_does_not_exist_or_is_named_twice_is_refused(controller: TestedCont
     assert [result.error for result in results] == [ErrorCode.INVALID_REQUEST] * 2
 
 
-def test_a_state_topic_keeps_the_replicas_that_its_promise_needs(controller: TestedController) -> None:
+def test_a_state_topic_keeps_the_replicas_that_its_promise_needs(controller: PlannerCluster) -> None:
     controller.topic(TRANSACTION_STATE_TOPIC, **{MIN_IN_SYNC_REPLICAS_CONFIG: "2", "cleanup.policy": "compact"})
     error, message = ask(controller, 4, name=TRANSACTION_STATE_TOPIC)
     assert error == ErrorCode.POLICY_VIOLATION and "needs the 2 replicas" in message
     assert ask(controller, 4, 5, name=TRANSACTION_STATE_TOPIC)[0] == ErrorCode.NONE
 
 
-def test_nothing_moves_before_every_node_knows_of_moves(controller: TestedController) -> None:
+def test_nothing_moves_before_every_node_knows_of_moves(controller: PlannerCluster) -> None:
     controller.topic()
     controller.state._features = {METADATA_VERSION: 1}
     with pytest.raises(KafkaError) as refused:
@@ -239,14 +239,14 @@ def test_nothing_moves_before_every_node_knows_of_moves(controller: TestedContro
     ) is ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_a_change_that_lost_its_race_is_told(controller: TestedController) -> None:
+def test_a_change_that_lost_its_race_gets_an_error(controller: PlannerCluster) -> None:
     controller.topic()
     wanted = rpc.Reassignment(topic="t", partition=0, replicas=(4, 2, 3))
     planned = plan_reassignments(controller.state, rpc.ReassignPartitionsRequest(partitions=[wanted]))
     assert planned.outcome(controller.state)[0].error == ErrorCode.INVALID_UPDATE_VERSION
 
 
-def test_a_snapshot_keeps_a_move(controller: TestedController) -> None:
+def test_a_snapshot_keeps_a_move(controller: PlannerCluster) -> None:
     controller.topic(**FLUSHED)
     ask(controller, 4, 5, 2)
     other = ClusterState()
@@ -266,7 +266,7 @@ UNSOUND = [
 
 @pytest.mark.parametrize("fields", UNSOUND)
 def test_an_assignment_that_makes_no_sense_is_refused_by_the_state_itself(
-    controller: TestedController, fields: dict[str, list[int]]
+    controller: PlannerCluster, fields: dict[str, list[int]]
 ) -> None:
     controller.topic()
     change = pb.PartitionChange(partition=0, leader=1, isr=[1, 2, 3], last_known_leader=1, **fields)
@@ -288,7 +288,7 @@ class World:
     """
 
     seed: int
-    controller: TestedController = field(default_factory=TestedController)
+    controller: PlannerCluster = field(default_factory=PlannerCluster)
     ends: dict[int, int] = field(default_factory=dict)
     committed: int = 0
     moved: int = 0
@@ -404,7 +404,7 @@ class World:
 
 
 @pytest.mark.parametrize("first", range(0, 120, 30))
-def test_random_moves_crashes_and_cancels_lose_no_copy_of_a_committed_record_and_end(first: int) -> None:
+def test_random_moves_crashes_and_cancels_lose_no_committed_record(first: int) -> None:
     moved = committed = 0
     for seed in range(first, first + 30):
         world = World(seed)
@@ -421,9 +421,9 @@ def test_random_moves_crashes_and_cancels_lose_no_copy_of_a_committed_record_and
 
 def lives_are_broken(seeds: int = 60) -> bool:
     try:
-        test_random_moves_crashes_and_cancels_lose_no_copy_of_a_committed_record_and_end(0)
+        test_random_moves_crashes_and_cancels_lose_no_committed_record(0)
         for first in range(30, seeds, 30):
-            test_random_moves_crashes_and_cancels_lose_no_copy_of_a_committed_record_and_end(first)
+            test_random_moves_crashes_and_cancels_lose_no_committed_record(first)
     except AssertionError:
         return True
     return False
@@ -436,7 +436,7 @@ def _with_reduced(monkeypatch: pytest.MonkeyPatch, reduced: Callable[..., Partit
     monkeypatch.setattr(moves, "_reduced", reduced)
 
 
-def test_without_the_bar_at_the_end_of_a_move_committed_records_would_be_left_with_too_few_copies(
+def test_ablation_a_move_that_ends_below_min_insync_leaves_too_few_copies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = moves._reduced
@@ -448,8 +448,8 @@ def test_without_the_bar_at_the_end_of_a_move_committed_records_would_be_left_wi
     assert lives_are_broken()
 
 
-def test_without_waiting_for_the_new_replicas_they_would_begin_outside_of_the_isr(
-    controller: TestedController, monkeypatch: pytest.MonkeyPatch
+def test_ablation_a_move_that_does_not_wait_leaves_new_replicas_out_of_the_isr(
+    controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = moves.advanced
     monkeypatch.setattr(moves, "advanced", lambda t, n, p, able: real(t, n, replace(p, adding=()), able))
@@ -458,7 +458,7 @@ def test_without_waiting_for_the_new_replicas_they_would_begin_outside_of_the_is
     assert is_at(controller, (4, 1)) and controller.partition().isr == (1,)
 
 
-def test_without_keeping_those_that_are_counted_on_a_cancel_would_drop_the_only_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_cancel_that_drops_needed_replicas_loses_the_only_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     real = moves._dropped
 
     def all_cancelled(partition: PartitionState, gone: list[int]) -> PartitionState:
@@ -475,7 +475,7 @@ def test_without_keeping_those_that_are_counted_on_a_cancel_would_drop_the_only_
 
 
 def test_without_a_new_epoch_an_old_fetch_of_a_deleted_log_would_count(
-    controller: TestedController, monkeypatch: pytest.MonkeyPatch
+    controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def epochs() -> tuple[int, int]:
         controller.topic(name := f"t{controller.state.index}", replicas=(1, 2, 3))

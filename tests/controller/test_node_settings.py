@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_active_controller import TestedController
+from test_planner import PlannerCluster
 from tidegate.controller.planning.node_settings import effective, plan_node_configuration
 from tidegate.controller.planning.planner import Plan
 from tidegate.controller.state.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
@@ -18,15 +18,15 @@ FROM_THE_START = {"min.insync.replicas": "1"}
 
 
 @pytest.fixture
-def controller() -> TestedController:
-    controller = TestedController()
+def controller() -> PlannerCluster:
+    controller = PlannerCluster()
     for node_id in (1, 2):
         controller.register(node_id)
     return controller
 
 
 def change(
-    controller: TestedController, name: str, *, remove: tuple[str, ...] = (), validate_only: bool = False, **entry: object
+    controller: PlannerCluster, name: str, *, remove: tuple[str, ...] = (), validate_only: bool = False, **entry: object
 ) -> rpc.TopicResult:
     """One request, planned and applied."""
     request = rpc.AlterConfigsRequest(validate_only=validate_only)
@@ -37,13 +37,13 @@ def change(
     return plans.results[0]
 
 
-def of(controller: TestedController, node_id: int) -> dict[str, str]:
+def of(controller: PlannerCluster, node_id: int) -> dict[str, str]:
     return {
         name: value for name, value in effective(controller.state.node_configs, node_id).items() if name not in FROM_THE_START
     }
 
 
-def test_a_nodes_own_setting_comes_before_that_for_all_and_both_can_be_taken_back(controller: TestedController) -> None:
+def test_a_nodes_own_setting_comes_before_the_one_for_all_nodes(controller: PlannerCluster) -> None:
     assert change(controller, "", set={CATCH_UP_SETTING: "1000"}).error == ErrorCode.NONE
     assert change(controller, "2", set={CATCH_UP_SETTING: "007"}).error == ErrorCode.NONE
     assert (of(controller, 1), of(controller, 2), of(controller, 9)) == (
@@ -57,7 +57,7 @@ def test_a_nodes_own_setting_comes_before_that_for_all_and_both_can_be_taken_bac
     assert controller.state.node_configs == {ALL_NODES: FROM_THE_START}
 
 
-def test_a_snapshot_keeps_them_and_who_restores_it_sees_a_change(controller: TestedController) -> None:
+def test_a_snapshot_keeps_node_settings_and_restoring_it_reports_them(controller: PlannerCluster) -> None:
     change(controller, "", set={CATCH_UP_SETTING: "1000"})
     change(controller, "1", set={CLEANER_SETTING: "2000"})
     other = ClusterState()
@@ -82,13 +82,13 @@ def test_a_snapshot_keeps_them_and_who_restores_it_sees_a_change(controller: Tes
     ],
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(
-    controller: TestedController, name: str, wanted: dict[str, object], code: ErrorCode, said: str
+    controller: PlannerCluster, name: str, wanted: dict[str, object], code: ErrorCode, said: str
 ) -> None:
     result = change(controller, name, **wanted)  # type: ignore[arg-type]
     assert result.error == code and said in result.message and controller.state.node_configs == {ALL_NODES: FROM_THE_START}
 
 
-def test_validation_changes_nothing_and_one_node_twice_is_refused(controller: TestedController) -> None:
+def test_validation_changes_nothing_and_one_node_twice_is_refused(controller: PlannerCluster) -> None:
     assert change(controller, "1", set={CATCH_UP_SETTING: "1"}, validate_only=True).error == ErrorCode.NONE
     request = rpc.AlterConfigsRequest(nodes=[rpc.ConfigChange(name="1", set={CATCH_UP_SETTING: "1"})] * 2)
     plans = plan_node_configuration(controller.state, request)
@@ -97,7 +97,7 @@ def test_validation_changes_nothing_and_one_node_twice_is_refused(controller: Te
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_a_cluster_at_an_older_level_has_none(controller: TestedController, level: int) -> None:
+def test_a_cluster_at_an_older_level_has_none(controller: PlannerCluster, level: int) -> None:
     """A node of the older version would not know the operation: it must not come into the log."""
     controller.state._features = {METADATA_VERSION: level}
     result = change(controller, "", set={CATCH_UP_SETTING: "1"})
@@ -106,8 +106,8 @@ def test_a_cluster_at_an_older_level_has_none(controller: TestedController, leve
 
 
 @pytest.mark.parametrize(("level", "error"), [(2, ErrorCode.UNSUPPORTED_VERSION), (3, ErrorCode.NONE)])
-def test_an_entry_that_came_into_the_log_all_the_same_changes_nothing_below_its_level(
-    controller: TestedController, level: int, error: ErrorCode
+def test_an_entry_below_its_metadata_level_changes_nothing(
+    controller: PlannerCluster, level: int, error: ErrorCode
 ) -> None:
     """Whoever proposed it may have planned it before; all nodes must make the same of it."""
     controller.state._features = {METADATA_VERSION: level}
@@ -117,14 +117,14 @@ def test_an_entry_that_came_into_the_log_all_the_same_changes_nothing_below_its_
     assert (CATCH_UP_SETTING in controller.state.node_configs[ALL_NODES]) == (error == ErrorCode.NONE)
 
 
-def test_a_value_that_is_no_number_is_left_out_by_who_reads_it(controller: TestedController) -> None:
+def test_a_value_that_is_no_number_is_left_out(controller: PlannerCluster) -> None:
     for value in ("much", "²", "9" * 5000, ""):
         entry = pb.ConfigEntry(key=CATCH_UP_SETTING, value=value)
         controller.carry_out(Plan([pb.Operation(change_node_config=pb.ChangeNodeConfig(node_id=ALL_NODES, set=[entry]))]))
         assert of(controller, 1) == {}
 
 
-def test_a_node_that_is_forgotten_leaves_no_settings_for_the_next_of_its_id(controller: TestedController) -> None:
+def test_an_unregistered_node_leaves_no_settings_behind(controller: PlannerCluster) -> None:
     change(controller, "2", set={CATCH_UP_SETTING: "1"})
     epoch = controller.state.brokers[2].broker_epoch
     controller.carry_out(Plan([pb.Operation(fence_broker=pb.FenceBroker(node_id=2, broker_epoch=epoch))]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from controller_cluster import registration
-from test_active_controller import FLUSHED, TestedController
+from test_planner import FLUSHED, PlannerCluster
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.offline_replicas import decode_replicas, encode_replicas
 from tidegate.proto import controller_pb2 as rpc
@@ -12,24 +12,24 @@ from tidegate.proto import metadata_pb2 as pb
 
 
 @pytest.fixture
-def controller() -> TestedController:
-    controller = TestedController(disks={1: "one", 2: "two", 3: "three"})
+def controller() -> PlannerCluster:
+    controller = PlannerCluster(disks={1: "one", 2: "two", 3: "three"})
     controller.join(1, 2, 3)
     controller.topic("t", **FLUSHED)
     controller.topic("u", **FLUSHED)
     return controller
 
 
-def offline(controller: TestedController, *names: str) -> list[rpc.ReplicasOfTopic]:
+def offline(controller: PlannerCluster, *names: str) -> list[rpc.ReplicasOfTopic]:
     return [rpc.ReplicasOfTopic(topic_id=controller.state.topics[name].topic_id.bytes, partitions=[0]) for name in names]
 
 
-def settle(controller: TestedController) -> None:
+def settle(controller: PlannerCluster) -> None:
     controller.now += 0.1
     controller.carry_out(controller.planner.tick(controller.now))
 
 
-def test_leadership_moves_away_from_a_replica_that_went_offline_and_others_stay(controller: TestedController) -> None:
+def test_leadership_leaves_an_offline_replica_and_no_other(controller: PlannerCluster) -> None:
     controller.beat(1, offline_replicas=offline(controller, "t"))
     settle(controller)
     controller.shows(leader=2, isr=(2, 3))
@@ -40,7 +40,7 @@ def test_leadership_moves_away_from_a_replica_that_went_offline_and_others_stay(
     controller.shows(leader=2, isr=(2, 3))
 
 
-def test_it_may_not_come_back_to_the_isr_before_it_is_served_again(controller: TestedController) -> None:
+def test_it_may_not_come_back_to_the_isr_before_it_is_served_again(controller: PlannerCluster) -> None:
     controller.beat(1, offline_replicas=offline(controller, "t"))
     settle(controller)
     partition, broker = controller.partition(), controller.state.brokers[2]
@@ -59,7 +59,7 @@ def test_it_may_not_come_back_to_the_isr_before_it_is_served_again(controller: T
     assert plan and errors[0].name == "NONE"
 
 
-def test_the_last_replica_that_goes_offline_leads_again_when_it_is_back(controller: TestedController) -> None:
+def test_the_last_replica_that_goes_offline_leads_again_when_it_is_back(controller: PlannerCluster) -> None:
     controller.lose(2, 3)
     controller.shows(leader=1, isr=(1,), elr=(2, 3))
     controller.beat(1, offline_replicas=offline(controller, "t"))
@@ -71,7 +71,7 @@ def test_the_last_replica_that_goes_offline_leads_again_when_it_is_back(controll
     assert controller.partition().leader == 1
 
 
-def test_a_damaged_replica_is_not_eligible_any_more_and_others_of_its_broker_are(controller: TestedController) -> None:
+def test_a_damaged_replica_is_not_eligible_others_of_its_broker_are(controller: PlannerCluster) -> None:
     controller.lose(1, 2, 3)
     request = registration(1, "second", directory_id="one")
     request.damaged_replicas.extend(offline(controller, "t"))
@@ -84,13 +84,13 @@ def test_a_damaged_replica_is_not_eligible_any_more_and_others_of_its_broker_are
     assert 1 in (*controller.partition("u").elr, *controller.partition("u").isr)
 
 
-def test_ablation_without_the_report_a_damaged_replica_stays_eligible(controller: TestedController) -> None:
+def test_ablation_without_the_report_a_damaged_replica_stays_eligible(controller: PlannerCluster) -> None:
     controller.lose(1, 2, 3)
     controller.register(1, "second")
     assert 1 in (*controller.partition("t").elr, *controller.partition("t").isr)
 
 
-def test_a_snapshot_remembers_who_is_offline(controller: TestedController) -> None:
+def test_a_snapshot_keeps_offline_replicas(controller: PlannerCluster) -> None:
     controller.beat(3, offline_replicas=offline(controller, "u", "t"))
     assert len(controller.state.brokers[3].offline_replicas) == 2
     copy = ClusterState()

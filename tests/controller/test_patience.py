@@ -87,7 +87,7 @@ async def test_the_controller_of_this_process_sends_its_broker_to_the_active_one
     assert asked == ["2"]
 
 
-async def test_a_controller_of_this_process_that_fails_is_as_one_that_does_not_answer() -> None:
+async def test_a_local_controller_that_fails_counts_as_unreachable() -> None:
     """A defect of the controller's is not the broker's end: it asks the next one."""
     asked: list[str] = []
     client = client_of_two(asked)
@@ -101,7 +101,7 @@ async def test_a_controller_of_this_process_that_fails_is_as_one_that_does_not_a
     assert asked == ["2"]
 
 
-async def test_a_controller_of_this_process_that_hangs_costs_a_heartbeat_no_more_than_its_time() -> None:
+async def test_a_local_controller_that_hangs_costs_a_heartbeat_its_timeout_only() -> None:
     client = client_of_two([])
 
     async def here(_request: rpc.HeartbeatRequest, _context: Any) -> rpc.HeartbeatReply:

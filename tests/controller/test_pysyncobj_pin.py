@@ -12,7 +12,7 @@ from tidegate.controller.raft.core import LIBRARY_VERSION
 SYNCOBJ_SHA256 = "e8bdf06797085d734df86e24ab4802fe87893dff77268565ec036f7ad4a1cfe4"
 
 
-def test_the_library_is_the_version_and_the_file_that_the_overrides_were_written_for() -> None:
+def test_the_overrides_fit_the_installed_version_of_the_library() -> None:
     assert pysyncobj.version.VERSION == LIBRARY_VERSION
     content = Path(pysyncobj.syncobj.__file__).read_bytes()
     assert hashlib.sha256(content).hexdigest() == SYNCOBJ_SHA256, (

@@ -87,7 +87,7 @@ def test_a_seed_always_gives_the_same_history() -> None:
 
 
 @pytest.mark.parametrize("voters", [1, 3])
-def test_a_member_that_is_paused_again_and_again_goes_on_when_the_last_pause_is_over(voters: int) -> None:
+def test_a_member_with_many_pauses_goes_on_after_the_last_one(voters: int) -> None:
     options = QuorumOptions.draw(1, voters).only("pause", every_s=0.05)
     simulation = QuorumSimulation(options)
     with simulation.clock():
@@ -117,7 +117,7 @@ def test_commands_of_every_kind_are_applied_and_refused() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ABLATIONS))
-def test_every_safeguard_is_missed_when_it_is_taken_away(name: str) -> None:
+def test_every_ablation_of_the_quorum_is_noticed(name: str) -> None:
     ablation = ABLATIONS[name]
     for seed in range(ABLATION_SEEDS):
         options = ablation.kind(QuorumOptions.draw(seed))

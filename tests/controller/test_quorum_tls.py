@@ -54,7 +54,7 @@ async def test_voters_with_certificates_find_each_other_and_talk(authority: Auth
 
 
 @pytest.mark.parametrize("which", ["plain text", "another authority", "another node's certificate"])
-async def test_a_voter_that_cannot_prove_who_it_is_is_not_let_in(
+async def test_a_voter_without_a_valid_certificate_is_rejected(
     authority: Authority, quorum: Quorum, tmp_path: Path, which: str
 ) -> None:
     honest = [await quorum.start(node, MutualTls.load(authority.issue(f"node-{node}"), node)) for node in (1, 3)]
@@ -70,7 +70,7 @@ async def test_a_voter_that_cannot_prove_who_it_is_is_not_let_in(
         assert second.received == [] and 2 not in honest[0].up | honest[1].up
 
 
-async def test_without_a_certificate_no_hello_is_heard(authority: Authority, quorum: Quorum) -> None:
+async def test_without_a_certificate_no_hello_is_read(authority: Authority, quorum: Quorum) -> None:
     voter = await quorum.start(1, MutualTls.load(authority.issue("node-1"), 1))
     context = ssl.create_default_context(cafile=str(authority.path))
     context.check_hostname = False

@@ -100,7 +100,7 @@ async def talk(voter: Voter, *raw: bytes) -> bytes:
     ],
     ids=lambda raw: raw[0][4:14].hex(),
 )
-async def test_a_connection_that_does_not_begin_with_an_acceptable_hello_reaches_nobody(voter: Voter, raw: list[bytes]) -> None:
+async def test_a_connection_without_an_acceptable_hello_delivers_nothing(voter: Voter, raw: list[bytes]) -> None:
     assert await talk(voter, *raw) == b""
     assert voter.events == []
 
@@ -119,7 +119,7 @@ async def test_a_connection_that_does_not_begin_with_an_acceptable_hello_reaches
     ],
     ids=lambda garbage: garbage[:10].hex(),
 )
-async def test_garbage_after_a_good_hello_ends_the_connection_and_only_what_came_before_it_counts(
+async def test_garbage_after_a_good_hello_ends_the_connection(
     voter: Voter, garbage: bytes
 ) -> None:
     await talk(voter, frame(encode(HONEST)), frame(encode(VOTE)), frame(garbage), frame(encode(VOTE)))
@@ -172,7 +172,7 @@ async def test_a_silent_connection_is_closed(voter: Voter, monkeypatch: pytest.M
     await until(lambda: voter.up == set())
 
 
-async def test_a_peer_that_sends_more_than_raft_can_take_is_cut_off(voter: Voter) -> None:
+async def test_a_peer_that_sends_more_than_raft_can_take_is_disconnected(voter: Voter) -> None:
     voter.takes_messages = False
     await talk(voter, frame(encode(HONEST)), frame(encode(VOTE)))
     await until(lambda: voter.up == set())

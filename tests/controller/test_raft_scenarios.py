@@ -116,7 +116,7 @@ class SendsRepliesOfAnyTerm(RaftCore):
 
 
 @pytest.mark.parametrize(("parts", "sent_old"), [(None, False), (Parts(core_class=SendsRepliesOfAnyTerm), True)])
-def test_an_acknowledgement_of_a_term_that_is_over_when_it_could_be_sent_is_not_sent(parts: Parts | None, sent_old: bool) -> None:
+def test_an_acknowledgement_of_a_past_term_is_not_sent(parts: Parts | None, sent_old: bool) -> None:
     """It waited for the sync, and meanwhile this node has voted in a newer term."""
     with quorum(parts) as simulation:
         core = leader(simulation)
@@ -149,7 +149,7 @@ def test_a_late_frame_never_takes_back_what_agrees() -> None:
 
 
 @pytest.mark.parametrize(("parts", "disturbs"), [(None, False), (NO_PREVOTE, True)])
-def test_a_node_that_comes_back_from_a_cut_does_not_depose_the_leader(parts: Parts | None, disturbs: bool) -> None:
+def test_a_node_back_from_a_network_partition_does_not_depose_the_leader(parts: Parts | None, disturbs: bool) -> None:
     """PreVote: no election that cannot be won."""
     with quorum(parts) as simulation:
         core = leader(simulation)
@@ -162,7 +162,7 @@ def test_a_node_that_comes_back_from_a_cut_does_not_depose_the_leader(parts: Par
         assert (max(c.term for c in cores(simulation)) > term) is disturbs
 
 
-def test_no_preliminary_vote_is_given_while_a_leader_is_heard() -> None:
+def test_no_preliminary_vote_is_given_while_the_leader_sends_heartbeats() -> None:
     """A voter that lost only its connection to the leader, and has every entry, could depose it again and again."""
     with quorum() as simulation:
         core = leader(simulation)
@@ -229,7 +229,7 @@ def test_a_vote_of_an_earlier_term_does_not_count() -> None:
         assert core.role == LEADER
 
 
-def test_what_a_journal_says_whose_voter_returned_with_another_one_counts_for_nothing() -> None:
+def test_messages_of_a_replaced_journal_do_not_count() -> None:
     """An old folder that was put back has its vote, and knows nothing of what was promised since."""
     with quorum() as simulation:
         core = leader(simulation)
@@ -261,7 +261,7 @@ def test_a_leader_that_contradicts_committed_entries_stops_the_follower() -> Non
             follower.receive(core.selfNode.id, forged)
 
 
-def test_a_command_that_is_too_large_or_comes_to_a_follower_is_refused_and_not_appended() -> None:
+def test_a_command_too_large_or_at_a_follower_is_rejected_and_not_appended() -> None:
     with quorum() as simulation:
         core = leader(simulation)
         follower = core_of(simulation, others(simulation, core)[0])
@@ -283,7 +283,7 @@ def test_losing_the_connection_to_the_leader_hurries_the_election() -> None:
         assert new.term > core.term and simulation.now - began < simulation.options.timings.election_s_min + 0.2
 
 
-def test_a_follower_far_behind_gets_the_snapshot_once_and_goes_on_from_there() -> None:
+def test_a_follower_far_behind_gets_the_snapshot_once() -> None:
     with quorum() as simulation:
         core = leader(simulation)
         behind = others(simulation, core)[0]
@@ -302,7 +302,7 @@ def without_disk(simulation: QuorumSimulation, node_id: int) -> RaftCore:
     return start(simulation, node_id)
 
 
-def test_a_journal_without_a_vote_keeps_no_leader_in_office_and_commits_nothing() -> None:
+def test_a_journal_without_a_vote_neither_keeps_a_leader_nor_commits() -> None:
     with quorum() as simulation:
         core = leader(simulation)
         gone, wiped = others(simulation, core)
@@ -322,7 +322,7 @@ def test_a_journal_without_a_vote_keeps_no_leader_in_office_and_commits_nothing(
         assert learner._journal.voting and {c.status().not_voting for c in cores(simulation)} == {()}
 
 
-def test_a_journal_without_a_vote_gives_none_and_takes_no_term_from_a_candidate() -> None:
+def test_a_journal_without_a_vote_gives_none_and_takes_no_candidates_term() -> None:
     with quorum() as simulation:
         core = leader(simulation)
         simulation.pass_time(0.5)
@@ -348,7 +348,7 @@ def test_a_voter_that_needs_the_snapshot_returns_behind_it() -> None:
 
 
 @pytest.mark.parametrize(("trims_at_once", "arrives"), [(False, True), (True, False)])
-def test_a_follower_that_gets_a_snapshot_under_load_finds_the_entries_behind_it(
+def test_the_entries_after_a_snapshot_are_kept_for_a_follower_under_load(
     trims_at_once: bool, arrives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its way takes longer than the journal lasts; without a word for it the next snapshot would be needed, for ever."""
@@ -367,7 +367,7 @@ def test_a_follower_that_gets_a_snapshot_under_load_finds_the_entries_behind_it(
         assert (core.last_index - returned.applied_index < 20) is arrives, (core.last_index, returned.applied_index)
 
 
-def test_a_snapshot_that_arrives_after_its_leader_was_deposed_changes_nothing() -> None:
+def test_a_snapshot_of_a_deposed_leader_changes_nothing() -> None:
     with quorum() as simulation:
         core = leader(simulation)
         simulation.pass_time(0.5)
@@ -377,7 +377,7 @@ def test_a_snapshot_that_arrives_after_its_leader_was_deposed_changes_nothing() 
         assert (follower.applied_index, follower._journal[:]) == (before, journal)
 
 
-def test_a_snapshot_that_was_installed_and_whose_last_answer_was_lost_is_sent_again() -> None:
+def test_a_snapshot_whose_last_answer_was_lost_is_sent_again() -> None:
     """The follower knows nothing of the file any more, and the leader believed that it had all but the end."""
     with quorum(snapshot_chunk_bytes=10) as simulation:
         core = leader(simulation)
@@ -415,7 +415,7 @@ def test_a_refused_pre_vote_is_asked_for_again_soon() -> None:
 
 
 @pytest.mark.parametrize("gives_way", [True, False])
-def test_of_two_voters_that_stand_at_once_one_gives_way(gives_way: bool) -> None:
+def test_of_two_simultaneous_candidates_one_yields(gives_way: bool) -> None:
     """Without it each votes for itself, and the next try comes a whole election timeout later."""
     with quorum(delay_s=0.005) as simulation:
         core = leader(simulation)
@@ -429,7 +429,7 @@ def test_of_two_voters_that_stand_at_once_one_gives_way(gives_way: bool) -> None
         assert (new.term == core.term + 1) is gives_way
 
 
-def test_a_voter_gives_way_once_a_term_only() -> None:
+def test_a_candidate_yields_only_once_a_term() -> None:
     """One whose answers are lost asks for ever: it must not keep the others from standing."""
     with quorum() as simulation:
         core = leader(simulation)

@@ -21,7 +21,7 @@ MAY_I_STAND = Received(2, 1, VoteRequest(4, 7, 3, preliminary=True))
 VOTE_FOR_ME = Received(2, 1, VoteRequest(4, 7, 3, preliminary=False))
 
 
-def test_who_stood_still_hears_the_leader_before_another_asks_to_stand() -> None:
+def test_a_paused_voter_handles_the_leaders_frames_before_pre_votes() -> None:
     assert in_order([PeerUp(2, 1), MAY_I_STAND, LEADERS_NEWS]) == [PeerUp(2, 1), LEADERS_NEWS, MAY_I_STAND]
 
 
@@ -85,7 +85,7 @@ class Alarmed:
         alarm.callback()
 
 
-def test_a_follower_that_stood_still_waits_for_two_heartbeats_before_it_stands() -> None:
+def test_a_paused_follower_waits_for_two_heartbeats_before_an_election() -> None:
     core = Core()
     alarmed = Alarmed(core)
     alarmed.ring(late_s=0.4)
@@ -93,7 +93,7 @@ def test_a_follower_that_stood_still_waits_for_two_heartbeats_before_it_stands()
     assert alarmed.alarms[-1].when() == alarmed.now + 2 * core.timings.heartbeat_s
 
 
-def test_a_follower_waits_once_and_then_stands_however_late_it_is() -> None:
+def test_a_late_follower_waits_only_once_before_an_election() -> None:
     core = Core()
     alarmed = Alarmed(core)
     alarmed.ring(late_s=0.4)
@@ -101,13 +101,13 @@ def test_a_follower_waits_once_and_then_stands_however_late_it_is() -> None:
     assert core.calls == ["sync", "tick"]
 
 
-def test_a_follower_that_is_on_time_stands_at_once() -> None:
+def test_a_follower_on_time_starts_its_election_at_once() -> None:
     core = Core()
     Alarmed(core).ring(late_s=0.001)
     assert core.calls == ["sync", "tick"]
 
 
-def test_a_follower_whose_connection_to_the_leader_broke_waits_for_nothing() -> None:
+def test_a_follower_that_lost_the_leaders_connection_does_not_wait() -> None:
     core = Core()
     core.lost_leader = True
     Alarmed(core).ring(late_s=0.4)
@@ -120,7 +120,7 @@ def test_a_leader_that_stood_still_sends_its_heartbeat_at_once() -> None:
     assert core.calls == ["sync", "tick"]
 
 
-def test_what_is_heard_meanwhile_lets_it_wait_again_another_time() -> None:
+def test_a_received_frame_lets_a_late_follower_wait_again() -> None:
     core = Core()
     alarmed = Alarmed(core)
     alarmed.ring(late_s=0.4)
@@ -130,7 +130,7 @@ def test_what_is_heard_meanwhile_lets_it_wait_again_another_time() -> None:
     assert core.calls == []
 
 
-def test_ablation_without_forgiveness_it_stands_as_soon_as_it_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_paused_follower_starts_an_election_as_it_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LATE_S", 3600.0)
     core = Core()
     Alarmed(core).ring(late_s=0.4)
@@ -143,7 +143,7 @@ async def started(core: Core, died: list[str]) -> RaftThread:
     return thread
 
 
-async def test_events_of_any_thread_are_handled_on_the_members_own_and_stop_ends_it() -> None:
+async def test_events_of_any_thread_run_on_the_raft_thread_until_stop() -> None:
     core, died = Core(), list[str]()
     thread = await started(core, died)
     ran_on: list[int] = []

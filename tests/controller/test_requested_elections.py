@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from test_active_controller import TestedController
+from test_planner import PlannerCluster
 from tidegate.controller.planning import topics
 from tidegate.controller.planning.planner import Plan
 from tidegate.controller.planning.requested_elections import plan_elections
@@ -14,13 +14,13 @@ from tidegate.wire.errors import ErrorCode
 
 
 @pytest.fixture
-def controller() -> TestedController:
-    controller = TestedController()
+def controller() -> PlannerCluster:
+    controller = PlannerCluster()
     controller.join(1, 2, 3)
     return controller
 
 
-def elect(controller: TestedController, *keys: tuple[str, int], unclean: bool = False) -> list[tuple[str, int, ErrorCode]]:
+def elect(controller: PlannerCluster, *keys: tuple[str, int], unclean: bool = False) -> list[tuple[str, int, ErrorCode]]:
     """Without keys: every partition."""
     names = [rpc.PartitionName(topic=topic, partition=partition) for topic, partition in keys]
     request = rpc.ElectLeadersRequest(unclean=unclean, every_partition=not keys, partitions=names)
@@ -29,7 +29,7 @@ def elect(controller: TestedController, *keys: tuple[str, int], unclean: bool = 
     return [(result.topic, result.partition, ErrorCode(result.error)) for result in elections.outcome(controller.state)]
 
 
-def all_but_one_lost(controller: TestedController) -> None:
+def all_but_one_lost(controller: PlannerCluster) -> None:
     """Node 3 alone is back; 1 and 2 were the last in sync."""
     controller.topic()
     controller.lose(3)
@@ -39,12 +39,12 @@ def all_but_one_lost(controller: TestedController) -> None:
     assert controller.partition().leader == -1
 
 
-def allow_unclean(controller: TestedController) -> None:
+def allow_unclean(controller: PlannerCluster) -> None:
     change = rpc.AlterConfigsRequest(topics=[{"name": "t", "set": {"unclean.leader.election.enable": "true"}}])
     controller.carry_out(Plan(topics.plan_configuration(controller.state, change).operations))
 
 
-def test_leadership_returns_to_the_preferred_replica_when_asked(controller: TestedController) -> None:
+def test_leadership_returns_to_the_preferred_replica_when_asked(controller: PlannerCluster) -> None:
     controller.topic()
     first = controller.partition().preferred_leader
     assert elect(controller, ("t", 0)) == [("t", 0, ErrorCode.ELECTION_NOT_NEEDED)]
@@ -53,26 +53,26 @@ def test_leadership_returns_to_the_preferred_replica_when_asked(controller: Test
     assert elect(controller, ("t", 0)) == [("t", 0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)]
 
 
-def test_what_does_not_exist_is_its_own_answer(controller: TestedController) -> None:
+def test_what_does_not_exist_is_its_own_answer(controller: PlannerCluster) -> None:
     controller.topic()
     found = elect(controller, ("nope", 0), ("t", 9), ("t", 0))
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert found == [("nope", 0, unknown), ("t", 9, unknown), ("t", 0, ErrorCode.ELECTION_NOT_NEEDED)]
 
 
-def test_every_partition_answers_only_where_something_was_to_be_done(controller: TestedController) -> None:
+def test_every_partition_answers_only_where_something_was_to_be_done(controller: PlannerCluster) -> None:
     controller.topic()
     assert elect(controller) == []
     assert elect(controller, unclean=True) == []
 
 
-def test_an_unclean_election_is_refused_where_the_topic_does_not_allow_it(controller: TestedController) -> None:
+def test_an_unclean_election_is_refused_where_the_topic_does_not_allow_it(controller: PlannerCluster) -> None:
     all_but_one_lost(controller)
     assert elect(controller, ("t", 0), unclean=True) == [("t", 0, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)]
     assert controller.partition().leader == -1
 
 
-def test_an_unclean_election_is_held_where_the_topic_allows_it(controller: TestedController) -> None:
+def test_an_unclean_election_is_held_where_the_topic_allows_it(controller: PlannerCluster) -> None:
     all_but_one_lost(controller)
     allow_unclean(controller)
     assert elect(controller, ("t", 0), unclean=True) == [("t", 0, ErrorCode.NONE)]
@@ -80,7 +80,7 @@ def test_an_unclean_election_is_held_where_the_topic_allows_it(controller: Teste
     assert elect(controller, ("t", 0), unclean=True) == [("t", 0, ErrorCode.ELECTION_NOT_NEEDED)]
 
 
-def test_an_election_that_lost_its_race_is_not_reported_as_done(controller: TestedController) -> None:
+def test_an_election_that_lost_its_race_is_not_reported_as_done(controller: PlannerCluster) -> None:
     all_but_one_lost(controller)
     allow_unclean(controller)
     request = rpc.ElectLeadersRequest(unclean=True, partitions=[rpc.PartitionName(topic="t", partition=0)])
@@ -91,7 +91,7 @@ def test_an_election_that_lost_its_race_is_not_reported_as_done(controller: Test
 
 
 def given_up(
-    controller: TestedController,
+    controller: PlannerCluster,
     monkeypatch: pytest.MonkeyPatch,
     *,
     replicas: tuple[int, ...] = (2,),
@@ -106,8 +106,8 @@ def given_up(
     topic.partitions[0] = replace(partition, leader=-1, isr=(), elr=elr, last_known_leader=counted_on)
 
 
-def test_of_a_state_topic_the_only_replica_leads_when_the_operator_names_the_partition(
-    controller: TestedController, monkeypatch: pytest.MonkeyPatch
+def test_an_operator_can_elect_the_only_replica_of_a_state_topic(
+    controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_up(controller, monkeypatch)
     epoch = controller.partition().leader_epoch
@@ -120,8 +120,8 @@ def test_of_a_state_topic_the_only_replica_leads_when_the_operator_names_the_par
 
 
 @pytest.mark.parametrize("lost", [(), (1, 3), (1, 2, 3)])
-def test_of_a_state_topic_with_several_replicas_nobody_is_ever_elected_uncleanly(
-    controller: TestedController, monkeypatch: pytest.MonkeyPatch, lost: tuple[int, ...]
+def test_a_state_topic_with_several_replicas_has_no_unclean_election(
+    controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch, lost: tuple[int, ...]
 ) -> None:
     """docs/semantics.md M16: those that are away may have more."""
     given_up(controller, monkeypatch, replicas=(1, 2, 3))
@@ -131,8 +131,8 @@ def test_of_a_state_topic_with_several_replicas_nobody_is_ever_elected_uncleanly
 
 
 @pytest.mark.parametrize(("counted_on", "elr"), [(1, ()), (-1, (1,))])
-def test_of_a_state_topic_nobody_else_leads_while_one_is_away_that_has_its_records(
-    controller: TestedController, monkeypatch: pytest.MonkeyPatch, counted_on: int, elr: tuple[int, ...]
+def test_no_other_replica_leads_a_state_topic_while_one_with_records_is_away(
+    controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch, counted_on: int, elr: tuple[int, ...]
 ) -> None:
     given_up(controller, monkeypatch, replicas=(1, 2, 3), counted_on=counted_on, elr=elr)
     controller.lose(1, 3)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from controller_cluster import registration
-from test_planning import Controller
+from test_plan_pipeline import Controller
 from tidegate.controller.planning.planner import Plan
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.metadata_log import NotController
@@ -105,7 +105,7 @@ def carry_out(controller: Controller, orders: list[Any]) -> None:
 
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("case", CASES)
-def test_a_copy_of_a_request_that_comes_late_undoes_nothing_that_was_ordered_since(
+def test_a_late_copy_of_a_request_undoes_no_later_change(
     controller: Controller, case: str, named: bool
 ) -> None:
     before, original, since, look = CASES[case]
@@ -141,7 +141,7 @@ def test_a_retry_is_answered_as_the_attempt_whose_answer_was_lost(controller: Co
         assert len(errors) == len(getattr(request, "partitions", getattr(request, "topics", ())))
 
 
-def test_who_is_answered_late_is_told_which_partitions_are_not_as_asked(controller: Controller) -> None:
+def test_a_late_retry_learns_which_partitions_are_not_as_requested(controller: Controller) -> None:
     """Refused then, or changed since: never that they are."""
     request = moves(3, 1, 2, u=(1, 2, 9))
     request.request_id.CopyFrom(rpc.RequestId(client_id="operator", sequence=1))
@@ -192,7 +192,7 @@ def _named_from_the_first_on(self: Plan, controller_epoch: int, bytes_max: int =
 
 
 @pytest.mark.parametrize("last", [True, False])
-def test_the_rest_of_a_request_that_was_carried_out_in_part_is_made_up_by_its_retry(
+def test_a_retry_finishes_a_request_that_was_applied_in_part(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, small_commands: None, last: bool
 ) -> None:
     """The last of its commands carries its id.  Ablation: the first one does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_active_controller import TestedController
+from test_planner import PlannerCluster
 from tidegate.controller.planning import resource_configs
 from tidegate.controller.planning.planner import Plan
 from tidegate.controller.planning.resource_configs import plan_resource_configuration
@@ -19,12 +19,12 @@ SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval
 
 
 @pytest.fixture
-def controller() -> TestedController:
-    return TestedController()
+def controller() -> PlannerCluster:
+    return PlannerCluster()
 
 
 def change(
-    controller: TestedController, kind: int, name: str, *, validate_only: bool = False, **entry: object
+    controller: PlannerCluster, kind: int, name: str, *, validate_only: bool = False, **entry: object
 ) -> rpc.TopicResult:
     """One request, planned and applied."""
     request = rpc.AlterConfigsRequest(validate_only=validate_only)
@@ -36,7 +36,7 @@ def change(
     return plans.results[0]
 
 
-def test_settings_are_set_changed_and_taken_back(controller: TestedController) -> None:
+def test_settings_are_set_changed_and_taken_back(controller: PlannerCluster) -> None:
     assert change(controller, GROUP, "g", set={SESSION: "50000", HEARTBEAT: "6000"}).error == ErrorCode.NONE
     assert change(controller, GROUP, "h", set={SESSION: "60000"}).error == ErrorCode.NONE
     assert change(controller, GROUP, "g", set={SESSION: "45000"}, remove=[HEARTBEAT]).error == ErrorCode.NONE
@@ -47,7 +47,7 @@ def test_settings_are_set_changed_and_taken_back(controller: TestedController) -
     assert list(controller.state.resource_configs) == [(GROUP, "h")]
 
 
-def test_a_group_and_a_subscription_of_one_name_are_two(controller: TestedController) -> None:
+def test_a_group_and_a_subscription_of_one_name_are_two(controller: PlannerCluster) -> None:
     change(controller, GROUP, "x", set={SESSION: "50000"})
     change(controller, METRICS, "x", set={"metrics": "org.apache", "match": "client_id=a.*"})
     change(controller, METRICS, "x", append={"metrics": "b,org.apache"}, subtract={"match": "client_id=a.*"})
@@ -57,7 +57,7 @@ def test_a_group_and_a_subscription_of_one_name_are_two(controller: TestedContro
     }
 
 
-def test_a_snapshot_keeps_them(controller: TestedController) -> None:
+def test_a_snapshot_keeps_them(controller: PlannerCluster) -> None:
     change(controller, METRICS, "b", set={"interval.ms": "1000"})
     change(controller, GROUP, "a", set={SESSION: "50000"})
     other = ClusterState()
@@ -98,13 +98,13 @@ def test_a_snapshot_keeps_them(controller: TestedController) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_and_changes_nothing(
-    controller: TestedController, kind: int, name: str, wanted: dict[str, object], code: ErrorCode, said: str
+    controller: PlannerCluster, kind: int, name: str, wanted: dict[str, object], code: ErrorCode, said: str
 ) -> None:
     result = change(controller, kind, name, **wanted)  # type: ignore[arg-type]
     assert result.error == code and said in result.message and not controller.state.resource_configs
 
 
-def test_settings_that_do_not_go_together_are_refused(controller: TestedController) -> None:
+def test_settings_that_do_not_go_together_are_refused(controller: PlannerCluster) -> None:
     limits = {**GROUP_LIMITS, SESSION: (1, 60_000), HEARTBEAT: (1, 60_000)}
     request = rpc.AlterConfigsRequest()
     request.resources.add(resource_type=GROUP).change.MergeFrom(rpc.ConfigChange(name="g", set={SESSION: "4000"}))
@@ -113,11 +113,11 @@ def test_settings_that_do_not_go_together_are_refused(controller: TestedControll
 
 
 @pytest.mark.parametrize("value", ["earliest", "latest", "by_duration:PT1H", "by_duration:P1DT2H3.5S"])
-def test_a_share_group_may_begin_where_kafka_lets_it(controller: TestedController, value: str) -> None:
+def test_a_share_group_may_begin_where_kafka_lets_it(controller: PlannerCluster, value: str) -> None:
     assert change(controller, GROUP, "g", set={"share.auto.offset.reset": value}).error == ErrorCode.NONE
 
 
-def test_validation_changes_nothing_and_one_resource_twice_is_refused(controller: TestedController) -> None:
+def test_validation_changes_nothing_and_one_resource_twice_is_refused(controller: PlannerCluster) -> None:
     assert change(controller, GROUP, "g", set={SESSION: "50000"}, validate_only=True).error == ErrorCode.NONE
     one = rpc.ResourceChange(resource_type=GROUP, change=rpc.ConfigChange(name="g", set={SESSION: "50000"}))
     plans = plan_resource_configuration(controller.state, GROUP_LIMITS, rpc.AlterConfigsRequest(resources=[one, one]))
@@ -126,7 +126,7 @@ def test_validation_changes_nothing_and_one_resource_twice_is_refused(controller
 
 
 def test_there_are_no_more_resources_than_memory_is_meant_for(
-    controller: TestedController, monkeypatch: pytest.MonkeyPatch
+    controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource_configs, "RESOURCES_MAX", 2)
     request = rpc.AlterConfigsRequest()
@@ -141,7 +141,7 @@ def test_there_are_no_more_resources_than_memory_is_meant_for(
     assert change(controller, GROUP, "n" * 1025, set={SESSION: "50000"}).error == ErrorCode.INVALID_REQUEST
 
 
-def test_a_cluster_at_an_older_level_has_none(controller: TestedController) -> None:
+def test_a_cluster_at_an_older_level_has_none(controller: PlannerCluster) -> None:
     controller.state._features = {METADATA_VERSION: 3}
     assert change(controller, GROUP, "g", set={SESSION: "50000"}).error == ErrorCode.UNSUPPORTED_VERSION
     entry = pb.ChangeResourceConfig(resource_type=GROUP, name="g", set=[pb.ConfigEntry(key=SESSION, value="50000")])

@@ -9,7 +9,7 @@ from typing import cast
 from uuid import uuid4
 
 import pytest
-from test_active_controller import TestedController
+from test_planner import PlannerCluster
 from tidegate.controller.planning import topics
 from tidegate.controller.planning.placement import Load, place
 from tidegate.controller.planning.planner import Plan
@@ -20,14 +20,14 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 @pytest.fixture
-def controller() -> TestedController:
-    controller = TestedController()
+def controller() -> PlannerCluster:
+    controller = PlannerCluster()
     controller.join(1, 2, 3)
     return controller
 
 
 def create(
-    controller: TestedController, *wanted: rpc.NewTopic, client: str = "c", sequence: int = 1, **fields: bool
+    controller: PlannerCluster, *wanted: rpc.NewTopic, client: str = "c", sequence: int = 1, **fields: bool
 ) -> list[rpc.TopicResult]:
     request = rpc.CreateTopicsRequest(request_id=rpc.RequestId(client_id=client, sequence=sequence), topics=wanted, **fields)
     done = topics.TopicPlans()
@@ -43,7 +43,7 @@ def simple(name: str = "t", partitions: int = 2, factor: int = 2, **config: str)
     return rpc.NewTopic(name=name, partitions=partitions, replication_factor=factor, config=config)
 
 
-def test_a_topic_is_made_with_defaults_and_each_problem_is_its_own_answer(controller: TestedController) -> None:
+def test_a_topic_is_made_with_defaults_and_each_problem_is_its_own_answer(controller: PlannerCluster) -> None:
     results = create(
         controller, simple("good"), simple("bad name"), rpc.NewTopic(name="plain", partitions=-1, replication_factor=-1)
     )
@@ -53,7 +53,7 @@ def test_a_topic_is_made_with_defaults_and_each_problem_is_its_own_answer(contro
 
 
 @pytest.mark.parametrize("text", ["+2", "0000000002", " 2 "])
-def test_a_number_is_kept_in_one_way_however_it_is_written(controller: TestedController, text: str) -> None:
+def test_a_number_is_kept_in_one_way_however_it_is_written(controller: PlannerCluster, text: str) -> None:
     """The controller and the leader read `min.insync.replicas` each for itself (KIP-966)."""
     create(controller, simple("t", 1, 3, **{"min.insync.replicas": text}))
     assert controller.state.topics["t"].config == {"min.insync.replicas": "2"}
@@ -62,12 +62,12 @@ def test_a_number_is_kept_in_one_way_however_it_is_written(controller: TestedCon
 
 
 @pytest.mark.parametrize("text", ["0_2", "٢", "2.0", "9" * 5000])
-def test_what_java_reads_as_no_number_is_none(controller: TestedController, text: str) -> None:
+def test_what_java_reads_as_no_number_is_none(controller: PlannerCluster, text: str) -> None:
     (result,) = create(controller, simple("t", 1, 3, **{"min.insync.replicas": text}))
     assert result.error == ErrorCode.INVALID_CONFIG and len(result.message) < 300
 
 
-def test_one_request_makes_no_more_partitions_than_can_be_planned_in_one_go(controller: TestedController) -> None:
+def test_one_request_creates_no_more_partitions_than_one_plan_may(controller: PlannerCluster) -> None:
     """A few hundred bytes could keep the controller from every heartbeat for minutes."""
     most = controller.config.partitions_per_request_max
     wanted = [simple("a", most - 5, 1), simple("b", 6, 1), simple("c", 5, 1), simple("huge", most + 1, 1)]
@@ -76,7 +76,7 @@ def test_one_request_makes_no_more_partitions_than_can_be_planned_in_one_go(cont
     assert sorted(controller.state.topics) == ["a", "c"]
 
 
-def test_a_request_for_many_topics_is_planned_in_slices(controller: TestedController) -> None:
+def test_a_request_for_many_topics_is_planned_in_slices(controller: PlannerCluster) -> None:
     """Heartbeats and elections come between them."""
     small = [simple(f"small-{number}", 1, 1) for number in range(topics.SLICE_TOPICS_MAX + 1)]
     large = [simple(f"large-{number}", topics.SLICE_PARTITIONS_MAX - 1, 1) for number in range(4)]
@@ -90,7 +90,7 @@ def test_a_request_for_many_topics_is_planned_in_slices(controller: TestedContro
         assert [result.name for result in done.results] == [topic.name for topic in wanted]
 
 
-def test_one_request_adds_no_more_partitions_than_can_be_planned_in_one_go(controller: TestedController) -> None:
+def test_one_request_adds_no_more_partitions_than_can_be_planned_in_one_go(controller: PlannerCluster) -> None:
     create(controller, *(simple(name, 1, 1) for name in "abc"))
     most = controller.config.partitions_per_request_max
     wanted = [rpc.PartitionsToCreate(name=name, total=total) for name, total in (("a", most - 4), ("b", 8), ("c", 6))]
@@ -125,15 +125,15 @@ def test_one_request_adds_no_more_partitions_than_can_be_planned_in_one_go(contr
     ],
 )
 def test_bad_topics_are_refused_with_a_reason(
-    controller: TestedController, wanted: rpc.NewTopic, error: ErrorCode, says: str
+    controller: PlannerCluster, wanted: rpc.NewTopic, error: ErrorCode, says: str
 ) -> None:
     (result,) = create(controller, wanted)
     assert result.error == int(error) and says in result.message
     assert not controller.state.topics
 
 
-def test_a_retry_is_answered_with_the_topic_its_first_attempt_made_and_another_request_is_not(
-    controller: TestedController,
+def test_a_retry_gets_the_topic_of_its_first_attempt_another_request_not(
+    controller: PlannerCluster,
 ) -> None:
     (first,) = create(controller, simple())
     (retry,) = create(controller, simple())
@@ -142,12 +142,12 @@ def test_a_retry_is_answered_with_the_topic_its_first_attempt_made_and_another_r
     assert other.error == int(ErrorCode.TOPIC_ALREADY_EXISTS)
 
 
-def test_validation_alone_makes_nothing(controller: TestedController) -> None:
+def test_validation_alone_makes_nothing(controller: PlannerCluster) -> None:
     (result,) = create(controller, simple(), validate_only=True)
     assert not result.error and not controller.state.topics
 
 
-def test_internal_topics_are_made_for_brokers_only_and_never_deleted_or_enlarged(controller: TestedController) -> None:
+def test_only_brokers_create_internal_topics_and_no_client_changes_them(controller: PlannerCluster) -> None:
     (result,) = create(controller, simple("__transaction_state"), allow_internal=True)
     assert not result.error
     request = rpc.DeleteTopicsRequest(names=["__transaction_state"])
@@ -158,7 +158,7 @@ def test_internal_topics_are_made_for_brokers_only_and_never_deleted_or_enlarged
     assert refused.error == int(ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
-def test_deletion_by_name_and_id_and_its_retry(controller: TestedController) -> None:
+def test_deletion_by_name_and_id_and_its_retry(controller: PlannerCluster) -> None:
     a, b = create(controller, simple("a"), simple("b"))
     request = rpc.DeleteTopicsRequest(names=["a", "nope"], topic_ids=[b.topic_id])
     plans = topics.plan_deletion(controller.state, request, applied_before=False)
@@ -169,7 +169,7 @@ def test_deletion_by_name_and_id_and_its_retry(controller: TestedController) -> 
     assert not again.operations and not any(result.error for result in again.results)
 
 
-def test_partitions_are_added_and_never_taken_away(controller: TestedController) -> None:
+def test_partitions_are_added_and_never_taken_away(controller: PlannerCluster) -> None:
     create(controller, simple("t", 2, 2))
 
     def enlarge(total: int, before: bool = False) -> rpc.TopicResult:
@@ -184,7 +184,7 @@ def test_partitions_are_added_and_never_taken_away(controller: TestedController)
     assert enlarge(3).error == int(ErrorCode.INVALID_PARTITIONS)
 
 
-def test_a_compacted_topic_stays_compacted(controller: TestedController) -> None:
+def test_a_compacted_topic_stays_compacted(controller: PlannerCluster) -> None:
     """Its logs have gaps, which logs that are not compacted may not have."""
     create(controller, simple("t", **{"cleanup.policy": "compact"}))
 
@@ -201,7 +201,7 @@ def test_a_compacted_topic_stays_compacted(controller: TestedController) -> None
     assert controller.state.topics["t"].config["cleanup.policy"] == "compact,delete"
 
 
-def test_configurations_are_validated_as_they_will_be(controller: TestedController) -> None:
+def test_configurations_are_validated_as_they_will_be(controller: PlannerCluster) -> None:
     create(controller, simple("t", **{"retention.ms": "5", "cleanup.policy": "compact"}))
 
     def configure(**change: object) -> rpc.TopicResult:
@@ -217,14 +217,14 @@ def test_configurations_are_validated_as_they_will_be(controller: TestedControll
     assert controller.state.topics["t"].config == {"retention.ms": "9", "cleanup.policy": "compact"}
 
 
-def settings_change(controller: TestedController, name: str, **change: object) -> rpc.TopicResult:
+def settings_change(controller: PlannerCluster, name: str, **change: object) -> rpc.TopicResult:
     request = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name=name, **change)])  # type: ignore[arg-type]
     plans = topics.plan_configuration(controller.state, request)
     controller.carry_out(Plan(plans.operations))
     return plans.results[0]
 
 
-def test_lists_are_appended_to_and_taken_from(controller: TestedController) -> None:
+def test_lists_are_appended_to_and_taken_from(controller: PlannerCluster) -> None:
     create(controller, simple("t"))
     config = controller.state.topics["t"].config
     assert not settings_change(controller, "t", append={"cleanup.policy": "compact"}).error
@@ -241,7 +241,7 @@ def test_lists_are_appended_to_and_taken_from(controller: TestedController) -> N
 @pytest.mark.parametrize(
     "second", [{"remove": ["segment.ms"]}, {"append": {"segment.ms": "1"}}, {"subtract": {"segment.ms": "1"}}]
 )
-def test_one_key_is_changed_once_in_a_request(controller: TestedController, second: dict[str, object]) -> None:
+def test_one_key_is_changed_once_in_a_request(controller: PlannerCluster, second: dict[str, object]) -> None:
     create(controller, simple("t"))
     refused = settings_change(controller, "t", set={"segment.ms": "5"}, **second)
     assert refused.error == ErrorCode.INVALID_REQUEST and "segment.ms more than once" in refused.message
@@ -265,7 +265,7 @@ def test_a_request_with_very_many_keys_is_looked_at_in_one_pass() -> None:
     assert compared < 10 * len(change.remove)
 
 
-def test_a_topic_that_is_in_a_request_twice_is_refused_both_times_and_nothing_is_applied(controller: TestedController) -> None:
+def test_a_topic_named_twice_in_a_request_is_rejected_both_times(controller: PlannerCluster) -> None:
     create(controller, simple("t", 1), simple("other", 1))
     more = rpc.CreatePartitionsRequest(
         topics=[{"name": "t", "total": 3}, {"name": "other", "total": 2}, {"name": "t", "total": 4}]
@@ -278,7 +278,7 @@ def test_a_topic_that_is_in_a_request_twice_is_refused_both_times_and_nothing_is
     assert [r.error for r in topics.plan_configuration(controller.state, change).results] == [ErrorCode.INVALID_REQUEST] * 2
 
 
-def test_names_that_differ_only_in_dots_and_underscores_collide(controller: TestedController) -> None:
+def test_names_that_differ_only_in_dots_and_underscores_collide(controller: PlannerCluster) -> None:
     create(controller, simple("a.b", 1))
     (refused,) = create(controller, simple("a_b", 1), sequence=2)
     assert refused.error == ErrorCode.INVALID_TOPIC_EXCEPTION and "existing topic: a.b" in refused.message
@@ -288,7 +288,7 @@ def test_names_that_differ_only_in_dots_and_underscores_collide(controller: Test
     assert same.error == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_a_message_does_not_say_its_code_again(controller: TestedController) -> None:
+def test_a_message_does_not_say_its_code_again(controller: PlannerCluster) -> None:
     (refused,) = create(controller, simple("t", 0))
     assert refused.message.startswith("0 partitions")
 
@@ -319,7 +319,7 @@ STATE_TOPIC = {
     ],
 )
 def test_a_state_topic_never_becomes_unsafe(
-    controller: TestedController, name: str, change: dict[str, object], says: str
+    controller: PlannerCluster, name: str, change: dict[str, object], says: str
 ) -> None:
     create(controller, simple(name, 1, 3, **STATE_TOPIC), allow_internal=True)
     refused = settings_change(controller, name, **change)
@@ -327,7 +327,7 @@ def test_a_state_topic_never_becomes_unsafe(
     assert controller.state.topics[name].config == STATE_TOPIC
 
 
-def test_a_state_topic_takes_what_no_promise_rests_on(controller: TestedController) -> None:
+def test_a_state_topic_takes_what_no_promise_rests_on(controller: PlannerCluster) -> None:
     create(controller, simple("__consumer_offsets", 1, 3, **STATE_TOPIC), allow_internal=True)
     for key, value in {"segment.bytes": "1048576", "min.insync.replicas": "3", "max.message.bytes": "2000000"}.items():
         assert not settings_change(controller, "__consumer_offsets", set={key: value}).error
@@ -337,7 +337,7 @@ def test_a_state_topic_takes_what_no_promise_rests_on(controller: TestedControll
 @pytest.mark.parametrize(
     "unsafe", [{"flush.policy": "os"}, {"cleanup.policy": "delete"}, {"unclean.leader.election.enable": "true"}]
 )
-def test_a_state_topic_is_not_made_unsafe(controller: TestedController, unsafe: dict[str, str]) -> None:
+def test_a_state_topic_is_not_made_unsafe(controller: PlannerCluster, unsafe: dict[str, str]) -> None:
     (refused,) = create(controller, simple("__consumer_offsets", 1, 1, **(STATE_TOPIC | unsafe)), allow_internal=True)
     assert refused.error == ErrorCode.POLICY_VIOLATION
 
@@ -385,7 +385,7 @@ def away(broker: BrokerState, *, going: bool = False) -> BrokerState:
 
 
 @pytest.mark.parametrize("going", [False, True])
-def test_a_broker_that_is_away_never_leads_and_gets_what_the_others_cannot_hold(going: bool) -> None:
+def test_a_broker_that_is_away_never_leads_and_gets_replicas_last(going: bool) -> None:
     one, two, three, four = brokers(4)
     for replicas in place(12, 3, [one, away(two, going=going), three, four], Load()):
         assert 2 not in replicas, "the others suffice"
@@ -409,7 +409,7 @@ def test_nothing_is_placed_while_no_broker_can_lead() -> None:
     assert refused.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_topics_are_made_and_enlarged_with_a_replica_away_outside_the_isr(controller: TestedController) -> None:
+def test_topics_are_made_and_enlarged_with_a_replica_away_outside_the_isr(controller: PlannerCluster) -> None:
     controller.lose(3)
     create(controller, simple("t", 2, 3))
     more = rpc.CreatePartitionsRequest(topics=[{"name": "t", "total": 4}])
@@ -426,13 +426,13 @@ def test_topics_are_made_and_enlarged_with_a_replica_away_outside_the_isr(contro
     assert assigned.error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def delete(controller: TestedController, name: str) -> None:
+def delete(controller: PlannerCluster, name: str) -> None:
     plans = topics.plan_deletion(controller.state, rpc.DeleteTopicsRequest(names=[name]), applied_before=False)
     controller.carry_out(Plan(plans.operations))
     assert name not in controller.state.topics
 
 
-def test_a_request_that_comes_again_after_a_deletion_makes_another_topic(controller: TestedController) -> None:
+def test_a_request_that_comes_again_after_a_deletion_makes_another_topic(controller: PlannerCluster) -> None:
     """Its first answer was lost.  A replica that was away meanwhile has records of the deleted topic, and would take the new one
     for it by its id: what was acknowledged since would be overwritten by them."""
     (first,) = create(controller, simple())
@@ -445,7 +445,7 @@ def test_a_request_that_comes_again_after_a_deletion_makes_another_topic(control
     assert by_another.error == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_what_a_later_version_set_stays_beside_what_is_changed_now(controller: TestedController) -> None:
+def test_what_a_later_version_set_stays_beside_what_is_changed_now(controller: PlannerCluster) -> None:
     """The active controller may be of an older version than the one that took the setting."""
     create(controller, simple("t", 1, 1))
     controller.state.topics["t"].config.update({"retention.parsecs": "12", "cleanup.policy": "compact,shred"})
@@ -480,7 +480,7 @@ def test_what_cannot_commit_from_the_start_may_be_led_by_any_replica(
     away: tuple[int, ...], config: dict[str, str], isr: tuple[int, ...], elr: tuple[int, ...]
 ) -> None:
     """Below min.insync.replicas the high watermark stands still (KIP-966): who is away lacks nothing that is committed."""
-    controller = TestedController()
+    controller = PlannerCluster()
     controller.join(1, 2, 3)
     if away:
         controller.lose(*away)
@@ -495,7 +495,7 @@ def test_what_cannot_commit_from_the_start_may_be_led_by_any_replica(
         assert (partition.leader, partition.leader_epoch, partition.isr, partition.elr) == (1, 0, isr, elr)
 
 
-def test_a_new_partition_outlives_the_only_broker_that_was_there(controller: TestedController) -> None:
+def test_a_new_partition_outlives_the_only_broker_that_was_there(controller: PlannerCluster) -> None:
     controller.disks[1] = "old disk"
     controller.register(1, "with a disk")
     controller.beat(1)

@@ -31,7 +31,7 @@ def loads(assignment: dict[str, Partitions]) -> list[int]:
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
 @settings(max_examples=150, deadline=None)
 @given(subscriptions=members, topics=counts, later=members)
-def test_every_partition_that_somebody_reads_goes_to_one_who_does(
+def test_every_subscribed_partition_goes_to_a_subscribed_member(
     name: str, subscriptions: dict[str, frozenset[UUID]], topics: dict[UUID, int], later: dict[str, frozenset[UUID]]
 ) -> None:
     assign = ASSIGNORS[name]

@@ -133,7 +133,7 @@ def test_an_instance_that_left_and_is_never_given_up_is_noticed(monkeypatch: pyt
     assert "members" in broken_in_some_run()
 
 
-def test_new_metadata_that_nobody_looks_at_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_new_metadata_that_groups_ignore_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A catalog that changes and does not say so."""
     change: Callable[..., None] = Catalog.set
 

@@ -94,7 +94,7 @@ def test_every_situation_meets_every_request(situation: Situation, request_kind:
     assert code_of(ask(groups, situation, request_kind)).name == EXPECTED[request_kind][list(S).index(situation)]
 
 
-def test_the_second_writing_down_leaves_nothing_out_and_agrees_with_the_table() -> None:
+def test_the_expectations_are_complete_and_agree_with_the_table() -> None:
     assert set(RULES) == {(situation, request) for situation in S for request in R}
     for (situation, request), action in RULES.items():
         if (situation, request) not in ELSEWHERE:
@@ -131,7 +131,7 @@ def test_other_requests_that_no_group_could_make_sense_of_are_refused() -> None:
     assert isinstance(groups.join("n", topic_names=None, topic_regex="fli.*"), ConsumerGroupHeartbeatReply)
 
 
-def test_only_whoever_owns_no_more_than_it_should_has_merely_missed_an_answer() -> None:
+def test_only_a_member_with_no_extra_partitions_has_missed_just_an_answer() -> None:
     """KIP-848: the epoch before the present one is accepted from a member whose partitions are part of its assignment."""
     groups = in_situation(S.PREVIOUS, R.HEARTBEAT)
     assert code_of(groups.beat("m", EPOCH - 1, owned=owned(99))) is ErrorCode.FENCED_MEMBER_EPOCH

@@ -114,7 +114,7 @@ def test_a_change_of_what_a_member_reads_does_not_wait_for_the_interval() -> Non
     assert numbers(told.assignment) == [] and groups.group.target_epoch == groups.group.epoch == 2
 
 
-def test_a_pattern_that_is_still_held_against_the_topics_takes_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pattern_that_is_not_matched_yet_revokes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = Consumers(Catalog(flights=4, flown=2))
     groups.join("a", topic_names=(), topic_regex="fl.*")
     assert groups.group.topics.keys() == {"flights", "flown"}
@@ -126,7 +126,7 @@ def test_a_pattern_that_is_still_held_against_the_topics_takes_nothing_away(monk
     assert groups.beat("a", 1).member_epoch == 2 and groups.group.topics.keys() == {"flights", "flown", "flags"}
 
 
-def test_a_target_waits_for_a_pattern_that_is_still_held_against_the_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_waits_for_a_pattern_that_is_not_matched_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = Consumers(Catalog(flights=4))
     groups.join("a", topic_names=(), topic_regex="fl.*")
     with monkeypatch.context() as unknown:
@@ -244,7 +244,7 @@ def test_the_time_to_revoke_ends_with_the_revocation(groups: Consumers) -> None:
     assert groups.group.members.keys() == {"a", "b"}
 
 
-def test_a_removal_whose_record_was_refused_is_made_later(groups: Consumers) -> None:
+def test_a_removal_whose_append_failed_is_repeated(groups: Consumers) -> None:
     groups.join("a")
     groups.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
     groups.tick(SESSION_MS)
@@ -254,7 +254,7 @@ def test_a_removal_whose_record_was_refused_is_made_later(groups: Consumers) -> 
     assert not groups.group.members
 
 
-def test_a_new_coordinator_gives_everybody_a_session_and_time_to_revoke(groups: Consumers) -> None:
+def test_a_new_coordinator_restarts_sessions_and_revocation_deadlines(groups: Consumers) -> None:
     groups.join("a")
     groups.join("b")
     groups.beat("a", 1, owned=owned(0, 1, 2, 3))
@@ -268,7 +268,7 @@ def test_a_new_coordinator_gives_everybody_a_session_and_time_to_revoke(groups: 
     assert other.group.members.keys() == {"b"}
 
 
-def test_nobody_was_silent_nor_slow_to_revoke_while_the_coordinator_answered_nobody(groups: Consumers) -> None:
+def test_an_absent_coordinator_extends_sessions_and_revocations(groups: Consumers) -> None:
     groups.join("a")
     groups.join("b")
     groups.beat("a", 1, owned=owned(0, 1, 2, 3))
@@ -287,7 +287,7 @@ def test_nobody_was_silent_nor_slow_to_revoke_while_the_coordinator_answered_nob
 # --- static members --------------------------------------------------------------------------------------------------------
 
 
-def test_an_instance_that_left_for_a_while_finds_its_place_and_nothing_moves(groups: Consumers) -> None:
+def test_an_instance_that_left_for_a_while_gets_its_assignment_back(groups: Consumers) -> None:
     groups.join("a", instance_id="i")
     groups.join("b")
     groups.settle("a", "b")
@@ -344,7 +344,7 @@ def test_an_administrator_takes_out_static_members_by_their_instance_ids(groups:
     assert numbers(groups.beat("b", 2).assignment) == [0, 1, 2, 3]
 
 
-def test_an_instance_that_lives_is_not_taken_over(groups: Consumers) -> None:
+def test_a_living_instance_is_not_replaced(groups: Consumers) -> None:
     groups.join("a", instance_id="i")
     assert code_of(groups.join("b", instance_id="i")) is ErrorCode.UNRELEASED_INSTANCE_ID
     assert code_of(groups.beat("b", -1, instance_id="i")) is ErrorCode.FENCED_INSTANCE_ID
@@ -364,7 +364,7 @@ def test_an_instance_may_come_back_with_another_subscription(groups: Consumers) 
 # --- topics ----------------------------------------------------------------------------------------------------------------
 
 
-def test_topics_that_come_grow_and_go_raise_the_group_epoch_at_the_next_heartbeat(groups: Consumers) -> None:
+def test_created_grown_and_deleted_topics_raise_the_group_epoch(groups: Consumers) -> None:
     groups.join("a", "flights", "trains")
     groups.catalog.set("trains", 1)
     assert numbers(groups.beat("a", 1).assignment, UUID(int=2)) == [0]
@@ -409,7 +409,7 @@ def test_a_full_group_takes_no_new_member_but_its_own(groups: Consumers) -> None
     assert code_of(small.join("d", instance_id="i")) is ErrorCode.NONE
 
 
-def test_the_assignor_that_most_members_ask_for_is_taken() -> None:
+def test_the_group_uses_the_assignor_that_most_members_name() -> None:
     groups = Consumers(Catalog(flights=4, trains=4))
     both = ("flights", "trains")
     groups.join("a", *both, assignor="range")
@@ -434,7 +434,7 @@ def test_a_description_tells_epochs_members_and_assignments(groups: Consumers) -
     assert groups.describe().state.value == "Assigning"
 
 
-def test_lists_say_the_type_and_state_of_groups_and_can_be_cut_down(groups: Consumers) -> None:
+def test_list_groups_shows_type_and_state_and_filters_by_them(groups: Consumers) -> None:
     groups.join("a")
     groups.ask(OffsetCommit("simple", ONE))
     found = {group.group_id: group for group in groups.ask(ListGroups()).groups}

@@ -248,7 +248,7 @@ def test_no_state_is_entered_from_where_it_may_not() -> None:
 # --- joining ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_group_of_two_agrees_and_everybody_gets_its_part(groups: Groups) -> None:
+def test_a_group_of_two_rebalances_and_each_member_gets_its_assignment(groups: Groups) -> None:
     first = groups.join("a")
     assert first == JoinReply("m1", 1, "consumer", "range", "m1", first.members) and [m.member_id for m in first.members] == [
         "m1"
@@ -264,7 +264,7 @@ def test_a_group_of_two_agrees_and_everybody_gets_its_part(groups: Groups) -> No
     assert groups.beat("m1", 2) is ErrorCode.NONE and groups.sync("s2", "m2", 2).assignment == b"p1"
 
 
-def test_nobody_hears_of_an_assignment_that_is_not_committed(groups: Groups) -> None:
+def test_no_member_gets_an_uncommitted_assignment(groups: Groups) -> None:
     groups.join("a")
     groups.submit("s", SyncGroup(G, 1, "m1", None, "consumer", "range", (("m1", b"p0"),)))
     assert "s" not in groups.replies
@@ -281,7 +281,7 @@ def test_a_refused_assignment_leaves_the_group_as_it_was(groups: Groups) -> None
     assert groups.sync("s", "m1", 1, m1=b"p0").assignment == b"p0"
 
 
-def test_a_new_client_is_told_its_id_before_it_counts(groups: Groups) -> None:
+def test_a_new_client_gets_its_member_id_before_it_joins(groups: Groups) -> None:
     """KIP-394."""
     told = groups.join("a", require_known_member_id=True)
     assert told == JoinReply("m1", error=ErrorCode.MEMBER_ID_REQUIRED) and groups.group.members == {}
@@ -289,7 +289,7 @@ def test_a_new_client_is_told_its_id_before_it_counts(groups: Groups) -> None:
     assert code_of(groups.join("b", "nobody")) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_an_id_that_is_never_used_is_forgotten(groups: Groups) -> None:
+def test_an_unused_member_id_expires(groups: Groups) -> None:
     groups.join("a", require_known_member_id=True)
     groups.tick(SESSION_MS)
     groups.commit()
@@ -328,7 +328,7 @@ def test_a_session_timeout_out_of_bounds_is_refused(groups: Groups, session_time
     assert code_of(groups.join("a", session_timeout_ms=session_timeout_ms)) is ErrorCode.INVALID_SESSION_TIMEOUT
 
 
-def test_a_full_group_takes_nobody_else() -> None:
+def test_a_full_group_rejects_further_members() -> None:
     groups = Groups(max_size=1)
     groups.load()
     groups.join("a")
@@ -345,7 +345,7 @@ def test_a_lost_join_answer_is_given_again(groups: Groups) -> None:
     assert [m.member_id for m in groups.join("a", "m1").members] == ["m1"] and groups.group.generation == 1
 
 
-def test_a_follower_that_joins_again_unchanged_disturbs_nobody(groups: Groups) -> None:
+def test_an_unchanged_follower_that_rejoins_starts_no_rebalance(groups: Groups) -> None:
     generation = groups.stable(2)
     assert groups.join("x", "m2").generation == generation and groups.state is S.STABLE
     assert groups.join("x", "m1") is None and groups.state is S.PREPARING_REBALANCE, "the leader's wish to assign anew counts"
@@ -383,7 +383,7 @@ def test_the_last_member_leaves_an_empty_group_behind_that_the_log_knows(groups:
     assert after.state is S.EMPTY and after.group.generation == 2 and after.join("a").generation == 3
 
 
-def test_a_silent_member_is_taken_out_and_the_others_rebalance(groups: Groups) -> None:
+def test_a_silent_member_is_removed_and_the_others_rebalance(groups: Groups) -> None:
     generation = groups.stable(2)
     groups.tick(SESSION_MS - 1)
     assert groups.beat("m1", generation) is ErrorCode.NONE
@@ -392,7 +392,7 @@ def test_a_silent_member_is_taken_out_and_the_others_rebalance(groups: Groups) -
     assert list(groups.group.members) == ["m1"] and groups.join("a", "m1").generation == generation + 1
 
 
-def test_a_member_that_does_not_come_back_is_left_behind_at_the_rebalance_timeout(groups: Groups) -> None:
+def test_a_member_that_does_not_rejoin_is_removed_at_the_rebalance_timeout(groups: Groups) -> None:
     generation = groups.stable(2)
     groups.join("c")
     groups.join("a", "m1")
@@ -413,7 +413,7 @@ def test_a_member_that_waits_is_alive(groups: Groups) -> None:
     assert set(groups.group.members) == {"m1", "m2", "m3"}
 
 
-def test_a_member_that_never_asks_for_its_assignment_is_taken_out(groups: Groups) -> None:
+def test_a_member_that_never_syncs_is_removed(groups: Groups) -> None:
     groups.stable(2)
     groups.join("b", "m2", protocols=(("range", b"new"),))
     leader = groups.join("a", "m1")
@@ -437,7 +437,7 @@ def static_pair(groups: Groups) -> int:
     return generation
 
 
-def test_a_static_member_that_restarts_keeps_its_assignment_without_a_rebalance(groups: Groups) -> None:
+def test_a_static_member_keeps_its_assignment_over_a_restart(groups: Groups) -> None:
     generation = static_pair(groups)
     back = groups.join("b", instance="two")
     assert (back.member_id, back.generation, back.leader) == ("m3", generation, "m1") and groups.state is S.STABLE
@@ -458,7 +458,7 @@ def test_a_static_leader_that_restarts_does_not_assign_anew(groups: Groups, supp
     assert groups.sync("s", back.member_id, generation, "one").assignment == b"a1"
 
 
-def test_a_static_member_whose_subscription_changes_the_protocol_rebalances(groups: Groups) -> None:
+def test_a_static_member_that_changes_the_protocol_rebalances(groups: Groups) -> None:
     static_pair(groups)
     assert groups.join("b", instance="two", protocols=(("other", b""), ("range", b""))) is not None
     assert groups.join("a", "m1", instance="one", protocols=(("other", b""), ("range", b""))) is None
@@ -472,7 +472,7 @@ def test_a_second_incarnation_fences_the_first_while_it_waits(groups: Groups) ->
     assert code_of(groups.replies["old"]) is ErrorCode.FENCED_INSTANCE_ID and "new" not in groups.replies
 
 
-def test_a_static_member_stays_through_a_rebalance_it_missed_until_its_session_ends(groups: Groups) -> None:
+def test_a_static_member_survives_a_missed_rebalance_until_its_session_ends(groups: Groups) -> None:
     static_pair(groups)
     groups.join("c", session_timeout_ms=100_000)
     groups.join("a", "m1", instance="one", session_timeout_ms=100_000)
@@ -504,7 +504,7 @@ def test_a_new_coordinator_knows_the_generation_and_renews_the_sessions(groups: 
     assert after.state in (S.PREPARING_REBALANCE, S.EMPTY), "but nobody lives for ever"
 
 
-def test_nobody_was_silent_while_the_coordinator_answered_nobody(groups: Groups) -> None:
+def test_an_absence_of_the_coordinator_restarts_sessions(groups: Groups) -> None:
     """The quorum was away for longer than a session, and the same node goes on."""
     generation = groups.stable(2)
     groups.away(10 * SESSION_MS)
@@ -515,7 +515,7 @@ def test_nobody_was_silent_while_the_coordinator_answered_nobody(groups: Groups)
     assert set(groups.group.members) == {"m1"}, "but nobody lives for ever"
 
 
-def test_a_rebalance_has_as_much_time_after_an_absence_of_the_coordinator_as_it_had_left(groups: Groups) -> None:
+def test_an_absence_of_the_coordinator_extends_the_rebalance_deadline(groups: Groups) -> None:
     generation = groups.stable(2)
     assert groups.join("again", "m1") is None
 
@@ -554,7 +554,7 @@ def test_groups_are_listed_and_described(groups: Groups) -> None:
     assert groups.ask(DescribeGroup("nobody")).state is S.DEAD
 
 
-def test_while_a_group_rebalances_its_members_are_shown_with_what_they_read(groups: Groups) -> None:
+def test_a_rebalancing_group_shows_the_assignments_of_its_members(groups: Groups) -> None:
     """As in Kafka: a member goes on with its last assignment until it has the next one; the protocol is not settled."""
     generation = groups.stable()
     groups.join("newcomer")
@@ -577,7 +577,7 @@ def test_a_deleted_group_is_gone_for_good(groups: Groups) -> None:
 # --- what the log takes at once ----------------------------------------------------------------------------------------------
 
 
-def test_a_take_over_of_many_groups_is_written_in_batches_that_the_log_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_election_with_many_groups_writes_batches_that_the_log_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The topic's max.message.bytes may be small; what one group needs stays together."""
     before = Groups()
     before.load()

@@ -144,7 +144,7 @@ def settled(groups: Mixed) -> None:
 # --- up --------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_consumer_member_makes_a_consumer_group_of_a_classic_one_and_no_partition_is_read_twice(groups: Mixed) -> None:
+def test_a_consumer_member_upgrades_a_classic_group_without_double_reads(groups: Mixed) -> None:
     upgraded(groups)
     assert groups.kind() == "consumer Reconciling" and G not in groups.shard.groups
     assert groups.assigned("m") == [0, 1, 2, 3] and groups.group.current["m"].epoch == 1
@@ -170,13 +170,13 @@ def test_an_eager_member_which_owns_nothing_as_it_joins_moves_in_one_round(group
     assert numbers(groups.beat("c", 2).assignment) == [2, 3]
 
 
-def test_a_member_that_waits_for_what_others_hold_joins_again_when_it_is_free(groups: Mixed) -> None:
+def test_a_member_joins_again_when_the_awaited_partition_is_free(groups: Mixed) -> None:
     settled(groups)
     assert groups.beat("c", -1).member_epoch == -1
     assert groups.kind() == "classic PreparingRebalance"
 
 
-def test_who_waits_for_a_rebalance_of_the_classic_group_joins_the_consumer_group(groups: Mixed) -> None:
+def test_members_that_wait_for_a_rebalance_join_the_consumer_group(groups: Mixed) -> None:
     groups.stable_classic()
     waiting = groups.classic("", new_member_id="second")
     assert isinstance(waiting, int) and groups.live("m", 1) is REBALANCE
@@ -229,7 +229,7 @@ def test_what_a_sticky_assignor_repeats_in_its_user_data_is_no_hindrance(groups:
     ("policy", "up", "down"),
     [("bidirectional", True, True), ("upgrade", True, False), ("downgrade", False, True), ("disabled", False, False)],
 )
-def test_the_policy_says_which_ways_are_open(policy: str, up: bool, down: bool) -> None:
+def test_the_policy_says_which_migrations_are_allowed(policy: str, up: bool, down: bool) -> None:
     groups = Mixed(policy=policy)
     groups.stable_classic()
     assert code_of(groups.join("c")) is (NONE if up else ErrorCode.GROUP_ID_NOT_FOUND)
@@ -240,7 +240,7 @@ def test_the_policy_says_which_ways_are_open(policy: str, up: bool, down: bool) 
     assert mixed.kind().split()[0] == ("classic" if down else "consumer")
 
 
-def test_nothing_moves_while_a_coordinator_may_be_of_a_version_that_would_forget_classic_members() -> None:
+def test_no_group_migrates_while_a_coordinator_may_be_of_an_older_version() -> None:
     groups = Mixed(knows=False)
     groups.stable_classic()
     assert code_of(groups.join("c")) is ErrorCode.GROUP_ID_NOT_FOUND and groups.live("m", 1) is NONE
@@ -249,7 +249,7 @@ def test_nothing_moves_while_a_coordinator_may_be_of_a_version_that_would_forget
     assert code_of(other.classic("", new_member_id="m")) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_an_upgrade_whose_append_is_refused_leaves_the_classic_group(groups: Mixed) -> None:
+def test_an_upgrade_whose_append_fails_leaves_the_classic_group(groups: Mixed) -> None:
     groups.stable_classic()
     groups.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "no")
     assert code_of(groups.join("c")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -262,7 +262,7 @@ def test_an_upgrade_whose_append_is_refused_leaves_the_classic_group(groups: Mix
 # --- members of both protocols -----------------------------------------------------------------------------------------------
 
 
-def test_classic_members_of_a_consumer_group_are_told_what_classic_members_know(groups: Mixed) -> None:
+def test_classic_members_of_a_consumer_group_get_classic_error_codes(groups: Mixed) -> None:
     settled(groups)
     assert [groups.live("m", 3), groups.live("m", 1), groups.live("x", 2), groups.live("c", 2)] == [
         GENERATION, GENERATION, UNKNOWN, UNKNOWN,
@@ -290,7 +290,7 @@ def test_new_classic_members_join_a_consumer_group(groups: Mixed) -> None:
     assert groups.group.members.keys() == {"m", "c", "named", "old-client"}
 
 
-def test_a_classic_member_that_does_not_come_when_it_is_told_to_is_removed(groups: Mixed) -> None:
+def test_a_classic_member_that_does_not_rejoin_when_told_is_removed(groups: Mixed) -> None:
     upgraded(groups)
     for _ in range(REBALANCE_MS // 5_000):
         assert groups.live("m", 1) is REBALANCE  # it lives, and keeps what it shall give up
@@ -303,7 +303,7 @@ def test_a_classic_member_that_does_not_come_when_it_is_told_to_is_removed(group
     assert numbers(groups.beat("c", 2, owned=frozenset()).assignment) == [0, 1, 2, 3]
 
 
-def test_a_classic_member_that_joins_and_never_asks_for_its_share_is_removed(groups: Mixed) -> None:
+def test_a_classic_member_that_joins_and_never_syncs_is_removed(groups: Mixed) -> None:
     upgraded(groups)
     assert groups.classic(owns=()).generation == 2
     for _ in range(REBALANCE_MS // 5_000 + 1):
@@ -324,7 +324,7 @@ def test_the_session_of_a_classic_member_is_its_own(groups: Mixed) -> None:
     assert groups.group.members.keys() == {"c"} and CLASSIC_SESSION_MS < SESSION_MS
 
 
-def test_a_static_classic_member_is_replaced_by_its_instance_of_the_new_protocol(groups: Mixed) -> None:
+def test_an_instance_of_the_consumer_protocol_replaces_its_classic_member(groups: Mixed) -> None:
     groups.stable_classic(group_instance_id="i")
     joined = groups.join("c", instance_id="i")
     assert (joined.member_epoch, numbers(joined.assignment)) == (1, [0, 1, 2, 3]), "and nothing moves"
@@ -348,7 +348,7 @@ def rejoins(groups: Mixed, generation: int) -> None:
 
 
 @pytest.mark.parametrize("way", ["leaves", "dies"])
-def test_when_the_last_consumer_member_goes_the_others_are_a_classic_group_again(groups: Mixed, way: str) -> None:
+def test_when_the_last_consumer_member_leaves_the_group_is_classic_again(groups: Mixed, way: str) -> None:
     settled(groups)
     if way == "leaves":
         groups.beat("c", -1)
@@ -372,7 +372,7 @@ def test_the_next_coordinator_finds_that_the_others_must_join_again(groups: Mixe
     rejoins(after, 2)
 
 
-def test_without_the_note_what_the_last_consumer_member_had_would_belong_to_nobody(
+def test_ablation_without_the_note_the_last_consumers_partitions_have_no_owner(
     groups: Mixed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Silences, "left", lambda *_: [])
@@ -382,7 +382,7 @@ def test_without_the_note_what_the_last_consumer_member_had_would_belong_to_nobo
     assert after.kind() == "classic Stable" and after.live("m", 2) is NONE
 
 
-def test_a_downgrade_whose_append_is_refused_is_made_later(groups: Mixed) -> None:
+def test_a_downgrade_whose_append_fails_is_repeated(groups: Mixed) -> None:
     settled(groups)
     groups.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "no")
     assert code_of(groups.beat("c", -1)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -403,7 +403,7 @@ class LimitedLog(MemoryLog):
 
 @pytest.mark.parametrize("leaves", [True, False])
 @pytest.mark.parametrize("estimated", [True, False])
-def test_a_group_too_large_to_be_a_classic_one_loses_its_last_consumer_and_goes_on(
+def test_a_group_too_large_for_a_downgrade_stays_a_consumer_group(
     leaves: bool, estimated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not estimated:
@@ -489,7 +489,7 @@ def test_a_classic_members_record_has_kafkas_bytes() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 30, 3))
-def test_a_subscription_that_is_cut_off_is_refused(cut: int) -> None:
+def test_a_truncated_subscription_is_rejected(cut: int) -> None:
     whole = subscription("flights", owns=(1, 2))
     assert read_subscription(whole).owned == {("flights", 1), ("flights", 2)}
     groups = Mixed()
@@ -502,7 +502,7 @@ def test_a_subscription_that_is_cut_off_is_refused(cut: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_in_any_order_no_partition_has_two_owners_and_in_the_end_each_has_one(seed: int) -> None:
+def test_random_migrations_never_give_a_partition_two_owners(seed: int) -> None:
     """Members of both protocols come, go and are heard, and coordinators move; each does what it is told."""
     chance = random.Random(seed)
     groups = Mixed(catalog=Catalog(flights=6))

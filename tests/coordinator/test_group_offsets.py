@@ -73,7 +73,7 @@ def offsets() -> Offsets:
     return Offsets()
 
 
-def test_an_offset_is_read_back_with_its_metadata_also_by_the_next_coordinator(offsets: Offsets) -> None:
+def test_the_next_coordinator_reads_an_offset_with_its_metadata(offsets: Offsets) -> None:
     offsets.ask(OffsetCommit(G, (OffsetToCommit(*T0, 5, 3, "note"),)))
     for reader in (offsets, Offsets(log=offsets.log)):
         found = reader.ask(OffsetFetch(G, (T0, T1))).offsets
@@ -160,7 +160,7 @@ def test_a_marker_without_pending_offsets_changes_nothing(offsets: Offsets) -> N
     assert offsets.mark(True) == [None] and offsets.get() == 5
 
 
-def test_all_offsets_of_a_group_include_the_undecided_ones_when_stable_is_asked(offsets: Offsets) -> None:
+def test_a_stable_read_of_all_offsets_includes_the_undecided_ones(offsets: Offsets) -> None:
     offsets.put(5)
     offsets.put_in_transaction(9, place=T1)
     assert set(offsets.ask(OffsetFetch(G, None)).offsets) == {T0}
@@ -207,7 +207,7 @@ def test_offsets_of_a_group_without_members_expire_with_the_group(offsets: Offse
     assert Offsets(log=offsets.log).get() == -1
 
 
-def test_offsets_do_not_expire_while_somebody_is_in_the_group_and_the_clock_starts_when_the_last_one_leaves() -> None:
+def test_offsets_expire_only_after_the_last_member_has_left() -> None:
     offsets = Offsets(classic=PATIENT)
     offsets.ask(JoinGroup(G, "", None, "c", "/h", 20 * DAY_MS, 60_000, "consumer", (("range", b""),), "m1", False))
     offsets.ask(SyncGroup(G, 1, "m1"))
@@ -284,14 +284,14 @@ def test_offsets_in_use_are_not_deleted(offsets: Offsets) -> None:
     assert code_of(offsets.ask(DeleteOffsets("nobody", (T0,)))) is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_no_offsets_are_deleted_while_nobody_knows_what_a_member_reads(offsets: Offsets) -> None:
+def test_no_offsets_are_deleted_while_a_subscription_is_unreadable(offsets: Offsets) -> None:
     """Kafka takes such a member for one that reads every topic (ClassicGroup.isSubscribedToTopic)."""
     offsets.join(b"?")
     offsets.put(5, generation=1, member_id="m1")
     assert offsets.ask(DeleteOffsets(G, (T0,))).errors == {T0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC} and offsets.get() == 5
 
 
-def test_offsets_of_deleted_topics_go_in_bounded_batches_and_those_of_a_new_topic_stay() -> None:
+def test_offsets_of_deleted_topics_are_deleted_in_bounded_batches() -> None:
     offsets = Offsets(expiration_batch_max=1)
     for number in range(3):
         offsets.ask(OffsetCommit(f"g{number}", (OffsetToCommit(*T0, 5), OffsetToCommit("other", 0, 1))))
@@ -381,7 +381,7 @@ def test_an_undecided_offset_goes_with_its_topic(by: str, also_committed: bool) 
     assert offsets.get(stable=True) == 11
 
 
-def test_an_undecided_offset_of_a_new_topic_stays_while_those_of_the_old_one_go() -> None:
+def test_an_undecided_offset_of_a_new_topic_survives_the_old_topics_deletion() -> None:
     offsets = Offsets(expiration_batch_max=1)
     offsets.ask(OffsetCommit("first", (OffsetToCommit(*T1, 5),)))
     offsets.put(5)
@@ -394,7 +394,7 @@ def test_an_undecided_offset_of_a_new_topic_stays_while_those_of_the_old_one_go(
     assert offsets.get() == 9
 
 
-def test_offsets_of_topics_deleted_while_nobody_served_go_at_the_election() -> None:
+def test_offsets_of_topics_deleted_without_a_coordinator_go_at_the_election() -> None:
     before = Offsets()
     before.ask(OffsetCommit(G, (OffsetToCommit(*T0, 5), OffsetToCommit("other", 0, 1))))
     after = Offsets(log=before.log, existing=frozenset({"other"}))

@@ -50,7 +50,7 @@ def test_a_transaction_without_partitions_is_written_at_once(cluster: Cluster) -
     assert cluster.queue.add(5, wanted).written == ((5, MarkersWritten(wanted.identity)),)
 
 
-def test_transactions_share_a_batch_and_only_one_is_under_way_per_broker(cluster: Cluster) -> None:
+def test_transactions_share_a_batch_and_each_broker_has_one_in_flight(cluster: Cluster) -> None:
     cluster.queue.add(0, send("a", P[0], producer_id=1))
     cluster.queue.add(0, send("b", P[1], producer_id=2))
     (batch,) = cluster.queue.take(0)
@@ -107,7 +107,7 @@ def test_a_partition_without_a_known_leader_waits(cluster: Cluster) -> None:
     assert [batch.node_id for batch in cluster.queue.take(10)] == [2]
 
 
-def test_a_late_answer_about_an_older_transaction_does_not_complete_the_newer_one(cluster: Cluster) -> None:
+def test_a_late_answer_of_an_older_transaction_completes_no_newer_one(cluster: Cluster) -> None:
     """KAFKA-16352, with the very same producer id and epoch (TV1)."""
     old = send("a", P[0], offset=10)
     cluster.queue.add(0, old)
@@ -121,7 +121,7 @@ def test_a_late_answer_about_an_older_transaction_does_not_complete_the_newer_on
     assert cluster.queue.complete(again, cluster.errors(again), 0).written == ((0, MarkersWritten(new.identity)),)
 
 
-def test_a_late_fence_of_an_older_transaction_does_not_cancel_the_newer_one(cluster: Cluster) -> None:
+def test_a_late_fencing_error_of_an_older_transaction_cancels_no_newer_one(cluster: Cluster) -> None:
     cluster.queue.add(0, send("a", P[0], offset=10))
     (batch,) = cluster.queue.take(0)
     cluster.queue.cancel_state_partition(0)

@@ -120,7 +120,7 @@ def test_a_read_waits_for_everything_it_saw(driver: Driver) -> None:
     assert driver.submit("second", Read()) == 5, "nothing is uncommitted: no need to wait"
 
 
-def test_an_error_waits_as_well_because_it_was_derived_from_uncommitted_state(driver: Driver) -> None:
+def test_an_error_from_uncommitted_state_waits_for_the_commit(driver: Driver) -> None:
     driver.submit("write", Add(5))
     assert driver.submit("bad", Add(0)) is None
     driver.commit()
@@ -235,7 +235,7 @@ def test_timers_do_not_run_before_the_barrier(monkeypatch: pytest.MonkeyPatch) -
     assert driver.log.end[0] == 2
 
 
-def test_timers_that_fail_stop_their_shard_and_not_the_timers_of_the_others(driver: Driver) -> None:
+def test_failing_timers_stop_their_own_shard_only(driver: Driver) -> None:
     driver.load(1)
     shard(driver).due = lambda now_ms: 1 // 0
     shard(driver, 1).due = lambda now_ms: [Add(1)]
@@ -310,7 +310,7 @@ def test_calls_with_an_older_epoch_change_nothing(driver: Driver) -> None:
 # --- unloading -------------------------------------------------------------------------------------------------------------
 
 
-def test_unloading_answers_everybody_and_drops_effects(driver: Driver) -> None:
+def test_unloading_answers_every_caller_and_drops_effects(driver: Driver) -> None:
     driver.effects.clear()
     driver.submit("write", Add(5))
     driver.submit("read", Read())
@@ -399,7 +399,7 @@ def test_a_reply_that_raises_does_not_cost_the_others_theirs(driver: Driver) -> 
     assert driver.replies["good"] == 2 and driver.runtime.callback_failures == 1
 
 
-def test_an_event_of_the_coordinator_itself_waits_for_a_shard_that_is_being_loaded() -> None:
+def test_an_event_of_the_coordinator_itself_waits_for_a_loading_shard() -> None:
     driver = Driver(lambda partition, epoch: Summing(), log=written(3, 4))
     driver.load(epoch=2, barrier=False)
     driver.runtime.submit(0, Add(5), None)
@@ -418,7 +418,7 @@ def test_the_queue_of_parked_replies_is_bounded() -> None:
     assert driver.ask(Add(1)) == 4
 
 
-def test_a_caller_does_not_wait_for_ever_but_its_record_and_effect_may_still_count() -> None:
+def test_a_caller_times_out_but_its_record_may_still_be_committed() -> None:
     driver = Driver(lambda partition, epoch: Summing(), config=RuntimeConfig(parked_timeout_ms=100))
     driver.load()
     driver.effects.clear()

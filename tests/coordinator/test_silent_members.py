@@ -138,7 +138,7 @@ def test_without_notes_it_would_stay_as_long_as_coordinators_move(lives: Any, mo
 
 @pytest.mark.parametrize("lives", [ConsumerLives, ClassicLives])
 @pytest.mark.parametrize("seed", range(12))
-def test_no_member_that_sends_heartbeats_is_removed_by_any_order_of_coordinators(lives: Any, seed: int) -> None:
+def test_no_order_of_coordinators_removes_a_member_that_sends_heartbeats(lives: Any, seed: int) -> None:
     """`live_on` asserts it at each step; lives are too short for a heartbeat, or long, in any order."""
     chance = random.Random(seed)
     beat_ms = SESSION_MS // 3 if lives is ClassicLives and seed % 2 else BEAT_MS  # a classic member's interval is its own choice
@@ -146,7 +146,7 @@ def test_no_member_that_sends_heartbeats_is_removed_by_any_order_of_coordinators
 
 
 @pytest.mark.parametrize("lives", [ConsumerLives, ClassicLives])
-def test_who_is_heard_again_has_a_clean_sheet(lives: Any) -> None:
+def test_the_next_heartbeat_of_a_silent_member_removes_its_note(lives: Any) -> None:
     found = lives()
     found.now_ms += GAP_MS
     found.load()
@@ -173,7 +173,7 @@ def test_live_members_cost_no_record() -> None:
     assert lives.groups.runtime.metrics_of(0).records_written == 0
 
 
-def test_a_note_whose_append_is_refused_is_written_later() -> None:
+def test_a_note_whose_append_fails_is_written_later() -> None:
     lives = ConsumerLives()
     lives.load()
     lives.groups.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "no")
@@ -239,7 +239,7 @@ def test_a_coordinator_of_an_older_version_skips_notes() -> None:
         silence.decode_value(b"\0\1" + bytes(11))
 
 
-def test_notes_of_members_with_long_names_are_written_in_batches_that_the_log_takes() -> None:
+def test_notes_of_members_with_long_names_fit_into_the_logs_batches() -> None:
     silences, name = silence.Silences(), "g" * 1_500
     for number in range(900):
         silences.begin_grace_period(name, f"m{number}", 10, 100, 0)
@@ -257,7 +257,7 @@ def test_notes_of_members_with_long_names_are_written_in_batches_that_the_log_ta
 
 
 @pytest.mark.parametrize("behind_ms", [0, 10 * SESSION_MS])
-def test_a_clock_that_was_behind_shortens_a_session_by_no_more_than_to_three_whole_chances(behind_ms: int) -> None:
+def test_a_clock_behind_shortens_a_session_to_three_grace_periods_at_least(behind_ms: int) -> None:
     """What the module promises of a member that two coordinators missed already; one missed less has its whole session."""
     silences, now_ms, grace_ms = silence.Silences(), 1_000_000, 6_000
     key, since_ms = silence.NoteKey(G, "m"), now_ms - 2 * grace_ms - behind_ms

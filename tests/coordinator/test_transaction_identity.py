@@ -101,7 +101,7 @@ def test_every_new_instance_fences_the_last_one(coordinator: Coordinator) -> Non
     assert code_of(coordinator.begin(first)) is ErrorCode.PRODUCER_FENCED
 
 
-def test_an_instance_that_comes_while_a_transaction_is_open_aborts_it_and_retries(coordinator: Coordinator) -> None:
+def test_a_new_instance_aborts_the_open_transaction_and_retries(coordinator: Coordinator) -> None:
     first = coordinator.init()
     coordinator.begin(first)
     assert code_of(coordinator.init()) is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -176,7 +176,7 @@ def test_tv2_commits_for_ever_over_rotated_ids(coordinator: Coordinator) -> None
         who = after
 
 
-def test_a_commit_at_the_last_epoch_marks_with_the_reserved_one_and_answers_the_next_id(coordinator: Coordinator) -> None:
+def test_a_commit_at_the_last_epoch_answers_the_next_producer_id(coordinator: Coordinator) -> None:
     for _ in range(4):
         who = coordinator.init()
     coordinator.begin(who)
@@ -208,7 +208,7 @@ def test_a_fence_at_the_last_epoch_rotates_as_well(coordinator: Coordinator) -> 
     assert code_of(coordinator.begin(ProducerReply(101, 0))) is ErrorCode.NONE
 
 
-def test_without_a_producer_id_at_hand_the_caller_retries_and_the_node_is_told(coordinator: Coordinator) -> None:
+def test_without_a_producer_id_the_client_retries_and_the_node_fetches_a_block(coordinator: Coordinator) -> None:
     ids, coordinator.ids = coordinator.ids, iter(())
     assert code_of(coordinator.init()) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert coordinator.effects == [(0, 1, NeedProducerIds())]
@@ -233,7 +233,7 @@ def test_a_timeout_fences_and_aborts_and_the_producer_may_resume(coordinator: Co
     assert resumed == ProducerReply(100, 2), "KIP-588, above the epoch of the markers"
 
 
-def test_a_producer_that_resumes_after_the_last_epochs_fence_gets_a_fresh_id(coordinator: Coordinator) -> None:
+def test_a_producer_resuming_after_the_last_epochs_fence_gets_a_fresh_id(coordinator: Coordinator) -> None:
     """With the fence's own epoch a late duplicate of its abort marker could end the producer's next transaction."""
     who = coordinator.init()
     while who.producer_epoch < MAX - 2:
@@ -251,7 +251,7 @@ def test_a_producer_that_resumes_after_the_last_epochs_fence_gets_a_fresh_id(coo
     assert code_of(coordinator.init(who.producer_id, who.producer_epoch)) is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_producer_whose_transaction_a_new_instance_aborted_may_not_resume(coordinator: Coordinator) -> None:
+def test_a_producer_that_a_new_instance_fenced_may_not_resume(coordinator: Coordinator) -> None:
     """Unlike after a timeout: it was replaced, also when the new instance has not come back for its epoch yet."""
     old = coordinator.init()
     coordinator.begin(old)
@@ -270,7 +270,7 @@ def test_a_prepared_transaction_does_not_time_out(coordinator: Coordinator) -> N
 
 
 @pytest.mark.parametrize("refused", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT])
-def test_a_fence_whose_append_fails_spends_one_epoch_after_many_tries(coordinator: Coordinator, refused: ErrorCode) -> None:
+def test_fencing_a_producer_bumps_one_epoch_however_often_the_append_fails(coordinator: Coordinator, refused: ErrorCode) -> None:
     """KAFKA-9666."""
     who = coordinator.init()
     coordinator.begin(who)
@@ -302,7 +302,7 @@ def test_idle_ids_expire_with_a_tombstone_and_open_ones_do_not(coordinator: Coor
 # --- the end ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_client_is_answered_after_prepare_is_committed_and_before_the_markers(coordinator: Coordinator) -> None:
+def test_the_client_gets_its_answer_after_prepare_and_before_the_markers(coordinator: Coordinator) -> None:
     """docs/semantics.md T11."""
     who = coordinator.init()
     coordinator.begin(who)
@@ -355,7 +355,7 @@ def test_tv2_may_abort_a_transaction_that_reached_no_partition(coordinator: Coor
 
 
 @pytest.mark.parametrize(("committed", "code"), [(True, ErrorCode.INVALID_TXN_STATE), (False, ErrorCode.NONE)])
-def test_an_abort_for_a_transaction_that_never_came_is_answered_as_kafka_does(
+def test_an_abort_without_a_transaction_gets_kafkas_answer(
     coordinator: Coordinator, committed: bool, code: ErrorCode
 ) -> None:
     """librdkafka (TV1) sends EndTxn(abort) when it cannot know whether its AddPartitions arrived, and bumps the epoch afterwards.

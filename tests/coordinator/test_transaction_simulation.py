@@ -30,7 +30,7 @@ def test_tv2_keeps_every_promise_under_faults(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_tv1_keeps_every_promise_while_requests_do_not_overtake_one_another(seed: int) -> None:
+def test_tv1_keeps_every_promise_while_requests_stay_in_order(seed: int) -> None:
     """TV1 cannot tell transactions of one producer apart (KAFKA-17754): no duplicates here, but every coordinator fault."""
     assert World(seed, TV1).run(1_500) == []
 
@@ -121,7 +121,7 @@ def fast_failovers(skip_barrier: bool) -> World:
     return world
 
 
-def test_no_marker_leaves_for_an_uncommitted_prepare_after_two_fast_failovers() -> None:
+def test_two_fast_failovers_send_no_marker_for_an_uncommitted_prepare() -> None:
     world = fast_failovers(skip_barrier=False)
     assert world.check() == []
     assert [partition.committed() for partition in world.partitions[:2]] == [[], []], "aborted on both"
@@ -184,7 +184,7 @@ def commit_at_a_deposed_coordinator(shard: Callable[..., TransactionShard]) -> W
     return world
 
 
-def test_a_deposed_coordinator_cannot_confirm_the_transaction_that_it_has_not_heard_of() -> None:
+def test_a_deposed_coordinator_cannot_confirm_a_transaction_it_does_not_know() -> None:
     """TV1: (producer id, epoch, commit) is the same request for both transactions.  Answers upon what a coordinator remembers are
     for one that nobody can have deposed."""
     assert commit_at_a_deposed_coordinator(TransactionShard).check() == []

@@ -250,7 +250,7 @@ def test_adding_what_is_enlisted_changes_nothing() -> None:
     assert seen(decide(tv2, AddPartitions(ID, PID, EPOCH, (P0,), 2)), tv2) == OK
 
 
-def test_a_new_transaction_forgets_the_partitions_of_the_last_one_and_starts_its_clock() -> None:
+def test_a_new_transaction_begins_without_partitions_and_with_a_new_timeout() -> None:
     made = make(S.COMPLETE_COMMIT, version=1)
     entry = records.decode_value(ID, decide(made, AddPartitions(ID, PID, EPOCH, (P1,))).records[0].value or b"", 41)
     assert entry.partitions == {P1} and entry.start_ms == NOW
@@ -259,7 +259,7 @@ def test_a_new_transaction_forgets_the_partitions_of_the_last_one_and_starts_its
     assert entry.partitions == {P0, P1} and entry.start_ms == 0
 
 
-def test_a_transaction_that_began_in_the_future_times_out_counted_from_the_election() -> None:
+def test_a_start_in_the_future_counts_from_the_election() -> None:
     """Its coordinator's clock was an hour ahead; this one's is right."""
     made = make(S.ONGOING, version=2)
     an_hour_ago = NOW - 3_600_000

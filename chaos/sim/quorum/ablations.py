@@ -162,13 +162,13 @@ class _MajorityForms(VoterMembership):
         fresh = {voter: seen for voter, seen in self._seen.items() if not seen.voting and seen.empty}
         if self._journal.voting or not self._journal.is_empty or len(fresh) < (len(self._others) + 1) // 2:
             return ()
-        voter_records = [(voter, standing.journal, 0) for voter, standing in fresh.items()]
+        voter_records = [(voter, voter_status.journal, 0) for voter, voter_status in fresh.items()]
         return tuple(sorted([*voter_records, (self._node_id, self._journal.journal_id, 0)]))
 
-    def heard(self, voter: int, standing: VoterStatus) -> bool:
-        news = super().heard(voter, standing)
+    def on_voter_status(self, voter: int, voter_status: VoterStatus) -> bool:
+        news = super().on_voter_status(voter, voter_status)
         if not self.voting and self.roster():
-            self._take_seat(self.roster())
+            self._take_vote(self.roster())
         return news
 
 
@@ -178,7 +178,7 @@ class _FormsAroundSurvivors(_MajorityForms):
     def roster(self) -> tuple[VoterRecord, ...]:
         if self._journal.voting or not self._journal.is_empty or self._seen.keys() != self._others:
             return ()
-        voter_records = [(voter, standing.journal, 0) for voter, standing in self._seen.items()]
+        voter_records = [(voter, voter_status.journal, 0) for voter, voter_status in self._seen.items()]
         return tuple(sorted([*voter_records, (self._node_id, self._journal.journal_id, 0)]))
 
 
@@ -190,7 +190,7 @@ class _ReturnsWhenProposed(RaftCore):
         for command, index, _ in entries:
             if command[:1] == VOTER_RETURNS and decode_return(command) == (self.selfNode.id, self._journal.journal_id):
                 journal = self._journal
-                journal._voting, journal._seats[self.selfNode.id] = True, (self.selfNode.id, journal.journal_id, index)
+                journal._voting, journal._voter_records[self.selfNode.id] = True, (self.selfNode.id, journal.journal_id, index)
                 journal._disk.write_atomic(journal._vote_path, journal._encode_vote(journal._term, journal._vote))
         return match
 

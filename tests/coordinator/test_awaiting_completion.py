@@ -71,7 +71,7 @@ def _with_epochs_that_are_used_up(request: pytest.FixtureRequest, monkeypatch: p
     monkeypatch.setattr(Coordinator, "max_epoch", request.param)
 
 
-def test_the_first_request_of_the_next_transaction_is_answered_when_the_markers_are_written() -> None:
+def test_the_next_transactions_first_request_waits_for_the_markers() -> None:
     coordinator = Coordinator()
     coordinator.submit("add", coordinator.add(P1))
     coordinator.commit()
@@ -82,12 +82,12 @@ def test_the_first_request_of_the_next_transaction_is_answered_when_the_markers_
     assert coordinator.replies["add"] == PartitionsReply({P1: ErrorCode.NONE})
 
 
-def test_ablation_nobody_waits() -> None:
+def test_ablation_no_request_waits_for_completion() -> None:
     coordinator = Coordinator(wait_ms=0)
     assert code_of(coordinator.ask(coordinator.add(P1))) is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
-def test_who_waits_is_decided_anew_by_the_rules_that_hold_then() -> None:
+def test_a_waiting_request_is_handled_anew_after_completion() -> None:
     """A new instance comes first: what the old one asked while it waited is fenced."""
     coordinator = Coordinator()
     coordinator.submit("new instance", InitProducerId(ID, 60_000))
@@ -101,7 +101,7 @@ def test_who_waits_is_decided_anew_by_the_rules_that_hold_then() -> None:
     assert coordinator.code("old instance") is coordinator.code("offsets") is refusal
 
 
-def test_nobody_waits_for_longer_than_a_moment() -> None:
+def test_no_request_waits_longer_than_the_configured_time() -> None:
     coordinator = Coordinator()
     coordinator.submit("first", coordinator.add(P1))
     coordinator.tick(WAIT_MS // 2)
@@ -124,7 +124,7 @@ def test_only_few_wait_for_one_transactional_id() -> None:
 
 
 @pytest.mark.parametrize("what", ["repeated end of TV1", "leader that verifies", "leader that enlists"])
-def test_what_may_not_wait_is_told_to_come_again(what: str) -> None:
+def test_a_request_that_may_not_wait_gets_concurrent_transactions(what: str) -> None:
     """An EndTxn of TV1 that waited behind the next transaction's beginning would end that; a guard does not live through a
     marker."""
     coordinator = Coordinator()
@@ -160,7 +160,7 @@ def test_when_complete_is_refused_they_wait_on_and_are_answered_once() -> None:
     assert coordinator.code("add") is ErrorCode.NONE
 
 
-def test_a_coordinator_that_loses_the_partition_refuses_whoever_waits() -> None:
+def test_a_coordinator_that_loses_the_partition_rejects_waiting_requests() -> None:
     coordinator = Coordinator()
     coordinator.submit("add", coordinator.add(P1))
     coordinator.runtime.unload(0, 2)

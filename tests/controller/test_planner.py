@@ -29,7 +29,7 @@ FLUSHED = {MIN_IN_SYNC_REPLICAS_CONFIG: "2"}
 
 
 @dataclass
-class TestedController:
+class PlannerCluster:
     """A state, its active controller and its clock."""
 
     state: ClusterState = field(default_factory=ClusterState)
@@ -101,8 +101,8 @@ class TestedController:
 
 
 @pytest.fixture
-def controller() -> TestedController:
-    controller = TestedController()
+def controller() -> PlannerCluster:
+    controller = PlannerCluster()
     controller.join(1, 2, 3)
     return controller
 
@@ -110,8 +110,8 @@ def controller() -> TestedController:
 # ---- registration ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_broker_is_unfenced_only_when_it_has_applied_its_own_registration() -> None:
-    controller = TestedController()
+def test_a_broker_is_unfenced_only_after_applying_its_own_registration() -> None:
+    controller = PlannerCluster()
     controller.register(1)
     controller.beat(1, applied_index=controller.state.brokers[1].broker_epoch - 1)
     assert controller.state.brokers[1].fenced
@@ -121,7 +121,7 @@ def test_a_broker_is_unfenced_only_when_it_has_applied_its_own_registration() ->
     assert not controller.state.brokers[1].fenced
 
 
-def test_a_controller_that_lags_does_not_call_a_newer_registration_superseded(controller: TestedController) -> None:
+def test_a_lagging_controller_does_not_call_a_newer_registration_stale(controller: PlannerCluster) -> None:
     """It was deposed and does not know it: the broker asks elsewhere, instead of ending itself."""
     for node_id in (1, 9):
         with pytest.raises(KafkaError) as lagging:
@@ -129,11 +129,11 @@ def test_a_controller_that_lags_does_not_call_a_newer_registration_superseded(co
         assert lagging.value.code is ErrorCode.NOT_CONTROLLER
 
 
-def test_a_repeated_registration_of_one_incarnation_plans_nothing(controller: TestedController) -> None:
+def test_a_repeated_registration_of_one_incarnation_plans_nothing(controller: PlannerCluster) -> None:
     assert not controller.planner.register(registration(1))
 
 
-def test_a_new_incarnation_first_ends_the_old_one(controller: TestedController) -> None:
+def test_a_new_incarnation_first_ends_the_old_one(controller: PlannerCluster) -> None:
     """docs/semantics.md M5, in one plan: fence, out of every ISR, only then a new epoch."""
     controller.topic()
     old = controller.state.brokers[1].broker_epoch
@@ -166,7 +166,7 @@ def test_a_new_incarnation_first_ends_the_old_one(controller: TestedController) 
     ],
 )
 def test_a_broker_that_does_not_belong_is_refused(
-    controller: TestedController, fields: dict[str, object], code: ErrorCode
+    controller: PlannerCluster, fields: dict[str, object], code: ErrorCode
 ) -> None:
     request = registration(9)
     for name, value in fields.items():
@@ -183,7 +183,7 @@ def test_a_broker_that_does_not_belong_is_refused(
 # ---- sessions --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_session_that_ends_fences_and_elects_in_one_command(controller: TestedController) -> None:
+def test_a_session_that_ends_fences_and_elects_in_one_command(controller: PlannerCluster) -> None:
     for number in range(50):
         controller.topic(f"t{number}", (1, 2, 3))
     for _ in range(40):
@@ -200,7 +200,7 @@ def test_a_session_that_ends_fences_and_elects_in_one_command(controller: Tested
     assert controller.now == pytest.approx(6.25, abs=0.5)
 
 
-def test_ten_thousand_partitions_move_in_a_few_commands_that_fit_the_log(controller: TestedController) -> None:
+def test_ten_thousand_partitions_move_in_a_few_commands_that_fit_the_log(controller: PlannerCluster) -> None:
     request = rpc.CreateTopicsRequest(topics=[rpc.NewTopic(name="wide", partitions=10_000, replication_factor=3)])
     controller.carry_out(Plan(topics.plan_creation(controller.state, controller.config, request, uuid4).operations))
     commands = list(controller.planner.fence([1], "test").commands(1))
@@ -209,21 +209,21 @@ def test_ten_thousand_partitions_move_in_a_few_commands_that_fit_the_log(control
     assert all(1 not in p.isr for p in controller.state.topics["wide"].partitions.values())
 
 
-def test_a_controller_that_slept_does_not_fence_everybody(controller: TestedController) -> None:
+def test_a_paused_controller_does_not_fence_every_broker(controller: PlannerCluster) -> None:
     controller.now += 60.0
     assert not controller.planner.tick(controller.now)
     controller.now += 1.0
     assert not controller.planner.tick(controller.now)
 
 
-def test_a_controller_that_runs_late_gives_brokers_the_time_it_did_not_run(controller: TestedController) -> None:
+def test_a_controller_that_runs_late_gives_brokers_the_time_it_did_not_run(controller: PlannerCluster) -> None:
     """20 ms of CPU a second: every tick comes a second late, and heartbeats wait in the sockets meanwhile."""
     for _ in range(20):  # 25 s
         controller.now += 1.25
         assert not controller.planner.tick(controller.now), "no broker is judged by what this process did not hear"
 
 
-def test_a_controller_that_runs_late_still_fences_a_broker_that_is_silent(controller: TestedController) -> None:
+def test_a_controller_that_runs_late_still_fences_a_broker_that_is_silent(controller: PlannerCluster) -> None:
     expired_at_s = 0.0
     while not expired_at_s and controller.now < 300:
         controller.now += 1.25
@@ -233,7 +233,7 @@ def test_a_controller_that_runs_late_still_fences_a_broker_that_is_silent(contro
     assert 25 < expired_at_s < 40
 
 
-def test_a_heartbeat_that_was_overtaken_keeps_the_session_and_tells_no_news(controller: TestedController) -> None:
+def test_an_overtaken_heartbeat_extends_the_session_and_changes_nothing_else(controller: PlannerCluster) -> None:
     controller.topic(**SAFE)
     topic_id = controller.state.topics["t"].topic_id.bytes
     offline = [rpc.ReplicasOfTopic(topic_id=topic_id, partitions=[0])]
@@ -249,7 +249,7 @@ def test_a_heartbeat_that_was_overtaken_keeps_the_session_and_tells_no_news(cont
     assert not controller.state.brokers[1].shutting_down
 
 
-def test_a_new_controller_gives_every_broker_a_whole_session(controller: TestedController) -> None:
+def test_a_new_controller_gives_every_broker_a_whole_session(controller: PlannerCluster) -> None:
     controller.now += 5.9
     controller.planner = ControllerPlanner(controller.state, controller.config, controller.now)
     controller.now += 0.25
@@ -260,7 +260,7 @@ def test_a_new_controller_gives_every_broker_a_whole_session(controller: TestedC
 # ---- elections (KIP-966) ---------------------------------------------------------------------------------------------------
 
 
-def test_isr_then_elr_and_the_last_replica_waits_for_its_return(controller: TestedController) -> None:
+def test_isr_then_elr_and_the_last_replica_waits_for_its_return(controller: PlannerCluster) -> None:
     controller.topic(**SAFE)
     controller.lose(1)
     controller.shows(leader=2, isr=(2, 3))
@@ -277,7 +277,7 @@ def test_isr_then_elr_and_the_last_replica_waits_for_its_return(controller: Test
     assert controller.partition().leader_epoch == before
 
 
-def test_a_sole_replica_with_an_unclean_shutdown_is_not_elected_while_others_are_eligible(controller: TestedController) -> None:
+def test_a_sole_replica_after_an_unclean_stop_yields_to_eligible_ones(controller: PlannerCluster) -> None:
     """The last replica standing: 1 and 2 stop cleanly, 3 dies, all come back; 3 may have lost what it alone had flushed."""
     controller.topic(**SAFE)
     controller.lose(1)
@@ -291,7 +291,7 @@ def test_a_sole_replica_with_an_unclean_shutdown_is_not_elected_while_others_are
     controller.shows(leader=2, isr=(2,))
 
 
-def test_a_topic_is_flushed_from_now_on_only_while_all_its_replicas_are_in_sync(controller: TestedController) -> None:
+def test_flush_policy_always_needs_all_replicas_in_sync(controller: PlannerCluster) -> None:
     """Else an unclean stop from before the change would pass for one after it: the last replica standing is elected, without
     what it never flushed, and the others are cut (KIP-966)."""
     controller.disks = {1: "a", 2: "b", 3: "c"}
@@ -317,7 +317,7 @@ def test_a_topic_is_flushed_from_now_on_only_while_all_its_replicas_are_in_sync(
     assert controller.state.topics["t"].flushed_before_acknowledged
 
 
-def test_a_clean_shutdown_keeps_a_replica_eligible(controller: TestedController) -> None:
+def test_a_clean_shutdown_keeps_a_replica_eligible(controller: PlannerCluster) -> None:
     controller.topic(**SAFE)
     controller.lose(1)
     controller.lose(2)
@@ -326,7 +326,7 @@ def test_a_clean_shutdown_keeps_a_replica_eligible(controller: TestedController)
     controller.shows(leader=3, isr=(3,), elr=(2,))
 
 
-def test_when_nobody_is_eligible_the_last_known_leader_comes_back(controller: TestedController) -> None:
+def test_without_eligible_replicas_the_last_known_leader_leads_again(controller: PlannerCluster) -> None:
     controller.topic(**SAFE)
     controller.lose(1, 2, 3)
     for node_id in (2, 3, 1):
@@ -341,9 +341,9 @@ def test_when_nobody_is_eligible_the_last_known_leader_comes_back(controller: Te
     controller.shows(leader=last, isr=(last,))
 
 
-def test_a_power_cut_of_all_brokers_leaves_flushed_topics_electable_by_any_isr_member() -> None:
+def test_after_a_power_cut_any_isr_member_of_a_flushed_topic_may_lead() -> None:
     """Acknowledged means flushed by the whole ISR, so on the same disks everybody still has it, also without a clean stop."""
-    controller = TestedController(disks={1: "disk-1", 2: "disk-2", 3: "disk-3"})
+    controller = PlannerCluster(disks={1: "disk-1", 2: "disk-2", 3: "disk-3"})
     controller.join(1, 2, 3)
     controller.topic("flushed", **FLUSHED)
     controller.topic("unflushed", **SAFE)
@@ -357,8 +357,8 @@ def test_a_power_cut_of_all_brokers_leaves_flushed_topics_electable_by_any_isr_m
     assert controller.partition("unflushed").leader == 3
 
 
-def test_a_replaced_disk_makes_its_broker_neither_eligible_nor_the_last_leader() -> None:
-    controller = TestedController(disks={1: "disk-1"})
+def test_a_replaced_disk_takes_elr_and_last_leader_from_its_broker() -> None:
+    controller = PlannerCluster(disks={1: "disk-1"})
     controller.join(1)
     controller.topic("only", (1,))
     controller.register(1, "second", directory="another disk")
@@ -367,7 +367,7 @@ def test_a_replaced_disk_makes_its_broker_neither_eligible_nor_the_last_leader()
     assert controller.partition("only").last_known_leader == -1
 
 
-def test_an_unclean_election_happens_only_by_the_topics_choice_and_never_on_a_state_topic(controller: TestedController) -> None:
+def test_an_unclean_election_needs_the_topics_setting_never_a_state_topic(controller: PlannerCluster) -> None:
     for name, config in (
         ("no", SAFE),
         ("yes", SAFE | {UNCLEAN_ELECTION_CONFIG: "true"}),
@@ -384,7 +384,7 @@ def test_an_unclean_election_happens_only_by_the_topics_choice_and_never_on_a_st
     assert controller.partition(TRANSACTION_STATE_TOPIC).leader == -1
 
 
-def test_switching_unclean_election_on_frees_a_stuck_partition_at_the_next_tick(controller: TestedController) -> None:
+def test_switching_unclean_election_on_elects_a_leader_at_the_next_tick(controller: PlannerCluster) -> None:
     controller.topic(**SAFE)
     controller.lose(1)
     controller.lose(2, 3)
@@ -397,7 +397,7 @@ def test_switching_unclean_election_on_frees_a_stuck_partition_at_the_next_tick(
     controller.shows(leader=1, isr=(1,))
 
 
-def test_leaderships_return_to_the_preferred_replica_once_it_is_in_sync(controller: TestedController) -> None:
+def test_leaderships_return_to_the_preferred_replica_once_it_is_in_sync(controller: PlannerCluster) -> None:
     controller.topic()
     controller.lose(1)
     controller.beat(1)
@@ -415,7 +415,7 @@ def test_leaderships_return_to_the_preferred_replica_once_it_is_in_sync(controll
 # ---- in-sync replicas ------------------------------------------------------------------------------------------------------
 
 
-def alter(controller: TestedController, node_id: int, isr: tuple[int, ...], *, attempt: int = 0, **fields: object) -> ErrorCode:
+def alter(controller: PlannerCluster, node_id: int, isr: tuple[int, ...], *, attempt: int = 0, **fields: object) -> ErrorCode:
     partition, topic = controller.partition(), controller.state.topics["t"]
     values: dict[str, object] = {
         "topic_id": topic.topic_id.bytes,
@@ -435,7 +435,7 @@ def alter(controller: TestedController, node_id: int, isr: tuple[int, ...], *, a
     return error
 
 
-def test_a_leader_shrinks_and_expands_its_isr_and_a_retry_is_a_success(controller: TestedController) -> None:
+def test_a_leader_shrinks_and_expands_its_isr_and_a_retry_is_a_success(controller: PlannerCluster) -> None:
     controller.topic(**SAFE)
     assert alter(controller, 1, (1,)) == ErrorCode.NONE
     controller.shows(leader=1, isr=(1,), elr=(2, 3))
@@ -445,7 +445,7 @@ def test_a_leader_shrinks_and_expands_its_isr_and_a_retry_is_a_success(controlle
     controller.shows(leader=1, isr=(1, 2))
 
 
-def test_an_attempt_that_comes_after_a_later_one_is_not_carried_out(controller: TestedController) -> None:
+def test_an_attempt_that_comes_after_a_later_one_is_not_carried_out(controller: PlannerCluster) -> None:
     """The later one was told INELIGIBLE_REPLICA, and its sender no longer counts with that replica."""
     controller.topic(**SAFE)
     assert alter(controller, 1, (1, 2), attempt=1) == ErrorCode.NONE
@@ -475,20 +475,20 @@ def test_an_attempt_that_comes_after_a_later_one_is_not_carried_out(controller: 
     ],
 )
 def test_an_isr_change_that_does_not_hold_is_refused(
-    controller: TestedController, node_id: int, isr: tuple[int, ...], fields: dict[str, object], error: ErrorCode
+    controller: PlannerCluster, node_id: int, isr: tuple[int, ...], fields: dict[str, object], error: ErrorCode
 ) -> None:
     controller.topic()
     assert alter(controller, node_id, isr, **fields) == error
     assert controller.partition().partition_epoch == 0
 
 
-def test_a_fenced_broker_does_not_join_an_isr(controller: TestedController) -> None:
+def test_a_fenced_broker_does_not_join_an_isr(controller: PlannerCluster) -> None:
     controller.topic()
     controller.lose(3)
     assert alter(controller, 1, (1, 2, 3)) == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_fenced_member_that_an_overtaken_plan_left_in_an_isr_is_removed_by_the_next_tick(controller: TestedController) -> None:
+def test_a_fenced_broker_that_is_left_in_an_isr_leaves_it_at_the_next_tick(controller: PlannerCluster) -> None:
     controller.topic()
     epoch = controller.state.brokers[3].broker_epoch
     controller.carry_out(Plan([pb.Operation(fence_broker=pb.FenceBroker(node_id=3, broker_epoch=epoch))]))
@@ -501,7 +501,7 @@ def test_a_fenced_member_that_an_overtaken_plan_left_in_an_isr_is_removed_by_the
 # ---- controlled shutdown ---------------------------------------------------------------------------------------------------
 
 
-def test_a_broker_stops_only_after_the_others_have_heard_who_leads_now(controller: TestedController) -> None:
+def test_a_broker_stops_only_after_the_others_applied_the_new_leaders(controller: PlannerCluster) -> None:
     controller.topic(**SAFE)
     controller.beat(1, wants_shutdown=True)
     controller.planner.shutdown_began(1)
@@ -519,7 +519,7 @@ def test_a_broker_stops_only_after_the_others_have_heard_who_leads_now(controlle
     assert not controller.state.brokers[1].fenced and not controller.state.brokers[1].shutting_down
 
 
-def test_the_only_replica_may_stop_and_leads_again_when_it_is_back(controller: TestedController) -> None:
+def test_the_only_replica_may_stop_and_leads_again_when_it_is_back(controller: PlannerCluster) -> None:
     controller.topic("only", (1,))
     controller.beat(1, wants_shutdown=True)
     controller.planner.shutdown_began(1)
@@ -532,7 +532,7 @@ def test_the_only_replica_may_stop_and_leads_again_when_it_is_back(controller: T
     controller.shows(leader=1, isr=(1,), name="only")
 
 
-def test_shutting_down_the_whole_cluster_one_by_one_loses_no_partition(controller: TestedController) -> None:
+def test_shutting_down_the_whole_cluster_one_by_one_loses_no_partition(controller: PlannerCluster) -> None:
     controller.topic(**SAFE)
     for node_id in (1, 2, 3):
         for _ in range(3):
@@ -550,8 +550,8 @@ def test_shutting_down_the_whole_cluster_one_by_one_loses_no_partition(controlle
 # ---- ablations: what happens without the rules above ------------------------------------------------------------------------
 
 
-def test_without_the_proof_of_a_clean_stop_the_lossy_last_replica_would_lead(
-    controller: TestedController, monkeypatch: pytest.MonkeyPatch
+def test_ablation_without_the_clean_mark_a_lossy_replica_leads(
+    controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ControllerPlanner, "_changes_after_restart", lambda *_: [])
     controller.topic(**SAFE)
@@ -562,8 +562,8 @@ def test_without_the_proof_of_a_clean_stop_the_lossy_last_replica_would_lead(
     controller.shows(leader=3, isr=(3,), elr=(2,))
 
 
-def test_without_the_check_of_broker_epochs_an_earlier_life_would_enter_the_isr(
-    controller: TestedController, monkeypatch: pytest.MonkeyPatch
+def test_ablation_without_broker_epochs_an_earlier_life_enters_the_isr(
+    controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ControllerPlanner, "_isr_change_error", lambda *_: None)
     monkeypatch.setattr(partition_changes, "_membership_error", lambda *_: ErrorCode.NONE)
@@ -573,8 +573,8 @@ def test_without_the_check_of_broker_epochs_an_earlier_life_would_enter_the_isr(
     assert 3 in controller.partition().isr and controller.state.brokers[3].fenced
 
 
-def test_without_waiting_for_the_others_a_broker_would_stop_while_it_is_still_asked(
-    controller: TestedController, monkeypatch: pytest.MonkeyPatch
+def test_ablation_a_broker_stops_before_the_others_know_the_new_leaders(
+    controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ControllerPlanner, "_may_stop", lambda *_: True)
     controller.topic(**SAFE)
@@ -584,7 +584,7 @@ def test_without_waiting_for_the_others_a_broker_would_stop_while_it_is_still_as
     assert controller.planner.sessions[2].applied_index < controller.state.index
 
 
-def test_without_the_grace_after_a_sleep_everybody_would_be_fenced(controller: TestedController) -> None:
+def test_ablation_a_paused_controller_fences_every_broker(controller: PlannerCluster) -> None:
     controller.now += 60.0
     controller.planner._last_tick = controller.now
     assert controller.planner.tick(controller.now).reason == "fence brokers: session expired"

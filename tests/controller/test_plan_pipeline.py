@@ -20,7 +20,7 @@ from tidegate.controller.planning.planner import ControllerConfig, ControllerPla
 from tidegate.controller.service import pipeline as planning
 from tidegate.controller.service.controller_leadership import ControllerLeadership
 from tidegate.controller.service.metadata_log import MetadataLog, NotController
-from tidegate.controller.service.pipeline import Planning
+from tidegate.controller.service.pipeline import PlanPipeline
 from tidegate.controller.service.service import ControllerService
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import ApplyResult
@@ -181,10 +181,10 @@ def test_a_refusal_waits_for_what_it_rests_on(
     """The topic "exists" only when its creation is committed: with the leadership it may be gone.  Ablation: nobody waits."""
     if not waits:
 
-        async def at_once(self: Planning, rests_on: object) -> None:
+        async def at_once(self: PlanPipeline, rests_on: object) -> None:
             pass
 
-        monkeypatch.setattr(Planning, "settled", at_once)
+        monkeypatch.setattr(PlanPipeline, "wait_committed", at_once)
     controller.join(1)
     first = controller.start(controller.create("t"))
     controller.settle()
@@ -203,7 +203,7 @@ def test_a_refusal_waits_for_what_it_rests_on(
         assert (reply.status.error == ErrorCode.NOT_CONTROLLER) == waits
 
 
-def test_a_repeated_request_that_is_under_way_is_one_request(controller: Controller) -> None:
+def test_a_request_repeated_while_in_flight_is_one_request(controller: Controller) -> None:
     controller.join(1)
     asked = [controller.start(controller.create("t")) for _ in range(2)]
     controller.settle()
@@ -213,7 +213,7 @@ def test_a_repeated_request_that_is_under_way_is_one_request(controller: Control
     assert asked[0].result().topics[0].topic_id == asked[1].result().topics[0].topic_id != b""
 
 
-def test_who_is_superseded_is_told_so_only_when_that_is_committed(controller: Controller) -> None:
+def test_a_superseded_broker_gets_its_error_only_after_the_commit(controller: Controller) -> None:
     """A broker ends itself when it hears of its successor."""
     epoch = controller.join(1)
     controller.start(controller.service.RegisterBroker(registration(1, "second"), None))
@@ -226,7 +226,7 @@ def test_who_is_superseded_is_told_so_only_when_that_is_committed(controller: Co
     assert beat.result().status.error == ErrorCode.NOT_CONTROLLER
 
 
-def test_a_broker_that_is_forgotten_while_its_heartbeat_is_carried_out_is_told_so(controller: Controller) -> None:
+def test_a_heartbeat_during_the_brokers_unregistration_gets_an_error(controller: Controller) -> None:
     epoch = controller.finish(controller.service.RegisterBroker(registration(2), None)).broker_epoch
     request = rpc.HeartbeatRequest(node_id=2, broker_epoch=epoch, offline_replicas=[rpc.ReplicasOfTopic(topic_id=bytes(16))])
     request.offline_replicas[0].partitions.append(0)
@@ -269,7 +269,7 @@ def leaving(controller: Controller, node_id: int, *, offline: bool = False) -> C
     return controller.service.Heartbeat(request, None)
 
 
-def test_who_has_heard_of_a_controlled_shutdown_is_counted_from_its_own_entry_on(controller: Controller) -> None:
+def test_a_controlled_shutdown_waits_for_brokers_from_its_own_entry_on(controller: Controller) -> None:
     """Not from an earlier one that the same heartbeat brought about: others would still ask the broker when it stops."""
     controller.join(1)
     controller.join(2)
@@ -280,7 +280,7 @@ def test_who_has_heard_of_a_controlled_shutdown_is_counted_from_its_own_entry_on
     assert controller.log.state.brokers[1].shutting_down and session.shutdown_index == controller.log.state.index
 
 
-def test_a_controlled_shutdown_that_is_not_committed_yet_lets_nobody_stop(controller: Controller) -> None:
+def test_an_uncommitted_controlled_shutdown_lets_no_broker_stop(controller: Controller) -> None:
     epochs = {node_id: controller.join(node_id) for node_id in (1, 2)}
     for node_id, epoch in epochs.items():
         controller.finish(controller.beat(node_id, epoch))
@@ -307,11 +307,11 @@ def allocation(epoch: int) -> pb.Operation:
 
 
 @pytest.fixture
-def plans(controller: Controller) -> Planning:
+def plans(controller: Controller) -> PlanPipeline:
     return controller.service._planning
 
 
-def test_what_comes_out_otherwise_than_foreseen_is_foreseen_anew(controller: Controller, plans: Planning) -> None:
+def test_an_outcome_that_differs_from_the_prediction_renews_it(controller: Controller, plans: PlanPipeline) -> None:
     """An entry that nobody here proposed (a voter returns) moves the index, which is a new broker's epoch."""
     operation = pb.Operation(register_broker=pb.RegisterBroker(node_id=5, incarnation="first", expected_broker_epoch=-1))
 
@@ -329,7 +329,7 @@ def test_what_comes_out_otherwise_than_foreseen_is_foreseen_anew(controller: Con
     assert plans.state is controller.log.state and plans.newest is None
 
 
-def test_what_is_lost_is_foreseen_no_more(controller: Controller, plans: Planning) -> None:
+def test_a_lost_command_leaves_the_predicted_state(controller: Controller, plans: PlanPipeline) -> None:
     epoch = controller.join(1)
     before = controller.log.state.next_producer_id
 
@@ -342,7 +342,7 @@ def test_what_is_lost_is_foreseen_no_more(controller: Controller, plans: Plannin
     controller.finish(propose())
 
 
-def test_nothing_is_proposed_after_a_command_that_will_be_refused(controller: Controller, plans: Planning) -> None:
+def test_nothing_is_proposed_after_a_command_that_will_be_refused(controller: Controller, plans: PlanPipeline) -> None:
     """Later commands of a plan rely on earlier ones."""
     epoch = controller.join(1)
 
@@ -356,7 +356,7 @@ def test_nothing_is_proposed_after_a_command_that_will_be_refused(controller: Co
     controller.finish(propose())
 
 
-def test_a_client_waits_for_room_and_gives_up_without_having_changed_anything(
+def test_a_client_that_gives_up_waiting_for_space_has_changed_nothing(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "COMMANDS_MAX", 1)
@@ -371,7 +371,7 @@ def test_a_client_waits_for_room_and_gives_up_without_having_changed_anything(
     assert sorted(controller.log.state.topics) == ["a"]
 
 
-def test_who_waits_for_room_hears_of_the_end_of_the_leadership(
+def test_the_end_of_the_leadership_ends_the_wait_for_space(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "COMMANDS_MAX", 1)
@@ -491,7 +491,7 @@ def test_clients_that_create_topics_without_a_pause_do_not_hold_up_fencing(
     controller.loop.close()
 
 
-def test_a_controller_that_did_not_count_as_active_for_a_while_goes_on_fencing(controller: Controller) -> None:
+def test_a_controller_that_was_inactive_for_a_while_goes_on_fencing(controller: Controller) -> None:
     """A flush of its journal hangs, nobody else is elected (a quorum of one): its term and its planner go on."""
     controller.join(1)
     controller.log.is_active = False
@@ -501,7 +501,7 @@ def test_a_controller_that_did_not_count_as_active_for_a_while_goes_on_fencing(c
     assert controller.log.state.brokers[1].fenced
 
 
-def test_a_plan_of_the_ticks_is_made_once_while_it_is_under_way(controller: Controller) -> None:
+def test_a_tick_does_not_repeat_a_plan_in_flight(controller: Controller) -> None:
     controller.join(1)
     controller.run_for(SESSION_S + 3.0)
     assert len(controller.log.held) == 1
@@ -521,7 +521,7 @@ def second_heartbeat_of_a_broker_that_is_being_fenced(controller: Controller) ->
     return second
 
 
-def test_a_broker_that_is_being_fenced_is_not_told_that_it_may_lead_on(controller: Controller) -> None:
+def test_a_heartbeat_during_fencing_does_not_extend_the_lease(controller: Controller) -> None:
     """It would have a session again, on metadata without the elections that its silence has brought (docs/semantics.md M7)."""
     second = second_heartbeat_of_a_broker_that_is_being_fenced(controller)
     assert not second.done()
@@ -531,7 +531,7 @@ def test_a_broker_that_is_being_fenced_is_not_told_that_it_may_lead_on(controlle
     assert second.result().metadata_index == before + 2 and not second.result().fenced
 
 
-def test_ablation_a_heartbeat_that_never_waits_renews_a_session_that_is_being_ended(
+def test_ablation_a_heartbeat_that_never_waits_renews_an_expired_session(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ControllerPlanner, "is_being_fenced", lambda planner, node_id: False)
@@ -540,7 +540,7 @@ def test_ablation_a_heartbeat_that_never_waits_renews_a_session_that_is_being_en
 
 
 @pytest.mark.parametrize("looks", [True, False])
-def test_a_term_that_ends_while_its_office_is_taken_begins_no_duties(
+def test_a_term_that_ends_while_it_begins_starts_no_planner(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, looks: bool
 ) -> None:
     """Its first command is committed in the very turn in which the term ends: the cancellation comes too late to be raised.  It
