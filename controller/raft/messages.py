@@ -125,7 +125,7 @@ Frame = Hello | Ping | Message
 
 _HELLO = struct.Struct("<BBiBB")
 _STANDING = struct.Struct("<BQBBB")
-_SEAT = struct.Struct("<iQQ")
+_VOTER_RECORD = struct.Struct("<iQQ")
 _APPEND = struct.Struct("<BQQQQI")
 _ENTRY = struct.Struct("<QQI")
 _APPEND_REPLY = struct.Struct("<BQBQQQB")
@@ -160,7 +160,7 @@ def encode(frame: Frame) -> bytes:
             return _CHUNK_REPLY.pack(_TYPE_CHUNK_REPLY, term, checksum, received_bytes, last_index, journal, voting)
         case VoterStatus(journal, voting, empty, roster):
             head = _STANDING.pack(_TYPE_STANDING, journal, voting, empty, len(roster))
-            return head + b"".join(_SEAT.pack(*seat) for seat in roster)
+            return head + b"".join(_VOTER_RECORD.pack(*record) for record in roster)
         case Hello(node_id, cluster_id, voters):
             name = cluster_id.encode()
             if len(name) > _NAME_BYTES_MAX or len(voters) > _VOTERS_MAX:
@@ -243,9 +243,9 @@ def _decode_append(data: bytes) -> AppendEntries:
 
 def _decode_voter_status(data: bytes) -> VoterStatus:
     _, journal, voting, empty, count = _STANDING.unpack_from(data)
-    if count > _VOTERS_MAX or len(data) != _STANDING.size + count * _SEAT.size:
+    if count > _VOTERS_MAX or len(data) != _STANDING.size + count * _VOTER_RECORD.size:
         raise MalformedMessage("a voter_status of the wrong length")
-    roster = tuple((voter, _journal(seated), since) for voter, seated, since in _SEAT.iter_unpack(data[_STANDING.size :]))
+    roster = tuple((voter, _journal(seated), since) for voter, seated, since in _VOTER_RECORD.iter_unpack(data[_STANDING.size :]))
     _check_numbers(0, *(since for _, _, since in roster))
     if len({voter for voter, _, _ in roster}) != count:
         raise MalformedMessage("a voter has two voter_records")

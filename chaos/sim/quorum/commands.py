@@ -77,12 +77,12 @@ class Commands:
     def _planned(self, state: ClusterState) -> list[pb.Operation]:
         planner = ControllerPlanner(state, CONFIG, 0.0)
         plans: tuple[Callable[[ClusterState, ControllerPlanner], list[pb.Operation]], ...] = (
-            self._office, self._registration, self._heartbeat, self._silence, self._isr, self._isr, self._creation,
+            self._new_term, self._registration, self._heartbeat, self._silence, self._isr, self._isr, self._creation,
             self._creation, self._deletion, self._enlargement, self._configuration, self._settings, self._move, self._move,
             self._election, self._forgetting, self._level, self._resources,
         )  # fmt: skip
         if not state.cluster_id:
-            plans = (self._office,)
+            plans = (self._new_term,)
         elif len(state.active_brokers()) < ACTIVE_MIN:
             plans = (self._registration, self._heartbeat, self._heartbeat)
         try:
@@ -90,7 +90,7 @@ class Commands:
         except (KafkaError, ValueError):  # a setting that no plan would have let in cannot be read by the next one
             return []
 
-    def _office(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
+    def _new_term(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         level = self._random.randint(1, SUPPORTED_FEATURES[METADATA_VERSION])
         return planner.begin_term(self._node(), "simulated", "first", {name_of_metadata_level(level): level}).operations
 
