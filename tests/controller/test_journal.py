@@ -163,7 +163,7 @@ def test_a_note_that_cannot_be_read_says_nothing(content: bytes) -> None:
     disk.put(NOTE, content)
     again = opened(disk)
     assert again[:] == journal[:]
-    assert DurableNote(disk, NOTE).place == (1, 5), "and is written anew"
+    assert DurableNote(disk, NOTE).position == (1, 5), "and is written anew"
 
 
 def test_zeros_after_the_last_record_are_truncated() -> None:

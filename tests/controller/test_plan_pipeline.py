@@ -308,7 +308,7 @@ def allocation(epoch: int) -> pb.Operation:
 
 @pytest.fixture
 def plans(controller: Controller) -> PlanPipeline:
-    return controller.service._planning
+    return controller.service._pipeline
 
 
 def test_an_outcome_that_differs_from_the_prediction_renews_it(controller: Controller, plans: PlanPipeline) -> None:

@@ -163,7 +163,7 @@ class Walk:
 
     def arrives(self, controller: Controller, asked: Asked) -> None:
         """As `ControllerService.AlterPartitions`; a deposed controller never commits what it plans."""
-        service: Any = SimpleNamespace(_planning=SimpleNamespace(term=controller.term))
+        service: Any = SimpleNamespace(_pipeline=SimpleNamespace(term=controller.term))
         status = rpc.Status(controller_epoch=controller.term)
         result = None
         try:
