@@ -68,6 +68,8 @@ async def serve_pages(host: str, port: int, page: Callable[[str], Page]) -> Http
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
             pass  # the peer's own doing: nothing to answer, nothing was changed
+        except asyncio.CancelledError:
+            pass  # the process ends; Python 3.11's streams would log a cancelled handler as a defect, over the reason of the end
         finally:
             standing.pop(writer, None)
             writer.close()

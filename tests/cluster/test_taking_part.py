@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("roomy"), pytest.mark
 TRANSACTIONS = "transaction.version"
 # A node that knows the metadata's feature by its former name alone, as the version before this one.
 OLDER = """
-from tidegate.controller import model
+from tidegate.controller.state import model
 del model.SUPPORTED_FEATURES["tidegate.metadata.version"]
 from tidegate.node.__main__ import main
 main()

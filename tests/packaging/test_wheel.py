@@ -17,6 +17,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tidegate import __version__
 
 from .source_tree import ROOT, product_files, project_files, pyproject
 
@@ -82,7 +83,7 @@ def test_nothing_else_is_in_the_wheel(contents: set[str]) -> None:
     project = pyproject()
     top = {name.partition("/")[0] for name in contents}
     beside = {f"{name}.py" for name in project["tool"]["setuptools"].get("py-modules", [])}
-    assert top == {"tidegate", f"tidegate-{project['project']['version']}.dist-info"} | beside
+    assert top == {"tidegate", f"tidegate-{__version__}.dist-info"} | beside
     folders = {name.split(".")[1] for name in project["tool"]["setuptools"]["packages"] if "." in name}
     second = {name.split("/")[1] for name in contents if name.startswith("tidegate/")}
     assert second == folders | {"__init__.py", "py.typed"}
