@@ -241,6 +241,10 @@ def test_a_member_that_is_killed_is_replaced_when_its_session_ends(
     until(lambda: len(reader.values) == 12, "all is read")
 
 
+@pytest.mark.xfail(
+    reason="docs/limits.md: after some coordinators' deaths a live librdkafka member is not heard for a session, and removed",
+    strict=False,
+)
 async def test_a_coordinator_that_moves_takes_the_group_with_it(
     cluster: LocalCluster, topic: str, make_reader: Callable[..., Reader]
 ) -> None:
