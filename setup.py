@@ -1,7 +1,7 @@
 """Generates the protobuf and gRPC modules from proto/ whenever the package is built.
 
-The generated files are not committed: the `.proto` files are their only source.  Everything else about the build stands in
-pyproject.toml.
+The generated files are not committed: the `.proto` files are their only source.  Everything else about the
+build stands in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -33,9 +33,14 @@ class BuildWithProtocols(build_py):
         super().run()
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
-        """Leaves out what only lies in the root package's folder: this build script, and the module that is top-level itself."""
+        """Leaves out what only lies in the root package's folder: this build script, and the module that is
+        top-level itself."""
         strangers = (("tidegate", "setup"), ("tidegate", "pyspark_tidegate"))
-        return [module for module in super().find_package_modules(package, package_dir) if module[:2] not in strangers]
+        return [
+            module
+            for module in super().find_package_modules(package, package_dir)
+            if module[:2] not in strangers
+        ]
 
 
 setup(cmdclass={"build_py": BuildWithProtocols})

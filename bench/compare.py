@@ -1,16 +1,18 @@
 """Tidegate beside Apache Kafka: the same client, the same machine, the same minutes.
 
-    python -m bench.compare --nodes 1|3 [--seconds 6] [--rounds 3] [--no-kafka] [--json FILE] [--directory DIR] [--cache DIR]
+    python -m bench.compare --nodes 1|3 [--seconds 6] [--rounds 3] [--no-kafka] [--json FILE] [--directory
+    DIR] [--cache DIR]
 
-Both clusters run during the whole comparison and take turns, in another order in each round; nothing is pinned.  Every figure is
-the median of the rounds, with the lowest and highest beside it.  Three columns:
+Both clusters run during the whole comparison and take turns, in another order in each round; nothing is
+pinned.  Every figure is the median of the rounds, with the lowest and highest beside it.  Three columns:
 
 * Tidegate: acks=all means replicated *and flushed to disk* by the in-sync replicas;
-* Tidegate, flush.policy=os: acks=all means replicated, as in Kafka, which leaves the flush to the operating system;
+* Tidegate, flush.policy=os: acks=all means replicated, as in Kafka, which leaves the flush to the operating
+  system;
 * Kafka: its defaults.
 
-The client is librdkafka.  "broker" is the CPU time of all broker processes, "client" that of this process: where the client needs
-a whole core, the figure is rather the client's.
+The client is librdkafka.  "broker" is the CPU time of all broker processes, "client" that of this process:
+where the client needs a whole core, the figure is rather the client's.
 """
 
 from __future__ import annotations
@@ -113,7 +115,10 @@ def measure_round(targets: list[Target], seconds: float, samples: Samples) -> No
     each("latency", lambda target: samples.add("latency", target.name, latency(target, seconds / 2)))
     for producers in TRANSACTION_PRODUCERS:
         label = f"transactions x{producers}"
-        each(label, lambda target: samples.add(label, target.name, transactions(target, seconds / 2, producers)))  # noqa: B023
+        each(
+            label,
+            lambda target: samples.add(label, target.name, transactions(target, seconds / 2, producers)),
+        )  # noqa: B023
 
 
 def warm_up(targets: list[Target], seconds: float) -> None:
@@ -162,13 +167,17 @@ async def start_tidegate(directory: Path, nodes: int, samples: Samples) -> tuple
     return cluster, targets
 
 
-async def start_kafka(directory: Path, nodes: int, libraries: Path, samples: Samples) -> tuple[KafkaCluster, Target]:
+async def start_kafka(
+    directory: Path, nodes: int, libraries: Path, samples: Samples
+) -> tuple[KafkaCluster, Target]:
     cluster = KafkaCluster(directory / "kafka", nodes, libraries)
     await asyncio.to_thread(cluster.format)
     begin = time.perf_counter()
     try:
         cluster.start()
-        target = Target(KAFKA, cluster.bootstrap, cluster.pids, min(3, nodes), {"file.delete.delay.ms": "1000"})
+        target = Target(
+            KAFKA, cluster.bootstrap, cluster.pids, min(3, nodes), {"file.delete.delay.ms": "1000"}
+        )
         await asyncio.to_thread(create_topic, target, "ready", 1, 120.0)
         cluster.check_running()
     except BaseException:
@@ -178,7 +187,9 @@ async def start_kafka(directory: Path, nodes: int, libraries: Path, samples: Sam
     return cluster, target
 
 
-async def compare(arguments: argparse.Namespace, libraries: Path | None, directory: Path) -> dict[str, object]:
+async def compare(
+    arguments: argparse.Namespace, libraries: Path | None, directory: Path
+) -> dict[str, object]:
     """The whole comparison; stops everything it started."""
     samples = Samples()
     disk = disk_probe(directory)
@@ -196,7 +207,9 @@ async def compare(arguments: argparse.Namespace, libraries: Path | None, directo
         for number in range(arguments.rounds):
             say(f"round {number + 1} of {arguments.rounds}")
             turn = number % len(targets)
-            await asyncio.to_thread(measure_round, targets[turn:] + targets[:turn], arguments.seconds, samples)
+            await asyncio.to_thread(
+                measure_round, targets[turn:] + targets[:turn], arguments.seconds, samples
+            )
         before = [cpu_seconds(target.pids) for target in clusters]
         await asyncio.sleep(IDLE_S)
         for target, earlier in zip(clusters, before, strict=True):
@@ -247,7 +260,10 @@ def table(report: dict[str, object]) -> str:
                 line += f"{statistics.median(values) / statistics.median(base):8.2f}" if values else f"{'':8}"
         lines.append(line)
     lines.append("median (lowest-highest) of the rounds; (-): less is better")
-    facts = (f"{key} {value:.2f}" if isinstance(value, float) else f"{key} {value}" for key, value in machine.items())
+    facts = (
+        f"{key} {value:.2f}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in machine.items()
+    )
     lines.append(", ".join(facts))
     return "\n".join(lines)
 
@@ -258,13 +274,19 @@ def _cell(values: list[float], digits: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.compare", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.compare", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--nodes", type=int, choices=(1, 3), default=1)
-    parser.add_argument("--seconds", type=float, default=6.0, help="length of a bulk run; latency and transactions take half")
+    parser.add_argument(
+        "--seconds", type=float, default=6.0, help="length of a bulk run; latency and transactions take half"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-kafka", action="store_true", help="Tidegate alone")
     parser.add_argument("--json", type=Path, help="write all samples here")
-    parser.add_argument("--directory", type=Path, help="where the clusters keep their data (default: a temporary folder)")
+    parser.add_argument(
+        "--directory", type=Path, help="where the clusters keep their data (default: a temporary folder)"
+    )
     parser.add_argument("--cache", type=Path, default=default_cache(), help="where Kafka's jars are kept")
     arguments = parser.parse_args()
     arguments.load = os.getloadavg()[0]

@@ -1,11 +1,13 @@
-"""What an idle cluster costs: milliseconds of CPU a second of each node, by thread, and how often each thread wakes.
+"""What an idle cluster costs: milliseconds of CPU a second of each node, by thread, and how often each thread
+wakes.
 
     python bench/idle.py [--nodes 3] [--partitions 4] [--seconds 20] [--profile]
 
-No client writes or reads; the partitions of one topic have a replica on every node: followers fetch from leaders, nodes send
-heartbeats and probes, and the quorum's leader sends its own heartbeats.  A node that may use 20 ms a second
-(`tidegate chaos run starved`) has for its clients what this leaves.  The first row of a node is the whole process; those below
-are its threads, from /proc/PID/task.  Aims: an idle node below 8 ms a second, the active controller below 12.
+No client writes or reads; the partitions of one topic have a replica on every node: followers fetch from
+leaders, nodes send heartbeats and probes, and the quorum's leader sends its own heartbeats.  A node that may
+use 20 ms a second (`tidegate chaos run starved`) has for its clients what this leaves.  The first row of a
+node is the whole process; those below are its threads, from /proc/PID/task.  Aims: an idle node below 8 ms a
+second, the active controller below 12.
 
 `--profile` needs py-spy (`pip install py-spy`): it prints which functions the time of each node went to.
 """
@@ -55,7 +57,10 @@ def show(node: LocalNode, role: str, before: Used, after: Used, seconds: float) 
     for thread, (name, ran_ns, slept) in after.items():
         _, ran_before, slept_before = before.get(thread, ("", 0, 0))
         rows.append(((ran_ns - ran_before) / 1e6 / seconds, (slept - slept_before) / seconds, name))
-    print(f"node {node.id} {role:>11} {sum(row[0] for row in rows):8.2f} ms/s {sum(row[1] for row in rows):8.1f} wake-ups/s")
+    print(
+        f"node {node.id} {role:>11} {sum(row[0] for row in rows):8.2f} ms/s "
+        f"{sum(row[1] for row in rows):8.1f} wake-ups/s"
+    )
     for ran_ms, wakes, name in sorted(rows, reverse=True)[:ROWS]:
         if ran_ms >= 0.05:
             print(f"{name:>18} {ran_ms:8.2f} ms/s {wakes:8.1f} wake-ups/s")
@@ -63,7 +68,8 @@ def show(node: LocalNode, role: str, before: Used, after: Used, seconds: float) 
 
 def profiled(node: LocalNode, output: Path, seconds: float) -> subprocess.Popen[bytes]:
     command = [
-        "py-spy", "record", "--pid", str(node.pid), "--duration", str(int(seconds)), "--rate", "500", "--nonblocking",
+        "py-spy", "record", "--pid", str(node.pid), "--duration", str(int(seconds)), "--rate", "500",
+        "--nonblocking",
         "--threads", "--format", "raw", "--output", str(output),
     ]  # fmt: skip
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -94,7 +100,11 @@ async def measure(root: Path, nodes: int, partitions: int, seconds: float, profi
         await asyncio.sleep(2.0)
         pids = {node.id: node.pid for node in cluster.nodes if node.pid is not None}
         before = {node_id: used(pid) for node_id, pid in pids.items()}
-        profiles = {node.id: profiled(node, root / f"profile-{node.id}", seconds) for node in cluster.nodes} if profile else {}
+        profiles = (
+            {node.id: profiled(node, root / f"profile-{node.id}", seconds) for node in cluster.nodes}
+            if profile
+            else {}
+        )
         await asyncio.sleep(seconds)
         after = {node_id: used(pid) for node_id, pid in pids.items()}
         for node in cluster.nodes:
@@ -107,12 +117,20 @@ async def measure(root: Path, nodes: int, partitions: int, seconds: float, profi
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--directory", type=Path, help="a folder on the disk to use (default: the temporary one)")
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument(
+        "--directory", type=Path, help="a folder on the disk to use (default: the temporary one)"
+    )
     arguments.add_argument("--nodes", type=int, default=3)
-    arguments.add_argument("--partitions", type=int, default=4, help="each with a replica on every node; 0: no topic")
+    arguments.add_argument(
+        "--partitions", type=int, default=4, help="each with a replica on every node; 0: no topic"
+    )
     arguments.add_argument("--seconds", type=float, default=20.0)
-    arguments.add_argument("--profile", action="store_true", help="by py-spy, which is not installed with this project")
+    arguments.add_argument(
+        "--profile", action="store_true", help="by py-spy, which is not installed with this project"
+    )
     chosen = arguments.parse_args()
     root = Path(tempfile.mkdtemp(prefix="tidegate-bench-", dir=chosen.directory))
     before = os.getloadavg()[0]

@@ -1,10 +1,12 @@
-"""Apache Kafka beside Tidegate on the same machine: fetches the jars with Maven and runs brokers in KRaft mode on loopback.
+"""Apache Kafka beside Tidegate on the same machine: fetches the jars with Maven and runs brokers in KRaft
+mode on loopback.
 
     python -m bench.kafka_peer [--cache DIR] [--version 4.1.1]      # only fetches the jars
 
-Needs Java 17 and `mvn` on the path; Tidegate itself needs neither.  The jars go into a cache folder outside the repository.
-The brokers run with Kafka's own defaults (threads, no fsync of data, G1 as its start script sets it); only addresses, folders,
-replication factors and the delay of deletions are set.  They die with the process that started them.
+Needs Java 17 and `mvn` on the path; Tidegate itself needs neither.  The jars go into a cache folder outside
+the repository. The brokers run with Kafka's own defaults (threads, no fsync of data, G1 as its start script
+sets it); only addresses, folders, replication factors and the delay of deletions are set.  They die with the
+process that started them.
 """
 
 from __future__ import annotations
@@ -57,14 +59,23 @@ def jars(cache: Path | None = None, version: str = VERSION) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "pom.xml").write_text(POM.format(version=version))
     partial = directory / f"partial-{os.getpid()}"
-    command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
+    command = [
+        "mvn",
+        "-q",
+        "-B",
+        "dependency:copy-dependencies",
+        "-DincludeScope=runtime",
+        f"-DoutputDirectory={partial}",
+    ]
     try:
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise KafkaUnavailable(f"mvn did not fetch the jars in {FETCH_TIMEOUT_S} s") from error
     if done.returncode or not list(partial.glob("kafka_2.13-*.jar")):
         shutil.rmtree(partial, ignore_errors=True)
-        raise KafkaUnavailable(f"mvn could not fetch Kafka {version}: {(done.stdout or done.stderr).strip()[:300]}")
+        raise KafkaUnavailable(
+            f"mvn could not fetch Kafka {version}: {(done.stdout or done.stderr).strip()[:300]}"
+        )
     partial.rename(libraries)
     return libraries
 
@@ -84,7 +95,9 @@ def free_ports(count: int) -> list[int]:
 class KafkaCluster:
     """Nodes 1..n, each broker and controller, as `LocalCluster` is for Tidegate."""
 
-    def __init__(self, directory: Path, nodes: int, libraries: Path, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, directory: Path, nodes: int, libraries: Path, settings: Mapping[str, object] | None = None
+    ) -> None:
         self._directory = directory
         self._libraries = libraries
         self._settings = dict(settings or {})
@@ -112,13 +125,18 @@ class KafkaCluster:
         for node in self._nodes:
             self._directory_of(node).mkdir(parents=True)
             self._properties(node).write_text(self._configuration(node))
-            command = self._java("kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(self._properties(node)))
+            command = self._java(
+                "kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(self._properties(node))
+            )
             done = subprocess.run(command, capture_output=True, text=True, timeout=120)
             if done.returncode:
-                raise KafkaUnavailable(f"the data folder could not be formatted: {(done.stderr or done.stdout).strip()[-300:]}")
+                raise KafkaUnavailable(
+                    f"the data folder could not be formatted: {(done.stderr or done.stdout).strip()[-300:]}"
+                )
 
     def start(self) -> None:
-        """Starts the brokers; does not wait.  Call it from the main thread: they get SIGKILL when the calling thread ends."""
+        """Starts the brokers; does not wait.  Call it from the main thread: they get SIGKILL when the calling
+        thread ends."""
         libc = ctypes.CDLL(None)
 
         def die_with_the_starter() -> None:
@@ -128,7 +146,13 @@ class KafkaCluster:
             with open(self._directory_of(node) / "kafka.log", "wb") as log:
                 command = self._java(*HEAP, *JVM, "kafka.Kafka", str(self._properties(node)))
                 self._processes.append(
-                    subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=die_with_the_starter)
+                    subprocess.Popen(
+                        command,
+                        stdout=log,
+                        stderr=log,
+                        stdin=subprocess.DEVNULL,
+                        preexec_fn=die_with_the_starter,
+                    )
                 )
 
     def check_running(self) -> None:
@@ -186,7 +210,9 @@ class KafkaCluster:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.kafka_peer", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.kafka_peer", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--cache", type=Path, default=default_cache())
     parser.add_argument("--version", default=VERSION)
     arguments = parser.parse_args()

@@ -1,12 +1,14 @@
-"""Records the settings of Apache Kafka as its DescribeConfigs tells them, for the test that compares Tidegate's with them.
+"""Records the settings of Apache Kafka as its DescribeConfigs tells them, for the test that compares
+Tidegate's with them.
 
     python -m bench.kafka_settings tests/node/data/kafka-4.1.1-settings.json
 
-Starts one Kafka of the version of `kafka_peer.py` with its defaults, creates a topic without settings, and writes down for every
-setting of the topic, and of the broker: name, type, default, source, whether it is read-only, and the names of its synonyms.
-Values that depend on the machine (folders, ports, ids) stand as they were found; the test leaves them out.  Then it offers every
-topic setting, and every broker setting that Kafka changes at run time, a list of values, for validation only, and writes down
-which error code each gets: for topics by CreateTopics, for brokers by IncrementalAlterConfigs of one broker and of all.
+Starts one Kafka of the version of `kafka_peer.py` with its defaults, creates a topic without settings, and
+writes down for every setting of the topic, and of the broker: name, type, default, source, whether it is
+read-only, and the names of its synonyms. Values that depend on the machine (folders, ports, ids) stand as
+they were found; the test leaves them out.  Then it offers every topic setting, and every broker setting that
+Kafka changes at run time, a list of values, for validation only, and writes down which error code each gets:
+for topics by CreateTopics, for brokers by IncrementalAlterConfigs of one broker and of all.
 """
 
 from __future__ import annotations
@@ -29,11 +31,14 @@ START_TIMEOUT_S: Final = 120
 KINDS: Final = {2: "topic", 4: "broker"}
 LONG_MAX: Final = 2**63 - 1
 VALUES: Final = (
-    "-3", "-2", "-1", "0", "1", "2", "5", "10", "13", "14", "16", "17", "18", "23", "24", "64", "1023", "1024", "1048576",
-    "2147483647", "2147483648", str(LONG_MAX), str(LONG_MAX + 1), "0.5", "1.0", "1.5", "1e3", "+2", "02", " 7 ", "0_2", "x", "",
+    "-3", "-2", "-1", "0", "1", "2", "5", "10", "13", "14", "16", "17", "18", "23", "24", "64", "1023",
+    "1024", "1048576",
+    "2147483647", "2147483648", str(LONG_MAX), str(LONG_MAX + 1), "0.5", "1.0", "1.5", "1e3", "+2", "02",
+    " 7 ", "0_2", "x", "",
     "true", "false", "True", " false",
     "delete", "compact", "compact,delete", "delete, compact", "delete,delete", "delete,,compact", "none",
-    "gzip", "snappy", "lz4", "zstd", "uncompressed", "producer", "Gzip", "CreateTime", "LogAppendTime", "createtime",
+    "gzip", "snappy", "lz4", "zstd", "uncompressed", "producer", "Gzip", "CreateTime", "LogAppendTime",
+    "createtime",
     "*", "0:1", "0:1,1:2", "0:1,", "0:x", "0", "none:none", "0:1:2", "*,0:1",
 )  # fmt: skip
 """Every setting is offered all of them: whatever a setting means, some of them fit and some do not."""
@@ -59,7 +64,13 @@ THROTTLES: Final = (
 """Broker settings that DescribeConfigs shows only when they are set."""
 NEUTRAL_FOLDER: Final = "/var/lib/kafka"
 """Written for the temporary folder in which this Kafka ran."""
-UNDYNAMIC: Final = ("num.partitions", "log.dirs", "log.retention.hours", "no.such.setting", "log.cleaner.enable")
+UNDYNAMIC: Final = (
+    "num.partitions",
+    "log.dirs",
+    "log.retention.hours",
+    "no.such.setting",
+    "log.cleaner.enable",
+)
 
 
 async def opened(bootstrap: str) -> BrokerConnection:
@@ -125,7 +136,9 @@ async def of_broker(connection: BrokerConnection, broker: str, name: str, value:
     """The error code with which this change of a broker's setting would be refused."""
     config = {"name": name, "config_operation": 0, "value": value}
     resource = {"resource_type": 4, "resource_name": broker, "configs": [config]}
-    answer = await connection.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": True})
+    answer = await connection.request(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": True}
+    )
     return _number(answer.responses[0].error_code)
 
 
@@ -135,9 +148,13 @@ async def offered(connection: BrokerConnection, found: dict[str, Any]) -> None:
     for row in found["topic"]:
         codes = await of_topics(connection, [{row["name"]: value} for value in VALUES])
         found["topic_values"][row["name"]] = dict(zip(VALUES, codes, strict=True))
-    found["topic_combinations"] = list(zip(COMBINATIONS, await of_topics(connection, list(COMBINATIONS)), strict=True))
+    found["topic_combinations"] = list(
+        zip(COMBINATIONS, await of_topics(connection, list(COMBINATIONS)), strict=True)
+    )
     foreign = ("sasl.", "ssl.", "remote.log.", "listener")
-    names = [row["name"] for row in found["broker"] if not row["read_only"] and not row["name"].startswith(foreign)]
+    names = [
+        row["name"] for row in found["broker"] if not row["read_only"] and not row["name"].startswith(foreign)
+    ]
     found["broker_values"], found["default_broker_values"] = {}, {}
     for name in (*names, *THROTTLES, *UNDYNAMIC):
         for target, broker in ((found["broker_values"], "1"), (found["default_broker_values"], "")):

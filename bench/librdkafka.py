@@ -1,7 +1,8 @@
 """librdkafka without Python in its way: the library that confluent-kafka brings, driven through ctypes.
 
-The throughput runs must load the broker and not the interpreter, so records are given to librdkafka ten thousand at a time and
-taken from it without becoming Python objects.  Both are the plain C API of the very library that confluent-kafka uses.
+The throughput runs must load the broker and not the interpreter, so records are given to librdkafka ten
+thousand at a time and taken from it without becoming Python objects.  Both are the plain C API of the very
+library that confluent-kafka uses.
 """
 
 from __future__ import annotations
@@ -117,7 +118,10 @@ class _Client:
         configuration = _rd.rd_kafka_conf_new()
         for key, value in settings.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            if _rd.rd_kafka_conf_set(configuration, key.encode(), text.encode(), error, ERROR_BYTES) != CONF_OK:
+            if (
+                _rd.rd_kafka_conf_set(configuration, key.encode(), text.encode(), error, ERROR_BYTES)
+                != CONF_OK
+            ):
                 raise RdKafkaError(error.value.decode())
         self._handle = _rd.rd_kafka_new(kind, configuration, error, ERROR_BYTES)
         if not self._handle:
@@ -134,7 +138,9 @@ class _Client:
         low, high = c_int64(), c_int64()
         deadline = time.monotonic() + WATERMARK_TIMEOUT_S
         while True:
-            code = _rd.rd_kafka_query_watermark_offsets(self._handle, topic.encode(), partition, byref(low), byref(high), 5_000)
+            code = _rd.rd_kafka_query_watermark_offsets(
+                self._handle, topic.encode(), partition, byref(low), byref(high), 5_000
+            )
             if not code:
                 return high.value
             if time.monotonic() > deadline:
@@ -145,10 +151,13 @@ class _Client:
 class BulkProducer(_Client):
     """Writes records of one size, as fast as the broker takes them."""
 
-    def __init__(self, settings: Mapping[str, object], topic: str, partitions: int, record_bytes: int) -> None:
+    def __init__(
+        self, settings: Mapping[str, object], topic: str, partitions: int, record_bytes: int
+    ) -> None:
         super().__init__(PRODUCER, settings)
         self._topic = _rd.rd_kafka_topic_new(self._handle, topic.encode(), None)
-        self._payload = ctypes.create_string_buffer(os.urandom(record_bytes), record_bytes)  # nothing to compress
+        # nothing to compress
+        self._payload = ctypes.create_string_buffer(os.urandom(record_bytes), record_bytes)
         self._count = BLOCK_RECORDS * partitions
         self._template = (_Message * self._count)()
         for number in range(self._count):
@@ -163,10 +172,15 @@ class BulkProducer(_Client):
         deadline = time.perf_counter() + seconds
         records = 0
         while time.perf_counter() < deadline:
-            ctypes.memmove(self._messages, self._template, ctypes.sizeof(self._template))  # each call marks its messages
-            taken = _rd.rd_kafka_produce_batch(self._topic, -1, COPY | BLOCK | PARTITION, self._messages, self._count)
+            # each call marks its messages
+            ctypes.memmove(self._messages, self._template, ctypes.sizeof(self._template))
+            taken = _rd.rd_kafka_produce_batch(
+                self._topic, -1, COPY | BLOCK | PARTITION, self._messages, self._count
+            )
             if taken != self._count:
-                raise RdKafkaError(f"{self._count - taken} records refused, the last with error {self._messages[-1].err}")
+                raise RdKafkaError(
+                    f"{self._count - taken} records refused, the last with error {self._messages[-1].err}"
+                )
             records += taken
             _rd.rd_kafka_poll(self._handle, 0)
         return records
@@ -175,7 +189,9 @@ class BulkProducer(_Client):
         """Waits for all acknowledgements.  Raises RdKafkaError when some are missing."""
         code = _rd.rd_kafka_flush(self._handle, int(timeout_s * 1000))
         if code or _rd.rd_kafka_outq_len(self._handle):
-            raise RdKafkaError(f"{_rd.rd_kafka_outq_len(self._handle)} records unacknowledged after {timeout_s:g} s")
+            raise RdKafkaError(
+                f"{_rd.rd_kafka_outq_len(self._handle)} records unacknowledged after {timeout_s:g} s"
+            )
 
     def close(self) -> None:
         _rd.rd_kafka_topic_destroy(self._topic)
@@ -189,9 +205,12 @@ class BulkConsumer(_Client):
         super().__init__(CONSUMER, settings)
         self._list = _rd.rd_kafka_topic_partition_list_new(partitions)
         for partition in range(partitions):
-            _rd.rd_kafka_topic_partition_list_add(self._list, topic.encode(), partition).contents.offset = OFFSET_BEGINNING
+            _rd.rd_kafka_topic_partition_list_add(
+                self._list, topic.encode(), partition
+            ).contents.offset = OFFSET_BEGINNING
         self._partitions = partitions
-        # The callback of every record must be C code that does nothing: this function only looks whether it is an error.
+        # The callback of every record must be C code that does nothing: this function only looks whether it
+        # is an error.
         self._ignore = ctypes.cast(_rd.rd_kafka_message_errstr, c_void_p)
 
     def run(self, ends: list[int], timeout_s: float) -> int:
@@ -207,7 +226,9 @@ class BulkConsumer(_Client):
             while seen < want or self._positions() != ends:
                 seen += max(0, _rd.rd_kafka_consume_callback_queue(queue, 100, self._ignore, None))
                 if time.perf_counter() > deadline:
-                    raise RdKafkaError(f"read {seen} of {want} records in {timeout_s:g} s, to {self._positions()} of {ends}")
+                    raise RdKafkaError(
+                        f"read {seen} of {want} records in {timeout_s:g} s, to {self._positions()} of {ends}"
+                    )
         finally:
             _rd.rd_kafka_queue_destroy(queue)
         return want

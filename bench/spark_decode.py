@@ -1,4 +1,5 @@
-"""Nanoseconds a record of the Spark decoder: record batches to Arrow, one core, against decoding one record after another.
+"""Nanoseconds a record of the Spark decoder: record batches to Arrow, one core, against decoding one record
+after another.
 
 python bench/spark_decode.py [--values 100]
 """
@@ -71,7 +72,9 @@ def main() -> None:
         target = Target("flights", 3, columns, 0, batches * records)
         total = batches * records
         size = sum(batch.nbytes for batch in decode_batches(target, chunk, found))
-        cost = best_ns(lambda target=target, chunk=chunk, found=found: list(decode_batches(target, chunk, found)), total)
+        cost = best_ns(
+            lambda target=target, chunk=chunk, found=found: list(decode_batches(target, chunk, found)), total
+        )
         name = f"{batches} x {records} {codec.name.lower()}, {len(columns)} columns"
         print(f"{name:<44}{cost:>10.0f}{size / total / cost * 1000:>8.0f}")
     chunk = make_chunk(10, 1000, value_bytes, Compression.NONE, False)

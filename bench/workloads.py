@@ -1,4 +1,5 @@
-"""The workloads of the comparison.  They see a cluster only through its bootstrap addresses, as any client does.
+"""The workloads of the comparison.  They see a cluster only through its bootstrap addresses, as any client
+does.
 
 Every workload checks what it measured: the records must be there afterwards, or the run fails.
 """
@@ -120,14 +121,18 @@ def topic(target: Target, label: str, partitions: int) -> Iterator[str]:
 Figures = dict[str, float]
 
 
-def bulk(target: Target, seconds: float, record_bytes: int, *, idempotent: bool, consume: bool) -> tuple[Figures, Figures | None]:
+def bulk(
+    target: Target, seconds: float, record_bytes: int, *, idempotent: bool, consume: bool
+) -> tuple[Figures, Figures | None]:
     """Produces as fast as it goes with acks=all, then reads everything back when `consume`."""
     with topic(target, "bulk", PARTITIONS) as name:
         produced, ends = _bulk_produce(target, name, seconds, record_bytes, idempotent)
         return produced, _bulk_consume(target, name, ends, record_bytes) if consume else None
 
 
-def _bulk_produce(target: Target, name: str, seconds: float, size: int, idempotent: bool) -> tuple[Figures, list[int]]:
+def _bulk_produce(
+    target: Target, name: str, seconds: float, size: int, idempotent: bool
+) -> tuple[Figures, list[int]]:
     conf = settings(target, acks="all", linger_ms=LINGER_MS, enable_idempotence=idempotent)
     conf |= {"queue.buffering.max.kbytes": QUEUE_KIB, "queue.buffering.max.messages": 1_000_000}
     producer = BulkProducer(conf, name, PARTITIONS, size)
@@ -179,7 +184,8 @@ class _Delivery:
 
 
 def latency(target: Target, seconds: float, *, idempotent: bool = False, record_bytes: int = 100) -> Figures:
-    """One record a request, one request at a time, acks=all: from produce() to its acknowledgement, in milliseconds."""
+    """One record a request, one request at a time, acks=all: from produce() to its acknowledgement, in
+    milliseconds."""
     payload = os.urandom(record_bytes)
     delivery = _Delivery()
     with topic(target, "latency", 1) as name:
@@ -236,7 +242,8 @@ def transactions(target: Target, seconds: float, producers: int, record_bytes: i
         if failures:
             raise WorkloadError(f"{target.name}: a transaction failed: {failures[0]!r}")
         count = sum(done)
-        want = (count + producers) * (TRANSACTION_RECORDS + TRANSACTION_PARTITIONS)  # each ends with a marker a partition
+        # each ends with a marker a partition
+        want = (count + producers) * (TRANSACTION_RECORDS + TRANSACTION_PARTITIONS)
         _await_end(target, name, want)
     return {
         "transactions_per_s": count / cost.seconds,
@@ -256,7 +263,9 @@ def _await_end(target: Target, name: str, want: int) -> None:
             if sum(ends) == want:
                 return
             if sum(ends) > want or time.monotonic() > deadline:
-                raise WorkloadError(f"{target.name}: {want} records and markers were written, {ends} = {sum(ends)} are there")
+                raise WorkloadError(
+                    f"{target.name}: {want} records and markers were written, {ends} = {sum(ends)} are there"
+                )
             time.sleep(0.02)
     finally:
         consumer.close()

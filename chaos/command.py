@@ -1,4 +1,5 @@
-"""`tidegate chaos`: inject faults into a cluster of real processes on this machine and check its clients' history."""
+"""`tidegate chaos`: inject faults into a cluster of real processes on this machine and check its clients'
+history."""
 
 from __future__ import annotations
 
@@ -17,9 +18,13 @@ if TYPE_CHECKING:
 ALL = "all"
 SEED_BITS = 32
 
-app = typer.Typer(no_args_is_help=True, help="Hurt a cluster on this machine on purpose and check what its clients saw.")
+app = typer.Typer(
+    no_args_is_help=True, help="Hurt a cluster on this machine on purpose and check what its clients saw."
+)
 
-simulated = typer.Typer(no_args_is_help=True, help="Histories in a simulator, repeated exactly by their seeds.")
+simulated = typer.Typer(
+    no_args_is_help=True, help="Histories in a simulator, repeated exactly by their seeds."
+)
 app.add_typer(simulated, name="sim")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -34,16 +39,23 @@ def list_scenarios(json: Json = False) -> None:
     if json:
         show_json([{"name": scenario.name, "summary": scenario.summary} for scenario in SCENARIOS.values()])
     else:
-        show_table(("scenario", "what happens"), [(scenario.name, scenario.summary) for scenario in SCENARIOS.values()])
+        show_table(
+            ("scenario", "what happens"),
+            [(scenario.name, scenario.summary) for scenario in SCENARIOS.values()],
+        )
 
 
 @app.command("run")
 def run_scenarios(
     name: Annotated[str, typer.Argument(help="A scenario's name, or 'all'.")] = ALL,
     seconds: Annotated[float, typer.Option(help="Load per scenario, in seconds.", min=1.0)] = 20.0,
-    seed: Annotated[int | None, typer.Option(help="What the workload chooses; default: a new one, which is printed.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="What the workload chooses; default: a new one, which is printed.")
+    ] = None,
     nodes: Annotated[int, typer.Option(help="Nodes of the cluster, every partition on each: 3 or 5.")] = 3,
-    directory: Annotated[Path, typer.Option(help="Where histories, reports and the nodes' logs go.")] = Path("tidegate-chaos"),
+    directory: Annotated[Path, typer.Option(help="Where histories, reports and the nodes' logs go.")] = Path(
+        "tidegate-chaos"
+    ),
     json: Json = False,
 ) -> None:
     """Run scenarios, one after the other.  Exit code 1 when a check fails."""
@@ -62,7 +74,9 @@ def run_scenarios(
         print(json_module.dumps([outcome.document() for outcome in outcomes], ensure_ascii=False))
     failed = [outcome.scenario for outcome in outcomes if not outcome.passed]
     if failed:
-        complain(f"{', '.join(failed)} failed: see {directory}, and repeat with --nodes {nodes} --seed {chosen}")
+        complain(
+            f"{', '.join(failed)} failed: see {directory}, and repeat with --nodes {nodes} --seed {chosen}"
+        )
         raise typer.Exit(1)
 
 
@@ -72,11 +86,16 @@ def simulate_storage(
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     length: Annotated[int, typer.Option(help="Steps of each history.", min=1)] = 14,
     kind: Annotated[
-        str, typer.Option(help="log: of one log; truncations: cut again and again; folders: of several; rot: of flipped bits.")
+        str,
+        typer.Option(
+            help="log: of one log; truncations: cut again and again; folders: of several; rot: of flipped "
+            "bits."
+        ),
     ] = "log",
     json: Json = False,
 ) -> None:
-    """Random histories of logs on faulty disks, compared with a model.  Exit code 1 when a promise does not hold."""
+    """Random histories of logs on faulty disks, compared with a model.  Exit code 1 when a promise does not
+    hold."""
     from ..client.command_line.output import complain
     from .sim.runs import run_seeds
     from .sim.storage.kinds import KINDS, history_of
@@ -84,25 +103,34 @@ def simulate_storage(
     if kind not in KINDS:
         complain(f"no histories are called {kind!r}: choose {', '.join(KINDS)}")
         raise typer.Exit(1)
-    _show_runs(run_seeds(first, seeds, history_of(kind, length)), f"storage --kind {kind} --length {length}", json)
+    _show_runs(
+        run_seeds(first, seeds, history_of(kind, length)), f"storage --kind {kind} --length {length}", json
+    )
 
 
 @simulated.command("quorum")
 def simulate_quorum(
     seeds: Annotated[int, typer.Option(help="Histories to run.", min=1)] = 1000,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    voters: Annotated[int, typer.Option(help="Members of the quorum: 1, 3 or 5; 0: as each seed draws it.")] = 0,
-    seconds: Annotated[float, typer.Option(help="Simulated time with faults, of each history.", min=1.0)] = 6.0,
+    voters: Annotated[
+        int, typer.Option(help="Members of the quorum: 1, 3 or 5; 0: as each seed draws it.")
+    ] = 0,
+    seconds: Annotated[
+        float, typer.Option(help="Simulated time with faults, of each history.", min=1.0)
+    ] = 6.0,
     json: Json = False,
 ) -> None:
-    """Histories of the metadata quorum under crashes, cuts and failing disks.  Exit code 1 when a promise does not hold."""
+    """Histories of the metadata quorum under crashes, cuts and failing disks.  Exit code 1 when a promise
+    does not hold."""
     from .sim.quorum.options import QuorumOptions
     from .sim.quorum.simulation import QuorumSimulation
     from .sim.runs import run_seeds
 
     if voters not in (0, 1, 3, 5):
         raise typer.BadParameter("a quorum has 1, 3 or 5 voters", param_hint="--voters")
-    report = run_seeds(first, seeds, lambda seed: QuorumSimulation(QuorumOptions.draw(seed, voters, seconds)).run())
+    report = run_seeds(
+        first, seeds, lambda seed: QuorumSimulation(QuorumOptions.draw(seed, voters, seconds)).run()
+    )
     _show_runs(report, f"quorum --voters {voters} --seconds {seconds:g}", json)
 
 
@@ -112,7 +140,8 @@ def simulate_replication(
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     json: Json = False,
 ) -> None:
-    """Clusters of one to five brokers in virtual time, under every kind of fault.  Exit code 1 when a promise does not hold."""
+    """Clusters of one to five brokers in virtual time, under every kind of fault.  Exit code 1 when a promise
+    does not hold."""
     from .sim.replication.history import History
     from .sim.runs import run_seeds
 
@@ -128,10 +157,13 @@ def simulate_replication(
 def simulate_transactions(
     seeds: Annotated[int, typer.Option(help="Histories to run.", min=1)] = 1000,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    version: Annotated[int, typer.Option(help="transaction.version of the producers: 1 or 2.", min=1, max=2)] = 2,
+    version: Annotated[
+        int, typer.Option(help="transaction.version of the producers: 1 or 2.", min=1, max=2)
+    ] = 2,
     json: Json = False,
 ) -> None:
-    """Transactions under faults of coordinators, leaders, network and producers.  Exit code 1 when a promise does not hold."""
+    """Transactions under faults of coordinators, leaders, network and producers.  Exit code 1 when a promise
+    does not hold."""
     from .sim.runs import run_seeds
     from .sim.transactions.faults import TV1, Faults
     from .sim.transactions.world import run_history
@@ -143,7 +175,10 @@ def simulate_transactions(
 
 @app.command("check")
 def check_again(
-    directory: Annotated[Path, typer.Argument(help="The folder of a run, with history.jsonl and final.json.")], json: Json = False
+    directory: Annotated[
+        Path, typer.Argument(help="The folder of a run, with history.jsonl and final.json.")
+    ],
+    json: Json = False,
 ) -> None:
     """Check the history of a former run again.  Exit code 1 when it has an anomaly."""
     from ..client.command_line.output import complain, show_json
@@ -158,7 +193,13 @@ def check_again(
         complain(str(error))
         raise typer.Exit(1) from None
     if json:
-        show_json({"valid": report.valid, "anomalies": [str(anomaly) for anomaly in report.anomalies], "counts": report.counts})
+        show_json(
+            {
+                "valid": report.valid,
+                "anomalies": [str(anomaly) for anomaly in report.anomalies],
+                "counts": report.counts,
+            }
+        )
     else:
         print(report.describe())
     if not report.valid:
@@ -178,7 +219,9 @@ def _show_runs(report: RunsReport, simulator: str, json: bool) -> None:
         raise typer.Exit(1)
 
 
-async def _run_all(names: list[str], seconds: float, seed: int, nodes: int, directory: Path, *, quiet: bool) -> list[RunOutcome]:
+async def _run_all(
+    names: list[str], seconds: float, seed: int, nodes: int, directory: Path, *, quiet: bool
+) -> list[RunOutcome]:
     from .run.harness import run_scenario
     from .scenarios.table import SCENARIOS
 
@@ -199,7 +242,8 @@ def _say(sentence: str) -> None:
 
 
 def _fresh(folder: Path) -> Path:
-    """`folder`, or the first of folder-2, folder-3, ... that does not exist: an old cluster is never continued."""
+    """`folder`, or the first of folder-2, folder-3, ... that does not exist: an old cluster is never
+    continued."""
     candidate, number = folder, 1
     while candidate.exists():
         number += 1

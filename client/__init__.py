@@ -1,7 +1,8 @@
-"""The clients of Tidegate, and of any broker that speaks Kafka's protocol: asyncio `Producer`, `Consumer` and `Admin`.
+"""The clients of Tidegate, and of any broker that speaks Kafka's protocol: asyncio `Producer`, `Consumer` and
+`Admin`.
 
-`tidegate.client.blocking` has the same three for programs without asyncio.  Names are loaded when they are used, so that
-`import tidegate.client` costs nothing.
+`tidegate.client.blocking` has the same three for programs without asyncio.  Names are loaded when they are
+used, so that `import tidegate.client` costs nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _HOME: Final = {
     ".consuming.consumer": ("Consumer", "ConsumerRecord", "RebalanceListener"),
     ".administration.descriptions": ("NewTopic",),
     ".connecting.errors": (
-        "AbortableError", "BufferExhausted", "CommitOutcomeUnknown", "ConnectionFailed", "DeliveryTimeout", "FatalError",
+        "AbortableError", "BufferExhausted", "CommitOutcomeUnknown", "ConnectionFailed", "DeliveryTimeout",
+        "FatalError",
         "GroupChanged", "NoOffset", "ProducerFenced", "RequestError", "RetriableError", "TransactionTimedOut",
     ),
     "..processes.local_cluster": ("LocalCluster",),
@@ -48,9 +50,12 @@ _HOME: Final = {
 _MODULE_OF: Final = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "AbortableError", "Admin", "BufferExhausted", "CommitOutcomeUnknown", "CommittedOffset", "ConnectionFailed", "Consumer",
-    "ConsumerRecord", "DeliveryTimeout", "ErrorCode", "FatalError", "GroupChanged", "GroupMetadata", "KafkaError",
-    "LocalCluster", "NewTopic", "NoOffset", "Producer", "ProducerFenced", "RebalanceListener", "RecordMetadata", "RequestError",
+    "AbortableError", "Admin", "BufferExhausted", "CommitOutcomeUnknown", "CommittedOffset",
+    "ConnectionFailed", "Consumer",
+    "ConsumerRecord", "DeliveryTimeout", "ErrorCode", "FatalError", "GroupChanged", "GroupMetadata",
+    "KafkaError",
+    "LocalCluster", "NewTopic", "NoOffset", "Producer", "ProducerFenced", "RebalanceListener",
+    "RecordMetadata", "RequestError",
     "RetriableError", "TopicPartition", "TransactionTimedOut",
 ]  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Producer, Consumer and Admin for programs without asyncio: the same objects, on an event loop in a thread of their own.
+"""Producer, Consumer and Admin for programs without asyncio: the same objects, on an event loop in a thread
+of their own.
 
     from tidegate.client.blocking import Consumer, Producer
 
@@ -6,10 +7,11 @@
         with producer.transaction():
             producer.send("payments", key="alice", value=b"...")
 
-Constructor arguments and errors are those of `tidegate.client`.  A producer may be shared by threads (its transactions may not);
-a consumer belongs to one thread at a time.  `send` returns a concurrent.futures.Future.  `close` may be called from any thread,
-and twice: calls of other threads then end with a result or an error, and later calls raise.  Each call costs a switch between
-threads (about 50 us): for many records use `send_all`, and `poll` with a large `max_records`.
+Constructor arguments and errors are those of `tidegate.client`.  A producer may be shared by threads (its
+transactions may not); a consumer belongs to one thread at a time.  `send` returns a
+concurrent.futures.Future.  `close` may be called from any thread, and twice: calls of other threads then end
+with a result or an error, and later calls raise.  Each call costs a switch between threads (about 50 us): for
+many records use `send_all`, and `poll` with a large `max_records`.
 """
 
 from __future__ import annotations
@@ -55,21 +57,24 @@ __all__ = ["Admin", "Consumer", "NewTopic", "Producer", "Send"]
 T = TypeVar("T")
 ITERATION_RECORDS: Final = 200
 SEND_CHUNK_RECORDS: Final = 500
-TASKS_END_S: Final = 5.0  # a cancelled task normally ends at once; close() does not wait longer than this for one that does not
+# a cancelled task normally ends at once; close() does not wait longer than this for one that does not
+TASKS_END_S: Final = 5.0
 
 
 class _LoopThread:
     """An event loop in a daemon thread; `call` runs a coroutine there and waits for it.
 
-    Every call ends: a call made before `close` with its own result, or an error when `close` cancels it; a later call raises.
-    `close` refuses new calls, runs the closing coroutine, cancels the tasks that still run, and stops the loop, in this order.
+    Every call ends: a call made before `close` with its own result, or an error when `close` cancels it; a
+    later call raises. `close` refuses new calls, runs the closing coroutine, cancels the tasks that still
+    run, and stops the loop, in this order.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"tidegate-{name}", daemon=True)
-        self._lock = threading.Lock()  # what was submitted under it reaches the loop before the closing coroutine
+        # what was submitted under it reaches the loop before the closing coroutine
+        self._lock = threading.Lock()
         self._closing = False
         self._thread.start()
 
@@ -87,14 +92,19 @@ class _LoopThread:
         if self._closing:
             return f"the {self._name} is closed: make a new one"
         if threading.current_thread() is self._thread:
-            return f"a call from a callback of the {self._name}'s own thread would wait for itself: make it from another thread"
+            return (
+                f"a call from a callback of the {self._name}'s own thread would wait for itself: make it "
+                "from another thread"
+            )
         return None
 
     def _result(self, future: Future[T]) -> T:
         try:
             return future.result()
         except CancelledError:  # the future's, not asyncio's: the loop was stopped
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"the {self._name} was closed during this call") from None
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST, f"the {self._name} was closed during this call"
+            ) from None
         except BaseException:
             future.cancel()  # Ctrl-C while waiting: the task must not continue without its caller
             raise
@@ -163,7 +173,8 @@ class Producer:
             raise
 
     def close(self) -> None:
-        """As the asyncio producer's: sends the remaining records; then every future is done, also those of other threads."""
+        """As the asyncio producer's: sends the remaining records; then every future is done, also those of
+        other threads."""
         self._thread.close(self._producer.close)
 
     def __enter__(self) -> Producer:
@@ -183,7 +194,8 @@ class Producer:
         headers: Headers | Mapping[str, bytes] = (),
         timestamp_ms: int | None = None,
     ) -> Future[RecordMetadata]:
-        """Queues a record, after waiting for memory; the future is its acknowledgement (it cannot be cancelled)."""
+        """Queues a record, after waiting for memory; the future is its acknowledgement (it cannot be
+        cancelled)."""
 
         async def work() -> Future[RecordMetadata]:
             return _acknowledgement(
@@ -262,13 +274,16 @@ class Producer:
 
 
 def _acknowledgement(source: asyncio.Future[RecordMetadata]) -> Future[RecordMetadata]:
-    """The same outcome for another thread.  The record is on its way, so `cancel()` answers False and changes nothing."""
+    """The same outcome for another thread.  The record is on its way, so `cancel()` answers False and changes
+    nothing."""
     target: Future[RecordMetadata] = Future()
     target.set_running_or_notify_cancel()
 
     def done(finished: asyncio.Future[RecordMetadata]) -> None:
         if finished.cancelled():
-            target.set_exception(RequestError(ErrorCode.INVALID_REQUEST, "the producer's loop ended under this record"))
+            target.set_exception(
+                RequestError(ErrorCode.INVALID_REQUEST, "the producer's loop ended under this record")
+            )
             return
         error = finished.exception()
         if error is not None:
@@ -281,7 +296,8 @@ def _acknowledgement(source: asyncio.Future[RecordMetadata]) -> Future[RecordMet
 
 
 class Consumer:
-    """See `tidegate.client.Consumer`.  Rebalance listeners are coroutines and run on the consumer's own thread."""
+    """See `tidegate.client.Consumer`.  Rebalance listeners are coroutines and run on the consumer's own
+    thread."""
 
     def __init__(self, bootstrap: str, **settings: Any) -> None:
         self._consumer = AsyncConsumer(bootstrap, **settings)
@@ -332,7 +348,8 @@ class Consumer:
         return self._thread.call(self._consumer.poll(max_records, timeout_s))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Yields records without end.  They are fetched in groups, but a commit covers only the yielded ones."""
+        """Yields records without end.  They are fetched in groups, but a commit covers only the yielded
+        ones."""
         try:
             while True:
                 self._undelivered.extend(self._thread.call(self._consumer.poll(ITERATION_RECORDS, 60.0)))
@@ -395,7 +412,9 @@ class Consumer:
     def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         return self._thread.call(self._consumer.end_offsets(partitions))
 
-    def offsets_for_times(self, times: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], OffsetAtTime | None]:
+    def offsets_for_times(
+        self, times: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], OffsetAtTime | None]:
         return self._thread.call(self._consumer.offsets_for_times(times))
 
     def group_metadata(self) -> GroupMetadata:
@@ -404,7 +423,9 @@ class Consumer:
     def commit(self, offsets: Offsets | None = None) -> None:
         self._thread.call(self._consumer.commit(offsets if offsets is not None else self.positions()))
 
-    def committed(self, partitions: Iterable[tuple[str, int]] | None = None) -> dict[tuple[str, int], CommittedOffset]:
+    def committed(
+        self, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[tuple[str, int], CommittedOffset]:
         return self._thread.call(self._consumer.committed(partitions))
 
 
@@ -474,12 +495,16 @@ class Admin:
     def remove_group_members(
         self, group_id: str, *, instance_ids: Iterable[str] = (), member_ids: Iterable[str] = ()
     ) -> None:
-        self._thread.call(self._admin.remove_group_members(group_id, instance_ids=instance_ids, member_ids=member_ids))
+        self._thread.call(
+            self._admin.remove_group_members(group_id, instance_ids=instance_ids, member_ids=member_ids)
+        )
 
     def list_transactions(
         self, states: Sequence[str] = (), *, producer_ids: Collection[int] = (), running_for_ms: int = -1
     ) -> list[TransactionListing]:
-        listing = self._admin.list_transactions(states, producer_ids=producer_ids, running_for_ms=running_for_ms)
+        listing = self._admin.list_transactions(
+            states, producer_ids=producer_ids, running_for_ms=running_for_ms
+        )
         return self._thread.call(listing)
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
@@ -508,8 +533,12 @@ class Admin:
     def describe_features(self) -> list[FeatureLevel]:
         return self._thread.call(self._admin.describe_features())
 
-    def update_features(self, levels: Mapping[str, int], *, downgrade: bool = False, validate_only: bool = False) -> None:
-        self._thread.call(self._admin.update_features(levels, downgrade=downgrade, validate_only=validate_only))
+    def update_features(
+        self, levels: Mapping[str, int], *, downgrade: bool = False, validate_only: bool = False
+    ) -> None:
+        self._thread.call(
+            self._admin.update_features(levels, downgrade=downgrade, validate_only=validate_only)
+        )
 
     def list_brokers(self) -> list[RegisteredBroker]:
         return self._thread.call(self._admin.list_brokers())

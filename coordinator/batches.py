@@ -1,4 +1,5 @@
-"""How many records of an internal topic fit into one batch: a log takes no batch over its topic's `max.message.bytes`."""
+"""How many records of an internal topic fit into one batch: a log takes no batch over its topic's
+`max.message.bytes`."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Final
 from .outcome import CoordinatorRecord
 
 BATCH_BYTES_MAX: Final = 1_000_000
-"""The largest batch of a shard that does not know its topic's setting: below the default of 1,048,588 bytes."""
+"""The largest batch of a shard that does not know its topic's setting: below the default of 1,048,588
+bytes."""
 BATCH_HEADER_BYTES: Final = 61
 _RECORD_EXTRA_BYTES: Final = 24
 

@@ -1,7 +1,8 @@
-"""Fields of the records in internal topics: Kafka's message encoding, both the classic and the flexible (KIP-482) form.
+"""Fields of the records in internal topics: Kafka's message encoding, both the classic and the flexible
+(KIP-482) form.
 
-A `FieldReader` raises `RecordFormatError` for whatever does not fit, so that a damaged record can never pass as a short one.
-Unknown tagged fields are skipped: a later release may add some (KIP-915).
+A `FieldReader` raises `RecordFormatError` for whatever does not fit, so that a damaged record can never pass
+as a short one. Unknown tagged fields are skipped: a later release may add some (KIP-915).
 """
 
 from __future__ import annotations
@@ -65,10 +66,14 @@ class FieldWriter:
             self.int32(count)
 
     def string(self, value: str | None) -> None:
-        """Raises KafkaError INVALID_REQUEST for a longer one than the classic form can hold: names that clients chose may be."""
+        """Raises KafkaError INVALID_REQUEST for a longer one than the classic form can hold: names that
+        clients chose may be."""
         data = None if value is None else value.encode()
         if data is not None and not self.flexible and len(data) > CLASSIC_STRING_MAX:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a name of {len(data)} bytes cannot be stored, {CLASSIC_STRING_MAX} can")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"a name of {len(data)} bytes cannot be stored, {CLASSIC_STRING_MAX} can",
+            )
         if self.flexible:
             self.unsigned_varint(0 if data is None else len(data) + 1)
         else:
@@ -106,7 +111,9 @@ class FieldReader:
     def _take(self, size: int) -> bytes:
         start, end = self._position, self._position + size
         if size < 0 or end > len(self._data):
-            raise RecordFormatError(f"a field of {size} bytes at {start} does not fit into {len(self._data)} bytes")
+            raise RecordFormatError(
+                f"a field of {size} bytes at {start} does not fit into {len(self._data)} bytes"
+            )
         self._position = end
         return self._data[start:end]
 

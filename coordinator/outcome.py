@@ -1,7 +1,8 @@
-"""What passes between the coordinator runtime and its shards: records, moments, outcomes, and the two protocols.
+"""What passes between the coordinator runtime and its shards: records, moments, outcomes, and the two
+protocols.
 
-A shard is a pure state machine: `handle` reads its state and returns a `ShardOutcome`; only `replay` changes that state.
-The runtime owns the order of append, replay and reply (see runtime.py).
+A shard is a pure state machine: `handle` reads its state and returns a `ShardOutcome`; only `replay` changes
+that state. The runtime owns the order of append, replay and reply (see runtime.py).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ NO_TOKEN = 0
 class CoordinatorRecord:
     """One record of an internal topic; `value` None is a tombstone.
 
-    `decoded`: the object that `value` was encoded from, where the shard passes it on: `replay` then needs not decode the record,
-    which costs more than encoding it.
+    `decoded`: the object that `value` was encoded from, where the shard passes it on: `replay` then needs not
+    decode the record, which costs more than encoding it.
     """
 
     key: bytes
@@ -41,8 +42,8 @@ class ProducerIdentity:
 
 
 class ReplayedRecord(NamedTuple):
-    """A record with its place in the log; `producer` is set when its batch is transactional.  A load makes a million of them.
-    `decoded`: see `CoordinatorRecord`; never set by a load."""
+    """A record with its place in the log; `producer` is set when its batch is transactional.  A load makes a
+    million of them. `decoded`: see `CoordinatorRecord`; never set by a load."""
 
     offset: int
     timestamp_ms: int
@@ -54,9 +55,11 @@ class ReplayedRecord(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Context:
-    """What a shard gets with an event: the time, the offset of its first record, its leader epoch, and the caller's reply token.
+    """What a shard gets with an event: the time, the offset of its first record, its leader epoch, and the
+    caller's reply token.
 
-    `token` names the caller's pending reply; a shard that defers its answer (`ShardOutcome.defer`) keeps the token.
+    `token` names the caller's pending reply; a shard that defers its answer (`ShardOutcome.defer`) keeps the
+    token.
     """
 
     now_ms: int
@@ -67,10 +70,12 @@ class Context:
 
 @dataclass(slots=True, frozen=True)
 class ShardOutcome(Generic[ReplyT, EffectT]):
-    """What one event leads to.  All records form one atomic batch.  `further`, of `activated` alone: batches that follow it.
+    """What one event leads to.  All records form one atomic batch.  `further`, of `activated` alone: batches
+    that follow it.
 
-    `deferred` answers tokens kept from earlier events.  `again`: events of waiting callers, with their tokens; the runtime
-    handles them anew once the records are in the log.  The runtime passes `guard` to the append unread (KIP-890 part 1).
+    `deferred` answers tokens kept from earlier events.  `again`: events of waiting callers, with their
+    tokens; the runtime handles them anew once the records are in the log.  The runtime passes `guard` to the
+    append unread (KIP-890 part 1).
     """
 
     records: Sequence[CoordinatorRecord] = ()
@@ -85,11 +90,12 @@ class ShardOutcome(Generic[ReplyT, EffectT]):
 
 
 class Shard(Protocol[EventT, ReplyT, EffectT]):
-    """A partition's state machine.  `handle` must not change what `replay` owns; what it may change is volatile (waiting
-    requests, deadlines) and may be lost at any time."""
+    """A partition's state machine.  `handle` must not change what `replay` owns; what it may change is
+    volatile (waiting requests, deadlines) and may be lost at any time."""
 
     def handle(self, event: EventT, context: Context) -> ShardOutcome[ReplyT, EffectT]:
-        """Decides.  Raising KafkaError is the same as an outcome with that error as its reply and nothing else."""
+        """Decides.  Raising KafkaError is the same as an outcome with that error as its reply and nothing
+        else."""
 
     def replay(self, record: ReplayedRecord) -> None:
         """Applies one record that is in the log, though perhaps not committed."""
@@ -98,18 +104,19 @@ class Shard(Protocol[EventT, ReplyT, EffectT]):
         """Applies a transaction marker that is in the log."""
 
     def activated(self, context: Context) -> ShardOutcome[ReplyT, EffectT]:
-        """Called once per leadership, after the barrier: finishes what the former leader may have left undone."""
+        """Called once per leadership, after the barrier: finishes what the former leader may have left
+        undone."""
 
     def due(self, now_ms: int) -> Sequence[EventT]:
         """Timer events that are due; they are submitted as events without a caller."""
 
     def resumed(self, now_ms: int, away_ms: int) -> None:
-        """For `away_ms` this node answered no request and ran no timer, so clients could not meet their deadlines in that
-        time."""
+        """For `away_ms` this node answered no request and ran no timer, so clients could not meet their
+        deadlines in that time."""
 
 
-# The error that a client of the coordinator gets for a failed append (Kafka's TransactionStateManager and CoordinatorRuntime
-# agree).
+# The error that a client of the coordinator gets for a failed append (Kafka's TransactionStateManager and
+# CoordinatorRuntime agree).
 APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -129,8 +136,8 @@ class StateLog(Protocol):
     """The partition leader's log, as the coordinators see it."""
 
     def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
-        """Appends one batch as COORDINATOR and returns the next offset.  Raises KafkaError with *nothing* appended; after
-        KAFKA_STORAGE_ERROR the caller assumes nothing about the log."""
+        """Appends one batch as COORDINATOR and returns the next offset.  Raises KafkaError with *nothing*
+        appended; after KAFKA_STORAGE_ERROR the caller assumes nothing about the log."""
 
     def high_watermark(self, partition: int) -> int:
         """The partition's high watermark as the leader knows it."""

@@ -1,28 +1,32 @@
-"""The coordinator runtime: replicated state machines ("shards") on the partitions of one internal topic (docs/semantics.md,
-chapter T).
+"""The coordinator runtime: replicated state machines ("shards") on the partitions of one internal topic
+(docs/semantics.md, chapter T).
 
-One `CoordinatorRuntime` exists per internal topic on a node; it holds a shard for every partition that this node leads.
-It has no event loop, no sockets, no files and no clock: the node calls it, it calls back.
+One `CoordinatorRuntime` exists per internal topic on a node; it holds a shard for every partition that this
+node leads. It has no event loop, no sockets, no files and no clock: the node calls it, it calls back.
 
 What it promises
-- *One mutator.*  `Shard.handle` decides and returns records; `Shard.replay` is the only mutator of durable state, also
-  when a log is loaded.  A record is replayed only after its append succeeded, so a failed append changes nothing in memory
-  (rule T21, KAFKA-9666: the epoch of a failed fence is not bumped twice, because nothing was published).
-- *Writes see uncommitted state; replies and effects see committed state only.*  The reply and the effects of a write are
-  parked until the high watermark has passed its records; those of a read until it has passed everything written before.
-- *The barrier.*  A new leader answers, sends markers and times out only when its high watermark has passed the log end found
-  at its election (rule T20).  Until then requests get COORDINATOR_LOAD_IN_PROGRESS.
-- *No slip between check and append* (rule T21): `handle`, append and `replay` are one synchronous step, and the append
-  carries the leader epoch that the shard was loaded for.
-- *One writer.*  The offsets of all appends (the runtime's own, and the markers that the node reports) must be contiguous.
-  At a gap something else has written to the partition: the shard fails, and the runtime answers NOT_COORDINATOR until the
-  partition is loaded again.
+- *One mutator.*  `Shard.handle` decides and returns records; `Shard.replay` is the only mutator of durable
+  state, also when a log is loaded.  A record is replayed only after its append succeeded, so a failed append
+  changes nothing in memory (rule T21, KAFKA-9666: the epoch of a failed fence is not bumped twice, because
+  nothing was published).
+- *Writes see uncommitted state; replies and effects see committed state only.*  The reply and the effects of
+  a write are parked until the high watermark has passed its records; those of a read until it has passed
+  everything written before.
+- *The barrier.*  A new leader answers, sends markers and times out only when its high watermark has passed
+  the log end found at its election (rule T20).  Until then requests get COORDINATOR_LOAD_IN_PROGRESS.
+- *No slip between check and append* (rule T21): `handle`, append and `replay` are one synchronous step, and
+  the append carries the leader epoch that the shard was loaded for.
+- *One writer.*  The offsets of all appends (the runtime's own, and the markers that the node reports) must be
+  contiguous. At a gap something else has written to the partition: the shard fails, and the runtime answers
+  NOT_COORDINATOR until the partition is loaded again.
 
-Order of a write:  handle -> encode one batch -> append -> replay -> park reply and effects -> high watermark -> reply -> effects.
+Order of a write:  handle -> encode one batch -> append -> replay -> park reply and effects -> high watermark
+-> reply -> effects.
 
 Order of a load:   begin_load -> load_batches* -> finish_load -> (barrier) -> Shard.activated -> serving.
 
-Events that arrive from within a callback are queued and run after the current step: a shard is never re-entered.
+Events that arrive from within a callback are queued and run after the current step: a shard is never
+re-entered.
 """
 
 from __future__ import annotations
@@ -34,7 +38,15 @@ from typing import Generic
 
 from ..runtime import logs
 from ..wire.errors import ErrorCode, KafkaError
-from ..wire.records import BatchHeader, ControlType, NewRecord, decode_batch, decode_marker, encode_batch, iterate_headers
+from ..wire.records import (
+    BatchHeader,
+    ControlType,
+    NewRecord,
+    decode_batch,
+    decode_marker,
+    encode_batch,
+    iterate_headers,
+)
 from .outcome import (
     APPEND_ERRORS,
     NO_TOKEN,
@@ -52,7 +64,8 @@ from .outcome import (
 from .shard_view import Phase, ShardMetrics, ShardView
 
 __all__ = [
-    "Context", "CoordinatorLoadError", "CoordinatorRecord", "CoordinatorRuntime", "ShardOutcome", "Phase", "ProducerIdentity",
+    "Context", "CoordinatorLoadError", "CoordinatorRecord", "CoordinatorRuntime", "ShardOutcome", "Phase",
+    "ProducerIdentity",
     "ReplayedRecord", "Reply", "RuntimeConfig", "Shard", "ShardMetrics", "ShardView", "StateLog",
 ]  # fmt: skip
 
@@ -75,7 +88,8 @@ class CoordinatorLoadError(Exception):
 
 Reply = Callable[[ReplyT | KafkaError], None]
 Answer = Callable[[KafkaError | None], None]
-"""A reply whose value is known: called with None it sends that value, called with an error it sends the error instead."""
+"""A reply whose value is known: called with None it sends that value, called with an error it sends the error
+instead."""
 
 
 @dataclass(slots=True)
@@ -112,9 +126,9 @@ class _ShardState(Generic[EventT, ReplyT, EffectT]):
 class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
     """Shards of one internal topic.  All methods are called from one thread (the node's loop).
 
-    shard_factory(partition, leader_epoch) builds an empty shard.  execute(partition, leader_epoch, effect) carries out an
-    effect after its records are committed.  on_failed(partition, leader_epoch, reason) tells the node that a shard stopped
-    serving: it should load it anew, or give the leadership up.
+    shard_factory(partition, leader_epoch) builds an empty shard.  execute(partition, leader_epoch, effect)
+    carries out an effect after its records are committed.  on_failed(partition, leader_epoch, reason) tells
+    the node that a shard stopped serving: it should load it anew, or give the leadership up.
     """
 
     def __init__(
@@ -140,9 +154,12 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         self._now_ms = now_ms
         self._last_token = NO_TOKEN
 
-    # --- loading and unloading ---------------------------------------------------------------------------------------------
+    # --- loading and unloading
+    # ---------------------------------------------------------------------------------------------
 
-    def begin_load(self, partition: int, leader_epoch: int, log_end_offset: int, log_start_offset: int = 0) -> None:
+    def begin_load(
+        self, partition: int, leader_epoch: int, log_end_offset: int, log_start_offset: int = 0
+    ) -> None:
         """This node was elected: `log_end_offset` is its log end at that moment, the barrier."""
         current = self._shards.get(partition)
         if current is not None:
@@ -152,11 +169,20 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             self._drop(current)
         shard = self._factory(partition, leader_epoch)
         metrics = self._metrics.setdefault(partition, ShardMetrics())
-        self._shards[partition] = _ShardState(partition, leader_epoch, shard, log_end_offset, log_start_offset, metrics)
-        log.debug("coordinator_load_began", topic=self.name, partition=partition, leader_epoch=leader_epoch, end=log_end_offset)
+        self._shards[partition] = _ShardState(
+            partition, leader_epoch, shard, log_end_offset, log_start_offset, metrics
+        )
+        log.debug(
+            "coordinator_load_began",
+            topic=self.name,
+            partition=partition,
+            leader_epoch=leader_epoch,
+            end=log_end_offset,
+        )
 
     def load_batches(self, partition: int, leader_epoch: int, data: bytes | memoryview) -> int:
-        """Replays a chunk of whole batches and returns the offset to read next.  A stale epoch is ignored (returns -1).
+        """Replays a chunk of whole batches and returns the offset to read next.  A stale epoch is ignored
+        (returns -1).
 
         Raises CoordinatorLoadError, after which the shard is FAILED.
         """
@@ -177,7 +203,11 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         return state.position
 
     def _load_batch(
-        self, state: _ShardState[EventT, ReplyT, EffectT], data: bytes | memoryview, position: int, header: BatchHeader
+        self,
+        state: _ShardState[EventT, ReplyT, EffectT],
+        data: bytes | memoryview,
+        position: int,
+        header: BatchHeader,
     ) -> None:
         if header.record_count == 0:  # emptied by compaction, kept for its producer's epoch (rule C5)
             return
@@ -185,7 +215,9 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         if header.is_control:
             marker = decode_marker(data, position)
             if marker is not None:  # unknown types of control records are skipped (rule L4)
-                state.shard.replay_marker(producer, marker.control_type is ControlType.COMMIT, header.base_offset)
+                state.shard.replay_marker(
+                    producer, marker.control_type is ControlType.COMMIT, header.base_offset
+                )
             return
         writer = producer if header.is_transactional else None
         for record in decode_batch(data, position):
@@ -193,12 +225,16 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             state.metrics.records_loaded += 1
 
     def finish_load(self, partition: int, leader_epoch: int) -> None:
-        """The node has passed in the whole log up to the barrier.  Raises CoordinatorLoadError when a part is missing."""
+        """The node has passed in the whole log up to the barrier.  Raises CoordinatorLoadError when a part is
+        missing."""
         state = self._state(partition, leader_epoch)
         if state is None or state.phase is not Phase.LOADING:
             return
         if state.position != state.log_end_offset:
-            reason = f"loaded up to {state.position}, but the log ended at {state.log_end_offset} when this node was elected"
+            reason = (
+                f"loaded up to {state.position}, but the log ended at {state.log_end_offset} when this "
+                "node was elected"
+            )
             self._fail(state, reason)
             raise CoordinatorLoadError(f"{self.name}-{partition}: {reason}")
         state.phase = Phase.BARRIER
@@ -210,7 +246,8 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         self._run(state)
 
     def unload(self, partition: int, leader_epoch: int) -> None:
-        """This node no longer leads (as of `leader_epoch`): every caller gets NOT_COORDINATOR, and effects are dropped."""
+        """This node no longer leads (as of `leader_epoch`): every caller gets NOT_COORDINATOR, and effects
+        are dropped."""
         state = self._shards.get(partition)
         if state is not None and leader_epoch >= state.leader_epoch:
             self._drop(state)
@@ -218,10 +255,17 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
     def _drop(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
         del self._shards[state.partition]
         self._reject_all(state)
-        log.debug("coordinator_unloaded", topic=self.name, partition=state.partition, leader_epoch=state.leader_epoch)
+        log.debug(
+            "coordinator_unloaded",
+            topic=self.name,
+            partition=state.partition,
+            leader_epoch=state.leader_epoch,
+        )
 
     def _reject_all(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
-        error = KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{state.partition} is no longer coordinated here")
+        error = KafkaError(
+            ErrorCode.NOT_COORDINATOR, f"{self.name}-{state.partition} is no longer coordinated here"
+        )
         answers = self._take_callers(state, error)
         answers += [_answer(reply, error) for _, reply in state.inbox if reply is not None]
         answers += [answer for *_, answer in state.buffered_markers if answer is not None]
@@ -231,9 +275,9 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         self._reject(state, answers, error)
 
     def reject_waiting_callers(self) -> None:
-        """Other nodes may coordinate by now: every waiting caller (for a commit, or for another request) gets NOT_COORDINATOR
-        and looks for its coordinator again.  The shards stay: their records may still be committed, and then have their
-        effects."""
+        """Other nodes may coordinate by now: every waiting caller (for a commit, or for another request) gets
+        NOT_COORDINATOR and looks for its coordinator again.  The shards stay: their records may still be
+        committed, and then have their effects."""
         for state in list(self._shards.values()):
             message = f"{self.name}-{state.partition} may be coordinated elsewhere by now"
             error = KafkaError(ErrorCode.NOT_COORDINATOR, message)
@@ -248,7 +292,9 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         state.waiting.clear()
         return answers
 
-    def _reject(self, state: _ShardState[EventT, ReplyT, EffectT], answers: list[Answer], error: KafkaError) -> None:
+    def _reject(
+        self, state: _ShardState[EventT, ReplyT, EffectT], answers: list[Answer], error: KafkaError
+    ) -> None:
         state.metrics.replies_not_coordinator += len(answers)
         for answer in answers:
             self._deliver(answer, error)
@@ -269,14 +315,18 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         if self._on_failed is not None:
             self._on_failed(state.partition, state.leader_epoch, reason)
 
-    # --- events ------------------------------------------------------------------------------------------------------------
+    # --- events
+    # --------------------------------------------------------------------------------------------------------
 
-    def submit(self, partition: int, event: EventT, reply: Reply[ReplyT] | None, now_ms: int | None = None) -> None:
-        """Hands an event to the shard.  `reply` is called exactly once, perhaps before this returns; with a KafkaError when
-        the event was rejected.  `now_ms` defaults to the time of the last tick.
+    def submit(
+        self, partition: int, event: EventT, reply: Reply[ReplyT] | None, now_ms: int | None = None
+    ) -> None:
+        """Hands an event to the shard.  `reply` is called exactly once, perhaps before this returns; with a
+        KafkaError when the event was rejected.  `now_ms` defaults to the time of the last tick.
 
-        An event without a reply is the coordinator's own (markers written, topics deleted).  No client would repeat it, so
-        back-pressure does not reject it, and a shard that is loading handles it once it is active.
+        An event without a reply is the coordinator's own (markers written, topics deleted).  No client would
+        repeat it, so back-pressure does not reject it, and a shard that is loading handles it once it is
+        active.
         """
         self._advance(now_ms)
         state = self._shards.get(partition)
@@ -288,22 +338,33 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         state.inbox.append((event, reply))
         self._run(state)
 
-    def _rejection(self, partition: int, state: _ShardState[EventT, ReplyT, EffectT] | None, *, own: bool) -> KafkaError | None:
+    def _rejection(
+        self, partition: int, state: _ShardState[EventT, ReplyT, EffectT] | None, *, own: bool
+    ) -> KafkaError | None:
         if state is None or state.phase is Phase.FAILED:
             return KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{partition} is not coordinated here")
         if state.phase is not Phase.ACTIVE and not own:
             state.metrics.rejected_loading += 1
-            return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.name}-{partition} is being loaded")
+            return KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.name}-{partition} is being loaded"
+            )
         if not own and self._is_full(state):
             state.metrics.rejected_busy += 1
-            return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.name}-{partition} waits for its replicas: retry")
+            return KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                f"{self.name}-{partition} waits for its replicas: retry",
+            )
         return None
 
     def _is_full(self, state: _ShardState[EventT, ReplyT, EffectT]) -> bool:
-        return len(state.parked) + len(state.inbox) >= self._config.parked_max or len(state.waiting) >= self._config.waiting_max
+        return (
+            len(state.parked) + len(state.inbox) >= self._config.parked_max
+            or len(state.waiting) >= self._config.waiting_max
+        )
 
     def _run(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
-        """Runs the shard until nothing is left to do: first parked answers and effects that are committed, then queued events."""
+        """Runs the shard until nothing is left to do: first parked answers and effects that are committed,
+        then queued events."""
         if state.running:
             return
         state.running = True
@@ -324,7 +385,9 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
     def _activate(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
         outcome = state.shard.activated(self._context(state, NO_TOKEN))
         state.phase = Phase.ACTIVE
-        log.debug("coordinator_active", topic=self.name, partition=state.partition, leader_epoch=state.leader_epoch)
+        log.debug(
+            "coordinator_active", topic=self.name, partition=state.partition, leader_epoch=state.leader_epoch
+        )
         self._carry_out(state, outcome, None, NO_TOKEN)
         for records in outcome.further:
             self._carry_out(state, ShardOutcome(records=records), None, NO_TOKEN)
@@ -332,7 +395,9 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
     def _context(self, state: _ShardState[EventT, ReplyT, EffectT], token: int) -> Context:
         return Context(self._now_ms, state.position, state.leader_epoch, token)
 
-    def _handle(self, state: _ShardState[EventT, ReplyT, EffectT], event: EventT, reply: Reply[ReplyT] | None) -> None:
+    def _handle(
+        self, state: _ShardState[EventT, ReplyT, EffectT], event: EventT, reply: Reply[ReplyT] | None
+    ) -> None:
         state.metrics.events += 1
         self._last_token += 1
         token = self._last_token
@@ -340,10 +405,18 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             outcome = state.shard.handle(event, self._context(state, token))
         except KafkaError as error:
             outcome = ShardOutcome(reply=error)
-        except Exception as error:  # `handle` wrote nothing, so only this request is lost; the log has the traceback
+        # `handle` wrote nothing, so only this request is lost; the log has the traceback
+        except Exception as error:
             state.metrics.handler_failures += 1
-            log.exception("coordinator_handler_failed", topic=self.name, partition=state.partition, request=type(event).__name__)
-            outcome = ShardOutcome(reply=KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(event).__name__}: {error}"))
+            log.exception(
+                "coordinator_handler_failed",
+                topic=self.name,
+                partition=state.partition,
+                request=type(event).__name__,
+            )
+            outcome = ShardOutcome(
+                reply=KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(event).__name__}: {error}")
+            )
         self._carry_out(state, outcome, reply, token)
 
     def _carry_out(
@@ -399,7 +472,9 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
                 answers.append(_answer(target, value))
         return answers
 
-    def _write(self, state: _ShardState[EventT, ReplyT, EffectT], outcome: ShardOutcome[ReplyT, EffectT]) -> None:
+    def _write(
+        self, state: _ShardState[EventT, ReplyT, EffectT], outcome: ShardOutcome[ReplyT, EffectT]
+    ) -> None:
         producer = outcome.producer
         batch = encode_batch(
             [NewRecord(key=r.key, value=r.value, timestamp_ms=self._now_ms) for r in outcome.records],
@@ -414,14 +489,22 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         state.metrics.bytes_written += len(batch)
         base_offset = next_offset - len(outcome.records)
         if base_offset != state.position:
-            self._fail(state, f"appended at {base_offset}, expected {state.position}: something else writes to this partition")
+            self._fail(
+                state,
+                f"appended at {base_offset}, expected {state.position}: something else writes to "
+                "this partition",
+            )
             return
         try:
             for index, record in enumerate(outcome.records):
                 offset = base_offset + index
-                state.shard.replay(ReplayedRecord(offset, self._now_ms, record.key, record.value, producer, record.decoded))
+                state.shard.replay(
+                    ReplayedRecord(offset, self._now_ms, record.key, record.value, producer, record.decoded)
+                )
         except Exception as error:  # the record is in the log and the state is half changed: fail-stop
-            log.exception("coordinator_replay_failed", topic=self.name, partition=state.partition, offset=base_offset)
+            log.exception(
+                "coordinator_replay_failed", topic=self.name, partition=state.partition, offset=base_offset
+            )
             self._fail(state, f"replay failed at {base_offset}: {error}")
             return
         state.position = next_offset
@@ -437,9 +520,14 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
     ) -> None:
         if key is None:
             raise ValueError(f"record {offset} of {self.name}-{state.partition} has no key")
-        state.shard.replay(ReplayedRecord(offset, timestamp_ms, bytes(key), None if value is None else bytes(value), producer))
+        state.shard.replay(
+            ReplayedRecord(
+                offset, timestamp_ms, bytes(key), None if value is None else bytes(value), producer
+            )
+        )
 
-    # --- markers that the node appended to this partition ------------------------------------------------------------------
+    # --- markers that the node appended to this partition
+    # ------------------------------------------------------------------
 
     def replay_marker(
         self,
@@ -450,20 +538,27 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         offset: int,
         done: Answer | None = None,
     ) -> None:
-        """The node appended a marker at `offset`; call this in the same step, before anything else is appended.
+        """The node appended a marker at `offset`; call this in the same step, before anything else is
+        appended.
 
-        The runtime calls `done` with None when the marker is committed (then the offsets that it decided are visible), with
-        NOT_COORDINATOR when another node becomes leader before that.
+        The runtime calls `done` with None when the marker is committed (then the offsets that it decided are
+        visible), with NOT_COORDINATOR when another node becomes leader before that.
         """
         state = self._state(partition, leader_epoch)
         if state is None or state.phase is Phase.FAILED:
             if done is not None:
-                self._deliver(done, KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{partition} is not coordinated here"))
+                self._deliver(
+                    done,
+                    KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{partition} is not coordinated here"),
+                )
             return
         if state.phase is Phase.LOADING:
             state.buffered_markers.append((producer, commit, offset, done))
             if offset < state.log_end_offset:
-                self._fail(state, f"marker at {offset} lies below the log end {state.log_end_offset} found at the election")
+                self._fail(
+                    state,
+                    f"marker at {offset} lies below the log end {state.log_end_offset} found at the election",
+                )
             elif len(state.buffered_markers) > self._config.buffered_markers_max:
                 self._fail(state, "too many markers arrived while loading")
             return
@@ -482,12 +577,16 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         if done is not None:
             state.parked.append(_Parked(offset + 1, deadline_ms, [done], ()))
         if offset != state.position:
-            self._fail(state, f"marker at {offset}, expected {state.position}: something else writes to this partition")
+            self._fail(
+                state,
+                f"marker at {offset}, expected {state.position}: something else writes to this partition",
+            )
             return
         state.shard.replay_marker(producer, commit, offset)
         state.position = offset + 1
 
-    # --- time and the high watermark ---------------------------------------------------------------------------------------
+    # --- time and the high watermark
+    # ---------------------------------------------------------------------------------------
 
     def on_high_watermark(self, partition: int, leader_epoch: int, offset: int) -> None:
         """The leader's high watermark moved.  Epochs other than the shard's are ignored."""
@@ -517,8 +616,8 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             log.exception("coordinator_reply_failed", topic=self.name)
 
     def resume(self, away_ms: int) -> None:
-        """The node answers again after `away_ms` without answers.  Its shards are still valid: no other node led their partitions
-        in that time."""
+        """The node answers again after `away_ms` without answers.  Its shards are still valid: no other node
+        led their partitions in that time."""
         for state in list(self._shards.values()):
             if state.phase is not Phase.ACTIVE:
                 continue
@@ -529,8 +628,8 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
                 self._fail(state, f"its timers failed: {error}")
 
     def tick(self, now_ms: int, *, timers: bool = True) -> None:
-        """Advances the time.  Callers past their deadline get COORDINATOR_NOT_AVAILABLE (their records may still be committed);
-        with `timers`, due timers become events."""
+        """Advances the time.  Callers past their deadline get COORDINATOR_NOT_AVAILABLE (their records may
+        still be committed); with `timers`, due timers become events."""
         self._advance(now_ms)
         for state in list(self._shards.values()):
             try:
@@ -559,9 +658,11 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
 
     def _advance(self, now_ms: int | None) -> None:
         if now_ms is not None:
-            self._now_ms = max(self._now_ms, now_ms)  # callers pass a steady clock; a backward step would delay every timer
+            # callers pass a steady clock; a backward step would delay every timer
+            self._now_ms = max(self._now_ms, now_ms)
 
-    # --- views -------------------------------------------------------------------------------------------------------------
+    # --- views
+    # --------------------------------------------------------------------------------------------------------
 
     def _state(self, partition: int, leader_epoch: int) -> _ShardState[EventT, ReplyT, EffectT] | None:
         state = self._shards.get(partition)

@@ -17,7 +17,8 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class ShardMetrics:
-    """Counters of one partition since the start of the node: they outlive its leaderships, as Prometheus expects of counters."""
+    """Counters of one partition since the start of the node: they outlive its leaderships, as Prometheus
+    expects of counters."""
 
     events: int = 0
     batches_written: int = 0
@@ -36,8 +37,9 @@ class ShardMetrics:
 
 @dataclass(slots=True, frozen=True)
 class ShardView:
-    """One shard at this moment.  queued: events that have not been handled; parked: outcomes whose records are not committed yet;
-    waiting: deferred requests (of a rebalance, or awaiting markers); uncommitted: offsets written above the high watermark."""
+    """One shard at this moment.  queued: events that have not been handled; parked: outcomes whose records
+    are not committed yet; waiting: deferred requests (of a rebalance, or awaiting markers); uncommitted:
+    offsets written above the high watermark."""
 
     topic: str
     partition: int

@@ -1,22 +1,26 @@
 """Silence notes: records that tell the next coordinator which members sent no request, and which have left.
 
-Sessions are volatile, and a new coordinator begins each of them anew: it cannot know when its predecessor last received a
-heartbeat.  Where coordinators change more often than a session lasts, a dead member would keep its partitions for ever.  So:
+Sessions are volatile, and a new coordinator begins each of them anew: it cannot know when its predecessor
+last received a heartbeat.  Where coordinators change more often than a session lasts, a dead member would
+keep its partitions for ever.  So:
 
-- A coordinator gives each member that it finds in its log a *grace period*: the time in which any live member finds the new
-  coordinator and sends its next heartbeat.  For a member that sent none by then the coordinator writes a note: since when the
-  member is silent, and how many coordinators have waited in vain.  The member's next request removes the note.  Live members
-  cost no record.
-- A member whose note counts `GRACE_PERIODS_MISSED_MAX` coordinators has at the next one the rest of its session, and no less than
-  a grace period.  So no coordinator removes a member before it missed `GRACE_PERIODS_MISSED_MAX` + 1 whole grace periods in a
-  row, each measured by one coordinator's clock, however often coordinators change.  Whether the member was silent for its whole
-  session, too, depends on clocks that agree: the note has the time of another node, and where that clock was behind, the
-  session ends earlier by the difference.  A member without such a note has a whole session by this coordinator's own clock.
-- A classic member that leaves, or whose session ends, stays in the log until the coordinator writes the next generation.  The
-  note says that it has `LEFT`: a coordinator that finds both removes the member and lets the others rebalance.
+- A coordinator gives each member that it finds in its log a *grace period*: the time in which any live member
+  finds the new coordinator and sends its next heartbeat.  For a member that sent none by then the coordinator
+  writes a note: since when the member is silent, and how many coordinators have waited in vain.  The member's
+  next request removes the note.  Live members cost no record.
+- A member whose note counts `GRACE_PERIODS_MISSED_MAX` coordinators has at the next one the rest of its
+  session, and no less than a grace period.  So no coordinator removes a member before it missed
+  `GRACE_PERIODS_MISSED_MAX` + 1 whole grace periods in a row, each measured by one coordinator's clock,
+  however often coordinators change.  Whether the member was silent for its whole session, too, depends on
+  clocks that agree: the note has the time of another node, and where that clock was behind, the session ends
+  earlier by the difference.  A member without such a note has a whole session by this coordinator's own
+  clock.
+- A classic member that leaves, or whose session ends, stays in the log until the coordinator writes the next
+  generation.  The note says that it has `LEFT`: a coordinator that finds both removes the member and lets the
+  others rebalance.
 
-The notes are records of __consumer_offsets with a key of Tidegate's own, which coordinators of older versions skip: there a
-silent member may stay longer, and nothing else changes.
+The notes are records of __consumer_offsets with a key of Tidegate's own, which coordinators of older versions
+skip: there a silent member may stay longer, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -33,11 +37,12 @@ GRACE_PERIODS_MISSED_MAX: Final = 2
 LEFT: Final = -1
 NOTES_MAX: Final = 1_000
 NOTES_BYTES_MAX: Final = 500_000
-"""Bounds the keys and values of one batch, well below the 1 MiB that the log takes.  Beyond either bound the next tick writes the
-other notes."""
+"""Bounds the keys and values of one batch, well below the 1 MiB that the log takes.  Beyond either bound the
+next tick writes the other notes."""
 RETRY_MS: Final = 1_000
 GRACE_EXTRA_MS: Final = 1_000
-"""The part of a grace period in which the member looks for the new coordinator, beside its heartbeat interval."""
+"""The part of a grace period in which the member looks for the new coordinator, beside its heartbeat
+interval."""
 _VERSION: Final = 0
 
 
@@ -49,8 +54,8 @@ class NoteKey(NamedTuple):
 
 
 class Note(NamedTuple):
-    """since_ms: no coordinator has received a request of the member from then on.  missed: how many coordinators have waited for
-    a grace period in vain, or LEFT."""
+    """since_ms: no coordinator has received a request of the member from then on.  missed: how many
+    coordinators have waited for a grace period in vain, or LEFT."""
 
     since_ms: int
     missed: int
@@ -87,7 +92,9 @@ def decode_value(data: bytes) -> Note:
     reader = FieldReader(data, flexible=True)
     version = reader.int16()
     if version != _VERSION:
-        raise RecordFormatError(f"a note of silence of version {version} is unknown: a later release wrote it")
+        raise RecordFormatError(
+            f"a note of silence of version {version} is unknown: a later release wrote it"
+        )
     note = Note(reader.int64(), reader.int16())
     reader.tags()
     reader.finish()
@@ -113,10 +120,14 @@ class Silences:
         if not notes:
             self.notes.pop(key.group_id, None)
 
-    # --- a new coordinator -------------------------------------------------------------------------------------------------
+    # --- a new coordinator
+    # -------------------------------------------------------------------------------------------------
 
-    def begin_grace_period(self, group_id: str, member_id: str, grace_ms: int, session_ms: int, now_ms: int) -> int:
-        """A new coordinator begins the member's session; returns when the session ends unless the member sends a request."""
+    def begin_grace_period(
+        self, group_id: str, member_id: str, grace_ms: int, session_ms: int, now_ms: int
+    ) -> int:
+        """A new coordinator begins the member's session; returns when the session ends unless the member
+        sends a request."""
         self._began_ms = now_ms
         self._grace_periods.setdefault(group_id, {})[member_id] = now_ms + grace_ms
         self._next_ms = min(self._next_ms, now_ms + grace_ms)
@@ -126,8 +137,11 @@ class Silences:
         return max(now_ms + min(grace_ms, session_ms), min(now_ms, note.since_ms) + session_ms)
 
     def begin_classic_grace_period(self, group_id: str, member_id: str, session_ms: int, now_ms: int) -> int:
-        """For a member that chooses its heartbeat interval: a third of its session at most, as Kafka's clients require."""
-        return self.begin_grace_period(group_id, member_id, session_ms // 3 + GRACE_EXTRA_MS, session_ms, now_ms)
+        """For a member that chooses its heartbeat interval: a third of its session at most, as Kafka's
+        clients require."""
+        return self.begin_grace_period(
+            group_id, member_id, session_ms // 3 + GRACE_EXTRA_MS, session_ms, now_ms
+        )
 
     def has_left(self, group_id: str, member_id: str) -> bool:
         note = self.notes.get(group_id, {}).get(member_id)
@@ -143,10 +157,12 @@ class Silences:
             for member_id in periods:
                 periods[member_id] += away_ms
 
-    # --- what is written ---------------------------------------------------------------------------------------------------
+    # --- what is written
+    # ---------------------------------------------------------------------------------------------------
 
     def request_received(self, group_id: str, member_id: str) -> list[CoordinatorRecord]:
-        """The member has sent a request: ends its grace period; returns the tombstone of its note, if there is one."""
+        """The member has sent a request: ends its grace period; returns the tombstone of its note, if there
+        is one."""
         periods = self._grace_periods.get(group_id)
         if periods is not None:
             periods.pop(member_id, None)
@@ -159,7 +175,9 @@ class Silences:
         notes = self.notes.get(group_id)
         if notes is None:
             return []
-        wanted = notes if member_ids is None else (member_id for member_id in member_ids if member_id in notes)
+        wanted = (
+            notes if member_ids is None else (member_id for member_id in member_ids if member_id in notes)
+        )
         return [CoordinatorRecord(encode_key(group_id, member_id), None) for member_id in wanted]
 
     def forget_all_but(self, group_id: str, member_ids: Collection[str]) -> list[CoordinatorRecord]:
@@ -189,15 +207,20 @@ class Silences:
             if not is_member(group_id, member_id) or not 0 <= note.missed < GRACE_PERIODS_MISSED_MAX:
                 del self._grace_periods[group_id][member_id]
                 continue
-            self._grace_periods[group_id][member_id] = now_ms + RETRY_MS  # replay removes it, unless the append fails
+            # replay removes it, unless the append fails
+            self._grace_periods[group_id][member_id] = now_ms + RETRY_MS
             key, value = encode_key(group_id, member_id), encode_value(Note(note.since_ms, note.missed + 1))
             written.append(CoordinatorRecord(key, value))
             written_bytes += len(key) + len(value)
-        self._grace_periods = {group_id: periods for group_id, periods in self._grace_periods.items() if periods}
+        self._grace_periods = {
+            group_id: periods for group_id, periods in self._grace_periods.items() if periods
+        }
         ends_ms = (until_ms for periods in self._grace_periods.values() for until_ms in periods.values())
         self._next_ms = min(ends_ms, default=2**63)
         return written
 
     def _overdue(self, now_ms: int) -> Iterator[tuple[str, str]]:
         for group_id, periods in self._grace_periods.items():
-            yield from ((group_id, member_id) for member_id, until_ms in periods.items() if until_ms <= now_ms)
+            yield from (
+                (group_id, member_id) for member_id, until_ms in periods.items() if until_ms <= now_ms
+            )

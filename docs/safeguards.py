@@ -30,7 +30,9 @@ def main(wanted: list[str]) -> int:
     count = 0
     for page in PAGES:
         for number, kept, held in rules(page):
-            if wanted and not any(each in (number, number[0]) or (len(each) > 3 and each in kept) for each in wanted):
+            if wanted and not any(
+                each in (number, number[0]) or (len(each) > 3 and each in kept) for each in wanted
+            ):
                 continue
             count += 1
             print(f"{number}  ({page})")

@@ -1,5 +1,5 @@
-"""Writes states.md, diagrams and tables of the state machines, from the tables that the product runs; `--check` only says whether
-the page is current."""
+"""Writes states.md, diagrams and tables of the state machines, from the tables that the product runs;
+`--check` only says whether the page is current."""
 
 from __future__ import annotations
 
@@ -17,35 +17,36 @@ Edge = tuple[str, str, str]
 
 HEAD = """# State machines
 
-Made by `docs/states.py` from the tables that the coordinators and the client run; `tests/docs` holds the page against them, and
-`tests/coordinator` and `tests/client` hold every cell against an outcome that is written down a second time.
+Made by `docs/states.py` from the tables that the coordinators and the client run; `tests/docs` holds the page
+against them, and `tests/coordinator` and `tests/client` hold every cell against an outcome that is written
+down a second time.
 """
 TRANSACTION = """
 ## Transactional ids
 
-The coordinator's view (docs/semantics.md T1), one entry for each transactional id in `__transaction_state`. A request's producer
-id and epoch are judged first; *repeated* is an EndTxn that comes once more with the epoch it had (TV2). An id of which nothing is
-known counts as Dead. While markers are on their way, requests that Kafka answers with CONCURRENT_TRANSACTIONS wait here for up to
-a second.
+The coordinator's view (docs/semantics.md T1), one entry for each transactional id in `__transaction_state`. A
+request's producer id and epoch are judged first; *repeated* is an EndTxn that comes once more with the epoch
+it had (TV2). An id of which nothing is known counts as Dead. While markers are on their way, requests that
+Kafka answers with CONCURRENT_TRANSACTIONS wait here for up to a second.
 """
 GROUP = """
 ## Classic groups
 
-The protocol of JoinGroup and SyncGroup (docs/semantics.md G1). Member id, instance id and generation are judged first. A group of
-which nothing is known counts as Dead.
+The protocol of JoinGroup and SyncGroup (docs/semantics.md G1). Member id, instance id and generation are
+judged first. A group of which nothing is known counts as Dead.
 """
 CONSUMERS = """
 ## Consumer groups
 
-The protocol of ConsumerGroupHeartbeat (KIP-848). The diagram is a member's: how it gets from what it owns to what the target
-assignment gives it. The table says what a request does, by what its sender is to the group; *left* is a static member that left
-for a while.
+The protocol of ConsumerGroupHeartbeat (KIP-848). The diagram is a member's: how it gets from what it owns to
+what the target assignment gives it. The table says what a request does, by what its sender is to the group;
+*left* is a static member that left for a while.
 """
 PRODUCER = """
 ## The producer of `tidegate.client`
 
-What the program asks for, and what the brokers answer. A pair that is not in the table is refused with a sentence that says what
-to call instead. Every state leads to *fatal error* by a fatal failure.
+What the program asks for, and what the brokers answer. A pair that is not in the table is refused with a
+sentence that says what to call instead. Every state leads to *fatal error* by a fatal failure.
 """
 
 
@@ -73,7 +74,10 @@ def transactions() -> str:
         if following is not None and state in states:
             assert transaction.may_follow(state, following, 2)
             edges.append((state.display_name, stimulus.value, following.display_name))
-    rows = [(each.value, [transaction.RULES[state, each].value for state in states]) for each in transaction.Stimulus]
+    rows = [
+        (each.value, [transaction.RULES[state, each].value for state in states])
+        for each in transaction.Stimulus
+    ]
     return TRANSACTION + diagram(edges) + table("", [state.display_name for state in states], rows)
 
 
@@ -88,9 +92,15 @@ def groups() -> str:
         (group.EMPTY, group.DEAD): "deleted, or nothing left of it",
     }
     pairs = [(before, after) for after, befores in group.VALID_PREVIOUS.items() for before in befores]
-    edges = [(before.value, why[before, after], after.value) for before, after in sorted(pairs, key=list(why).index)]
+    edges = [
+        (before.value, why[before, after], after.value)
+        for before, after in sorted(pairs, key=list(why).index)
+    ]
     assert len(edges) == len(why)
-    rows = [(each.value, [group.RULES[state, each].value for state in group.GroupState]) for each in group.GroupRequest]
+    rows = [
+        (each.value, [group.RULES[state, each].value for state in group.GroupState])
+        for each in group.GroupRequest
+    ]
     return GROUP + diagram(edges) + table("", [state.value for state in group.GroupState], rows)
 
 
@@ -105,14 +115,19 @@ def consumer_groups() -> str:
         (unreleased.name, "released", stable.name),
         (unreleased.name, "a newer target takes partitions that it reads", unrevoked.name),
     ]
-    rows = [(each.value, [consumer.RULES[it, each].value for it in consumer.Situation]) for each in consumer.MemberRequest]
+    rows = [
+        (each.value, [consumer.RULES[it, each].value for it in consumer.Situation])
+        for each in consumer.MemberRequest
+    ]
     return CONSUMERS + diagram(edges) + table("", [situation.value for situation in consumer.Situation], rows)
 
 
 def producers() -> str:
     moves = producer.TRANSITIONS.items()
     edges = [
-        (before.name, event.value, after.name) for (before, event), after in moves if event is not producer.Event.FATAL_FAILURE
+        (before.name, event.value, after.name)
+        for (before, event), after in moves
+        if event is not producer.Event.FATAL_FAILURE
     ]
     rows = [
         (f"`{state.name}`", [_cell(producer.TRANSITIONS.get((state, event))) for event in producer.Event])

@@ -1,5 +1,5 @@
-"""Writes the tables that say what the product's own tables say: the settings of nodes in operations.md, the requests that nodes
-serve in kafka.md; `--check` only says whether they are current."""
+"""Writes the tables that say what the product's own tables say: the settings of nodes in operations.md, the
+requests that nodes serve in kafka.md; `--check` only says whether they are current."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ COLUMNS = 3
 
 
 def settings() -> str:
-    return "| key | default | meaning |\n|---|---|---|\n" + "".join(row(key, setting) for key, setting in SETTINGS.items())
+    return "| key | default | meaning |\n|---|---|---|\n" + "".join(
+        row(key, setting) for key, setting in SETTINGS.items()
+    )
 
 
 def row(key: str, setting: Setting) -> str:
@@ -41,7 +43,13 @@ def requests() -> str:
     ]
     cells += [" | "] * (-len(cells) % COLUMNS)
     lines = [" | ".join(cells[at : at + COLUMNS]) for at in range(0, len(cells), COLUMNS)]
-    return "| request | versions " * COLUMNS + "|\n" + "|---|---" * COLUMNS + "|\n" + "".join(f"| {line} |\n" for line in lines)
+    return (
+        "| request | versions " * COLUMNS
+        + "|\n"
+        + "|---|---" * COLUMNS
+        + "|\n"
+        + "".join(f"| {line} |\n" for line in lines)
+    )
 
 
 TABLES: dict[str, Callable[[], str]] = {"operations.md": settings, "kafka.md": requests}

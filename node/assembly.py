@@ -1,7 +1,8 @@
 """Makes the parts of one broker and gives each what it needs; starts nothing.
 
-The replicas and the session with the controller call each other, and so do the coordinators and the replicas: such calls go
-through functions that find the other part when they run, which is never before all parts are made.
+The replicas and the session with the controller call each other, and so do the coordinators and the replicas:
+such calls go through functions that find the other part when they run, which is never before all parts are
+made.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def assemble(
     on_settings: Callable[[RunTimeSettings], None],
     fail_stop: Callable[[BaseException], None],
 ) -> Parts:
-    """`node_view()`: for /metrics; `on_settings(settings)`: they have changed while the node runs; `fail_stop(error)` ends it."""
+    """`node_view()`: for /metrics; `on_settings(settings)`: they have changed while the node runs;
+    `fail_stop(error)` ends it."""
     node_id, integer = configuration.node_id, configuration.integer
     controller = ControllerClient({voter.node_id: str(voter.grpc) for voter in configuration.voters}, clock)
     metadata = MetadataFollower(
@@ -109,7 +111,9 @@ def assemble(
     group_commit = GroupCommit(integer("log.flush.threads"), kernel=KernelSync.open())
     # Of an answer from a peer: at least one batch, however large, plus the rest of the fetch.
     frame_bytes_max = integer("socket.request.max.bytes") + integer("replica.fetch.max.bytes")
-    peers = Peers(cluster.kafka_address, client_id=f"tidegate-node-{node_id}", max_frame_bytes=frame_bytes_max)
+    peers = Peers(
+        cluster.kafka_address, client_id=f"tidegate-node-{node_id}", max_frame_bytes=frame_bytes_max
+    )
 
     def fetch_transport(leader_id: int) -> FetchTransport:
         client_id = f"tidegate-follower-{node_id}"
@@ -150,7 +154,8 @@ def assemble(
             client_sessions_max=integer("max.incremental.fetch.session.cache.slots"),
             limits=settings.replication_limits(),
             fetcher=FetcherLimits(
-                wait_max_ms=integer("replica.fetch.wait.max.ms"), response_max_bytes=integer("replica.fetch.max.bytes")
+                wait_max_ms=integer("replica.fetch.wait.max.ms"),
+                response_max_bytes=integer("replica.fetch.max.bytes")
             ),
         ),
     )  # fmt: skip
@@ -206,7 +211,9 @@ def assemble(
         metadata=metadata,
         application=application,
         group_commit=group_commit,
-        upkeep=LogUpkeep(configuration, disk, clock, lambda: replicas.replicas, group_commit.request, settings.number),
+        upkeep=LogUpkeep(
+            configuration, disk, clock, lambda: replicas.replicas, group_commit.request, settings.number
+        ),
         moves=moves,
         peers=peers,
         grpc=grpc_server(),

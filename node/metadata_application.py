@@ -1,4 +1,5 @@
-"""Carries out applied metadata on this node: opens and deletes replicas, changes their roles, and changes settings.
+"""Carries out applied metadata on this node: opens and deletes replicas, changes their roles, and changes
+settings.
 
 It also lists the replicas that this node cannot serve, for the heartbeats to the controller.
 """
@@ -35,7 +36,8 @@ def _raise(error: BaseException) -> None:
 
 
 class MetadataApplication:
-    """`apply` is the metadata follower's callback; it calls `on_brokers_changed` and `on_settings` after such a change."""
+    """`apply` is the metadata follower's callback; it calls `on_brokers_changed` and `on_settings` after such
+    a change."""
 
     def __init__(
         self,
@@ -67,9 +69,9 @@ class MetadataApplication:
         self._open_again_at_s = 0.0
 
     def apply(self, state: ClusterState, result: ApplyResult) -> None:
-        """Called once for every applied entry, in order.  Carries out nothing before this process's own registration: older
-        metadata may name this node leader although it lost records in an unclean stop.  Raises UnknownLevel when the cluster has
-        a feature level that this version does not know."""
+        """Called once for every applied entry, in order.  Carries out nothing before this process's own
+        registration: older metadata may name this node leader although it lost records in an unclean stop.
+        Raises UnknownLevel when the cluster has a feature level that this version does not know."""
         check_known(self._cluster.node_id, state.features)
         if result.changed_brokers or result.from_snapshot:
             self._on_brokers_changed()
@@ -82,8 +84,12 @@ class MetadataApplication:
             self._groups.topics_changed()  # a heartbeat before this may have seen older topics
             self._delete_what_is_not_ours(state)
             topics, node_id = state.topics.values(), self._cluster.node_id
-            self._directory.expect((t.name, n) for t in topics for n, p in t.partitions.items() if node_id in p.replicas)
-            self._replicas.apply(self._assignments(state, ((t.name, p) for t in state.topics.values() for p in t.partitions)))
+            self._directory.expect(
+                (t.name, n) for t in topics for n, p in t.partitions.items() if node_id in p.replicas
+            )
+            self._replicas.apply(
+                self._assignments(state, ((t.name, p) for t in state.topics.values() for p in t.partitions))
+            )
             return
         for topic in result.deleted_topics:
             self._settings.forget_topic(topic.name)
@@ -151,7 +157,8 @@ class MetadataApplication:
         return found
 
     def replica_offline(self, topic: str, partition: int) -> None:
-        """A replica did not open, or its disk failed.  `open_again` tries both again; only the former can succeed."""
+        """A replica did not open, or its disk failed.  `open_again` tries both again; only the former can
+        succeed."""
         if not self._unopened:
             self._open_pause_s = OPEN_PAUSE_FIRST_S
             self._open_again_at_s = self._clock.monotonic() + self._open_pause_s
@@ -159,7 +166,8 @@ class MetadataApplication:
         self._lifecycle.heartbeat_soon()
 
     def offline_replicas(self) -> set[tuple[bytes, int]]:
-        """(topic id, partition) of the replicas that this node has and cannot serve: the controller elects other leaders."""
+        """(topic id, partition) of the replicas that this node has and cannot serve: the controller elects
+        other leaders."""
         found = {(topic_id.bytes, partition) for topic_id, partition in self._replicas.offline_replicas()}
         for name, partition in self._unopened:
             topic = self._cluster.state.topics.get(name)
@@ -168,7 +176,8 @@ class MetadataApplication:
         return found
 
     def damaged_replicas(self) -> set[tuple[bytes, int]]:
-        """The offline replicas that have lost flushed records, or whose log does not say which topic it belongs to."""
+        """The offline replicas that have lost flushed records, or whose log does not say which topic it
+        belongs to."""
         found = set()
         for (name, partition), topic_id in self._directory.damaged.items():
             topic = self._cluster.state.topics.get(name)
@@ -196,12 +205,16 @@ class MetadataApplication:
             self._open_again_at_s = self._clock.monotonic() + pause_s
 
     def _delete_what_is_not_ours(self, state: ClusterState) -> None:
-        """Deletes the logs of topics that were deleted, and of partitions that moved away, while this node was down."""
+        """Deletes the logs of topics that were deleted, and of partitions that moved away, while this node
+        was down."""
         for (name, partition), topic_id in list(self._directory.topic_ids.items()):
             topic = state.topics.get(name)
             if topic is None or topic.topic_id != topic_id:
                 log.info("log_of_deleted_topic_removed", topic=name, partition=partition, topic_id=topic_id)
                 self._directory.delete(name, partition)
-            elif partition in topic.partitions and self._cluster.node_id not in topic.partitions[partition].replicas:
+            elif (
+                partition in topic.partitions
+                and self._cluster.node_id not in topic.partitions[partition].replicas
+            ):
                 log.info("log_that_moved_away_removed", topic=name, partition=partition, topic_id=topic_id)
                 self._directory.delete(name, partition)

@@ -1,11 +1,11 @@
 """One node: makes its parts, starts them in order, and stops them in the reverse order.
 
-Start: data folder (locked, recovered) -> gRPC and the metadata quorum -> registration -> metadata applied up to it -> Kafka
-listener -> unfenced by heartbeats -> ready.
+Start: data folder (locked, recovered) -> gRPC and the metadata quorum -> registration -> metadata applied up
+to it -> Kafka listener -> unfenced by heartbeats -> ready.
 
-Stop (SIGTERM): leaderships handed over -> listener closed -> coordinators -> replicas flushed and closed, clean-shutdown mark
-with the broker epoch -> quorum.  After a defect the node does not stop cleanly: the process exits at once (exit code 70), without
-the mark, so that the next start recovers the logs.
+Stop (SIGTERM): leaderships handed over -> listener closed -> coordinators -> replicas flushed and closed,
+clean-shutdown mark with the broker epoch -> quorum.  After a defect the node does not stop cleanly: the
+process exits at once (exit code 70), without the mark, so that the next start recovers the logs.
 """
 
 from __future__ import annotations
@@ -94,12 +94,22 @@ class Node:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_wanted.set)
         configuration = self._configuration
-        log.info("node_starting", node=configuration.node_id, version=__version__, roles=configuration.values["roles"])
+        log.info(
+            "node_starting",
+            node=configuration.node_id,
+            version=__version__,
+            roles=configuration.values["roles"],
+        )
         try:
             await self._open_logs()
             self._make_parts()
         except OpeningStopped:
-            log.info("node_stopped", node=configuration.node_id, clean=False, reason="stopped while logs were opened")
+            log.info(
+                "node_stopped",
+                node=configuration.node_id,
+                clean=False,
+                reason="stopped while logs were opened",
+            )
             return UNCLEAN_STOP_EXIT_CODE
         except (OSError, DirectoryRefused, StartError) as error:
             raise StartError(_reason(error)) from error
@@ -113,11 +123,14 @@ class Node:
             raise StartError(_reason(error)) from error
         if not self._stop_wanted.is_set():
             self._state = "running"
-            log.info("node_ready", node=configuration.node_id, kafka=configuration.kafka, grpc=configuration.grpc)
+            log.info(
+                "node_ready", node=configuration.node_id, kafka=configuration.kafka, grpc=configuration.grpc
+            )
         await self._stop_wanted.wait()
         return 0 if await self._stop() else UNCLEAN_STOP_EXIT_CODE
 
-    # --- putting together -------------------------------------------------------------------------------------------------
+    # --- putting together
+    # -------------------------------------------------------------------------------------------------
 
     async def _open_logs(self) -> None:
         """Opens and recovers the logs, while HTTP pages show the progress (`log_recovery.py`)."""
@@ -132,16 +145,22 @@ class Node:
             recovery_threads=configuration.integer("num.recovery.threads.per.data.dir"),
             file_deleter=AsyncFileDeleter(),
             now_s=self._clock.monotonic,
-            essential=(configuration.data_dirs[0], "it is the metadata quorum's") if configuration.is_controller else None,
+            essential=(configuration.data_dirs[0], "it is the metadata quorum's")
+            if configuration.is_controller
+            else None,
         )
         with _opening("listeners.metrics", configuration.metrics):
-            self._pages = await serve_pages(configuration.metrics.host, configuration.metrics.port, self._page)
+            self._pages = await serve_pages(
+                configuration.metrics.host, configuration.metrics.port, self._page
+            )
         report = await open_logs(self._directory, self._clock, self._stop_wanted.wait())
         self._recovered_logs = len(report.recovered)
 
     def _make_parts(self) -> None:
         configuration = self._configuration
-        self._reserves = DiskReserves(self._disk, configuration.data_dirs, configuration.integer("metadata.reserve.bytes"))
+        self._reserves = DiskReserves(
+            self._disk, configuration.data_dirs, configuration.integer("metadata.reserve.bytes")
+        )
         self._reserves.restore(self._usable_folders)
         self._directory.make_room = self._reserves.make_room
         self._parts = assemble(
@@ -162,7 +181,8 @@ class Node:
         if self._listener is not None:
             settings.limit_connections(self._listener)
 
-    # --- starting -----------------------------------------------------------------------------------------------------------
+    # --- starting
+    # --------------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         configuration, broker = self._configuration, self._broker
@@ -183,22 +203,28 @@ class Node:
             await self._parts.metadata.start(self._parts.application.apply)
             return
         await asyncio.to_thread(self._codecs.load_newest)
-        # Bound before the registration, so that a port in use fails the start early; it serves when the metadata are applied.
+        # Bound before the registration, so that a port in use fails the start early; it serves when the
+        # metadata are applied.
         with _opening("listeners.kafka", configuration.kafka):
             self._listener = await listen(broker, HANDLERS)
         broker.transactions.start()
         broker.groups.start()
-        registration = await self._until_stopped(broker.lifecycle.register(self._registration(), REGISTRATION_TIMEOUT_S))
+        registration = await self._until_stopped(
+            broker.lifecycle.register(self._registration(), REGISTRATION_TIMEOUT_S)
+        )
         if registration is None:
             return
         self._bind_folders(registration.metadata_id)
         log.info("broker_registered", broker_epoch=registration.broker_epoch, cluster=registration.cluster_id)
         await self._parts.metadata.start(self._parts.application.apply)
         try:
-            await self._until_stopped(self._parts.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S))
+            await self._until_stopped(
+                self._parts.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S)
+            )
         except TimeoutError:
             raise StartError(
-                f"registered, but the metadata did not come within {METADATA_TIMEOUT_S:g} s: does the quorum have a leader?"
+                f"registered, but the metadata did not come within {METADATA_TIMEOUT_S:g} s: does "
+                "the quorum have a leader?"
             ) from None
         broker.lifecycle.start()
         self._broker.finding.start()
@@ -209,8 +235,8 @@ class Node:
         await self._until_stopped(broker.lifecycle.unfenced.wait())
 
     def _bind_folders(self, metadata_id: str) -> None:
-        """Binds the data folders to the cluster's metadata, before the node applies any: applying deletes logs of unknown
-        topics."""
+        """Binds the data folders to the cluster's metadata, before the node applies any: applying deletes
+        logs of unknown topics."""
         if not metadata_id:
             return
         try:
@@ -219,7 +245,8 @@ class Node:
             raise StartError(str(refused)) from refused
 
     async def _housekeep(self) -> None:
-        """Retries what failed on a full disk (reserves, flush notes, replicas), and removes expired data, a little at a time."""
+        """Retries what failed on a full disk (reserves, flush notes, replicas), and removes expired data, a
+        little at a time."""
         expire_at_s = self._clock.monotonic() + HOUSEKEEPING_S
         while True:
             await self._clock.sleep(RETRY_INTERVAL_S)
@@ -232,13 +259,16 @@ class Node:
             if self._clock.monotonic() < expire_at_s:
                 continue
             expire_at_s = self._clock.monotonic() + HOUSEKEEPING_S
-            await asyncio.to_thread(self._directory.remove_old_damaged, self._clock.wall_ms(), self._damaged_retention)
+            await asyncio.to_thread(
+                self._directory.remove_old_damaged, self._clock.wall_ms(), self._damaged_retention
+            )
             for replica in list(self._broker.replicas.replicas):
                 replica.log.expire_producers(int(self._clock.monotonic() * 1000))
                 await asyncio.sleep(0)
 
     def _housekeeping_ended(self, task: asyncio.Task[None]) -> None:
-        """The task failed by a defect: without it replicas that did not open would stay offline, also when the disk has room."""
+        """The task failed by a defect: without it replicas that did not open would stay offline, also when
+        the disk has room."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail_stop(error)
 
@@ -249,7 +279,8 @@ class Node:
     @property
     def _damaged_retention(self) -> DamagedRetention:
         return DamagedRetention(
-            self._configuration.integer("log.damaged.retention.ms"), self._configuration.integer("log.damaged.retention.bytes")
+            self._configuration.integer("log.damaged.retention.ms"),
+            self._configuration.integer("log.damaged.retention.bytes"),
         )
 
     async def _sync_flush_notes(self) -> None:
@@ -287,12 +318,14 @@ class Node:
                 default_replication_factor=configuration.integer("default.replication.factor"),
                 min_insync_replicas=configuration.integer("min.insync.replicas"),
                 leader_rebalance=configuration.flag("auto.leader.rebalance.enable"),
-                leader_rebalance_interval_ms=1000 * configuration.integer("leader.imbalance.check.interval.seconds"),
+                leader_rebalance_interval_ms=1000
+                * configuration.integer("leader.imbalance.check.interval.seconds"),
                 leader_imbalance_percentage=configuration.integer("leader.imbalance.per.broker.percentage"),
                 group_limits=configuration.group_limits(),
             ),
             tls=self._quorum_tls(),
-            timings=RaftTimings(election_s, 2 * election_s, heartbeat_s=0.3 * election_s),  # PySyncObj wants three of them
+            # PySyncObj wants three of them
+            timings=RaftTimings(election_s, 2 * election_s, heartbeat_s=0.3 * election_s),
             ask_voter=self._broker.controller.describe_quorum,
         )
 
@@ -322,10 +355,12 @@ class Node:
             supported_features=as_messages(SUPPORTED),
         )
 
-    # --- stopping -----------------------------------------------------------------------------------------------------------
+    # --- stopping
+    # --------------------------------------------------------------------------------------------------------
 
     async def _stop(self) -> bool:
-        """False when the data could not be closed so that the next start needs no recovery: the log says why."""
+        """False when the data could not be closed so that the next start needs no recovery: the log says
+        why."""
         configuration, broker = self._configuration, self._broker
         self._state = "stopping"
         log.info("node_stopping", node=configuration.node_id)
@@ -354,7 +389,8 @@ class Node:
         return clean
 
     async def _wait_for_other_brokers(self) -> None:
-        """When all nodes stop at once the active controller waits for the others: they need it to hand over their leaderships."""
+        """When all nodes stop at once the active controller waits for the others: they need it to hand over
+        their leaderships."""
         deadline = self._clock.monotonic() + OTHER_BROKERS_WAIT_S
         own_id = self._configuration.node_id
         while self._controller_active and self._clock.monotonic() < deadline:
@@ -408,16 +444,18 @@ class Node:
         await self._close_network()
 
     def _fail_stop(self, error: BaseException) -> None:
-        """A defect, after which answers could be wrong: the process exits at once, without the mark of a clean shutdown."""
+        """A defect, after which answers could be wrong: the process exits at once, without the mark of a
+        clean shutdown."""
         log.error("node_fail_stop", error=error)
         os._exit(FAIL_STOP_EXIT_CODE)
 
-    # --- views ------------------------------------------------------------------------------------------------------------
+    # --- views
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def _ready(self) -> bool:
-        """Ready only after the node was in every ISR once: a rolling restart stops the next node when this one is ready, and two
-        replicas of a partition must not be out of sync at a time."""
+        """Ready only after the node was in every ISR once: a rolling restart stops the next node when this
+        one is ready, and two replicas of a partition must not be out of sync at a time."""
         if self._state != "running" or not self._configuration.is_broker:
             return self._state == "running"
         if not self._caught_up:
@@ -450,8 +488,8 @@ class Node:
         return Page(404, "text/plain", b"there are /metrics, /livez and /readyz\n")
 
     def _readiness(self) -> Page:
-        """503 also while a disk is full, so that a rolling restart stops and the operator sees it.  The node still serves
-        clients."""
+        """503 also while a disk is full, so that a rolling restart stops and the operator sees it.  The node
+        still serves clients."""
         if not self._ready:
             return Page(503, "text/plain", f"{self._state}\n".encode())
         full = full_folders(self._disk, self._configuration.data_dirs, self._reserves)

@@ -9,7 +9,13 @@ from .upkeep.log_upkeep import UpkeepView
 
 
 def node_view(
-    broker: Broker, *, controller_active: bool, ready: bool, connections: int, offline_replicas: int, upkeep: UpkeepView
+    broker: Broker,
+    *,
+    controller_active: bool,
+    ready: bool,
+    connections: int,
+    offline_replicas: int,
+    upkeep: UpkeepView,
 ) -> NodeView:
     """Read on the loop, at the moment of the question."""
     shards = list(broker.transactions.shards)

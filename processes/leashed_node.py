@@ -1,8 +1,9 @@
-"""Runs a node that dies with the process that started it: `python -m tidegate.processes.leashed_node --config FILE`.
+"""Runs a node that dies with the process that started it: `python -m tidegate.processes.leashed_node --config
+FILE`.
 
-The starter holds the write end of this process's standard input.  When it goes away, in whatever manner, the kernel closes
-that end, the read below returns, and the node kills itself.  (PR_SET_PDEATHSIG would do it only for the starting *thread*,
-and would need code between fork and exec in a process that has gRPC threads.)
+The starter holds the write end of this process's standard input.  When it goes away, in whatever manner, the
+kernel closes that end, the read below returns, and the node kills itself.  (PR_SET_PDEATHSIG would do it only
+for the starting *thread*, and would need code between fork and exec in a process that has gRPC threads.)
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import threading
 
 
 def _die_with_the_starter() -> None:
-    leash = io.FileIO(0, closefd=False)  # unbuffered: a buffered reader's lock would hang the interpreter's own end
+    # unbuffered: a buffered reader's lock would hang the interpreter's own end
+    leash = io.FileIO(0, closefd=False)
     while leash.read(1):
         pass
     os.kill(os.getpid(), signal.SIGKILL)

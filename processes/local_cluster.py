@@ -9,12 +9,14 @@
 
 Promises:
 
-* nodes die with the process that made them, unless `detached=True`: then they live on, and `LocalCluster.attach(directory)`
-  finds them again from another process;
+* nodes die with the process that made them, unless `detached=True`: then they live on, and
+  `LocalCluster.attach(directory)` finds them again from another process;
 * no process is ever signalled that was not started from this directory (see node_process.py);
-* ports are chosen below the range of outgoing connections and are held by a lock file while the cluster object lives, so that
-  clusters running side by side do not take one another's port, also not while a node is down;
-* the directory keeps identities, ports and data: a second cluster object on it continues the first one's cluster.
+* ports are chosen below the range of outgoing connections and are held by a lock file while the cluster
+  object lives, so that clusters running side by side do not take one another's port, also not while a node is
+  down;
+* the directory keeps identities, ports and data: a second cluster object on it continues the first one's
+  cluster.
 
     directory/cluster.json                     cluster id, ports, settings
     directory/node-<id>/config.toml, node.log, process.json, data/
@@ -88,7 +90,8 @@ class LocalNode:
         self.progress = Progress()
         self._has_logs = False  # as far as it has said since its last start
         self.awaited = ""  # what it does instead of being ready, while it is waited for
-        self.python_path: Path | None = None  # the folder whose `tidegate` its next start runs; None: this process's
+        # the folder whose `tidegate` its next start runs; None: this process's
+        self.python_path: Path | None = None
         self._log_start = 0  # where its last start begins in the log
         self._process = NodeProcess.attach(self._record)
 
@@ -129,14 +132,16 @@ class LocalNode:
             await require_free(self.ports, self._cluster.base_port_option)
         _DISK.make_directory(self.data_path)
         configuration = self._cluster.configuration(self).encode()
-        if not _DISK.exists(self.config_path) or _DISK.read(self.config_path) != configuration:  # a full disk stops no start
+        # a full disk stops no start
+        if not _DISK.exists(self.config_path) or _DISK.read(self.config_path) != configuration:
             _DISK.write_atomic(self.config_path, configuration)
         self.progress, self._has_logs, self._log_start = Progress(), False, log_size(self.log_path)
         self._process = NodeProcess.spawn(
             self.config_path,
             log=self.log_path,
             record=self._record,
-            environment=self._cluster.environment | ({"PYTHONPATH": str(self.python_path)} if self.python_path else {}),
+            environment=self._cluster.environment
+            | ({"PYTHONPATH": str(self.python_path)} if self.python_path else {}),
             detached=self._cluster.detached,
             host_command=self._cluster.hosts.command(self.id),
         )
@@ -150,7 +155,9 @@ class LocalNode:
         try:
             return await asyncio.wait_for(self._process.wait_exit(), timeout_s)
         except TimeoutError:
-            raise LocalClusterError(f"node {self.id} still runs {timeout_s:g} s after SIGTERM: see {self.log_path}") from None
+            raise LocalClusterError(
+                f"node {self.id} still runs {timeout_s:g} s after SIGTERM: see {self.log_path}"
+            ) from None
 
     def kill(self) -> None:
         """SIGKILL, at once; `wait_exit` tells when the process is gone."""
@@ -165,12 +172,16 @@ class LocalNode:
         self._process.signal(signal.SIGCONT)
 
     async def wait_exit(self, timeout_s: float | None = None) -> int | None:
-        """Waits for the end of the process; its exit code (negative: the signal), None when another process started it."""
+        """Waits for the end of the process; its exit code (negative: the signal), None when another process
+        started it."""
         return await asyncio.wait_for(self._process.wait_exit(), timeout_s)
 
-    async def wait_ready(self, timeout_s: float = STALL_TIMEOUT_S, *, within_s: float | None = None) -> StatusReply:
-        """Waits until the node is registered, unfenced and caught up.  Raises LocalClusterError when it ends, and NotReady when
-        nothing has moved for `timeout_s`, or after `within_s` seconds: a node that opens logs or fetches is waited for."""
+    async def wait_ready(
+        self, timeout_s: float = STALL_TIMEOUT_S, *, within_s: float | None = None
+    ) -> StatusReply:
+        """Waits until the node is registered, unfenced and caught up.  Raises LocalClusterError when it ends,
+        and NotReady when nothing has moved for `timeout_s`, or after `within_s` seconds: a node that opens
+        logs or fetches is waited for."""
         import grpc
 
         clock = self._cluster.clock
@@ -186,7 +197,9 @@ class LocalNode:
                     self.progress, self.awaited = Progress(), ""
                     return status
                 self.awaited = f"it is {status.state}"
-                self.progress = Progress("catching up", status.replicas - status.under_replicated, status.replicas)
+                self.progress = Progress(
+                    "catching up", status.replicas - status.under_replicated, status.replicas
+                )
             except grpc.aio.AioRpcError:
                 self.awaited = "it does not answer yet"
                 self.progress = await self._recovery() or self.progress
@@ -199,23 +212,31 @@ class LocalNode:
             if self.progress != seen:
                 seen, moved_s = self.progress, now_s
             if within_s is not None and now_s - began_s >= within_s:
-                raise NotReady(f"node {self.id} is not ready after {within_s:g} s ({self.awaited}): see {self.log_path}")
+                raise NotReady(
+                    f"node {self.id} is not ready after {within_s:g} s ({self.awaited}): see {self.log_path}"
+                )
             if now_s - moved_s >= timeout_s:
                 still = "" if moved_s - began_s < 1 else "and has got no further for as long, "
-                raise NotReady(f"node {self.id} is not ready after {timeout_s:g} s ({still}{self.awaited}): see {self.log_path}")
+                raise NotReady(
+                    f"node {self.id} is not ready after {timeout_s:g} s ({still}{self.awaited}): see "
+                    f"{self.log_path}"
+                )
             await asyncio.sleep(POLL_INTERVAL_S)
 
     def _how_it_ended(self) -> str:
         code = self._process.exit_code
         how = "" if code is None else f" with exit code {code}"
         said = last_words(self.log_path, self._log_start)
-        wrong = [key for key in self._cluster.settings if key in said] if code == UNUSABLE_CONFIGURATION else []
+        wrong = (
+            [key for key in self._cluster.settings if key in said] if code == UNUSABLE_CONFIGURATION else []
+        )
         back = "".join(f"; `--set {key}=` takes it back" for key in wrong[:1])
         return f"node {self.id} ended{how}: {said} (log: {self.log_path}){back}"
 
     @property
     def has_logs(self) -> bool:
-        """It runs, and has opened logs since its start or is at it: to stop it before it is ready is to begin anew."""
+        """It runs, and has opened logs since its start or is at it: to stop it before it is ready is to begin
+        anew."""
         return self.running and self._has_logs
 
     async def _recovery(self) -> Progress | None:
@@ -225,14 +246,17 @@ class LocalNode:
         return Progress(RECOVERING, int(found[1]), int(found[2])) if found else None
 
     async def status(self, timeout_s: float = STATUS_TIMEOUT_S) -> StatusReply:
-        """What the node says of itself.  Raises grpc.aio.AioRpcError when it does not answer, ForeignNode when another node
-        does: one of another cluster, or one with this node's identity that is another process."""
+        """What the node says of itself.  Raises grpc.aio.AioRpcError when it does not answer, ForeignNode
+        when another node does: one of another cluster, or one with this node's identity that is another
+        process."""
         pid = self.pid
         reply = await ask_status(self.grpc_address, timeout_s)
-        same_process = pid is None or reply.process_id in (0, pid)  # 0: a node of an older version, which does not tell
+        # 0: a node of an older version, which does not tell
+        same_process = pid is None or reply.process_id in (0, pid)
         if (reply.cluster_id, reply.node_id) != (self._cluster.cluster_id, self.id) or not same_process:
             raise ForeignNode(
-                f"{self.grpc_address} of node {self.id} is answered by node {reply.node_id} of cluster {reply.cluster_id}, "
+                f"{self.grpc_address} of node {self.id} is answered by node {reply.node_id} of "
+                f"cluster {reply.cluster_id}, "
                 f"process {reply.process_id}: that is not this cluster's"
             )
         return reply
@@ -240,13 +264,16 @@ class LocalNode:
     async def arm_fault(
         self, point: str, *, match: Mapping[str, object] | None = None, skip: int = 0, action: str = "kill"
     ) -> None:
-        """Arms a fault point of the node: it kills itself at the next pass whose context has the values of `match`, or meets an
-        error at every one (see runtime/faults.py)."""
+        """Arms a fault point of the node: it kills itself at the next pass whose context has the values of
+        `match`, or meets an error at every one (see runtime/faults.py)."""
         from ..proto import admin_pb2, admin_pb2_grpc
         from ..runtime.network import grpc_channel
 
         request = admin_pb2.ArmFaultRequest(
-            point=point, action=action, skip=skip, match={key: str(value) for key, value in (match or {}).items()}
+            point=point,
+            action=action,
+            skip=skip,
+            match={key: str(value) for key, value in (match or {}).items()},
         )
         async with grpc_channel(self.grpc_address) as channel:
             await admin_pb2_grpc.AdminStub(channel).ArmFault(request, timeout=STATUS_TIMEOUT_S)
@@ -255,9 +282,10 @@ class LocalNode:
 class LocalCluster:
     """Nodes 1..n on loopback, the first 1, 3 or 5 also controllers.
 
-    `settings` go into every node's configuration, at its next start.  A directory keeps them: later ones are added, and a value
-    None takes one back.  `base_port` moves a stopped cluster.  `nodes` is 3 for a new cluster.  `hosts`: where the nodes run.
-    `check_settings`: those that a node would refuse are refused before they are kept.
+    `settings` go into every node's configuration, at its next start.  A directory keeps them: later ones are
+    added, and a value None takes one back.  `base_port` moves a stopped cluster.  `nodes` is 3 for a new
+    cluster.  `hosts`: where the nodes run. `check_settings`: those that a node would refuse are refused
+    before they are kept.
     """
 
     def __init__(
@@ -275,7 +303,9 @@ class LocalCluster:
         check_settings: bool = False,
     ) -> None:
         if nodes is not None and nodes < 1:
-            raise LocalClusterError(f"a cluster of {nodes} nodes: at least 1 is needed, 3 to survive the loss of one")
+            raise LocalClusterError(
+                f"a cluster of {nodes} nodes: at least 1 is needed, 3 to survive the loss of one"
+            )
         self.directory = directory.absolute()
         self.detached = detached
         self.clock: Clock = clock if clock is not None else SystemClock()
@@ -295,13 +325,18 @@ class LocalCluster:
             if nodes is not None and len(self._ports) != nodes:
                 what = f"{self.directory} holds a cluster of {len(self._ports)} nodes, not {nodes}"
                 if base_port_option == "--port":  # `tidegate dev`, which has one node
-                    raise LocalClusterError(f"{what}: start it with `tidegate cluster up --data {directory}`, or use another one")
+                    raise LocalClusterError(
+                        f"{what}: start it with `tidegate cluster up --data {directory}`, or use another one"
+                    )
                 raise LocalClusterError(f"{what}: use --nodes {len(self._ports)}, or another directory")
             for ports in self._ports:
                 self._reservations.keep(ports)
         stored: dict[str, object] = {} if description is None else description["settings"]
-        self._kept_settings = stored  # what the directory has when this object's settings turn out to be wrong
-        self.settings = {key: value for key, value in {**stored, **(settings or {})}.items() if value is not None}
+        # what the directory has when this object's settings turn out to be wrong
+        self._kept_settings = stored
+        self.settings = {
+            key: value for key, value in {**stored, **(settings or {})}.items() if value is not None
+        }
         self.settings_changed = description is not None and self.settings != stored
         self._nodes = {ports.node_id: LocalNode(self, ports) for ports in self._ports}
         self.killed: list[int] = []  # by the last stop, because they did not end in time
@@ -328,8 +363,14 @@ class LocalCluster:
         said = asked.stderr.decode(errors="replace").strip()
         reason = said.removeprefix("tidegate-node: cannot use the configuration: ")
         reason = reason.replace("in the configuration file", "in --set")
-        wrong = [key for key in self._kept_settings if key in said and self.settings.get(key) == self._kept_settings[key]]
-        raise LocalClusterError(reason + (f"; `--set {wrong[0]}=` takes it back" if wrong else " (nothing was changed)"))
+        wrong = [
+            key
+            for key in self._kept_settings
+            if key in said and self.settings.get(key) == self._kept_settings[key]
+        ]
+        raise LocalClusterError(
+            reason + (f"; `--set {wrong[0]}=` takes it back" if wrong else " (nothing was changed)")
+        )
 
     def _new_ports(self, nodes: int, base_port: int | None) -> list[NodePorts]:
         if base_port is None:
@@ -347,7 +388,8 @@ class LocalCluster:
         running = [node for node in self.nodes if node.running]
         if running:
             raise LocalClusterError(
-                f"{self.directory} runs on port {self._ports[0].kafka}: stop it first (`tidegate cluster down --data "
+                f"{self.directory} runs on port {self._ports[0].kafka}: stop it first (`tidegate "
+                "cluster down --data "
                 f"{self.directory}`), or leave {self.base_port_option} out"
             )
         self._reservations.release()
@@ -356,15 +398,19 @@ class LocalCluster:
 
     @staticmethod
     def exists(directory: Path) -> bool:
-        """Whether a cluster lives in `directory`.  Raises LocalClusterError when what is there cannot be read."""
+        """Whether a cluster lives in `directory`.  Raises LocalClusterError when what is there cannot be
+        read."""
         return _read_description(directory.absolute()) is not None
 
     @staticmethod
     def attach(directory: Path, *, detached: bool = True) -> LocalCluster:
-        """The cluster that lives in `directory`, with its running nodes.  Raises LocalClusterError when there is none."""
+        """The cluster that lives in `directory`, with its running nodes.  Raises LocalClusterError when there
+        is none."""
         description = _read_description(directory.absolute())
         if description is None:
-            raise LocalClusterError(f"no cluster in {directory}: start one with `tidegate cluster up --data {directory}`")
+            raise LocalClusterError(
+                f"no cluster in {directory}: start one with `tidegate cluster up --data {directory}`"
+            )
         return LocalCluster(
             directory,
             fault_points=description["fault_points"],
@@ -392,9 +438,10 @@ class LocalCluster:
         await self.down()
 
     async def up(self, timeout_s: float = STALL_TIMEOUT_S, *, within_s: float | None = None) -> None:
-        """Starts what does not run and waits until all are ready (`LocalNode.wait_ready`).  On failure it raises, and stops what
-        it started.  Of a detached cluster nothing is stopped when only the waiting ends (NotReady, or a cancellation), nor are
-        nodes that have logs: the next `up` finds them further on."""
+        """Starts what does not run and waits until all are ready (`LocalNode.wait_ready`).  On failure it
+        raises, and stops what it started.  Of a detached cluster nothing is stopped when only the waiting
+        ends (NotReady, or a cancellation), nor are nodes that have logs: the next `up` finds them further
+        on."""
         absent = [node for node in self.nodes if not node.running]
         await self._require_free_ports(absent)
         started = False
@@ -427,7 +474,8 @@ class LocalCluster:
             raise
 
     async def down(self, timeout_s: float = STOP_TIMEOUT_S) -> dict[int, int | None]:
-        """Stops all nodes: SIGTERM, and SIGKILL for one that does not end in time (`killed`).  Exit codes by node id."""
+        """Stops all nodes: SIGTERM, and SIGKILL for one that does not end in time (`killed`).  Exit codes by
+        node id."""
         codes = await self._stop(self.nodes, timeout_s)
         self.release()
         return codes
@@ -466,19 +514,23 @@ class LocalCluster:
                 except (grpc.aio.AioRpcError, ForeignNode):
                     continue  # it is starting or dying: ask the next one
             if self.clock.monotonic() >= deadline:
-                raise LocalClusterError(f"no active controller within {timeout_s:g} s: see the logs in {self.directory}")
+                raise LocalClusterError(
+                    f"no active controller within {timeout_s:g} s: see the logs in {self.directory}"
+                )
             await asyncio.sleep(POLL_INTERVAL_S)
 
     @property
     def environment(self) -> dict[str, str]:
-        """The nodes' environment: this process's, without Tidegate's own variables (they would override the file)."""
+        """The nodes' environment: this process's, without Tidegate's own variables (they would override the
+        file)."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
         return clean | ({"TIDEGATE_FAULT_POINTS": "1"} if self.fault_points else {})
 
     def configuration(self, node: LocalNode) -> str:
         """The TOML text of a node."""
         count = len(self._ports)
-        voters = self._ports[: 1 if count < 3 else 3 if count < 5 else 5]  # more would only make every change slower
+        # more would only make every change slower
+        voters = self._ports[: 1 if count < 3 else 3 if count < 5 else 5]
         replicas = min(3, count)
         safe = 2 if replicas == 3 else 1
         values: dict[str, object] = {
@@ -491,7 +543,9 @@ class LocalCluster:
             "listeners.grpc": node.grpc_address,
             "listeners.quorum": f"{node.host}:{node.ports.quorum}",
             "listeners.metrics": node.metrics_address,
-            "quorum.voters": [f"{p.node_id}@{self.hosts.name(p.node_id)}:{p.quorum}:{p.grpc}" for p in voters],
+            "quorum.voters": [
+                f"{p.node_id}@{self.hosts.name(p.node_id)}:{p.quorum}:{p.grpc}" for p in voters
+            ],
             **self._advertised(node),
             "default.replication.factor": replicas,
             "min.insync.replicas": safe,
@@ -499,7 +553,8 @@ class LocalCluster:
             "offsets.topic.min.isr": safe,
             "transaction.state.log.replication.factor": replicas,
             "transaction.state.log.min.isr": safe,
-            "group.initial.rebalance.delay.ms": 200,  # on one machine the members of a group are there at once
+            # on one machine the members of a group are there at once
+            "group.initial.rebalance.delay.ms": 200,
             **self.settings,
         }
         # Quoted keys stay flat, whatever other key begins with them.
@@ -509,7 +564,10 @@ class LocalCluster:
         name = self.hosts.name(node.id)
         if name == node.host:
             return {}
-        return {"advertised.kafka": f"{name}:{node.ports.kafka}", "advertised.grpc": f"{name}:{node.ports.grpc}"}
+        return {
+            "advertised.kafka": f"{name}:{node.ports.kafka}",
+            "advertised.grpc": f"{name}:{node.ports.grpc}",
+        }
 
     def _write_description(self, settings: Mapping[str, object]) -> None:
         description = {
@@ -547,7 +605,8 @@ def _read_description(directory: Path) -> dict[str, Any] | None:
             raise ValueError("it lacks a key")
     except (ValueError, AttributeError) as error:
         raise LocalClusterError(
-            f"{path} is damaged ({error}). The data in {directory} is untouched: put a copy of this file back, with the cluster "
+            f"{path} is damaged ({error}). The data in {directory} is untouched: put a copy of this "
+            "file back, with the cluster "
             "id and the ports that node-*/config.toml have"
         ) from error
     return dict(found)

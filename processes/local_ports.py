@@ -1,8 +1,9 @@
 """Ports of the nodes of local clusters: chosen, reserved, and checked before a node is started.
 
-A reservation is a lock file that lasts as long as the cluster object: clusters that are made side by side do not take one
-another's ports, also not while a node is down.  Against everybody else only looking helps: `require_free`, right before a node
-starts, says which port is taken, by whom if it is a Tidegate node, and what to do.
+A reservation is a lock file that lasts as long as the cluster object: clusters that are made side by side do
+not take one another's ports, also not while a node is down.  Against everybody else only looking helps:
+`require_free`, right before a node starts, says which port is taken, by whom if it is a Tidegate node, and
+what to do.
 """
 
 from __future__ import annotations
@@ -94,12 +95,14 @@ class Reservations:
         for use, port in ports.by_use.items():
             if not self.hold(port):
                 raise LocalClusterError(
-                    f"port {port} ({use} of node {ports.node_id}) is reserved by another local cluster: choose other ports with "
+                    f"port {port} ({use} of node {ports.node_id}) is reserved by another local "
+                    "cluster: choose other ports with "
                     "--base-port (`tidegate dev`: --port)"
                 )
 
     def keep(self, ports: NodePorts) -> None:
-        """Reserves the ports of a cluster that exists, as far as they can be: a node that starts looks for itself."""
+        """Reserves the ports of a cluster that exists, as far as they can be: a node that starts looks for
+        itself."""
         for port in ports.by_use.values():
             try:
                 self.hold(port)
@@ -120,7 +123,9 @@ class Reservations:
             port = PORTS_FROM + (start + step) % count
             if port_is_free(port) and self.hold(port):
                 return port
-        raise LocalClusterError(f"no free port between {PORTS_FROM} and {PORTS_TO}: stop other clusters first")
+        raise LocalClusterError(
+            f"no free port between {PORTS_FROM} and {PORTS_TO}: stop other clusters first"
+        )
 
     def hold(self, port: int) -> bool:
         """Reserves a port among local clusters; False when another one holds it."""
@@ -148,7 +153,9 @@ async def ask_status(address: str, timeout_s: float) -> StatusReply:
 
     # A channel a call: a kept one backs off for long after the node was down.
     async with grpc_channel(address) as channel:
-        reply: StatusReply = await admin_pb2_grpc.AdminStub(channel).Status(admin_pb2.StatusRequest(), timeout=timeout_s)
+        reply: StatusReply = await admin_pb2_grpc.AdminStub(channel).Status(
+            admin_pb2.StatusRequest(), timeout=timeout_s
+        )
         return reply
 
 
@@ -159,7 +166,8 @@ async def require_free(ports: NodePorts, base_port_option: str) -> None:
     for use, port in ports.by_use.items():
         if not port_is_free(port):
             raise LocalClusterError(
-                f"port {port} ({use} of node {ports.node_id}) is in use by {await _who(ports)}: stop it, or choose other ports "
+                f"port {port} ({use} of node {ports.node_id}) is in use by {await _who(ports)}: stop "
+                "it, or choose other ports "
                 f"with {base_port_option}"
             )
 
@@ -170,6 +178,10 @@ async def _who(ports: NodePorts) -> str:
     try:
         status = await ask_status(f"{HOST}:{ports.grpc}", WHO_TIMEOUT_S)
     except grpc.aio.AioRpcError:
-        return f"another program (`ss -ltnp` shows which; perhaps another Tidegate, or a Kafka on {ports.kafka})"
+        return (
+            f"another program (`ss -ltnp` shows which; perhaps another Tidegate, or a Kafka on {ports.kafka})"
+        )
     process = f", process {status.process_id}" if status.process_id else ""
-    return f"a node of another Tidegate cluster (node {status.node_id} of cluster {status.cluster_id}{process})"
+    return (
+        f"a node of another Tidegate cluster (node {status.node_id} of cluster {status.cluster_id}{process})"
+    )

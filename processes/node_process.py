@@ -1,7 +1,9 @@
-"""One node as a process of this machine: start it, signal it, wait for it, and never touch a process that is not it.
+"""One node as a process of this machine: start it, signal it, wait for it, and never touch a process that is
+not it.
 
-A pid alone proves nothing, for the kernel gives it away again.  What is stored is (pid, start time, boot id), and before any
-signal the process is held by a pidfd and compared with it: between the comparison and the signal the pid cannot change hands.
+A pid alone proves nothing, for the kernel gives it away again.  What is stored is (pid, start time, boot id),
+and before any signal the process is held by a pidfd and compared with it: between the comparison and the
+signal the pid cannot change hands.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class ProcessIdentity:
             boot_id = _DISK.read(Path("/proc/sys/kernel/random/boot_id")).decode().strip()
         except (FileNotFoundError, ProcessLookupError):
             return None
-        fields = stat.rpartition(")")[2].split()  # the name in parentheses may hold anything; fields[0] is the state
+        # the name in parentheses may hold anything; fields[0] is the state
+        fields = stat.rpartition(")")[2].split()
         if fields[0] in ("Z", "X"):
             return None
         return ProcessIdentity(pid, int(fields[19]), boot_id)
@@ -86,7 +89,9 @@ class ProcessIdentity:
 class NodeProcess:
     """A running (or ended) node process; `attach` finds one that another process started."""
 
-    def __init__(self, identity: ProcessIdentity | None, child: subprocess.Popen[bytes] | None, record: Path) -> None:
+    def __init__(
+        self, identity: ProcessIdentity | None, child: subprocess.Popen[bytes] | None, record: Path
+    ) -> None:
         self.identity = identity
         self._child = child
         self._record = record
@@ -104,8 +109,9 @@ class NodeProcess:
     ) -> NodeProcess:
         """Starts `python -m tidegate.node --config CONFIG`, its output appended to `log`.
 
-        Not detached: the process ends with this one.  Detached: it lives on, in a session of its own; `record` then lets
-        another process find it.  `host_command` must become the node by exec, so that the process is the one that is recorded.
+        Not detached: the process ends with this one.  Detached: it lives on, in a session of its own;
+        `record` then lets another process find it.  `host_command` must become the node by exec, so that the
+        process is the one that is recorded.
         """
         module = "tidegate.node" if detached else "tidegate.processes.leashed_node"
         with open(log, "ab") as output:
@@ -116,7 +122,8 @@ class NodeProcess:
                 stderr=output,
                 env=dict(environment),
                 start_new_session=detached,
-                process_group=None if detached else 0,  # a Ctrl-C at the terminal is for the harness, which stops its nodes
+                # a Ctrl-C at the terminal is for the harness, which stops its nodes
+                process_group=None if detached else 0,
             )
         identity = ProcessIdentity.of(child.pid)
         if identity is not None:
@@ -153,7 +160,8 @@ class NodeProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of a child that has ended (negative: the signal), None while it runs or when it is not our child."""
+        """The exit code of a child that has ended (negative: the signal), None while it runs or when it is
+        not our child."""
         return self._child.poll() if self._child is not None else None
 
     def signal(self, number: signal.Signals) -> bool:

@@ -1,14 +1,15 @@
-"""The shell around ISR changes: collects the changes that partition leaders propose, sends them to the controller in batches
-(AlterPartition), and gives the answers back to the leaders.
+"""The shell around ISR changes: collects the changes that partition leaders propose, sends them to the
+controller in batches (AlterPartition), and gives the answers back to the leaders.
 
-One call is in flight at a time; changes proposed meanwhile go with the next one.  After a failed call, or an answer that leaves
-the outcome open, the shell sends the same change again after a bounded back-off, as long as the leader's core has it pending:
-newer metadata or another leadership ends it there, not here.
+One call is in flight at a time; changes proposed meanwhile go with the next one.  After a failed call, or an
+answer that leaves the outcome open, the shell sends the same change again after a bounded back-off, as long
+as the leader's core has it pending: newer metadata or another leadership ends it there, not here.
 
-When the controller has rejected a follower, or has removed it from the ISR, the leader proposes it again after a pause, as
-long as it fetches from this node: in a fetch session the fetches of an idle follower do not name the partition.  The pauses of a
-partition grow until the controller accepts a change of it or the metadata of a follower changes.  A rejection counts at once,
-before the other results of its call.  This module has no rule of its own: see `PartitionLeader`.
+When the controller has rejected a follower, or has removed it from the ISR, the leader proposes it again
+after a pause, as long as it fetches from this node: in a fetch session the fetches of an idle follower do not
+name the partition.  The pauses of a partition grow until the controller accepts a change of it or the
+metadata of a follower changes.  A rejection counts at once, before the other results of its call.  This
+module has no rule of its own: see `PartitionLeader`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class _Queued:
 
     def is_current(self) -> bool:
         return (
-            self.replica.leader is self.leader and self.leader.pending is self.change and not self.change.awaits_metadata
+            self.replica.leader is self.leader
+            and self.leader.pending is self.change
+            and not self.change.awaits_metadata
         )
 
     def as_change(self) -> IsrChange:
@@ -74,7 +77,8 @@ class IsrChanges:
         on_settled: Callable[[Replica], None],
         recent_fetchers: Callable[[float], Container[int]],
     ) -> None:
-        """`on_settled(replica)` runs after an answer that ended the pending change: the high watermark may move now.
+        """`on_settled(replica)` runs after an answer that ended the pending change: the high watermark may
+        move now.
 
         `recent_fetchers(seconds)` are the followers that fetched from this node within that time.
         """
@@ -92,8 +96,8 @@ class IsrChanges:
         self.lines = RateLimitedLines(_log, "isr_change_answered", "isr_changes_answered")
 
     def submit(self, replica: Replica, change: PendingChange | None) -> None:
-        """Queues a change that is pending in the leader's core.  Ignores None, and a change that is queued or in flight
-        already."""
+        """Queues a change that is pending in the leader's core.  Ignores None, and a change that is queued or
+        in flight already."""
         if change is None or replica.leader is None or change.awaits_metadata or change in self._tracked:
             return
         self._tracked.add(change)
@@ -111,7 +115,8 @@ class IsrChanges:
             self._task = asyncio.get_running_loop().create_task(self._send_all(), name="isr-changes")
 
     def propose_next(self, replica: Replica) -> None:
-        """After an ISR change: proposes to remove lagging followers and to add the next one, and plans the end of the pauses."""
+        """After an ISR change: proposes to remove lagging followers and to add the next one, and plans the
+        end of the pauses."""
         leader = replica.leader
         if leader is None:
             return
@@ -145,7 +150,9 @@ class IsrChanges:
     def _start_pause_timer(self, due_s: float) -> None:
         if self._pause_timer is None:
             self._pause_timer_s = due_s
-            self._pause_timer = self._clock.call_later(max(PAUSE_STEP_S, due_s - self._clock.monotonic()), self._end_pauses)
+            self._pause_timer = self._clock.call_later(
+                max(PAUSE_STEP_S, due_s - self._clock.monotonic()), self._end_pauses
+            )
 
     def _end_pauses(self) -> None:
         self._pause_timer = None
@@ -180,7 +187,9 @@ class IsrChanges:
                 taken, self._queue = self._queue[:BATCH_MAX], self._queue[BATCH_MAX:]
                 batch = [queued for queued in taken if queued.is_current()]
                 again = await self._send(batch) if batch else []
-                self._tracked.difference_update({queued.change for queued in taken} - {queued.change for queued in again})
+                self._tracked.difference_update(
+                    {queued.change for queued in taken} - {queued.change for queued in again}
+                )
                 if again:
                     self._queue[:0] = again
                     await self._clock.sleep(min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(failures, 10)))

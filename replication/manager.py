@@ -1,20 +1,24 @@
-"""The asyncio shell of replication on one node: its replicas with their roles, and the requests that wait for them.
+"""The asyncio shell of replication on one node: its replicas with their roles, and the requests that wait for
+them.
 
 What it promises to the node
 
-* `apply` is called with the metadata in the order it was applied; an assignment that is not newer changes nothing.  **The node
-  must have applied the metadata up to its own registration before its first `apply`**: older metadata may name it leader in an
-  epoch of its previous life, whose unflushed tail is lost.
-* `append_now` is synchronous: nothing happens between its checks and the append.  The records are committed only when
-  `wait_committed` says NONE, or `on_high_watermark` reports an offset not below their end.
-* `on_elected` (this node leads the partition in a new epoch) and `on_resigned` (it does not lead it) are called in the order of
-  the epochs; `on_high_watermark` is called on a later turn of the loop, coalesced, only while this node still leads in that
-  epoch.
-* After the session with the controller has ended the manager appends and acknowledges nothing until it is renewed (`lease`).
-* A failed disk takes the replica offline until the process starts again; the manager reports it through `on_offline`.
+* `apply` is called with the metadata in the order it was applied; an assignment that is not newer changes
+  nothing.  **The node must have applied the metadata up to its own registration before its first `apply`**:
+  older metadata may name it leader in an epoch of its previous life, whose unflushed tail is lost.
+* `append_now` is synchronous: nothing happens between its checks and the append.  The records are committed
+  only when `wait_committed` says NONE, or `on_high_watermark` reports an offset not below their end.
+* `on_elected` (this node leads the partition in a new epoch) and `on_resigned` (it does not lead it) are
+  called in the order of the epochs; `on_high_watermark` is called on a later turn of the loop, coalesced,
+  only while this node still leads in that epoch.
+* After the session with the controller has ended the manager appends and acknowledges nothing until it is
+  renewed (`lease`).
+* A failed disk takes the replica offline until the process starts again; the manager reports it through
+  `on_offline`.
 
-Flow of a write with acks=all: append to the page cache -> waiting followers are woken and one flush is started -> followers
-append, flush and fetch onwards -> each of these events may move the high watermark (`_progress`) -> acknowledgements, readers.
+Flow of a write with acks=all: append to the page cache -> waiting followers are woken and one flush is
+started -> followers append, flush and fetch onwards -> each of these events may move the high watermark
+(`_progress`) -> acknowledgements, readers.
 """
 
 from __future__ import annotations
@@ -89,11 +93,11 @@ class ReplicaManager:
         config: ReplicationConfig | None = None,
         make_logs_in_background: bool = False,
     ) -> None:
-        """`broker_epoch()` is the epoch of the node's registration, which its fetches as a follower carry; `exists(topic,
-        partition)`: the partition is in the metadata; `holds_session()`: the session with the controller is not over.
-        `is_out_of_room(topic, partition)`: the rest of that disk is reserved, so the partition takes no records.
-        `make_logs_in_background`: threads create the logs of new partitions, whose roles begin when they are there
-        (`replica_log_opener`)."""
+        """`broker_epoch()` is the epoch of the node's registration, which its fetches as a follower carry;
+        `exists(topic, partition)`: the partition is in the metadata; `holds_session()`: the session with the
+        controller is not over. `is_out_of_room(topic, partition)`: the rest of that disk is reserved, so the
+        partition takes no records. `make_logs_in_background`: threads create the logs of new partitions,
+        whose roles begin when they are there (`replica_log_opener`)."""
         self.node_id = node_id
         self._directory = log_directory
         self._group_commit = group_commit
@@ -119,26 +123,30 @@ class ReplicaManager:
             clock, self.replica, self._config.limits, self._follower_progressed, self.storage_failed
         )
         self._follower_throttle = CatchUpThrottle(self._config.limits.follower_throttled_bytes_per_s)
-        self._isr_changes = IsrChanges(clock, alter_partition, self._settled, self._follower_fetches.recent_fetchers)
+        self._isr_changes = IsrChanges(
+            clock, alter_partition, self._settled, self._follower_fetches.recent_fetchers
+        )
         self._role_lines = RateLimitedLines(_log, "role_taken_up", "roles_taken_up")
         self._moved: set[Replica] = set()  # high watermarks to report on the next turn of the loop
         self._waiting_acks, self._acking, self._started = 0, set[Replica](), False
         self._sweep: Timer | None = None
         self._closing, self._tasks = False, set[asyncio.Task[None]]()
         self._log_opener = ReplicaLogOpener(
-            node_id, log_directory, clock, self._config.limits.producer_id_expiration_ms, self.apply, on_offline,
+            node_id, log_directory, clock, self._config.limits.producer_id_expiration_ms, self.apply,
+            on_offline,
             in_background=make_logs_in_background,
         )  # fmt: skip
         self._deletions = RecordDeletions(clock, group_commit.note_start)
         self._previous_on_offline, log_directory.on_offline = log_directory.on_offline, self._directory_failed
         log_directory.on_corrupt = self._log_damaged
 
-    # -- looking up ----------------------------------------------------------------------------------------------------------
+    # -- looking up
+    # --------------------------------------------------------------------------------------------------------
 
     def replica(self, topic: str, partition: int) -> Replica:
-        """This node's replica.  Raises KAFKA_STORAGE_ERROR when the node could not open its log, NOT_LEADER_OR_FOLLOWER when the
-        partition exists and the node has no replica of it (yet), so that the client reads the metadata again, and
-        UNKNOWN_TOPIC_OR_PARTITION when the partition does not exist."""
+        """This node's replica.  Raises KAFKA_STORAGE_ERROR when the node could not open its log,
+        NOT_LEADER_OR_FOLLOWER when the partition exists and the node has no replica of it (yet), so that the
+        client reads the metadata again, and UNKNOWN_TOPIC_OR_PARTITION when the partition does not exist."""
         found = self._replicas.get((topic, partition))
         if found is None:
             self._log_opener.require_possible((topic, partition))
@@ -150,7 +158,8 @@ class ReplicaManager:
     def leader_log(self, topic: str, partition: int, leader_epoch: int | None = None) -> Log:
         """The log of a partition that this node leads.
 
-        Raises KafkaError NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (None and -1: no epoch to check).
+        Raises KafkaError NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (None and -1: no
+        epoch to check).
         """
         replica = self.replica(topic, partition)
         replica.require_leader_at(leader_epoch)
@@ -190,13 +199,16 @@ class ReplicaManager:
         """(topic id, partition) of the replicas that this node has and cannot serve."""
         here = self._directory.damaged.items()
         damaged = {(topic_id, partition) for (_topic, partition), topic_id in here if topic_id is not None}
-        return damaged | {(each.topic_id, each.partition) for each in self._replicas.values() if each.role is Role.OFFLINE}
+        return damaged | {
+            (each.topic_id, each.partition) for each in self._replicas.values() if each.role is Role.OFFLINE
+        }
 
-    # -- metadata ------------------------------------------------------------------------------------------------------------
+    # -- metadata
+    # --------------------------------------------------------------------------------------------------------
 
     def apply(self, assignments: Iterable[Assignment]) -> None:
-        """Gives each replica the role, ISR and configuration of its newest assignment: opens, leads, follows or deletes it.  The
-        module's docstring says in which order the node must call this."""
+        """Gives each replica the role, ISR and configuration of its newest assignment: opens, leads, follows
+        or deletes it.  The module's docstring says in which order the node must call this."""
         self._start_tasks()
         for assignment in (wanted := list(assignments)):
             held = self._replicas.get((assignment.topic, assignment.partition))
@@ -219,29 +231,40 @@ class ReplicaManager:
                 if replica.assignment.replicas != old.replicas:
                     replica.watchers.state_changed()  # removed followers get an error
             if self.node_id not in replica.assignment.replicas:
-                _log.info("replica_moved_away", topic=assignment.topic, partition=assignment.partition, to=assignment.replicas)
+                _log.info(
+                    "replica_moved_away",
+                    topic=assignment.topic,
+                    partition=assignment.partition,
+                    to=assignment.replicas,
+                )
                 self.delete(*replica.key)
 
     def brokers_changed(self, nodes: Container[int]) -> None:
-        """The applied metadata has changed for these brokers: as followers they may join the ISR now, or must not hold the high
-        watermark any more."""
+        """The applied metadata has changed for these brokers: as followers they may join the ISR now, or must
+        not hold the high watermark any more."""
         for replica in self._replicas.values():
             if replica.leader is not None and replica.leader.brokers_changed(nodes):
                 self._progress(replica)
                 self._isr_changes.news_of_followers(replica)
 
     def _replica_for(self, assignment: Assignment) -> Replica | None:
-        """The assignment's replica, created when this node is one of its replicas; None when it is not, or the log does not
-        open."""
+        """The assignment's replica, created when this node is one of its replicas; None when it is not, or
+        the log does not open."""
         key = (assignment.topic, assignment.partition)
         replica = self._replicas.get(key)
-        if replica is not None and replica.role is Role.OFFLINE and self._log_opener.may_set_aside(assignment):
+        if (
+            replica is not None
+            and replica.role is Role.OFFLINE
+            and self._log_opener.may_set_aside(assignment)
+        ):
             del self._replicas[key]
             replica = None
         if replica is None and self.node_id in assignment.replicas:
             if (log := self._log_opener.open(assignment)) is None:
                 return None
-            replica = self._replicas[key] = Replica(self.node_id, assignment, log, self._config.eligibility_of)
+            replica = self._replicas[key] = Replica(
+                self.node_id, assignment, log, self._config.eligibility_of
+            )
         return replica
 
     async def logs_made(self, timeout_s: float) -> None:
@@ -249,8 +272,9 @@ class ReplicaManager:
         await self._log_opener.settled(timeout_s)
 
     def delete(self, topic: str, partition: int, topic_id: UUID | None = None) -> None:
-        """The partition was deleted or moved away: waiting requests get NOT_LEADER_OR_FOLLOWER, and the log is removed.  With
-        `topic_id`, only when the replica is that topic's: a new topic may have the same name already."""
+        """The partition was deleted or moved away: waiting requests get NOT_LEADER_OR_FOLLOWER, and the log
+        is removed.  With `topic_id`, only when the replica is that topic's: a new topic may have the same
+        name already."""
         self._log_opener.forget((topic, partition), topic_id)
         replica = self._replicas.get((topic, partition))
         if replica is None or topic_id not in (None, replica.topic_id):
@@ -281,7 +305,8 @@ class ReplicaManager:
         fetcher = self._fetchers.get(leader_id)
         if fetcher is None:
             fetcher = LeaderFetcher(
-                self.node_id, leader_id, self._clock, self._transport_factory(leader_id), self._config.fetcher,
+                self.node_id, leader_id, self._clock, self._transport_factory(leader_id),
+                self._config.fetcher,
                 broker_epoch=self._broker_epoch, flush=self._flush_followed, on_failed=self.storage_failed,
                 require_room=self._require_room, throttle=self._follower_throttle,
             )  # fmt: skip
@@ -300,9 +325,9 @@ class ReplicaManager:
         self._deletions.progressed(replica)
 
     def suspend_leadership(self, reason: str) -> None:
-        """The session with the controller ended, and another node may lead now.  Nothing is appended until the session is
-        renewed. Producers that wait for acks=all get NOT_LEADER_OR_FOLLOWER, also for committed records, and look for the
-        leader."""
+        """The session with the controller ended, and another node may lead now.  Nothing is appended until
+        the session is renewed. Producers that wait for acks=all get NOT_LEADER_OR_FOLLOWER, also for
+        committed records, and look for the leader."""
         self.lease.suspend(reason, self.leader_count, self._clock.monotonic())
         for replica in tuple(self._acking):
             self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -313,7 +338,8 @@ class ReplicaManager:
         for replica in tuple(self._acking):
             self._acknowledge(replica)
 
-    # -- writing -------------------------------------------------------------------------------------------------------------
+    # -- writing
+    # --------------------------------------------------------------------------------------------------------
 
     def append_now(
         self,
@@ -328,7 +354,8 @@ class ReplicaManager:
         transaction_version: int = 0,
         checked: CheckedBatches | None = None,
     ) -> AppendInfo:
-        """Appends as the leader, synchronously.  Raises KafkaError with the protocol's codes; then nothing was appended.
+        """Appends as the leader, synchronously.  Raises KafkaError with the protocol's codes; then nothing
+        was appended.
 
         `expected_leader_epoch` fences a caller whose state belongs to one leadership (coordinators).
         """
@@ -362,22 +389,38 @@ class ReplicaManager:
     def _require_room(self, replica: Replica) -> None:
         """Raises KAFKA_STORAGE_ERROR when the disk is full except for the node's reserve."""
         if self._is_out_of_room(replica.topic, replica.partition):
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of node {self.node_id} is full: make room there")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of node {self.node_id} is full: make room there"
+            )
 
-    async def wait_committed(self, topic: str, partition: int, leader_epoch: int, next_offset: int, timeout_ms: int) -> ErrorCode:
-        """Waits until everything below `next_offset` is committed under this leader epoch; the acknowledgement for acks=all.
+    async def wait_committed(
+        self, topic: str, partition: int, leader_epoch: int, next_offset: int, timeout_ms: int
+    ) -> ErrorCode:
+        """Waits until everything below `next_offset` is committed under this leader epoch; the
+        acknowledgement for acks=all.
 
-        NONE, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, REQUEST_TIMED_OUT or NOT_ENOUGH_REPLICAS_AFTER_APPEND; after any but
-        NONE the records may still be committed later.
+        NONE, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, REQUEST_TIMED_OUT or
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND; after any but NONE the records may still be committed later.
         """
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         self.when_committed(
-            topic, partition, leader_epoch, next_offset, timeout_ms, lambda code: None if done.done() else done.set_result(code)
+            topic,
+            partition,
+            leader_epoch,
+            next_offset,
+            timeout_ms,
+            lambda code: None if done.done() else done.set_result(code),
         )
         return await done
 
     def when_committed(
-        self, topic: str, partition: int, leader_epoch: int, next_offset: int, timeout_ms: int, callback: AckCallback
+        self,
+        topic: str,
+        partition: int,
+        leader_epoch: int,
+        next_offset: int,
+        timeout_ms: int,
+        callback: AckCallback,
     ) -> None:
         """`wait_committed` with a callback, called exactly once, maybe before this returns."""
         replica = self._replicas.get((topic, partition))
@@ -411,10 +454,12 @@ class ReplicaManager:
         if self._acking:
             self._sweep = self._clock.call_later(SWEEP_INTERVAL_S, self._sweep_acks)
 
-    # -- progress ------------------------------------------------------------------------------------------------------------
+    # -- progress
+    # --------------------------------------------------------------------------------------------------------
 
     def _progress(self, replica: Replica) -> None:
-        """A flush, a fetch or the ISR changed: moves the high watermark, completes acknowledgements, wakes fetches."""
+        """A flush, a fetch or the ISR changed: moves the high watermark, completes acknowledgements, wakes
+        fetches."""
         if not replica.advance_high_watermark(self._clock.monotonic()) or replica.leader is None:
             return
         self._acknowledge(replica)
@@ -440,13 +485,15 @@ class ReplicaManager:
             self._isr_changes.submit(replica, replica.leader.propose_join(node_id))
 
     def _settled(self, replica: Replica) -> None:
-        """The ISR changed: the high watermark may move, DeleteRecords may be complete, the next follower may join."""
+        """The ISR changed: the high watermark may move, DeleteRecords may be complete, the next follower may
+        join."""
         self._progress(replica)
         self._deletions.progressed(replica)
         self._isr_changes.propose_next(replica)
 
     def _start_flush(self, replica: Replica) -> None:
-        """Starts a flush; there is one in flight per log, and the next one takes the records appended meanwhile."""
+        """Starts a flush; there is one in flight per log, and the next one takes the records appended
+        meanwhile."""
         if not replica.flushes_always and not replica.needs_flush:
             if replica.log.flush_due:
                 self._group_commit.request(replica.log)
@@ -481,7 +528,9 @@ class ReplicaManager:
         try:
             await self._group_commit.note_start(replica.log)
         except KafkaError as error:  # the fetcher tries again
-            _log.warning("log_start_not_noted", topic=replica.topic, partition=replica.partition, error=str(error))
+            _log.warning(
+                "log_start_not_noted", topic=replica.topic, partition=replica.partition, error=str(error)
+            )
 
     def _directory_failed(self, directory: LogDirectory, error: OSError) -> None:
         if self._previous_on_offline is not None:
@@ -496,7 +545,8 @@ class ReplicaManager:
             self.storage_failed(replica, str(error))
 
     def storage_failed(self, replica: Replica, reason: str) -> None:
-        """The replica's disk failed: it is offline from now on, and requests get KAFKA_STORAGE_ERROR, also those that wait."""
+        """The replica's disk failed: it is offline from now on, and requests get KAFKA_STORAGE_ERROR, also
+        those that wait."""
         was_leader = replica.is_leader
         if self._replicas.get(replica.key) is not replica or not replica.go_offline(reason):
             return
@@ -507,10 +557,14 @@ class ReplicaManager:
             self._on_resigned(replica.topic, replica.partition, replica.leader_epoch)
         self._on_offline(replica.topic, replica.partition, reason)
 
-    # -- reading -------------------------------------------------------------------------------------------------------------
+    # -- reading
+    # --------------------------------------------------------------------------------------------------------
 
-    async def fetch(self, request: FetchRequest, *, by_id: bool = False, turn: Any = nullcontext) -> FetchResponse:
-        """Answers a fetch of a client or a follower, waiting up to its `max_wait_ms`; see `ClientFetches.fetch`."""
+    async def fetch(
+        self, request: FetchRequest, *, by_id: bool = False, turn: Any = nullcontext
+    ) -> FetchResponse:
+        """Answers a fetch of a client or a follower, waiting up to its `max_wait_ms`; see
+        `ClientFetches.fetch`."""
         if request.replica_id >= 0:
             return await self._follower_fetches.fetch(request)
         return await self._client_fetches.fetch(request, by_id=by_id, turn=turn)
@@ -524,7 +578,8 @@ class ReplicaManager:
         epoch: int = -1,
         known: DecodedBatches | None = None,
     ) -> offsets.OffsetAnswer:
-        """The offset for a timestamp or for one of the special values; see `offsets.list_offset`.  Raises KafkaError."""
+        """The offset for a timestamp or for one of the special values; see `offsets.list_offset`.  Raises
+        KafkaError."""
         return offsets.list_offset(self.replica(topic, partition), epoch, timestamp, isolation, known)
 
     async def delete_records(self, topic: str, partition: int, before_offset: int, timeout_ms: int) -> int:
@@ -534,12 +589,14 @@ class ReplicaManager:
         return await self._deletions.delete_before(replica, before_offset, timeout_ms)
 
     def epoch_end(self, topic: str, partition: int, current_leader_epoch: int, epoch: int) -> EpochEnd:
-        """Where `epoch` ends in this leader's log (OffsetForLeaderEpoch; docs/semantics.md E3).  Raises KafkaError."""
+        """Where `epoch` ends in this leader's log (OffsetForLeaderEpoch; docs/semantics.md E3).  Raises
+        KafkaError."""
         replica = self.replica(topic, partition)
         replica.require_leader_at(current_leader_epoch)
         return replica.log.epoch_end(epoch)
 
-    # -- tasks ---------------------------------------------------------------------------------------------------------------
+    # -- tasks
+    # --------------------------------------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -559,8 +616,8 @@ class ReplicaManager:
         self._spawn(self._checkpoint_high_watermarks(), "high-watermark-checkpoint")
 
     async def _maintain_isr(self) -> None:
-        """From time to time: removes lagging followers from ISRs, sends lost ISR changes again, and moves high watermarks that a
-        silent follower held back."""
+        """From time to time: removes lagging followers from ISRs, sends lost ISR changes again, and moves
+        high watermarks that a silent follower held back."""
         while not self._closing:
             await self._clock.sleep(max(0.05, self._lag_max_s / 2))
             self._summarize_lines(self._clock.monotonic())
@@ -576,7 +633,11 @@ class ReplicaManager:
     def _summarize_lines(self, now_s: float, *, at_once: bool = False) -> None:
         """Writes the log lines that count what had no line of its own."""
         self.lease.summarize(self.leader_count, now_s)
-        for lines in (self._role_lines, self._isr_changes.lines, *(fetcher.lines for fetcher in self._fetchers.values())):
+        for lines in (
+            self._role_lines,
+            self._isr_changes.lines,
+            *(fetcher.lines for fetcher in self._fetchers.values()),
+        ):
             lines.summarize(now_s, at_once=at_once)
 
     async def _checkpoint_high_watermarks(self) -> None:
@@ -588,10 +649,12 @@ class ReplicaManager:
         try:
             self._directory.write_checkpoints()
         except OSError as error:
-            _log.error("checkpoint_not_written", error=str(error))  # only costs recovery time; a failing disk fails appends
+            # only costs recovery time; a failing disk fails appends
+            _log.error("checkpoint_not_written", error=str(error))
 
     async def shutdown(self, clean: bool = True) -> None:
-        """Stops every task and answers every waiting request; with `clean`, flushes the logs and writes the checkpoints."""
+        """Stops every task and answers every waiting request; with `clean`, flushes the logs and writes the
+        checkpoints."""
         self._closing = True
         self._summarize_lines(self._clock.monotonic(), at_once=True)
         await self._log_opener.close()
@@ -604,7 +667,9 @@ class ReplicaManager:
             self._sweep.cancel()
         self._sweep = None
         if clean:
-            await self._flush_followed([replica for replica in self._replicas.values() if replica.role is not Role.OFFLINE])
+            await self._flush_followed(
+                [replica for replica in self._replicas.values() if replica.role is not Role.OFFLINE]
+            )
         for task in (tasks := tuple(self._tasks)):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,9 +1,11 @@
 """DeleteRecords: a client moves the log start of a partition up (KIP-107).
 
-Order: the leader notes its new log start on the disk (a restart must not bring deleted records back), moves it, sends it to the
-followers with its next fetch responses, and answers the client once every in-sync replica has moved and noted its own.  When the
-disk is full and the note fails, nothing has moved.  A follower that joins the ISR later has moved and noted its log start too.
- So no later leader shows the records again, also after a power cut of all nodes.  While the ISR is below min.insync.replicas the
+Order: the leader notes its new log start on the disk (a restart must not bring deleted records back), moves
+it, sends it to the followers with its next fetch responses, and answers the client once every in-sync replica
+has moved and noted its own.  When the disk is full and the note fails, nothing has moved.  A follower that
+joins the ISR later has moved and noted its log start too.
+ So no later leader shows the records again, also after a power cut of all nodes.  While the ISR is below
+ min.insync.replicas the
 answer waits, because a replica outside the ISR may be elected.
 
 A request that times out has moved the leader's log start even so.
@@ -35,21 +37,28 @@ class RecordDeletions:
         self._waiting: dict[Replica, set[asyncio.Event]] = {}
 
     async def delete_before(self, replica: Replica, offset: int, timeout_ms: int) -> int:
-        """Removes the records below `offset` (-1: all that are committed); returns the least log start that the in-sync replicas
-        have noted.
+        """Removes the records below `offset` (-1: all that are committed); returns the least log start that
+        the in-sync replicas have noted.
 
-        Raises KafkaError NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (a topic that is only compacted),
-        REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
+        Raises KafkaError NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (a topic that is only
+        compacted), REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
         """
         leader, log = replica.require_leader(), replica.log
         if CleanupPolicy.DELETE not in log.config.cleanup_policy:
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{log.name} is compacted: its cleanup.policy does not delete by offset")
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{log.name} is compacted: its cleanup.policy does not delete by offset",
+            )
         target = log.high_watermark if offset == HIGH_WATERMARK else offset
         if target < 0:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"records of {log.name} cannot be deleted up to offset {target}")
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"records of {log.name} cannot be deleted up to offset {target}",
+            )
         if target > log.high_watermark:
             raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {target} of {log.name} is above the high watermark {log.high_watermark}"
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {target} of {log.name} is above the high watermark {log.high_watermark}",
             )
         deadline_s = self._clock.monotonic() + timeout_ms / 1000
         await self._note(log, max(target, log.log_start_offset))
@@ -63,7 +72,11 @@ class RecordDeletions:
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
                     f"records of {log.name} below {target} are deleted on the leader; "
-                    + (f"a follower still keeps those from {low} on" if low >= 0 else "too few replicas are in sync to say more"),
+                    + (
+                        f"a follower still keeps those from {low} on"
+                        if low >= 0
+                        else "too few replicas are in sync to say more"
+                    ),
                 )
         return low
 
@@ -75,18 +88,25 @@ class RecordDeletions:
         except KafkaError:
             log.start_note.withdraw(start)
             raise
-        if log.start_note.noted < start:  # another request's failure withdrew the note, or the log was truncated or closed
+        # another request's failure withdrew the note, or the log was truncated or closed
+        if log.start_note.noted < start:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log start of {log.name} could not be noted")
 
     @staticmethod
     def _low_watermark(replica: Replica, leader: PartitionLeader) -> int:
         if replica.leader is not leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica.topic}-{replica.partition} has another leader now")
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{replica.topic}-{replica.partition} has another leader now",
+            )
         if leader.is_under_min_isr():
-            return -1  # an eligible leader outside the ISR (KIP-966), whose log start is unknown here, may lead next
-        followers = (leader.follower(node).log_start_offset for node in leader.maximal_isr if node != leader.node_id)
-        # A later deletion may have moved the log start and not noted it, or noted it and not moved it yet: who joins meanwhile is
-        # held to the old one.
+            # an eligible leader outside the ISR (KIP-966), whose log start is unknown here, may lead next
+            return -1
+        followers = (
+            leader.follower(node).log_start_offset for node in leader.maximal_isr if node != leader.node_id
+        )
+        # A later deletion may have moved the log start and not noted it, or noted it and not moved it yet:
+        # who joins meanwhile is held to the old one.
         return min(leader.deleted_below, replica.log.noted_start_offset, *followers)
 
     async def _change_of(self, replica: Replica, wait_s: float) -> bool:

@@ -1,9 +1,11 @@
-"""Limits for the log: one line counts events that come a thousand times, and only an outage that lasts is a WARNING.
+"""Limits for the log: one line counts events that come a thousand times, and only an outage that lasts is a
+WARNING.
 
-When a node is killed all others see errors in everything that they do with it, and it is back before an operator has read the
-first line.  So an `Outage` (of a connection, of answers) has a line at INFO when it begins and when it is over, and a WARNING
-only when it has lasted for `PATIENCE_S`; then again after twice that time, and so on.  An event that comes for every partition
-(`RateLimitedLines`) has `LINES_MAX` lines in `WINDOW_S`, and one line that counts the others.  At DEBUG every event has its line.
+When a node is killed all others see errors in everything that they do with it, and it is back before an
+operator has read the first line.  So an `Outage` (of a connection, of answers) has a line at INFO when it
+begins and when it is over, and a WARNING only when it has lasted for `PATIENCE_S`; then again after twice
+that time, and so on.  An event that comes for every partition (`RateLimitedLines`) has `LINES_MAX` lines in
+`WINDOW_S`, and one line that counts the others.  At DEBUG every event has its line.
 
 Neither has a clock or a timer: the caller gives the time, and calls `summarize` from time to time.
 """
@@ -38,7 +40,8 @@ class Outage:
         return self._since_s is not None
 
     def failed(self, now_s: float, /, *, news: object = None, **fields: object) -> None:
-        """It failed (again).  When `news` differs from the last failure's, there is a line also within the outage."""
+        """It failed (again).  When `news` differs from the last failure's, there is a line also within the
+        outage."""
         if self._since_s is None:
             self._since_s, self._warn_at_s, self._news = now_s, now_s + PATIENCE_S, news
             say = self._log.info

@@ -1,7 +1,7 @@
 """The Clock port: time, timers, and (because a replay must fix them too) randomness and fresh identifiers.
 
-`monotonic()` is for durations and deadlines and never goes back; `wall_ms()` is what is written into records and may jump.
-No decision that can lose data may depend on `wall_ms()`.
+`monotonic()` is for durations and deadlines and never goes back; `wall_ms()` is what is written into records
+and may jump. No decision that can lose data may depend on `wall_ms()`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Clock(Protocol):
         """Milliseconds since 1970-01-01 UTC."""
 
     def steady_ms(self) -> int:
-        """The wall time of this process's start plus the monotonic time since: comparable with stored wall times, and deaf to
-        whoever sets the clock meanwhile, so that no timeout comes hours early or late."""
+        """The wall time of this process's start plus the monotonic time since: comparable with stored wall
+        times, and deaf to whoever sets the clock meanwhile, so that no timeout comes hours early or late."""
 
     def random(self) -> float:
         """A float in [0, 1): jitter only, never identity."""
@@ -47,9 +47,11 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The real clock; timers run on the running asyncio loop, and come late by as long as the machine was suspended.
+    """The real clock; timers run on the running asyncio loop, and come late by as long as the machine was
+    suspended.
 
-    Whoever holds a lease looks at the time, not at a timer: a suspended machine's leases are over when it wakes.
+    Whoever holds a lease looks at the time, not at a timer: a suspended machine's leases are over when it
+    wakes.
     """
 
     def __init__(self) -> None:

@@ -2,13 +2,14 @@
 
 Promises of `RealDisk`:
 
-* a write either wrote every byte or raised: on a nearly full disk the kernel writes short *without* an error, so the
-  returned count is checked and turned into ENOSPC;
-* `write_atomic` leaves either the old content or the new one, also after a power cut: temporary file, fsync, rename, fsync of
-  the folder, in this order;
-* a read that the disk cannot answer is `ReadFailed`, and no error of a write is: bytes may be lost where all else works;
-* a failed fsync is reported once and must be treated as final by the caller: the kernel may have dropped the dirty pages, so
-  a later fsync that succeeds proves nothing.
+* a write either wrote every byte or raised: on a nearly full disk the kernel writes short *without* an error,
+  so the returned count is checked and turned into ENOSPC;
+* `write_atomic` leaves either the old content or the new one, also after a power cut: temporary file, fsync,
+  rename, fsync of the folder, in this order;
+* a read that the disk cannot answer is `ReadFailed`, and no error of a write is: bytes may be lost where all
+  else works;
+* a failed fsync is reported once and must be treated as final by the caller: the kernel may have dropped the
+  dirty pages, so a later fsync that succeeds proves nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 
 OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors that end when somebody makes room; every other error of a write says that the disk cannot be trusted."""
+"""Errors that end when somebody makes room; every other error of a write says that the disk cannot be
+trusted."""
 _UNREADABLE = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG})
 
 
@@ -128,8 +130,9 @@ class RealFile:
         os.fdatasync(self._fd)
 
     def forget_cached(self) -> None:
-        """Reads from now on show what the disk has, and what is still on its way there.  After a failed sync, in an earlier
-        process perhaps, the page cache may show bytes as clean that the disk has never taken."""
+        """Reads from now on show what the disk has, and what is still on its way there.  After a failed sync,
+        in an earlier process perhaps, the page cache may show bytes as clean that the disk has never
+        taken."""
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
@@ -137,7 +140,8 @@ class RealFile:
         if fd >= 0:
             os.close(fd)
 
-    __del__ = close  # who shares a file with other threads lets go of it instead of closing it under their reads
+    # who shares a file with other threads lets go of it instead of closing it under their reads
+    __del__ = close
 
 
 def _failure_of_read(error: OSError, path: Path) -> OSError:
@@ -148,7 +152,9 @@ def _failure_of_read(error: OSError, path: Path) -> OSError:
 
 def _require_all(written: int, wanted: int, path: Path) -> None:
     if written != wanted:
-        raise OSError(errno.ENOSPC, f"only {written} of {wanted} bytes could be written (is the disk full?)", str(path))
+        raise OSError(
+            errno.ENOSPC, f"only {written} of {wanted} bytes could be written (is the disk full?)", str(path)
+        )
 
 
 class RealFileLock:
@@ -199,8 +205,8 @@ class RealDisk:
             raise _failure_of_read(error, directory) from error
 
     def make_directory(self, directory: Path, *, durable: bool = True) -> None:
-        """Makes the folder and its parents, durably: every new entry's parent folder is synced.  Without `durable`, the caller
-        syncs the last one's parent: once, for many folders."""
+        """Makes the folder and its parents, durably: every new entry's parent folder is synced.  Without
+        `durable`, the caller syncs the last one's parent: once, for many folders."""
         if os.path.isdir(directory):
             return
         self.make_directory(directory.parent)

@@ -1,14 +1,16 @@
 """Fault points: named places in the code at which a test can stop the process dead, or let the disk fail.
 
-A point does nothing unless the process was started with TIDEGATE_FAULT_POINTS=1 *and* the point was armed; otherwise its cost
-is one attribute look-up.  The actions:
+A point does nothing unless the process was started with TIDEGATE_FAULT_POINTS=1 *and* the point was armed;
+otherwise its cost is one attribute look-up.  The actions:
 
-kill      SIGKILL to the own process, the closest thing to a power cut that a process can do to itself.  No buffer is flushed,
+kill      SIGKILL to the own process, the closest thing to a power cut that a process can do to itself.  No
+buffer is flushed,
           no handler runs.
 fail      OSError EIO, at this pass and every later one: a disk that has died.
 disarm    takes the point back.
 
-Points in the code (grep for `faults.point`): each names the promise that is at stake between the line before and the line after.
+Points in the code (grep for `faults.point`): each names the promise that is at stake between the line before
+and the line after.
 """
 
 from __future__ import annotations
@@ -38,9 +40,12 @@ _kill = os.kill  # replaced by tests of the fault points themselves
 
 
 def arm(name: str, action: str, *, skip: int = 0, match: dict[str, str] | None = None) -> None:
-    """Arms the point `name`.  Raises PermissionError when fault points are not enabled, ValueError for an unknown action."""
+    """Arms the point `name`.  Raises PermissionError when fault points are not enabled, ValueError for an
+    unknown action."""
     if not ENABLED:
-        raise PermissionError("fault points are off: start the node with TIDEGATE_FAULT_POINTS=1 (never in production)")
+        raise PermissionError(
+            "fault points are off: start the node with TIDEGATE_FAULT_POINTS=1 (never in production)"
+        )
     if action not in ACTIONS:
         raise ValueError(f"unknown fault action {action!r}: choose {', '.join(ACTIONS)}")
     if action == "disarm":
@@ -55,11 +60,14 @@ def armed(name: str) -> bool:
 
 
 def point(name: str, **context: object) -> None:
-    """A place where the process may be killed, or OSError raised, when armed with values that match `context`."""
+    """A place where the process may be killed, or OSError raised, when armed with values that match
+    `context`."""
     if not _armed:
         return
     found = _armed.get(name)
-    if found is None or any(not fnmatchcase(str(context.get(key)), pattern) for key, pattern in found.match.items()):
+    if found is None or any(
+        not fnmatchcase(str(context.get(key)), pattern) for key, pattern in found.match.items()
+    ):
         return
     if found.skip > 0:
         found.skip -= 1

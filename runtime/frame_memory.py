@@ -1,12 +1,14 @@
 """The memory of frames: a limit over all connections, the buffers, and leases on a frame's bytes.
 
-A frame takes bytes of the `ByteBudget` in steps, as its bytes arrive: a client that only announces a large frame takes few.  With
-steps all of the budget could be taken by incomplete frames, each waiting for more.  Therefore incomplete frames come before new
-ones, and when nothing is left *one* of them at a time may exceed the limit until it is complete.  So the bytes in flight
-exceed the limit by at most one frame, and some frame can always complete.
+A frame takes bytes of the `ByteBudget` in steps, as its bytes arrive: a client that only announces a large
+frame takes few.  With steps all of the budget could be taken by incomplete frames, each waiting for more.
+Therefore incomplete frames come before new ones, and when nothing is left *one* of them at a time may exceed
+the limit until it is complete.  So the bytes in flight exceed the limit by at most one frame, and some frame
+can always complete.
 
-`BufferPool` keeps buffers for reuse, because a new one must be zeroed (a tenth of the time of produce requests of 100 KB).  It
-reuses a buffer only when there is no view of it any more: a bytearray with views raises when it is resized.
+`BufferPool` keeps buffers for reuse, because a new one must be zeroed (a tenth of the time of produce
+requests of 100 KB).  It reuses a buffer only when there is no view of it any more: a bytearray with views
+raises when it is resized.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ _POOLED_BUFFER_BYTES_MAX: Final = 4 << 20
 
 
 class ByteBudget:
-    """Bytes of frames in flight over all connections that share it; frames that do not fit wait in order of arrival.
+    """Bytes of frames in flight over all connections that share it; frames that do not fit wait in order of
+    arrival.
 
-    A first step larger than the whole budget is granted when no other frame is in flight: it waits long, but not forever.
+    A first step larger than the whole budget is granted when no other frame is in flight: it waits long, but
+    not forever.
     """
 
     __slots__ = ("_beyond", "_growing", "_waiting", "limit_bytes", "used_bytes")
@@ -44,7 +48,8 @@ class ByteBudget:
     def take(self, size: int, on_granted: Callable[[], None], *, growing: bool = False) -> bool:
         """True when `size` bytes are granted at once; otherwise `on_granted` is called when they are.
 
-        `on_granted` stands for the frame: `growing` asks for more of what it has already, until `whole(on_granted)`.
+        `on_granted` stands for the frame: `growing` asks for more of what it has already, until
+        `whole(on_granted)`.
         """
         if growing:
             at_once = on_granted == self._beyond or (not self._growing and self._may_grow(size, on_granted))
@@ -62,7 +67,8 @@ class ByteBudget:
         self._grant()
 
     def whole(self, on_granted: Callable[[], None]) -> None:
-        """The frame needs no more: it is complete, or its connection is closed.  Another one may exceed the limit."""
+        """The frame needs no more: it is complete, or its connection is closed.  Another one may exceed the
+        limit."""
         if self._beyond is not None and self._beyond == on_granted:
             self._beyond = None
             self._grant()
@@ -125,7 +131,8 @@ class BufferPool:
         return buffer
 
     def give(self, buffer: bytearray) -> None:
-        """Whoever gives it must not write to it any more; views that are left keep it from being used again."""
+        """Whoever gives it must not write to it any more; views that are left keep it from being used
+        again."""
         capacity = len(buffer)
         if not 0 < capacity <= _POOLED_BUFFER_BYTES_MAX or self.kept_bytes + capacity > self._bytes_max:
             return
@@ -143,12 +150,18 @@ def _has_no_view(buffer: bytearray) -> bool:
 
 
 class FrameLease:
-    """A frame's memory after `detach()`: `view` is valid, and its bytes count against the budget, until `release()`."""
+    """A frame's memory after `detach()`: `view` is valid, and its bytes count against the budget, until
+    `release()`."""
 
     __slots__ = ("_buffer", "_budget", "_pool", "_reserved", "view")
 
     def __init__(
-        self, view: memoryview, budget: ByteBudget | None, reserved: int, pool: BufferPool | None, buffer: bytearray
+        self,
+        view: memoryview,
+        budget: ByteBudget | None,
+        reserved: int,
+        pool: BufferPool | None,
+        buffer: bytearray,
     ) -> None:
         self.view = view
         self._budget = budget
@@ -157,7 +170,8 @@ class FrameLease:
         self._buffer: bytearray | None = buffer
 
     def release(self) -> None:
-        """Gives the bytes back; idempotent.  The buffer is used again when the last slice of the view is gone, too."""
+        """Gives the bytes back; idempotent.  The buffer is used again when the last slice of the view is
+        gone, too."""
         self.view = memoryview(b"")
         buffer, self._buffer = self._buffer, None
         if buffer is not None and self._pool is not None:

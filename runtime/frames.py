@@ -1,24 +1,30 @@
 """Length-prefixed frames over one TCP connection: receiving without copies, sending, back-pressure.
 
-A frame is a 4-byte big-endian length and that many bytes.  `FrameConnection` is the asyncio protocol for both ends; what a
-frame means is its handler's business.
+A frame is a 4-byte big-endian length and that many bytes.  `FrameConnection` is the asyncio protocol for both
+ends; what a frame means is its handler's business.
 
-Receiving.  The kernel writes straight into the connection's buffer and the handler gets a *writable* view of the frame in it:
-the log patches offsets in place and writes the very same bytes.  The view dies when `on_frame` returns, unless the handler
-called `detach()` meanwhile.  The buffer starts small, grows to the size of a frame, and shrinks back.
+Receiving.  The kernel writes straight into the connection's buffer and the handler gets a *writable* view of
+the frame in it: the log patches offsets in place and writes the very same bytes.  The view dies when
+`on_frame` returns, unless the handler called `detach()` meanwhile.  The buffer starts small, grows to the
+size of a frame, and shrinks back.
 
 Back-pressure, in the order in which it bites:
 
-1. a handler that cannot keep up calls `pause()`: no further frame is delivered before `resume()`, and TCP pushes back;
-2. on a server, reading stops while the peer does not take its answers (`write_high_bytes`), so one slow reader costs one
-   answer more than that, never an unbounded queue.  A client must not do this: two ends that both refuse to read deadlock;
-3. frames larger than the small first buffer take their bytes from a `ByteBudget` shared by all connections (`frame_memory`):
-   the first `EAGER_BYTES` before their body is read, then fourfold steps as the bytes arrive;
-4. frames are handed out in turns of the loop, whose time all connections of a server share (`turns`): when it is used up, or
-   after `FRAMES_PER_TICK` frames of one connection, the rest waits for the connection's next turn.
+1. a handler that cannot keep up calls `pause()`: no further frame is delivered before `resume()`, and TCP
+   pushes back;
+2. on a server, reading stops while the peer does not take its answers (`write_high_bytes`), so one slow
+   reader costs one answer more than that, never an unbounded queue.  A client must not do this: two ends that
+   both refuse to read deadlock;
+3. frames larger than the small first buffer take their bytes from a `ByteBudget` shared by all connections
+   (`frame_memory`): the first `EAGER_BYTES` before their body is read, then fourfold steps as the bytes
+   arrive;
+4. frames are handed out in turns of the loop, whose time all connections of a server share (`turns`): when it
+   is used up, or after `FRAMES_PER_TICK` frames of one connection, the rest waits for the connection's next
+   turn.
 
-What a peer may not do (`look_after`, which a server calls for all its connections): stand still within a frame; send one at less
-than `RATE_MIN` while others wait for the memory that it holds; be silent for longer than a server allows, when nothing is owed.
+What a peer may not do (`look_after`, which a server calls for all its connections): stand still within a
+frame; send one at less than `RATE_MIN` while others wait for the memory that it holds; be silent for longer
+than a server allows, when nothing is owed.
 
 A length that is negative or above the maximum closes the connection with one log line; the process lives.
 """
@@ -44,10 +50,12 @@ log = logs.get(__name__)
 _LENGTH = Struct(">i")
 LENGTH_BYTES = 4
 KEPT_BUFFER_BYTES_MAX = 4 << 20
-"""A larger buffer is given back as soon as it is empty; a smaller one when it was not needed for `SHRINK_AFTER_S`."""
+"""A larger buffer is given back as soon as it is empty; a smaller one when it was not needed for
+`SHRINK_AFTER_S`."""
 SHRINK_AFTER_S = 5.0
 EAGER_BYTES = 1 << 20
-"""A frame up to this size gets its memory at once; a larger one in fourfold steps, as its bytes really arrive."""
+"""A frame up to this size gets its memory at once; a larger one in fourfold steps, as its bytes really
+arrive."""
 FRAMES_PER_TICK = 64
 STALLED_FRAME_S = 30.0
 """So long nothing may come of a frame that has begun."""
@@ -63,20 +71,24 @@ WRITE_HIGH_BYTES = 1 << 20
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 """A peer that vanished without a word is noticed after two minutes, not after the kernel's two hours."""
 
-_BY_HANDLER, _BY_BUDGET, _BY_WRITER, _BY_TURN = 1, 2, 4, 8  # why reading is paused; it goes on when all are cleared
+# why reading is paused; it goes on when all are cleared
+_BY_HANDLER, _BY_BUDGET, _BY_WRITER, _BY_TURN = 1, 2, 4, 8
 
 
 class FrameHandler(Protocol):
     """What a connection does with its frames.  Both methods run on the event loop and must not block."""
 
     def on_frame(self, frame: memoryview) -> None:
-        """One whole frame, without its length.  The view is writable and is released when this returns: detach() or copy."""
+        """One whole frame, without its length.  The view is writable and is released when this returns:
+        detach() or copy."""
 
     def on_close(self, reason: str) -> None:
         """The connection is gone; called exactly once, and no frame follows."""
 
 
-GRPC_ON_ANOTHER_PORT = "a gRPC client (HTTP/2) came to a port that does not speak gRPC; readers ask there for the gRPC port next"
+GRPC_ON_ANOTHER_PORT = (
+    "a gRPC client (HTTP/2) came to a port that does not speak gRPC; readers ask there for the gRPC port next"
+)
 """Spark readers and `tidegate count` take either port, and try gRPC first."""
 
 
@@ -116,7 +128,8 @@ class _Seen:
 
 
 class FrameConnection(asyncio.BufferedProtocol):
-    """One end of a connection.  Made by `serve_frames` and `connect_frames`; used on the event loop's thread only."""
+    """One end of a connection.  Made by `serve_frames` and `connect_frames`; used on the event loop's thread
+    only."""
 
     def __init__(
         self,
@@ -158,7 +171,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._large_frames = 0  # frames since the last look that the first buffer could not have held
         self._shrink_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
-        self.owes_answer = False  # set by a handler that has a request in work: then silence is not the peer's
+        # set by a handler that has a request in work: then silence is not the peer's
+        self.owes_answer = False
         self._progress = 0  # bytes that came, and a little for each that went
         self._seen = _Seen(self._loop.time())
         self._delivering = False
@@ -166,7 +180,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._corked: list[ReadableBuffer] = []
         self._corked_bytes = 0
 
-    # ------------------------------------------------------------------------------------------------ what a handler uses
+    # ------------------------------------------------------------------------------------------------ what a
+    # handler uses
 
     @property
     def is_open(self) -> bool:
@@ -179,13 +194,15 @@ class FrameConnection(asyncio.BufferedProtocol):
         return self._corked_bytes + (transport.get_write_buffer_size() if transport is not None else 0)
 
     def send(self, *buffers: ReadableBuffer) -> bool:
-        """Sends one frame, put together from `buffers`; its length is added here.  False when the connection is closing.
+        """Sends one frame, put together from `buffers`; its length is added here.  False when the connection
+        is closing.
 
         A buffer must not change afterwards: copy (or `detach()`) what belongs to the frame being delivered.
         """
         transport = self._transport
         if transport is None or transport.is_closing():
-            return False  # a write to a closing transport only makes asyncio warn, from another connection's callback
+            # a write to a closing transport only makes asyncio warn, from another connection's callback
+            return False
         size = 0
         for buffer in buffers:
             size += buffer.nbytes if isinstance(buffer, memoryview) else len(cast(bytes, buffer))
@@ -205,7 +222,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._resume(_BY_HANDLER)
 
     def detach(self) -> FrameLease:
-        """Within `on_frame`: keeps the frame's memory beyond the call, until the lease is released, which must happen."""
+        """Within `on_frame`: keeps the frame's memory beyond the call, until the lease is released, which
+        must happen."""
         assert self._delivering and self._frame_bytes >= 0, "detach() is for the frame being delivered"
         start = self._start + LENGTH_BYTES
         reserved, self._reserved = self._reserved, 0
@@ -232,7 +250,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         """The peer's verified certificate; None without mutual TLS."""
         return None if self._transport is None else self._transport.get_extra_info("peercert")
 
-    # ------------------------------------------------------------------------------------------------ asyncio's callbacks
+    # ------------------------------------------------------------------------------------------------
+    # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -252,9 +271,12 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._filled == len(self._buffer) or (
-            self._start and self._frame_bytes >= 0 and self._start + LENGTH_BYTES + self._frame_bytes > len(self._buffer)
+            self._start
+            and self._frame_bytes >= 0
+            and self._start + LENGTH_BYTES + self._frame_bytes > len(self._buffer)
         ):
-            self._make_room()  # at once, when the frame will not fit behind what was delivered: one large read, not two
+            # at once, when the frame will not fit behind what was delivered: one large read, not two
+            self._make_room()
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -291,7 +313,9 @@ class FrameConnection(asyncio.BufferedProtocol):
             if reserved:
                 budget.give_back(reserved)
         if not self.close_reason:
-            self.close_reason = "the peer closed the connection" if exc is None else f"{type(exc).__name__}: {exc}"
+            self.close_reason = (
+                "the peer closed the connection" if exc is None else f"{type(exc).__name__}: {exc}"
+            )
         if not self._delivering:
             self._drop_buffer()
         handler, self._handler = self._handler, None
@@ -302,10 +326,12 @@ class FrameConnection(asyncio.BufferedProtocol):
             if self._on_lost is not None:
                 self._on_lost(self)
 
-    # ------------------------------------------------------------------------------------------------ receiving
+    # ------------------------------------------------------------------------------------------------
+    # receiving
 
     def _deliver(self, *, is_admitted: bool = False) -> None:
-        """Hands out the whole frames in the buffer, until none is left, reading is paused, or the turn is over.
+        """Hands out the whole frames in the buffer, until none is left, reading is paused, or the turn is
+        over.
 
         `is_admitted`: it has waited for this turn."""
         if self._delivering:
@@ -344,7 +370,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         return have >= self._frame_bytes + LENGTH_BYTES
 
     def _begin_frame(self) -> bool:
-        """Reads the length of the frame at `_start`; False when the frame must wait for the budget or is refused."""
+        """Reads the length of the frame at `_start`; False when the frame must wait for the budget or is
+        refused."""
         size: int = _LENGTH.unpack_from(self._buffer, self._start)[0]
         if not 0 <= size <= self._max_frame_bytes:
             prefix = bytes(self._view[self._start : self._start + LENGTH_BYTES])
@@ -400,7 +427,9 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._start = end
         if self._detached:
             self._detached = False
-            self._move_to(self._new_buffer(max(FIRST_BUFFER_BYTES, self._filled - self._start)), is_leased=True)
+            self._move_to(
+                self._new_buffer(max(FIRST_BUFFER_BYTES, self._filled - self._start)), is_leased=True
+            )
         else:
             frame.release()  # whoever kept it gets a ValueError and not another request's bytes
         if large and self._budget is not None:
@@ -411,12 +440,16 @@ class FrameConnection(asyncio.BufferedProtocol):
         return self.is_open  # a handler that closed wants nothing more
 
     def _make_room(self) -> None:
-        """The buffer is full to its end: moves what is left to the front, or to a larger buffer that fits the frame."""
+        """The buffer is full to its end: moves what is left to the front, or to a larger buffer that fits the
+        frame."""
         have = self._filled - self._start
-        need = LENGTH_BYTES + (0 if self._frame_bytes < 0 else self._allowed)  # a claim alone does not get the memory, bytes do
+        # a claim alone does not get the memory, bytes do
+        need = LENGTH_BYTES + (0 if self._frame_bytes < 0 else self._allowed)
         capacity = len(self._buffer)
         if need > capacity:
-            self._move_to(self._new_buffer(min(need + FIRST_BUFFER_BYTES, max(need, EAGER_BYTES + LENGTH_BYTES))))
+            self._move_to(
+                self._new_buffer(min(need + FIRST_BUFFER_BYTES, max(need, EAGER_BYTES + LENGTH_BYTES)))
+            )
         elif self._start:
             self._view[:have] = self._view[self._start : self._filled]
             self._start, self._filled = 0, have
@@ -453,7 +486,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._shrink_timer = self._loop.call_later(SHRINK_AFTER_S, self._shrink)
 
     def look_after(self, now: float, idle_s: float | None = None) -> None:
-        """Closes the connection for what its peer does not do; a server calls this every few seconds with the loop's time."""
+        """Closes the connection for what its peer does not do; a server calls this every few seconds with the
+        loop's time."""
         seen = self._seen
         came = self._progress - seen.progress
         backlog = self.write_backlog
@@ -461,17 +495,31 @@ class FrameConnection(asyncio.BufferedProtocol):
         if came or backlog != seen.backlog or self.owes_answer:
             seen.moved_at, seen.backlog = now, backlog
         within_a_frame = self._filled > self._start and not self._paused
-        if not within_a_frame or came >= RATE_MIN * (now - seen.at) or self._budget is None or not self._budget.waiting_count:
+        if (
+            not within_a_frame
+            or came >= RATE_MIN * (now - seen.at)
+            or self._budget is None
+            or not self._budget.waiting_count
+        ):
             seen.fast_at = now
         seen.at = now
         still_s = now - seen.moved_at
         if within_a_frame and still_s >= STALLED_FRAME_S:
-            self._refuse("stalled", f"nothing came of a frame of {self._frame_bytes} bytes for {still_s:.0f} s")
+            self._refuse(
+                "stalled", f"nothing came of a frame of {self._frame_bytes} bytes for {still_s:.0f} s"
+            )
         elif now - seen.fast_at >= SLOW_FRAME_S:
-            self._refuse("too_slow", f"a frame of {self._frame_bytes} bytes comes too slowly while others wait for memory")
+            self._refuse(
+                "too_slow",
+                f"a frame of {self._frame_bytes} bytes comes too slowly while others wait for memory",
+            )
         elif self._paused and self._is_reset():
             self.abort("the peer reset the connection")
-        elif idle_s is not None and still_s >= idle_s and not self._paused & (_BY_HANDLER | _BY_BUDGET | _BY_TURN):
+        elif (
+            idle_s is not None
+            and still_s >= idle_s
+            and not self._paused & (_BY_HANDLER | _BY_BUDGET | _BY_TURN)
+        ):
             self.abort(f"idle for {still_s:.0f} s")
 
     def _is_reset(self) -> bool:
@@ -483,7 +531,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         poll.register(sock.fileno(), 0)
         return bool(poll.poll(0))  # POLLERR and POLLHUP are told without being asked for
 
-    # ------------------------------------------------------------------------------------------------ pausing, closing
+    # ------------------------------------------------------------------------------------------------
+    # pausing, closing
 
     def _pause(self, why: int) -> None:
         if not self._paused and self._transport is not None:
@@ -498,7 +547,8 @@ class FrameConnection(asyncio.BufferedProtocol):
             return
         self._transport.resume_reading()
         if self._filled > self._start and not self._delivering:
-            self._pause(_BY_TURN)  # frames that wait are delivered from the loop, not from within whoever resumed us
+            # frames that wait are delivered from the loop, not from within whoever resumed us
+            self._pause(_BY_TURN)
             self._turns.when_admitted(self._account, self._continue)
 
     def _continue(self) -> None:
@@ -530,11 +580,14 @@ class FrameConnection(asyncio.BufferedProtocol):
             transport.write(b"".join(small))
 
     def _refuse(self, kind: str, reason: str) -> None:
-        """Closes because of what the peer sent (or did not send), with one line about it; `kind` is for whoever counts."""
+        """Closes because of what the peer sent (or did not send), with one line about it; `kind` is for
+        whoever counts."""
         if self._on_refused is not None:
             self._on_refused(kind)
         is_usual = reason == GRPC_ON_ANOTHER_PORT
-        self._limiter.warning(self._loop.time(), "connection_refused", is_usual=is_usual, peer=self.peer, reason=reason)
+        self._limiter.warning(
+            self._loop.time(), "connection_refused", is_usual=is_usual, peer=self.peer, reason=reason
+        )
         self.abort(reason)
 
     def _stop_timers(self) -> None:

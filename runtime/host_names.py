@@ -1,7 +1,7 @@
 """What can be looked up as a host's name at all.
 
-Python encodes a name by IDNA before it asks the resolver, and refuses some with UnicodeError, which is no OSError: where a
-connection is made it would pass every handler of failures.
+Python encodes a name by IDNA before it asks the resolver, and refuses some with UnicodeError, which is no
+OSError: where a connection is made it would pass every handler of failures.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ LENGTH_MAX: Final = 255
 
 
 def host_problem(host: str) -> str | None:
-    """Why this is no host's name or address; None when it may be one.  An empty one is the caller's matter."""
+    """Why this is no host's name or address; None when it may be one.  An empty one is the caller's
+    matter."""
     if len(host) > LENGTH_MAX:  # before anything else: encoding takes long for a long one
         return f"the host has {len(host)} characters, more than {LENGTH_MAX}"
     if any(character.isspace() or not character.isprintable() for character in host):

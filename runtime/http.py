@@ -1,11 +1,12 @@
 """A read-only HTTP page server for metrics and probes: GET, small answers, one request a connection.
 
-It runs on the node's own event loop on purpose: a probe that is answered proves that the loop turns.  Requests are bounded
-(8 KiB of head, 5 seconds, 128 connections); anything but GET and HEAD is refused.
+It runs on the node's own event loop on purpose: a probe that is answered proves that the loop turns.
+Requests are bounded (8 KiB of head, 5 seconds, 128 connections); anything but GET and HEAD is refused.
 
-A probe is answered whatever others do here.  When all connections are taken, the one that has stood longest makes room: a probe
-asks at once and is gone, while who says nothing, or does not read its answer, is among the oldest.  Making pages takes a tenth of
-the loop's time at most: an occasional page is always new, and a flood of requests is given the page of a moment ago.
+A probe is answered whatever others do here.  When all connections are taken, the one that has stood longest
+makes room: a probe asks at once and is gone, while who says nothing, or does not read its answer, is among
+the oldest.  Making pages takes a tenth of the loop's time at most: an occasional page is always new, and a
+flood of requests is given the page of a moment ago.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ SHARE_OF_TIME = 0.1
 """How much of its time the loop may spend on pages."""
 CREDIT_S_MAX = 1.0
 """Of time that was not spent on pages, as much as may be spent at once."""
-REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,8 @@ class HttpServer:
 
 
 async def serve_pages(host: str, port: int, page: Callable[[str], Page]) -> HttpServer:
-    """Answers GET requests with `page(path)`.  Raises PortInUse, or OSError for an address that is not this machine's."""
+    """Answers GET requests with `page(path)`.  Raises PortInUse, or OSError for an address that is not this
+    machine's."""
     standing: dict[asyncio.StreamWriter, None] = {}  # the oldest first
     pages = _Pages(page, asyncio.get_running_loop().time)
 
@@ -69,7 +77,9 @@ async def serve_pages(host: str, port: int, page: Callable[[str], Page]) -> Http
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
             pass  # the peer's own doing: nothing to answer, nothing was changed
         except asyncio.CancelledError:
-            pass  # the process ends; Python 3.11's streams would log a cancelled handler as a defect, over the reason of the end
+            # the process ends; Python 3.11's streams would log a cancelled handler as a defect, over the
+            # reason of the end
+            pass
         finally:
             standing.pop(writer, None)
             writer.close()
@@ -83,7 +93,8 @@ async def serve_pages(host: str, port: int, page: Callable[[str], Page]) -> Http
 
 
 class _Pages:
-    """Makes pages, and gives out the last one of a path while making them has taken more than its share of the loop's time."""
+    """Makes pages, and gives out the last one of a path while making them has taken more than its share of
+    the loop's time."""
 
     def __init__(self, make: Callable[[str], Page], now: Callable[[], float]) -> None:
         self._make = make

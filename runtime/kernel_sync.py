@@ -1,8 +1,10 @@
-"""fdatasync without a thread: Linux's asynchronous I/O, whose completions arrive on the event loop (docs/hot-path.md H8).
+"""fdatasync without a thread: Linux's asynchronous I/O, whose completions arrive on the event loop
+(docs/hot-path.md H8).
 
-Handing a flush to a thread and its result back costs two switches of the interpreter: for many small transactions more than the
-flush itself.  `io_submit` with IOCB_CMD_FDSYNC queues the same flush in the kernel, and an eventfd wakes the loop when it is
-over.  Where the kernel or the container does not permit it (`KernelSync.open` answers None), callers use a thread.
+Handing a flush to a thread and its result back costs two switches of the interpreter: for many small
+transactions more than the flush itself.  `io_submit` with IOCB_CMD_FDSYNC queues the same flush in the
+kernel, and an eventfd wakes the loop when it is over.  Where the kernel or the container does not permit it
+(`KernelSync.open` answers None), callers use a thread.
 
 A completion says what fdatasync would have said.  Nothing is ever tried again here.
 """
@@ -51,7 +53,8 @@ class Sync:
         self.is_over = False
 
     def wait(self) -> None:
-        """Blocks until the kernel is done with the file; `done` is called on the loop's next turn, as always."""
+        """Blocks until the kernel is done with the file; `done` is called on the loop's next turn, as
+        always."""
         self._kernel.wait(self)
 
     def finish(self, error: OSError | None) -> None:
@@ -68,7 +71,8 @@ class KernelSync:
         if numbers is None or sys.platform != "linux" or sys.byteorder != "little":
             raise OSError(errno.ENOSYS, "no asynchronous flush on this kind of machine")
         setup, self._destroy_call, self._getevents_call, self._submit_call = numbers
-        self._quick = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter lock: these calls do not wait
+        # keeps the interpreter lock: these calls do not wait
+        self._quick = ctypes.PyDLL(None, use_errno=True)
         self._waiting = ctypes.CDLL(None, use_errno=True)
         self._context = ctypes.c_ulong(0)
         self._require(self._quick.syscall(setup, IN_FLIGHT_MAX, ctypes.byref(self._context)), "io_setup")
@@ -97,21 +101,24 @@ class KernelSync:
     def start(self, file: File, done: Done) -> Sync | None:
         """Begins to flush a file's data; `done(error)` follows on a later turn of the loop.
 
-        None when the kernel does not take it (too many under way, no file of the operating system) or is not to be asked (a fault
-        point is armed): nothing was begun.
+        None when the kernel does not take it (too many under way, no file of the operating system) or is not
+        to be asked (a fault point is armed): nothing was begun.
         """
         if len(self._running) >= IN_FLIGHT_MAX or type(file) is not RealFile or faults.armed("disk.sync"):
             return None
         descriptor = file.descriptor
         self._count += 1
-        _IOCB.pack_into(self._iocb, 0, self._count, 0, 0, _FDSYNC, 0, descriptor, 0, 0, 0, 0, _NOTIFY, self._eventfd)
+        _IOCB.pack_into(
+            self._iocb, 0, self._count, 0, 0, _FDSYNC, 0, descriptor, 0, 0, 0, 0, _NOTIFY, self._eventfd
+        )
         if self._quick.syscall(self._submit_call, self._context, 1, ctypes.byref(self._iocb_list)) != 1:
             return None
         sync = self._running[self._count] = Sync(self, self._count, done)
         return sync
 
     def wait(self, sync: Sync) -> None:
-        """Blocks until `sync` is over; what else came to an end meanwhile is told on the loop's next turn, too."""
+        """Blocks until `sync` is over; what else came to an end meanwhile is told on the loop's next turn,
+        too."""
         while sync.number in self._running:
             self._collect(wait=True)
 
@@ -125,7 +132,9 @@ class KernelSync:
     def _collect(self, *, wait: bool) -> None:
         while True:
             library, least, patience = (self._waiting, 1, None) if wait else (self._quick, 0, self._at_once)
-            count = library.syscall(self._getevents_call, self._context, least, _EVENTS_AT_ONCE, self._events, patience)
+            count = library.syscall(
+                self._getevents_call, self._context, least, _EVENTS_AT_ONCE, self._events, patience
+            )
             if count < 0:
                 if ctypes.get_errno() == errno.EINTR:
                     continue

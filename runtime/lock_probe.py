@@ -1,8 +1,10 @@
-"""Whether another process holds the lock of a file (`Disk.lock`), found out without creating, changing or keeping anything.
+"""Whether another process holds the lock of a file (`Disk.lock`), found out without creating, changing or
+keeping anything.
 
-The kernel answers only to who asks for the lock itself.  So a shared lock is asked for and given back at once: in between, for
-some microseconds, a process that takes the lock would be refused.  A stopped node is started by hand or by a supervisor that
-tries again, and no answer is as sure in every container as this one (/proc/locks shows only its own).
+The kernel answers only to who asks for the lock itself.  So a shared lock is asked for and given back at
+once: in between, for some microseconds, a process that takes the lock would be refused.  A stopped node is
+started by hand or by a supervisor that tries again, and no answer is as sure in every container as this one
+(/proc/locks shows only its own).
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from pathlib import Path
 
 
 def is_locked(path: Path) -> bool:
-    """True when some process holds the exclusive lock; False when none does, or there is no such file.  Raises OSError."""
+    """True when some process holds the exclusive lock; False when none does, or there is no such file.
+    Raises OSError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,9 +1,11 @@
-"""Structured logs: one event name and named values a line, as `key=value` text for people or JSON for machines.
+"""Structured logs: one event name and named values a line, as `key=value` text for people or JSON for
+machines.
 
     log = logs.get(__name__)
     log.info("leader_elected", topic="flights", partition=3, leader_epoch=7)
 
-Lines go to standard error.  Values are quoted only when they need it, so that grep and cut work on the text form.
+Lines go to standard error.  Values are quoted only when they need it, so that grep and cut work on the text
+form.
 """
 
 from __future__ import annotations
@@ -16,8 +18,16 @@ from typing import Final
 
 ROOT_LOGGER: Final = "root"
 LEVELS: Final = ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE")
-"""The levels that a logger can be given while it runs, by the names that Kafka has for them, the gravest first."""
-_NUMBERS: Final = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG, logging.DEBUG // 2)
+"""The levels that a logger can be given while it runs, by the names that Kafka has for them, the gravest
+first."""
+_NUMBERS: Final = (
+    logging.CRITICAL,
+    logging.ERROR,
+    logging.WARNING,
+    logging.INFO,
+    logging.DEBUG,
+    logging.DEBUG // 2,
+)
 
 
 class EventLogger:
@@ -44,7 +54,9 @@ class EventLogger:
         """Like `error`, with the traceback of the exception being handled."""
         self._log(logging.ERROR, event, fields, with_traceback=True)
 
-    def _log(self, level: int, event: str, fields: dict[str, object], *, with_traceback: bool = False) -> None:
+    def _log(
+        self, level: int, event: str, fields: dict[str, object], *, with_traceback: bool = False
+    ) -> None:
         if self._logger.isEnabledFor(level):
             self._logger.log(level, event, extra={"fields": fields}, exc_info=with_traceback)
 
@@ -64,8 +76,10 @@ def configure(*, level: str = "INFO", json_lines: bool = False) -> None:
 
 
 def logger_levels() -> dict[str, str]:
-    """Name -> level that holds for it now: of the root, of every module that logs, and of the packages above them."""
-    names = set(list(logging.root.manager.loggerDict)) - {ROOT_LOGGER}  # copied at once: threads import modules, too
+    """Name -> level that holds for it now: of the root, of every module that logs, and of the packages above
+    them."""
+    # copied at once: threads import modules, too
+    names = set(list(logging.root.manager.loggerDict)) - {ROOT_LOGGER}
     return {ROOT_LOGGER: _level_of(ROOT_LOGGER), **{name: _level_of(name) for name in sorted(names)}}
 
 
@@ -84,7 +98,8 @@ def _level_name(number: int) -> str:
 
 
 def set_level(name: str, level: str | None) -> None:
-    """Until the process ends.  `level` is one of LEVELS; with None the logger follows the one above it again."""
+    """Until the process ends.  `level` is one of LEVELS; with None the logger follows the one above it
+    again."""
     number = logging.NOTSET if level is None else _NUMBERS[LEVELS.index(level)]
     (logging.root if name == ROOT_LOGGER else logging.getLogger(name)).setLevel(number)
 
@@ -102,7 +117,10 @@ class TextFormatter(logging.Formatter):
     """`2026-01-02T03:04:05.678+00:00 INFO  storage.log event key=value ...`"""
 
     def format(self, record: logging.LogRecord) -> str:
-        head = f"{_timestamp(record)} {record.levelname:<7} {record.name.removeprefix('tidegate.')} {record.getMessage()}"
+        head = (
+            f"{_timestamp(record)} {record.levelname:<7} {record.name.removeprefix('tidegate.')} "
+            f"{record.getMessage()}"
+        )
         line = " ".join([head, *(f"{key}={_quote(value)}" for key, value in _fields(record).items())])
         return line + "\n" + self.formatException(record.exc_info) if record.exc_info else line
 

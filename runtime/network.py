@@ -1,8 +1,9 @@
 """The Network port: framed TCP servers and clients, gRPC servers and channels.
 
-The only module that opens sockets.  What comes over them is described in `frames`; here stand listening and connecting, the
-bound on connections, and gRPC with the settings that every part of Tidegate shares (64 MiB messages on purpose; no
-SO_REUSEPORT, by which a forgotten process would silently share the port; keepalive, so that a cut cable is noticed).
+The only module that opens sockets.  What comes over them is described in `frames`; here stand listening and
+connecting, the bound on connections, and gRPC with the settings that every part of Tidegate shares (64 MiB
+messages on purpose; no SO_REUSEPORT, by which a forgotten process would silently share the port; keepalive,
+so that a cut cable is noticed).
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from .tls import HANDSHAKE_S_MAX, MutualTls
 from .turns import LoopTurns
 
 __all__ = [
-    "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "LogLimiter", "PortInUse", "ask_frame",
-    "bind_grpc", "connect_frames", "free_port", "grpc_channel", "grpc_channel_blocking", "grpc_server", "port_is_free",
+    "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "LogLimiter", "PortInUse",
+    "ask_frame",
+    "bind_grpc", "connect_frames", "free_port", "grpc_channel", "grpc_channel_blocking", "grpc_server",
+    "port_is_free",
     "serve_frames", "why_not_connected",
 ]  # fmt: skip
 
@@ -52,7 +55,8 @@ class PortInUse(OSError):
     def __init__(self, host: str, port: int) -> None:
         super().__init__(
             errno.EADDRINUSE,
-            f"port {port} on {host} is in use: stop the process that holds it (find it by: ss -ltnp 'sport = :{port}'), "
+            f"port {port} on {host} is in use: stop the process that holds it (find it by: ss -ltnp "
+            f"'sport = :{port}'), "
             "or configure another port",
         )
         self.host = host
@@ -91,12 +95,14 @@ class FrameServer:
         return self._server is not None and self._server.is_serving()
 
     def limit_connections(self, total: int, per_address: int, overrides: Mapping[str, int]) -> None:
-        """From the next connection on; those that are open stay.  `overrides`: address -> limit instead of `per_address`."""
+        """From the next connection on; those that are open stay.  `overrides`: address -> limit instead of
+        `per_address`."""
         self._max_connections, self._max_connections_per_address = total, per_address
         self._address_overrides = overrides
 
     async def close(self, grace_s: float = _CLOSE_GRACE_S) -> None:
-        """Stops listening, then closes the connections: what was sent is written within `grace_s`, or dropped."""
+        """Stops listening, then closes the connections: what was sent is written within `grace_s`, or
+        dropped."""
         if self._server is not None:
             self._server.close()
         if self._look_timer is not None:
@@ -120,14 +126,20 @@ class FrameServer:
         self.look_after(loop.time())
         self._look_timer = loop.call_later(LOOK_AFTER_S, self._keep_looking)
 
-    def _admit(self, connection: FrameConnection, factory: Callable[[FrameConnection], FrameHandler]) -> FrameHandler | None:
+    def _admit(
+        self, connection: FrameConnection, factory: Callable[[FrameConnection], FrameHandler]
+    ) -> FrameHandler | None:
         address = _address(connection)
         if len(self.connections) >= self._max_connections or not self.is_serving:
-            self._turn_away(connection, f"{self._max_connections} connections are open already (max.connections)")
+            self._turn_away(
+                connection, f"{self._max_connections} connections are open already (max.connections)"
+            )
             return None
         limit = self._address_overrides.get(address.strip("[]"), self._max_connections_per_address)
         if self._of_address[address] >= limit:
-            self._turn_away(connection, f"{limit} connections of its address are open already (max.connections.per.ip)")
+            self._turn_away(
+                connection, f"{limit} connections of its address are open already (max.connections.per.ip)"
+            )
             return None
         handler = factory(connection)
         self.connections.add(connection)
@@ -170,14 +182,15 @@ async def serve_frames(
     on_refused: Callable[[str], None] | None = None,
     tls: MutualTls | None = None,
 ) -> FrameServer:
-    """Listens on host:port (0: any free one, see `FrameServer.port`) and calls `factory` for every connection.
+    """Listens on host:port (0: any free one, see `FrameServer.port`) and calls `factory` for every
+    connection.
 
-    `budget` bounds the bytes of frames in flight and may be shared by several servers.  When the process runs out of file
-    descriptors, asyncio leaves the listener alone for a second and tries again: it is never closed for that.  A connection on
-    which nothing moves for `idle_s` and that is owed no answer is closed.
+    `budget` bounds the bytes of frames in flight and may be shared by several servers.  When the process runs
+    out of file descriptors, asyncio leaves the listener alone for a second and tries again: it is never
+    closed for that.  A connection on which nothing moves for `idle_s` and that is owed no answer is closed.
 
-    `on_refused` is told of every connection that is closed for what came on it, or not taken at all, by one word: bad_length,
-    cut_short, stalled, too_slow, too_many_connections.
+    `on_refused` is told of every connection that is closed for what came on it, or not taken at all, by one
+    word: bad_length, cut_short, stalled, too_slow, too_many_connections.
 
     Raises PortInUse, or OSError for an address that is not this machine's.
     """
@@ -248,22 +261,26 @@ async def connect_frames(
     *,
     tls: MutualTls | None = None,
 ) -> FrameConnection:
-    """Connects within `timeout` seconds; raises TimeoutError or another OSError.  A name is looked up anew each time, and all its
-    addresses are tried, the next one also while another does not answer.
+    """Connects within `timeout` seconds; raises TimeoutError or another OSError.  A name is looked up anew
+    each time, and all its addresses are tried, the next one also while another does not answer.
 
-    `on_frame` gets each frame as `FrameHandler.on_frame` does; `on_close(reason)` is called once when the connection is gone.
+    `on_frame` gets each frame as `FrameHandler.on_frame` does; `on_close(reason)` is called once when the
+    connection is gone.
     """
     check_host(host, port)
     loop = asyncio.get_running_loop()
     callbacks = _Callbacks(on_frame, on_close)
 
     def make() -> FrameConnection:
-        return FrameConnection(max_frame_bytes=max_frame_bytes, limiter=LogLimiter(), on_made=lambda _: callbacks)
+        return FrameConnection(
+            max_frame_bytes=max_frame_bytes, limiter=LogLimiter(), on_made=lambda _: callbacks
+        )
 
     try:
         async with asyncio.timeout(timeout):
             _, connection = await loop.create_connection(
-                make, host, port, ssl=tls.client if tls is not None else None, server_hostname="" if tls is not None else None,
+                make, host, port, ssl=tls.client if tls is not None else None,
+                server_hostname="" if tls is not None else None,
                 happy_eyeballs_delay=NEXT_ADDRESS_S,
             )  # fmt: skip
     except TimeoutError as error:
@@ -289,7 +306,8 @@ _GRPC_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    ("grpc.dns_min_time_between_resolutions_ms", 500),  # by default 30 s: a node that came back elsewhere was not found
+    # by default 30 s: a node that came back elsewhere was not found
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
 )
 
 
@@ -298,13 +316,16 @@ def grpc_server(options: Sequence[tuple[str, int | str]] = ()) -> grpc.aio.Serve
     return grpc.aio.server(options=_overridden(_GRPC_SERVER_OPTIONS, options))
 
 
-def _overridden(common: Sequence[tuple[str, int | str]], options: Sequence[tuple[str, int | str]]) -> list[tuple[str, int | str]]:
+def _overridden(
+    common: Sequence[tuple[str, int | str]], options: Sequence[tuple[str, int | str]]
+) -> list[tuple[str, int | str]]:
     """Each option once: of two with the same name gRPC takes the first."""
     return list({**dict(common), **dict(options)}.items())
 
 
 def bind_grpc(server: grpc.aio.Server, host: str, port: int) -> int:
-    """Binds before `server.start()`; returns the port (for 0: the one that was free).  Raises PortInUse or OSError."""
+    """Binds before `server.start()`; returns the port (for 0: the one that was free).  Raises PortInUse or
+    OSError."""
     try:
         bound: int = server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as error:
@@ -318,7 +339,9 @@ def _bind_error(host: str, port: int) -> OSError:
     """gRPC does not say why it could not bind: binds once more by hand to find out."""
     try:
         with socket.create_server((host, port)):
-            return OSError(errno.EADDRNOTAVAIL, f"gRPC could not listen on {host}:{port}: see its message above")
+            return OSError(
+                errno.EADDRNOTAVAIL, f"gRPC could not listen on {host}:{port}: see its message above"
+            )
     except OSError as error:
         return PortInUse(host, port) if error.errno == errno.EADDRINUSE else error
 
@@ -334,10 +357,11 @@ def grpc_channel_blocking(target: str, options: Sequence[tuple[str, int | str]] 
 
 
 def ask_frame(host: str, port: int, request: bytes, timeout_s: float) -> bytes:
-    """Sends one frame over a connection of its own and returns the one that comes back; waits, for tools that block.
+    """Sends one frame over a connection of its own and returns the one that comes back; waits, for tools that
+    block.
 
-    Raises OSError, also when the other side closes, sends more than ASKED_FRAME_BYTES_MAX, or takes too long (TimeoutError; the
-    bound is on each step)."""
+    Raises OSError, also when the other side closes, sends more than ASKED_FRAME_BYTES_MAX, or takes too long
+    (TimeoutError; the bound is on each step)."""
     with socket.create_connection((host, port), timeout_s) as connection, connection.makefile("rb") as answer:
         connection.sendall(len(request).to_bytes(4, "big") + request)
         size = int.from_bytes(_exactly(answer, 4), "big")
@@ -354,7 +378,8 @@ def _exactly(stream: BinaryIO, size: int) -> bytes:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that was free a moment ago, for tests and for clusters on one machine; whoever binds it must cope with PortInUse."""
+    """A port that was free a moment ago, for tests and for clusters on one machine; whoever binds it must
+    cope with PortInUse."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]

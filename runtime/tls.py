@@ -1,8 +1,9 @@
-"""Mutual TLS between the voters of the metadata quorum: both sides show a certificate of one authority, and it names the node.
+"""Mutual TLS between the voters of the metadata quorum: both sides show a certificate of one authority, and
+it names the node.
 
-A certificate names node N by a DNS name (subject alternative name) whose first label is `node-N`, for example `node-1` or
-`node-1.tidegate.internal`; it may name several.  The authority should sign for this quorum alone: whoever has one of its
-certificates can vote.  TLS 1.3 only.  Files are read once, when the node starts.
+A certificate names node N by a DNS name (subject alternative name) whose first label is `node-N`, for example
+`node-1` or `node-1.tidegate.internal`; it may name several.  The authority should sign for this quorum alone:
+whoever has one of its certificates can vote.  TLS 1.3 only.  Files are read once, when the node starts.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ HANDSHAKE_S_MAX = 5.0
 
 
 class TlsError(Exception):
-    """The certificate, its key or the authority cannot be used; the message names the file or what is wrong with it."""
+    """The certificate, its key or the authority cannot be used; the message names the file or what is wrong
+    with it."""
 
 
 @dataclass(slots=True, frozen=True)
 class TlsFiles:
-    """PEM files: this node's certificate (with what is between it and the authority), its key, the authority's certificate."""
+    """PEM files: this node's certificate (with what is between it and the authority), its key, the
+    authority's certificate."""
 
     certificate: Path
     key: Path
@@ -39,8 +42,8 @@ class MutualTls:
 
     @classmethod
     def load(cls, files: TlsFiles, node_id: int) -> MutualTls:
-        """Raises TlsError also when the certificate is not `node_id`'s, has expired, or is not of the authority: a node that
-        nobody would let in should say so when it starts."""
+        """Raises TlsError also when the certificate is not `node_id`'s, has expired, or is not of the
+        authority: a node that nobody would let in should say so when it starts."""
         tls = cls(_context(ssl.PROTOCOL_TLS_SERVER, files), _context(ssl.PROTOCOL_TLS_CLIENT, files))
         try:
             named = certified_nodes(tls._own_certificate())
@@ -76,7 +79,8 @@ def certified_nodes(certificate: Mapping[str, Any] | None) -> frozenset[int]:
 def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # a certificate is a node's, wherever it runs: the hello says which node, and is compared
+    # a certificate is a node's, wherever it runs: the hello says which node, and is compared
+    context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     try:
         context.load_verify_locations(cafile=files.authority)
@@ -85,7 +89,9 @@ def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
     try:
         context.load_cert_chain(files.certificate, files.key, password=_no_password)
     except (OSError, ssl.SSLError, ValueError) as error:
-        raise TlsError(f"{files.certificate} and {files.key} are not a PEM certificate and its key: {error}") from error
+        raise TlsError(
+            f"{files.certificate} and {files.key} are not a PEM certificate and its key: {error}"
+        ) from error
     return context
 
 

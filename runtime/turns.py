@@ -1,17 +1,19 @@
 """Shares the time of one event loop fairly among accounts (connections).
 
-The unit is a *turn*: one round of the event loop.  The work of all accounts of a `LoopTurns` may take `TURN_S` of a turn; work
-that comes later waits for a later turn, and between two turns the loop does everything else that is due: it reads sockets,
-runs timers and answers flushes.  While the time suffices no work waits, and nothing is queued.  However long the loop was busy
-with other things, or the process was paused, at least one waiting piece of work begins in each turn.
+The unit is a *turn*: one round of the event loop.  The work of all accounts of a `LoopTurns` may take
+`TURN_S` of a turn; work that comes later waits for a later turn, and between two turns the loop does
+everything else that is due: it reads sockets, runs timers and answers flushes.  While the time suffices no
+work waits, and nothing is queued.  However long the loop was busy with other things, or the process was
+paused, at least one waiting piece of work begins in each turn.
 
-Waiting work begins in the order of Start-time Fair Queueing (Goyal, Vin, Cheng, SIGCOMM 1996).  Every `Account` pays for the CPU
-time of its work; work that awaits something (`metered`) pays for each of its steps on the loop.  The virtual time is the start
-tag of the work that began last; a start tag is the virtual time at arrival, or the end of what the account has used when that is
-later; the least tag goes first, and the earliest arrival among equal tags.  So each of n accounts gets an n-th of the time or
-more, and small work does not wait behind another account's large work.  An account that uses less than its share may be up to
-`CREDIT_S` behind the virtual time, and goes before all others meanwhile; a new account has no such credit, or many new
-connections would together go before all others.
+Waiting work begins in the order of Start-time Fair Queueing (Goyal, Vin, Cheng, SIGCOMM 1996).  Every
+`Account` pays for the CPU time of its work; work that awaits something (`metered`) pays for each of its steps
+on the loop.  The virtual time is the start tag of the work that began last; a start tag is the virtual time
+at arrival, or the end of what the account has used when that is later; the least tag goes first, and the
+earliest arrival among equal tags.  So each of n accounts gets an n-th of the time or more, and small work
+does not wait behind another account's large work.  An account that uses less than its share may be up to
+`CREDIT_S` behind the virtual time, and goes before all others meanwhile; a new account has no such credit, or
+many new connections would together go before all others.
 
 `FairQueue` is the order, without clock and loop; `LoopTurns` is the shell.
 """
@@ -27,7 +29,8 @@ from types import coroutine
 from typing import Any, Final, TypeVar
 
 TURN_S: Final = 0.004
-"""The time for work in a turn.  A single piece of work may take longer: then it is the only one of its turn."""
+"""The time for work in a turn.  A single piece of work may take longer: then it is the only one of its
+turn."""
 WOKEN_MAX: Final = 64
 CREDIT_S: Final = 0.02
 _MEAN_WEIGHT: Final = 0.1
@@ -63,7 +66,8 @@ class Turn:
 
 
 class FairQueue:
-    """See the module's docstring.  `tag` once for each wait, then `push`; work that did not begin is pushed with the same tag."""
+    """See the module's docstring.  `tag` once for each wait, then `push`; work that did not begin is pushed
+    with the same tag."""
 
     __slots__ = ("_arrivals", "_heap", "virtual_time")
 
@@ -112,15 +116,16 @@ class LoopTurns:
     def __init__(
         self, now: Callable[[], float], turn_s: float = TURN_S, *, cpu: Callable[[], float] = time.thread_time
     ) -> None:
-        """`now` limits a turn, because everything else on the loop waits for its end; accounts pay by `cpu`: the kernel may pause
-        the process in the middle of a request, which is not the client's fault."""
+        """`now` limits a turn, because everything else on the loop waits for its end; accounts pay by `cpu`:
+        the kernel may pause the process in the middle of a request, which is not the client's fault."""
         self._now = now
         self._cpu = cpu
         self._turn_s = turn_s
         self._queue = FairQueue()
         self._began = 0.0
         self._is_open = False
-        self._is_free = False  # no admitted work has begun in this turn: the first may begin, however late it is
+        # no admitted work has begun in this turn: the first may begin, however late it is
+        self._is_free = False
         self._mean_s = turn_s
         self.number = 0
 
@@ -168,8 +173,8 @@ class LoopTurns:
 
     @coroutine
     def metered(self, account: Account, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        """Awaits the work, and charges the account for every step of it on the loop.  Not for work within metered work: that
-        would pay twice."""
+        """Awaits the work, and charges the account for every step of it on the loop.  Not for work within
+        metered work: that would pay twice."""
         resume: Callable[[Any], Any] = work.send
         sent: Any = None
         while True:

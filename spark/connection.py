@@ -1,15 +1,18 @@
-"""The blocking gRPC client of the data service: finds leaders, sends them requests, and retries within bounds.
+"""The blocking gRPC client of the data service: finds leaders, sends them requests, and retries within
+bounds.
 
-One instance serves one driver call or one task, in one thread.  A call either returns the answer of the partition's leader or
-raises `ReadError`.  In between it follows leader hints, asks the other nodes when it knows no leader, and waits longer and longer
-between attempts, until `retry_timeout_ms` have passed without progress.  For a topic that is not in the cluster's metadata it
-retries for some seconds only: the topic may have been created a moment ago; otherwise it was deleted.
+One instance serves one driver call or one task, in one thread.  A call either returns the answer of the
+partition's leader or raises `ReadError`.  In between it follows leader hints, asks the other nodes when it
+knows no leader, and waits longer and longer between attempts, until `retry_timeout_ms` have passed without
+progress.  For a topic that is not in the cluster's metadata it retries for some seconds only: the topic may
+have been created a moment ago; otherwise it was deleted.
 
-A stream has no deadline as a whole.  The client cancels it when it waits for the next chunk and the node is silent for
-STALL_TIMEOUT_S; the time in which the consumer processes a chunk does not count.
+A stream has no deadline as a whole.  The client cancels it when it waits for the next chunk and the node is
+silent for STALL_TIMEOUT_S; the time in which the consumer processes a chunk does not count.
 
-The client retries when a node cannot be reached or ends during the call, and for the Kafka errors that a later attempt can cure
-(a moved leader, an offset that a new leader does not know as committed yet).  All other errors are final at once.
+The client retries when a node cannot be reached or ends during the call, and for the Kafka errors that a
+later attempt can cure (a moved leader, an offset that a new leader does not know as committed yet).  All
+other errors are final at once.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ Key = tuple[str, int]  # topic, partition
 ERROR_DETAIL_KEY = "tidegate-error-bin"
 CALL_TIMEOUT_S = 30.0
 DESCRIBE_TIMEOUT_S = 5.0  # any node can answer, so the client soon tries another one
-COUNT_TIMEOUT_S = 60.0  # the first count of a log from an older version takes long, and continues with the next request
+# the first count of a log from an older version takes long, and continues with the next request
+COUNT_TIMEOUT_S = 60.0
 UNKNOWN_TOPIC_TIMEOUT_S = 5.0  # a topic made a moment ago may be unknown to the node that is asked
 STALL_TIMEOUT_MIN_S = 5.0
 STALL_TIMEOUT_S = 60.0  # how long to wait for a silent leader; then the client cancels the stream and resumes
@@ -75,7 +79,8 @@ _LOST = frozenset(
 
 
 class ReadError(Exception):
-    """A read that cannot continue.  `code` is Kafka's; `log_start_offset` is set when records below it are deleted (else -1)."""
+    """A read that cannot continue.  `code` is Kafka's; `log_start_offset` is set when records below it are
+    deleted (else -1)."""
 
     def __init__(self, code: ErrorCode, message: str, log_start_offset: int = -1) -> None:
         message = _without_code(code, message)
@@ -153,10 +158,13 @@ class DataClient:
         clock: Clock | None = None,
         channels: Channels | None = None,
     ) -> None:
-        """`bootstrap`: gRPC or Kafka listeners of some nodes, each as host:port.  `close` does not close passed `channels`."""
+        """`bootstrap`: gRPC or Kafka listeners of some nodes, each as host:port.  `close` does not close
+        passed `channels`."""
         self._bootstrap = tuple(bootstrap)
-        self._grpc_of: dict[str, tuple[str, ...]] = {}  # gRPC endpoints by Kafka listener of the bootstrap list
-        self._endpoints: tuple[str, ...] = ()  # from the cluster's answers; the bootstrap list stays as a fallback
+        # gRPC endpoints by Kafka listener of the bootstrap list
+        self._grpc_of: dict[str, tuple[str, ...]] = {}
+        # from the cluster's answers; the bootstrap list stays as a fallback
+        self._endpoints: tuple[str, ...] = ()
         self._clock = clock or SystemClock()
         self._retry_timeout_s = retry_timeout_ms / 1000
         # Half of the retry timeout, so that some is left for another leader.
@@ -181,7 +189,8 @@ class DataClient:
         return self._leaders.get((topic, partition))
 
     def remember_leader(self, topic: str, partition: int, leader: LeaderView) -> None:
-        """Takes `known_leader` of the driver; if another node leads by then, the first call gets the new leader."""
+        """Takes `known_leader` of the driver; if another node leads by then, the first call gets the new
+        leader."""
         self._leaders[topic, partition] = leader
 
     # Topics
@@ -207,7 +216,11 @@ class DataClient:
                 reply = self._stub(endpoint).DescribeTopics(request, timeout=DESCRIBE_TIMEOUT_S)
             except grpc.RpcError as failure:
                 problem = self._problem_of(failure, endpoint)
-                if endpoint in self._bootstrap and problem.code == ErrorCode.NETWORK_EXCEPTION and not self._endpoints:
+                if (
+                    endpoint in self._bootstrap
+                    and problem.code == ErrorCode.NETWORK_EXCEPTION
+                    and not self._endpoints
+                ):
                     left.extend(self._behind(endpoint))
                 continue
             self._endpoints = tuple(reply.endpoints)
@@ -227,7 +240,9 @@ class DataClient:
         for topic in reply.topics:
             if topic.error_code:
                 code = ErrorCode.from_wire(topic.error_code)
-                return {}, _Problem(code, f"topic {topic.name!r} does not exist", code in _CURABLE, topic_unknown=True)
+                return {}, _Problem(
+                    code, f"topic {topic.name!r} does not exist", code in _CURABLE, topic_unknown=True
+                )
             for partition in topic.partitions:
                 self._note_leader(topic.name, partition.partition, _leader_view(partition.leader))
             numbers = tuple(sorted(partition.partition for partition in topic.partitions))
@@ -245,14 +260,20 @@ class DataClient:
         budget = self.retry_budget()
         while left:
             problem = self._offsets_once(topic, left, answers, read_committed)
-            if left and problem is not None and (
-                not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown)
+            if (
+                left
+                and problem is not None
+                and (not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown))
             ):
                 raise problem.error()
         return answers
 
     def _offsets_once(
-        self, topic: TopicView, left: dict[int, data_pb2.OffsetQuery], answers: dict[int, OffsetAnswer], read_committed: bool
+        self,
+        topic: TopicView,
+        left: dict[int, data_pb2.OffsetQuery],
+        answers: dict[int, OffsetAnswer],
+        read_committed: bool,
     ) -> _Problem | None:
         """One round over all leaders; moves answered partitions from `left` to `answers`."""
         last: _Problem | None = None
@@ -287,14 +308,23 @@ class DataClient:
                     answers[entry.partition] = OffsetAnswer(
                         entry.offset, entry.log_start_offset, entry.last_stable_offset, entry.high_watermark
                     )
-        return last or _Problem(ErrorCode.UNKNOWN_SERVER_ERROR, f"{topic.name}: a query was not answered", curable=False)
+        return last or _Problem(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"{topic.name}: a query was not answered", curable=False
+        )
 
     # Ranges
 
-    def plan_ranges(self, topic: TopicView, partition: int, start: int, end: int, target_bytes: int) -> list[SplitRange]:
+    def plan_ranges(
+        self, topic: TopicView, partition: int, start: int, end: int, target_bytes: int
+    ) -> list[SplitRange]:
         """Splits [start, end) by stored bytes; the ranges adjoin and cover it exactly."""
         request = data_pb2.PlanRangesRequest(
-            topic=topic.name, topic_id=topic.topic_id, partition=partition, start=start, end=end, target_bytes=target_bytes
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=partition,
+            start=start,
+            end=end,
+            target_bytes=target_bytes,
         )
 
         def ask(stub: data_pb2_grpc.DataStub, leader_epoch: int) -> data_pb2.PlanRangesReply:
@@ -311,12 +341,18 @@ class DataClient:
         *,
         estimate_decompressed: bool = False,
     ) -> dict[Key, list[SplitRange]]:
-        """As `plan_ranges`, for many partitions with one request to each leader; `wanted` holds their [start, end).
+        """As `plan_ranges`, for many partitions with one request to each leader; `wanted` holds their [start,
+        end).
 
         To estimate how much the ranges hold decompressed, the leaders read one batch of each partition."""
         left = {
             key: data_pb2.PlanRangesRequest(
-                topic=key[0], topic_id=topics[key[0]].topic_id, partition=key[1], start=start, end=end, target_bytes=target_bytes
+                topic=key[0],
+                topic_id=topics[key[0]].topic_id,
+                partition=key[1],
+                start=start,
+                end=end,
+                target_bytes=target_bytes,
             )
             for key, (start, end) in wanted.items()
         }
@@ -327,7 +363,9 @@ class DataClient:
             problem = self._plan_once(topics, left, found, estimate_decompressed)
             if len(left) < before:
                 budget.renew()
-            elif problem is not None and (not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown)):
+            elif problem is not None and (
+                not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown)
+            ):
                 raise problem.error()
         return {key: found[key] for key in wanted}
 
@@ -383,7 +421,8 @@ class DataClient:
                     self._forget(request.topic, request.partition, problem)
             return problem
         last: _Problem | None = None
-        for request, answer in zip(together.partitions, reply.partitions, strict=False):  # a leader may answer only a prefix
+        # a leader may answer only a prefix
+        for request, answer in zip(together.partitions, reply.partitions, strict=False):
             if answer.error_code:
                 last = _partition_problem(request.topic, answer)
                 last.log_start_offset = answer.log_start_offset
@@ -395,10 +434,17 @@ class DataClient:
                 found[key] = _whole_split(left.pop(key), answer.ranges)
         return last
 
-    def count_records(self, topic: str, topic_id: bytes, partition: int, start: int, end: int, *, read_committed: bool) -> int:
+    def count_records(
+        self, topic: str, topic_id: bytes, partition: int, start: int, end: int, *, read_committed: bool
+    ) -> int:
         """How many records a read of [start, end) would yield."""
         request = data_pb2.CountRecordsRequest(
-            topic=topic, topic_id=topic_id, partition=partition, start=start, end=end, isolation=_isolation(read_committed)
+            topic=topic,
+            topic_id=topic_id,
+            partition=partition,
+            start=start,
+            end=end,
+            isolation=_isolation(read_committed),
         )
 
         def ask(stub: data_pb2_grpc.DataStub, leader_epoch: int) -> data_pb2.CountRecordsReply:
@@ -407,7 +453,9 @@ class DataClient:
 
         return self._of_leader(topic, partition, ask).records
 
-    def _of_leader(self, topic: str, partition: int, ask: Callable[[data_pb2_grpc.DataStub, int], Reply]) -> Reply:
+    def _of_leader(
+        self, topic: str, partition: int, ask: Callable[[data_pb2_grpc.DataStub, int], Reply]
+    ) -> Reply:
         """The answer of the partition's leader to an idempotent call."""
         budget = self.retry_budget()
         while True:
@@ -418,13 +466,16 @@ class DataClient:
                 except grpc.RpcError as failure:
                     problem = self._problem_of(failure, leader.endpoint)
                     self._forget(topic, partition, problem)
-            if problem is not None and (not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown)):
+            if problem is not None and (
+                not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown)
+            ):
                 raise problem.error()
 
     def open_stream(
         self, topic: str, topic_id: bytes, partition: int, start: int, end: int, *, read_committed: bool
     ) -> Generator[data_pb2.RangeChunk]:
-        """One attempt to stream a range from the leader; raises StreamLost or ReadError, at once or in the middle.
+        """One attempt to stream a range from the leader; raises StreamLost or ReadError, at once or in the
+        middle.
 
         Some chunks only report that the node's queue moves (`waiting`)."""
         leader, problem = self._leader(topic, partition)
@@ -454,7 +505,9 @@ class DataClient:
             problem = self._problem_of(failure, leader.endpoint)
             if watch.has_stalled:
                 problem = _Problem(
-                    ErrorCode.REQUEST_TIMED_OUT, f"{leader.endpoint} was silent for {self._stall_timeout_s:g} s", curable=True
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"{leader.endpoint} was silent for {self._stall_timeout_s:g} s",
+                    curable=True,
                 )
             self._forget(topic, partition, problem)
             raise (StreamLost(problem.error()) if problem.curable else problem.error()) from None
@@ -472,7 +525,9 @@ class DataClient:
                 return None, problem
             known = self._leaders.get((topic, partition))
         if known is None:
-            return None, _Problem(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader at present", curable=True)
+            return None, _Problem(
+                ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader at present", curable=True
+            )
         return known, None
 
     def _note_leader(self, topic: str, partition: int, leader: LeaderView | None) -> None:
@@ -483,7 +538,8 @@ class DataClient:
 
     def _forget(self, topic: str, partition: int, problem: _Problem) -> None:
         known = self._leaders.pop((topic, partition), None)
-        # A node that does not know the topic cannot know its leader either: the metadata of all decide whether it was deleted.
+        # A node that does not know the topic cannot know its leader either: the metadata of all decide
+        # whether it was deleted.
         hint = problem.leader if problem.code not in _TOPIC_UNKNOWN else None
         if hint is not None and (known is None or hint.leader_epoch >= known.leader_epoch):
             self._leaders[topic, partition] = hint
@@ -499,7 +555,8 @@ class DataClient:
 
 
 class StreamLost(Exception):
-    """A stream that broke for a reason that another attempt may cure; `error`: to raise when there is no other attempt."""
+    """A stream that broke for a reason that another attempt may cure; `error`: to raise when there is no
+    other attempt."""
 
     def __init__(self, error: ReadError, topic_unknown: bool = False) -> None:
         super().__init__(str(error))
@@ -508,21 +565,27 @@ class StreamLost(Exception):
 
 
 def offset_query(partition: int, *, timestamp_ms: int | None = None) -> data_pb2.OffsetQuery:
-    """A query for the latest visible offset, or the first at or after a time; the answer also has the limits of the log."""
+    """A query for the latest visible offset, or the first at or after a time; the answer also has the limits
+    of the log."""
     if timestamp_ms is None:
         return data_pb2.OffsetQuery(partition=partition, kind=data_pb2.OffsetQuery.LATEST)
-    return data_pb2.OffsetQuery(partition=partition, kind=data_pb2.OffsetQuery.AT_TIMESTAMP, timestamp_ms=timestamp_ms)
+    return data_pb2.OffsetQuery(
+        partition=partition, kind=data_pb2.OffsetQuery.AT_TIMESTAMP, timestamp_ms=timestamp_ms
+    )
 
 
 def _whole_split(asked: data_pb2.PlanRangesRequest, answered: Iterable[data_pb2.Range]) -> list[SplitRange]:
     """The ranges of an answer; raises unless they adjoin and cover exactly the requested one."""
     ranges = [
-        SplitRange(part.start, part.end, part.bytes_estimated, part.decompressed_bytes_estimated) for part in answered
+        SplitRange(part.start, part.end, part.bytes_estimated, part.decompressed_bytes_estimated)
+        for part in answered
     ]
     edges = [asked.start, *(part.end for part in ranges)]
     if [part.start for part in ranges] != edges[:-1] or edges[-1] != asked.end or edges != sorted(set(edges)):
         place = f"{asked.topic}-{asked.partition}"
-        raise ReadError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{place}: the split of [{asked.start}, {asked.end}) has gaps")
+        raise ReadError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"{place}: the split of [{asked.start}, {asked.end}) has gaps"
+        )
     return ranges
 
 
@@ -531,7 +594,11 @@ def _isolation(read_committed: bool) -> data_pb2.Isolation.ValueType:
 
 
 def _leader_view(leader: data_pb2.Leader) -> LeaderView | None:
-    return LeaderView(leader.node_id, leader.leader_epoch, leader.endpoint) if leader.node_id >= 0 and leader.endpoint else None
+    return (
+        LeaderView(leader.node_id, leader.leader_epoch, leader.endpoint)
+        if leader.node_id >= 0 and leader.endpoint
+        else None
+    )
 
 
 def _partition_problem(topic: str, entry: data_pb2.PartitionOffset | data_pb2.PartitionRanges) -> _Problem:
@@ -552,9 +619,13 @@ def _problem_of(failure: grpc.RpcError, endpoint: str) -> _Problem:
     assert isinstance(failure, grpc.Call)
     for key, value in failure.trailing_metadata() or ():
         if key == ERROR_DETAIL_KEY:
-            detail = data_pb2.ErrorDetail.FromString(value if isinstance(value, bytes) else value.encode("latin-1"))
+            detail = data_pb2.ErrorDetail.FromString(
+                value if isinstance(value, bytes) else value.encode("latin-1")
+            )
             code = ErrorCode.from_wire(detail.error_code)
-            return _Problem(code, detail.message, code in _CURABLE, _leader_view(detail.leader), detail.log_start_offset)
+            return _Problem(
+                code, detail.message, code in _CURABLE, _leader_view(detail.leader), detail.log_start_offset
+            )
     message = f"{endpoint}: {failure.code().name}: {failure.details()}"
     unknown = failure.code() == grpc.StatusCode.UNIMPLEMENTED
     return _Problem(ErrorCode.NETWORK_EXCEPTION, message, failure.code() in _LOST, method_unknown=unknown)

@@ -1,4 +1,5 @@
-"""`tidegate count`: how many records a topic holds for a read_committed reader, without Spark and without reading data.
+"""`tidegate count`: how many records a topic holds for a read_committed reader, without Spark and without
+reading data.
 
 Exit codes: 0, 1 when there is no answer, 2 for a mistake in the arguments.
 """
@@ -19,13 +20,22 @@ PATIENCE_S: Final = 30.0
 def count(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     ranges: Annotated[
-        list[str], typer.Option("--range", metavar="P:START:END", help="Only these offsets of partition P; may be repeated.")
+        list[str],
+        typer.Option(
+            "--range", metavar="P:START:END", help="Only these offsets of partition P; may be repeated."
+        ),
     ] = [],  # noqa: B006
     uncommitted: Annotated[
         bool, typer.Option("--uncommitted", help="Up to the high watermark, aborted transactions included.")
     ] = False,
     bootstrap: Annotated[
-        str, typer.Option("--bootstrap", envvar="TIDEGATE_BOOTSTRAP", help="Brokers as host:port,host:port.", show_envvar=True)
+        str,
+        typer.Option(
+            "--bootstrap",
+            envvar="TIDEGATE_BOOTSTRAP",
+            help="Brokers as host:port,host:port.",
+            show_envvar=True,
+        ),
     ] = LOCAL,
     patience_s: Annotated[
         float, typer.Option("--patience", min=0.0, help="Seconds without an answer before it gives up.")
@@ -43,7 +53,9 @@ def count(
     if wanted is not None and len(wanted) < len(ranges):
         raise typer.BadParameter("one --range for each partition")
     try:
-        counts = counts_of(bootstrap, topic, wanted, read_committed=not uncommitted, retry_timeout_ms=int(patience_s * 1000))
+        counts = counts_of(
+            bootstrap, topic, wanted, read_committed=not uncommitted, retry_timeout_ms=int(patience_s * 1000)
+        )
     except (ReadError, OptionError) as error:
         print("error: " + " ".join(str(error).split()), file=sys.stderr)
         raise typer.Exit(1) from None
@@ -51,7 +63,10 @@ def count(
     if as_json:
         print(json.dumps({"topic": topic, "records": total, "partitions": [asdict(each) for each in counts]}))
         return
-    rows = [("partition", "start", "end", "records"), *((str(value) for value in asdict(each).values()) for each in counts)]
+    rows = [
+        ("partition", "start", "end", "records"),
+        *((str(value) for value in asdict(each).values()) for each in counts),
+    ]
     cells = [tuple(row) for row in rows]
     widths = [max(len(row[column]) for row in cells) for column in range(4)]
     for row in cells:

@@ -1,10 +1,13 @@
-"""Counts records by requests to the partitions' leaders, which count by indexes and read no data.  Without Spark.
+"""Counts records by requests to the partitions' leaders, which count by indexes and read no data.  Without
+Spark.
 
     count_committed("localhost:9192", "flights")                                    all that can be read now
-    count_committed("localhost:9192", "flights", {0: (0, 1000), 1: (0, 250)})       these offsets of these partitions
+    count_committed("localhost:9192", "flights", {0: (0, 1000), 1: (0, 250)})       these offsets of these
+    partitions
 
-The count is the number of records that a read_committed reader of the same offsets gets: without transaction markers, records
-of aborted transactions, records that compaction removed, and records above the last stable offset.
+The count is the number of records that a read_committed reader of the same offsets gets: without transaction
+markers, records of aborted transactions, records that compaction removed, and records above the last stable
+offset.
 """
 
 from __future__ import annotations
@@ -37,10 +40,12 @@ def count_committed(
 ) -> int:
     """The number of committed records of a topic, or of [start, end) of some of its partitions.  Blocks.
 
-    `bootstrap`: Kafka or gRPC listeners of some nodes, as host:port,host:port.  Raises ReadError: OFFSET_OUT_OF_RANGE for a range
-    below the log start or above the committed end.
+    `bootstrap`: Kafka or gRPC listeners of some nodes, as host:port,host:port.  Raises ReadError:
+    OFFSET_OUT_OF_RANGE for a range below the log start or above the committed end.
     """
-    return sum(count.records for count in counts_of(bootstrap, topic, ranges, retry_timeout_ms=retry_timeout_ms))
+    return sum(
+        count.records for count in counts_of(bootstrap, topic, ranges, retry_timeout_ms=retry_timeout_ms)
+    )
 
 
 def counts_of(
@@ -62,7 +67,10 @@ def counts_of(
         if ranges is not None:
             _require_ends(client, view, ranges, read_committed=read_committed)
         return [
-            _count(client, RangeRequest(topic, view.topic_id, partition, start, end, read_committed, ranges is not None))
+            _count(
+                client,
+                RangeRequest(topic, view.topic_id, partition, start, end, read_committed, ranges is not None),
+            )
             for partition, (start, end) in sorted(wanted.items())
         ]
     finally:
@@ -72,22 +80,31 @@ def counts_of(
 def _require_ends(
     client: DataClient, view: TopicView, ranges: Mapping[int, tuple[int, int]], *, read_committed: bool
 ) -> None:
-    """A count would wait for offsets that the leader does not know as committed yet: checks first that the leaders do."""
-    answers = client.offsets(view, [offset_query(partition) for partition in ranges], read_committed=read_committed)
+    """A count would wait for offsets that the leader does not know as committed yet: checks first that the
+    leaders do."""
+    answers = client.offsets(
+        view, [offset_query(partition) for partition in ranges], read_committed=read_committed
+    )
     for partition, (start, end) in sorted(ranges.items()):
         answer = answers[partition]
         bound = answer.last_stable_offset if read_committed else answer.high_watermark
         if end > bound:
             raise ReadError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{view.name}-{partition}: [{start}, {end}) was asked for, and what can be read ends at {bound}",
+                f"{view.name}-{partition}: [{start}, {end}) was asked for, and what can be read ends "
+                f"at {bound}",
             )
 
 
 def _everything(client: DataClient, view: TopicView, *, read_committed: bool) -> dict[int, tuple[int, int]]:
-    answers = client.offsets(view, [offset_query(partition) for partition in view.partitions], read_committed=read_committed)
+    answers = client.offsets(
+        view, [offset_query(partition) for partition in view.partitions], read_committed=read_committed
+    )
     return {
-        partition: (answer.log_start_offset, answer.last_stable_offset if read_committed else answer.high_watermark)
+        partition: (
+            answer.log_start_offset,
+            answer.last_stable_offset if read_committed else answer.high_watermark,
+        )
         for partition, answer in answers.items()
     }
 
@@ -97,7 +114,12 @@ def _count(client: DataClient, request: RangeRequest) -> PartitionCount:
     while start < request.end:
         try:
             records = client.count_records(
-                request.topic, request.topic_id, request.partition, start, request.end, read_committed=request.read_committed
+                request.topic,
+                request.topic_id,
+                request.partition,
+                start,
+                request.end,
+                read_committed=request.read_committed,
             )
             break
         except ReadError as problem:

@@ -1,17 +1,19 @@
-"""Decodes record batches to Arrow columns with numpy; the cost of a record is about a tenth of the JVM's part.
+"""Decodes record batches to Arrow columns with numpy; the cost of a record is about a tenth of the JVM's
+part.
 
 How a group of batches becomes columns:
 
-1. `decompress_pieces` puts the record sections of as many batches as memory allows into one buffer, end to end (the chunk itself
-   when no batch is compressed);
+1. `decompress_pieces` puts the record sections of as many batches as memory allows into one buffer, end to
+   end (the chunk itself when no batch is compressed);
 2. one loop in Python reads the record *lengths*, since only they are sequential;
 3. numpy decodes each varint field of all records at once, every field giving the position of the next;
-4. Arrow gathers the keys and values: as a binary array whose offsets alternate start, end, start, end, ..., the buffer has the
-   selected bytes at even indices and the bytes between at odd ones, so that one `take` copies exactly the selected ones.
+4. Arrow gathers the keys and values: as a binary array whose offsets alternate start, end, start, end, ...,
+   the buffer has the selected bytes at even indices and the bytes between at odd ones, so that one `take`
+   copies exactly the selected ones.
 
-The bytes of a record are a producer's, whatever the CRC says: the decoder checks every length against its record before it
-gathers a byte, and invalid data raises INVALID_RECORD that names the offsets.  Offsets must ascend strictly within the bounds of
-the batch header.
+The bytes of a record are a producer's, whatever the CRC says: the decoder checks every length against its
+record before it gathers a byte, and invalid data raises INVALID_RECORD that names the offsets.  Offsets must
+ascend strictly within the bounds of the batch header.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ Octets = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The parameters of a decode: the constant columns, the projection, and the requested offsets, [start, end)."""
+    """The parameters of a decode: the constant columns, the projection, and the requested offsets, [start,
+    end)."""
 
     topic: str
     partition: int
@@ -51,10 +54,13 @@ class Target:
 def decode_batches(
     target: Target, chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The visible `batches` (position in `chunk`, header) as Arrow batches, empty ones left out; raises KafkaError.
+    """The visible `batches` (position in `chunk`, header) as Arrow batches, empty ones left out; raises
+    KafkaError.
 
     A generator: it makes each Arrow batch on demand, within the memory budget."""
-    limits = budget or Budget.of_memory(MEMORY_DEFAULT, target.topic, with_headers="headers" in target.columns)
+    limits = budget or Budget.of_memory(
+        MEMORY_DEFAULT, target.topic, with_headers="headers" in target.columns
+    )
     first = batches[0][1].base_offset if batches else 0
     last = batches[-1][1].last_offset if batches else 0
     floor = -1
@@ -69,7 +75,9 @@ def decode_batches(
                 yield batch
     except (IndexError, Malformed) as problem:
         place = f"{target.topic}-{target.partition}, offsets {first} to {last}"
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"{place}: a record cannot be decoded: {problem}") from None
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD, f"{place}: a record cannot be decoded: {problem}"
+        ) from None
     except KafkaError as problem:
         place = f"{target.topic}-{target.partition}"
         if place in problem.message:
@@ -90,7 +98,11 @@ class _Group:
         self._octets: Octets = np.frombuffer(data, np.uint8)
         self._sections = sections
         self._headers = dict(
-            zip(BatchHeader._fields, np.array([section.header for section in sections], np.int64).T, strict=True)
+            zip(
+                BatchHeader._fields,
+                np.array([section.header for section in sections], np.int64).T,
+                strict=True,
+            )
         )
         self._counts = self._headers["record_count"]
 
@@ -110,7 +122,9 @@ class _Group:
         wanted = slice(*np.searchsorted(offsets, (self._target.start, self._target.end)))
         made: dict[str, Callable[[], Any]] = {
             "key": lambda: _gather(self._data, key_start[wanted], key_end[wanted], _some(key_null, wanted)),
-            "value": lambda: _gather(self._data, value_start[wanted], value_end[wanted], _some(value_null, wanted)),
+            "value": lambda: _gather(
+                self._data, value_start[wanted], value_end[wanted], _some(value_null, wanted)
+            ),
             "topic": lambda: pa.repeat(pa.scalar(self._target.topic), rows),
             "partition": lambda: pa.array(np.full(rows, self._target.partition, np.int32)),
             "offset": lambda: pa.array(offsets[wanted]),
@@ -124,13 +138,21 @@ class _Group:
     def _offsets(self, delta: Positions) -> Positions:
         offsets = self._for_each_record("base_offset") + delta
         beyond = delta > self._for_each_record("last_offset_delta")
-        if (delta < 0).any() or beyond.any() or (offsets[1:] <= offsets[:-1]).any() or offsets[0] <= self.last_offset:
+        if (
+            (delta < 0).any()
+            or beyond.any()
+            or (offsets[1:] <= offsets[:-1]).any()
+            or offsets[0] <= self.last_offset
+        ):
             raise Malformed("offsets do not ascend within their batch")
         self.last_offset = int(offsets[-1])
         return offsets
 
-    def _field(self, position: Positions) -> tuple[Positions, Positions, npt.NDArray[np.bool_] | None, Positions]:
-        """A length and that many bytes; -1 is null.  Returns start, end, where null (None: nowhere), next position."""
+    def _field(
+        self, position: Positions
+    ) -> tuple[Positions, Positions, npt.NDArray[np.bool_] | None, Positions]:
+        """A length and that many bytes; -1 is null.  Returns start, end, where null (None: nowhere), next
+        position."""
         length, start = _varint(self._octets, position)
         null = None
         shortest = length.min()
@@ -147,7 +169,8 @@ class _Group:
     def _timestamps(self, delta: Positions, offsets: Positions, wanted: slice) -> Any:
         base = self._for_each_record("base_timestamp")[wanted]
         milliseconds = base + delta
-        beyond = ((base ^ milliseconds) & (delta ^ milliseconds)) < 0  # the sum of two of one sign has another
+        # the sum of two of one sign has another
+        beyond = ((base ^ milliseconds) & (delta ^ milliseconds)) < 0
         appended = self._timestamp_types()[wanted] == LOG_APPEND_TIME
         if appended.any():
             milliseconds = np.where(appended, self._for_each_record("max_timestamp")[wanted], milliseconds)
@@ -158,13 +181,17 @@ class _Group:
             time = int(milliseconds[at]) if appended[at] else int(base[at]) + int(delta[at])
             raise KafkaError(
                 ErrorCode.INVALID_TIMESTAMP,
-                f"{self._target.topic}-{self._target.partition}: the record at offset {offsets[at]} has the timestamp {time} ms, "
-                f"and Spark's timestamps reach to {TIMESTAMP_MS_MAX} ms: read without the column 'timestamp', or around it",
+                f"{self._target.topic}-{self._target.partition}: the record at offset {offsets[at]} "
+                f"has the timestamp {time} ms, "
+                f"and Spark's timestamps reach to {TIMESTAMP_MS_MAX} ms: read without the column "
+                "'timestamp', or around it",
             )
         return pa.array(milliseconds * 1000).cast(COLUMNS["timestamp"][1])
 
     def _timestamp_types(self) -> npt.NDArray[np.int32]:
-        appended = np.fromiter((section.header.is_log_append_time for section in self._sections), np.int32, len(self._sections))
+        appended = np.fromiter(
+            (section.header.is_log_append_time for section in self._sections), np.int32, len(self._sections)
+        )
         return np.repeat(appended, self._counts)
 
     def _for_each_record(self, field: str) -> Positions:
@@ -176,7 +203,8 @@ def _some(mask: npt.NDArray[np.bool_] | None, wanted: slice) -> npt.NDArray[np.b
 
 
 _LOW = [low >> 1 for low in range(256)]
-_HIGH = [(high << 6) - 62 for high in range(256)]  # together ((low & 127) | high << 7) >> 1, plus the two bytes of the length
+# together ((low & 127) | high << 7) >> 1, plus the two bytes of the length
+_HIGH = [(high << 6) - 62 for high in range(256)]
 
 
 def _record_bounds(octets: Octets, data: bytes, sections: Sequence[Section]) -> tuple[Positions, Positions]:
@@ -196,7 +224,8 @@ def _record_bounds(octets: Octets, data: bytes, sections: Sequence[Section]) -> 
 
 
 def _walk_short_records(data: bytes, sections: Sequence[Section]) -> list[int]:
-    """The one loop over records, bare because it is half of the whole cost: it *assumes* lengths of one or two bytes.
+    """The one loop over records, bare because it is half of the whole cost: it *assumes* lengths of one or
+    two bytes.
 
     The result is valid only if the caller then finds that the assumption held for all records.
     """
@@ -280,12 +309,15 @@ def _gather(data: bytes, start: Positions, end: Positions, null: npt.NDArray[np.
     edges = np.empty(2 * count, np.int32)
     edges[0::2] = start
     edges[1::2] = end
-    alternating = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(edges), pa.py_buffer(data)])
+    alternating = pa.Array.from_buffers(
+        pa.binary(), 2 * count - 1, [None, pa.py_buffer(edges), pa.py_buffer(data)]
+    )
     return alternating.take(pa.array(np.arange(0, 2 * count, 2), mask=null))
 
 
 def _headers(data: bytes, octets: Octets, position: Positions, ends: Positions) -> Any:
-    """The headers of each record as list<struct<key, value>>; null when a record has none, as in Spark's Kafka connector."""
+    """The headers of each record as list<struct<key, value>>; null when a record has none, as in Spark's
+    Kafka connector."""
     counts, position = _varint(octets, position)
     if len(counts) and (counts.min() < 0 or counts.max() > len(data)):
         raise Malformed("number of headers")
@@ -323,11 +355,14 @@ def _headers(data: bytes, octets: Octets, position: Positions, ends: Positions) 
     if not missing.any():
         return lists
     valid = pa.array(~missing).buffers()[1]
-    return pa.Array.from_buffers(ARROW_HEADERS_TYPE, len(counts), [valid, lists.buffers()[1]], children=[entries])
+    return pa.Array.from_buffers(
+        ARROW_HEADERS_TYPE, len(counts), [valid, lists.buffers()[1]], children=[entries]
+    )
 
 
 def _text(names: Any) -> Any:
-    """Header names as strings.  Kafka requires UTF-8; invalid bytes become replacement characters, not an error."""
+    """Header names as strings.  Kafka requires UTF-8; invalid bytes become replacement characters, not an
+    error."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

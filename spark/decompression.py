@@ -1,9 +1,10 @@
 """Decompresses stored batches piece by piece; the memory of one piece is bounded for any compression ratio.
 
-A few kilobytes may decompress to gigabytes of records.  So a piece gets only as many batches of a chunk as its `Budget` allows;
-the budget counts bytes and, since columns are made of records, a cost for each record.  A batch that alone exceeds the budget is
-split between its records: its decompression is a stream (gzip, lz4, zstd; snappy block by block), of which the reader takes only
-what a piece needs.  A single record is never split: one above `record_bytes_max` is an error that names the option.
+A few kilobytes may decompress to gigabytes of records.  So a piece gets only as many batches of a chunk as
+its `Budget` allows; the budget counts bytes and, since columns are made of records, a cost for each record.
+A batch that alone exceeds the budget is split between its records: its decompression is a stream (gzip, lz4,
+zstd; snappy block by block), of which the reader takes only what a piece needs.  A single record is never
+split: one above `record_bytes_max` is an error that names the option.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from ..wire.compression import Compression, decompress
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import HEADER_BYTES, BatchHeader
 
-COMPRESSION_BITS: Final = 0x07  # of a batch's attributes; looked at here because making an enum costs more than a small batch
+# of a batch's attributes; looked at here because making an enum costs more than a small batch
+COMPRESSION_BITS: Final = 0x07
 READ_BYTES: Final = 1 << 20
-RECORD_PRICE: Final = 256  # of decoding and of the columns of one record, bytes; the name of the topic comes on top
-MEMORY_PER_PIECE: Final = 16  # a task's memory, in pieces: a piece is there decompressed, joined, as columns, and on its way out
+# of decoding and of the columns of one record, bytes; the name of the topic comes on top
+RECORD_PRICE: Final = 256
+# a task's memory, in pieces: a piece is there decompressed, joined, as columns, and on its way out
+MEMORY_PER_PIECE: Final = 16
 MEMORY_PER_RECORD: Final = 6
 BLOCK_BYTES_MIN: Final = 64 << 10  # the least budget: twice the block of an ordinary snappy stream
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -44,7 +48,8 @@ class Budget:
 
     @classmethod
     def of_memory(cls, memory_bytes: int, topic: str, *, with_headers: bool = False) -> Budget:
-        """The budget for the memory of a task.  Headers are small and many: each of their bytes needs several in columns."""
+        """The budget for the memory of a task.  Headers are small and many: each of their bytes needs several
+        in columns."""
         piece = memory_bytes // MEMORY_PER_PIECE // (4 if with_headers else 1)
         return cls(piece, memory_bytes // MEMORY_PER_RECORD, RECORD_PRICE + len(topic))
 
@@ -61,14 +66,19 @@ class Section:
 Piece = tuple[bytes, Sequence[Section]]
 
 
-def decompress_pieces(chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget) -> Iterator[Piece]:
-    """The records of the `batches` (position in `chunk`, header), in order; raises KafkaError and Malformed."""
+def decompress_pieces(
+    chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget
+) -> Iterator[Piece]:
+    """The records of the `batches` (position in `chunk`, header), in order; raises KafkaError and
+    Malformed."""
     if any(header.attributes & COMPRESSION_BITS for _, header in batches):
         return _compressed_pieces(chunk, batches, budget)
     return _plain_pieces(chunk, batches, budget)
 
 
-def _plain_pieces(chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget) -> Iterator[Piece]:
+def _plain_pieces(
+    chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget
+) -> Iterator[Piece]:
     """The pieces of an uncompressed chunk; only a batch that is too large for one piece is copied."""
     sections: list[Section] = []
     cost = 0
@@ -87,7 +97,9 @@ def _plain_pieces(chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budg
         yield chunk, sections
 
 
-def _compressed_pieces(chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget) -> Iterator[Piece]:
+def _compressed_pieces(
+    chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget
+) -> Iterator[Piece]:
     parts: list[bytes | memoryview] = []
     sections: list[Section] = []
     size = cost = 0
@@ -97,7 +109,9 @@ def _compressed_pieces(chunk: bytes, batches: Sequence[tuple[int, BatchHeader]],
         plain: bytes | memoryview | None = stored
         if header.attributes & COMPRESSION_BITS:
             plain = _decompressed(header, stored, budget)
-        price = header.record_count * budget.record_price + (len(plain) if plain is not None else budget.piece_cost_max)
+        price = header.record_count * budget.record_price + (
+            len(plain) if plain is not None else budget.piece_cost_max
+        )
         if sections and cost + price > budget.piece_cost_max:
             yield b"".join(parts), sections
             parts, sections, size, cost = [], [], 0, 0
@@ -125,7 +139,8 @@ def _decompressed(header: BatchHeader, stored: memoryview, budget: Budget) -> me
 
 
 def _taken_apart(header: BatchHeader, read: Callable[[int], bytes], budget: Budget) -> Iterator[Piece]:
-    """Splits one batch between its records; `read(n)` returns some of the next n bytes, and none at the end."""
+    """Splits one batch between its records; `read(n)` returns some of the next n bytes, and none at the
+    end."""
     held = bytearray()
     left = header.record_count
     wanted = budget.piece_cost_max
@@ -144,7 +159,8 @@ def _taken_apart(header: BatchHeader, read: Callable[[int], bytes], budget: Budg
         if following > budget.record_bytes_max:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"a record of {following} bytes is in the batch at {header.base_offset}, and a task has room for one of "
+                f"a record of {following} bytes is in the batch at {header.base_offset}, and a task "
+                "has room for one of "
                 f"{budget.record_bytes_max}: set {budget.option} to at least {following * MEMORY_PER_RECORD}",
             )
         wanted = following
@@ -153,8 +169,8 @@ def _taken_apart(header: BatchHeader, read: Callable[[int], bytes], budget: Budg
 
 
 def _whole_records(held: bytearray, count_max: int, budget: Budget) -> tuple[int, int, int]:
-    """How many records at the beginning are whole and within the cost of a piece (at least one, if it is whole), where they end,
-    and how many bytes the first one needs."""
+    """How many records at the beginning are whole and within the cost of a piece (at least one, if it is
+    whole), where they end, and how many bytes the first one needs."""
     position = count = needed = cost = 0
     while count < count_max:
         length = shift = 0
@@ -219,7 +235,9 @@ def _snappy_blocks(stored: memoryview, budget: Budget) -> Iterator[memoryview]:
         length = int.from_bytes(stored[position : position + 4], "big", signed=True)
         position += 4
         if not 0 < length <= len(stored) - position:
-            raise _corrupt(Compression.SNAPPY, f"a block of {length} bytes where {len(stored) - position} are left")
+            raise _corrupt(
+                Compression.SNAPPY, f"a block of {length} bytes where {len(stored) - position} are left"
+            )
         yield _snappy_block(stored[position : position + length], budget)
         position += length
 
@@ -232,7 +250,8 @@ def _snappy_block(block: memoryview, budget: Budget) -> memoryview:
             raise
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"a block of snappy data cannot be decompressed in parts, and is larger than the {budget.record_bytes_max} bytes for "
+            "a block of snappy data cannot be decompressed in parts, and is larger than the "
+            f"{budget.record_bytes_max} bytes for "
             f"which a task has room: raise {budget.option}",
         ) from problem
 
@@ -256,4 +275,6 @@ def _reader_of_blocks(blocks: Iterator[memoryview]) -> Callable[[int], bytes]:
 
 def _corrupt(codec: Compression, reason: object) -> KafkaError:
     name = codec.name.lower()
-    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the {name} data of the batch cannot be decompressed: {reason}")
+    return KafkaError(
+        ErrorCode.CORRUPT_MESSAGE, f"the {name} data of the batch cannot be decompressed: {reason}"
+    )

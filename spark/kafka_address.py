@@ -1,7 +1,8 @@
-"""Finds gRPC addresses by a node's Kafka address: a reader's bootstrap may be either, since all commands take the Kafka one.
+"""Finds gRPC addresses by a node's Kafka address: a reader's bootstrap may be either, since all commands take
+the Kafka one.
 
-Two requests of the Kafka protocol: Metadata names the brokers, and DescribeConfigs of one of them has the address of its gRPC
-listener.  That node then names the rest of the cluster.
+Two requests of the Kafka protocol: Metadata names the brokers, and DescribeConfigs of one of them has the
+address of its gRPC listener.  That node then names the rest of the cluster.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _CLIENT_ID: Final = "tidegate-reader"
 
 
 def grpc_addresses(address: str) -> tuple[str, ...]:
-    """The gRPC address of a broker of the cluster whose Kafka listener `address` (host:port) is; none when nobody there, or no
-    broker that it names, speaks the Kafka protocol.  Takes some seconds at most."""
+    """The gRPC address of a broker of the cluster whose Kafka listener `address` (host:port) is; none when
+    nobody there, or no broker that it names, speaks the Kafka protocol.  Takes some seconds at most."""
     try:
         answer = _ask(address, ApiKey.METADATA, _METADATA_VERSION, {"topics": []})
     except (OSError, KafkaError) as error:
@@ -49,7 +50,11 @@ def grpc_addresses(address: str) -> tuple[str, ...]:
 
 def _grpc_address(address: str, node_id: int) -> str:
     """The gRPC address that this broker advertises; empty without one.  Raises OSError, KafkaError."""
-    resource = {"resource_type": _BROKER_RESOURCE, "resource_name": str(node_id), "configuration_keys": list(_SETTINGS)}
+    resource = {
+        "resource_type": _BROKER_RESOURCE,
+        "resource_name": str(node_id),
+        "configuration_keys": list(_SETTINGS),
+    }
     fields = {"resources": [resource], "include_synonyms": False}
     (result,) = _ask(address, ApiKey.DESCRIBE_CONFIGS, _CONFIGS_VERSION, fields).results
     values = {str(entry.name): entry.value or "" for entry in result.configs}
@@ -59,4 +64,6 @@ def _grpc_address(address: str, node_id: int) -> str:
 def _ask(address: str, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
     host, _, port = address.rpartition(":")
     request = codec.request_header(api_key, version, 0, _CLIENT_ID) + codec.request(api_key, version, fields)
-    return codec.decode_response(api_key, version, ask_frame(host.strip("[]"), int(port), request, ANSWER_TIMEOUT_S))[1]
+    return codec.decode_response(
+        api_key, version, ask_frame(host.strip("[]"), int(port), request, ANSWER_TIMEOUT_S)
+    )[1]

@@ -1,12 +1,13 @@
 """The options of `spark.read.format("tidegate")`: parsed once, on the driver, into one frozen value.
 
-The names are those of Spark's own Kafka connector wherever the meaning is the same, so that a job only changes its format:
-`kafka.bootstrap.servers` and `kafka.isolation.level` have an effect; other options of Kafka's consumer or of that connector
-(`kafka.*`, fetch retries, groups, triggers) have none here, and one warning names them.  Spark lower-cases option
-names before a source sees them, hence the table below is keyed by the lower case and error messages show the proper spelling.
+The names are those of Spark's own Kafka connector wherever the meaning is the same, so that a job only
+changes its format: `kafka.bootstrap.servers` and `kafka.isolation.level` have an effect; other options of
+Kafka's consumer or of that connector (`kafka.*`, fetch retries, groups, triggers) have none here, and one
+warning names them.  Spark lower-cases option names before a source sees them, hence the table below is keyed
+by the lower case and error messages show the proper spelling.
 
-The parser ignores no other option: an unknown name, two bounds for one side, or a bound that a batch read cannot have ("start at
-latest") is an error that says what to write instead.
+The parser ignores no other option: an unknown name, two bounds for one side, or a bound that a batch read
+cannot have ("start at latest") is an error that says what to write instead.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ _ELSEWHERE = {
 }
 _OFFICIAL = frozenset(
     {
-        "groupidprefix", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "fetchoffset.numretries",
+        "groupidprefix", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay",
+        "fetchoffset.numretries",
         "fetchoffset.retryintervalms", "kafkaconsumer.polltimeoutms",
     }
 )  # fmt: skip
@@ -82,8 +84,8 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """`subscribePattern`: all partitions of all topics whose whole name matches a regular expression of Java's; internal topics
-    never match."""
+    """`subscribePattern`: all partitions of all topics whose whole name matches a regular expression of
+    Java's; internal topics never match."""
 
     expression: str
 
@@ -145,7 +147,8 @@ class ReadOptions:
     include_headers: bool = False
     fail_on_data_loss: bool = True
     retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT
-    ignored: tuple[str, ...] = ()  # options of Kafka's consumer or Spark's Kafka connector, without effect here
+    # options of Kafka's consumer or Spark's Kafka connector, without effect here
+    ignored: tuple[str, ...] = ()
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
@@ -156,12 +159,19 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         selection=_selection(given),
         starting=_bound(given, "starting"),
         ending=_bound(given, "ending"),
-        starting_after_last_is_error=_choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "error",
-        read_committed=_choice(given, "isolation", ("read_committed", "read_uncommitted")) == "read_committed",
+        starting_after_last_is_error=_choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest"))
+        == "error",
+        read_committed=_choice(given, "isolation", ("read_committed", "read_uncommitted"))
+        == "read_committed",
         partitions_min=_whole_number(given, "minPartitions", None, least=1),
-        partition_bytes_max=_bytes(given, "maxBytesPerPartition", BYTES_PER_PARTITION_DEFAULT, BYTES_PER_PARTITION_MIN),
+        partition_bytes_max=_bytes(
+            given, "maxBytesPerPartition", BYTES_PER_PARTITION_DEFAULT, BYTES_PER_PARTITION_MIN
+        ),
         partition_decompressed_max=_bytes(
-            given, "maxDecompressedBytesPerPartition", DECOMPRESSED_PER_PARTITION_DEFAULT, BYTES_PER_PARTITION_MIN
+            given,
+            "maxDecompressedBytesPerPartition",
+            DECOMPRESSED_PER_PARTITION_DEFAULT,
+            BYTES_PER_PARTITION_MIN,
         ),
         partition_records_max=_whole_number(given, "maxRecordsPerPartition", None, least=1),
         task_memory_bytes=_bytes(given, "maxMemoryPerTask", MEMORY_PER_TASK_DEFAULT, MEMORY_PER_TASK_MIN),
@@ -184,7 +194,9 @@ def _normalise(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, .
         if name is None:
             raise OptionError(_unknown(raw_name))
         if name in given and given[name] != value:
-            raise OptionError(f"option {name!r} is given twice, as {given[name]!r} and as {value!r}: keep one")
+            raise OptionError(
+                f"option {name!r} is given twice, as {given[name]!r} and as {value!r}: keep one"
+            )
         given[name] = value
     return given, tuple(sorted(ignored))
 
@@ -204,7 +216,8 @@ def parse_bootstrap(text: str) -> tuple[str, ...]:
     endpoints = tuple(part.strip() for part in text.split(",") if part.strip())
     if not endpoints:
         raise OptionError(
-            "option 'bootstrap' (or 'kafka.bootstrap.servers') is missing: give listeners of some nodes, as host:port,host:port"
+            "option 'bootstrap' (or 'kafka.bootstrap.servers') is missing: give listeners of some "
+            "nodes, as host:port,host:port"
         )
     for endpoint in endpoints:
         host, _, port = endpoint.rpartition(":")
@@ -246,7 +259,9 @@ def _parse_assign(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def _bound(given: Mapping[str, str], side: str) -> Bound:
-    names = [name for name in (f"{side}Offsets", f"{side}Timestamp", f"{side}OffsetsByTimestamp") if name in given]
+    names = [
+        name for name in (f"{side}Offsets", f"{side}Timestamp", f"{side}OffsetsByTimestamp") if name in given
+    ]
     if len(names) > 1:
         raise OptionError(f"{' and '.join(map(repr, names))} both say where the read is {side}: keep one")
     if not names:
@@ -262,13 +277,16 @@ def _bound(given: Mapping[str, str], side: str) -> Bound:
         bound = EveryPartition(EARLIEST if value.lower() == "earliest" else LATEST)
         if bound.offset == useless:
             raise OptionError(
-                f"{name} {value!r}: a batch read would be empty; write {word[EARLIEST + LATEST - useless]!r} or offsets"
+                f"{name} {value!r}: a batch read would be empty; write "
+                f"{word[EARLIEST + LATEST - useless]!r} or offsets"
             )
         return bound
     offsets = _per_partition(name, value, '{"flights": {"0": 23, "1": -2}}', least=EARLIEST)
     for (topic, partition), offset in offsets.items():
         if offset == useless:
-            raise OptionError(f"{name}: {topic}-{partition} is {offset} ({word[offset]}): a batch read would be empty")
+            raise OptionError(
+                f"{name}: {topic}-{partition} is {offset} ({word[offset]}): a batch read would be empty"
+            )
     return AtOffsets(offsets)
 
 
@@ -278,7 +296,12 @@ def _per_partition(name: str, text: str, example: str, *, least: int) -> dict[tu
         if not isinstance(partitions, dict):
             raise OptionError(f"{name}: topic {topic!r} needs an object of partitions, like {example}")
         for partition, number in partitions.items():
-            if not partition.isdigit() or isinstance(number, bool) or not isinstance(number, int) or number < least:
+            if (
+                not partition.isdigit()
+                or isinstance(number, bool)
+                or not isinstance(number, int)
+                or number < least
+            ):
                 raise OptionError(f"{name}: {topic!r} has {partition!r}: {number!r}; write it like {example}")
             found[topic, int(partition)] = number
     return found
@@ -288,7 +311,9 @@ def _json_object(name: str, text: str, example: str) -> dict[str, object]:
     try:
         tree = json.loads(text)
     except ValueError as problem:
-        raise OptionError(f"{name} {text!r} is neither a known word nor JSON like {example}: {problem}") from None
+        raise OptionError(
+            f"{name} {text!r} is neither a known word nor JSON like {example}: {problem}"
+        ) from None
     if not isinstance(tree, dict):
         raise OptionError(f"{name} {text!r} must be a JSON object like {example}")
     return tree

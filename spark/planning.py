@@ -1,10 +1,12 @@
-"""Turns the options into frozen ranges: which offsets of which partitions a read covers, and how they split into tasks.
+"""Turns the options into frozen ranges: which offsets of which partitions a read covers, and how they split
+into tasks.
 
-`partitions()` runs once per load(), at the first action.  "Latest" is frozen there, so every later action on the same DataFrame
-reads the same records.  The driver chooses the partitions, asks their leaders for the limits of the logs (and for the offsets of
-timestamps), freezes each [start, end), and splits it by stored bytes at batch boundaries.  It divides a range further, by
-offsets, when a task would have too many decompressed bytes (`maxDecompressedBytesPerPartition`) or too many offsets
-(`maxRecordsPerPartition`), or when there would be too few tasks (`minPartitions`).
+`partitions()` runs once per load(), at the first action.  "Latest" is frozen there, so every later action on
+the same DataFrame reads the same records.  The driver chooses the partitions, asks their leaders for the
+limits of the logs (and for the offsets of timestamps), freezes each [start, end), and splits it by stored
+bytes at batch boundaries.  It divides a range further, by offsets, when a task would have too many
+decompressed bytes (`maxDecompressedBytesPerPartition`) or too many offsets (`maxRecordsPerPartition`), or
+when there would be too few tasks (`minPartitions`).
 
 All functions but `plan` are pure.
 """
@@ -64,8 +66,11 @@ class FrozenRange:
 
 
 def plan(client: DataClient, options: ReadOptions, *, reads_data: bool = True) -> list[PlannedRange]:
-    """The ranges of one load(), without empty ones.  Without `reads_data` the leaders only count their records."""
-    topics, keys = choose_partitions(options.selection, client.describe(topics_to_describe(options.selection)))
+    """The ranges of one load(), without empty ones.  Without `reads_data` the leaders only count their
+    records."""
+    topics, keys = choose_partitions(
+        options.selection, client.describe(topics_to_describe(options.selection))
+    )
     for side, bound in (("starting", options.starting), ("ending", options.ending)):
         require_all_named(side, bound, keys)
     limits = _ask(client, topics, keys, None, options)
@@ -88,7 +93,9 @@ def topics_to_describe(selection: Selection) -> tuple[str, ...]:
             return ()
 
 
-def choose_partitions(selection: Selection, found: Mapping[str, TopicView]) -> tuple[dict[str, TopicView], list[Key]]:
+def choose_partitions(
+    selection: Selection, found: Mapping[str, TopicView]
+) -> tuple[dict[str, TopicView], list[Key]]:
     """The topics and partitions that are read, in order; none where no topic matches a pattern.
 
     Raises OptionError for a partition that is not there."""
@@ -101,25 +108,33 @@ def choose_partitions(selection: Selection, found: Mapping[str, TopicView]) -> t
                 missing = sorted(set(numbers) - set(found[name].partitions))
                 if missing:
                     raise OptionError(
-                        f"assign: topic {name!r} has no partition {missing[0]}: it has {len(found[name].partitions)}"
+                        f"assign: topic {name!r} has no partition {missing[0]}: it has "
+                        f"{len(found[name].partitions)}"
                     )
         case Pattern(expression):
             pattern = compile_java_pattern(expression)
-            matching = sorted(name for name, view in found.items() if not view.internal and pattern.fullmatch(name))
+            matching = sorted(
+                name for name, view in found.items() if not view.internal and pattern.fullmatch(name)
+            )
             if not matching:
                 log.warning("no_topic_matches", subscribePattern=expression)
             chosen = {name: found[name].partitions for name in matching}
-    return {name: found[name] for name in chosen}, [(name, number) for name in chosen for number in chosen[name]]
+    return {name: found[name] for name in chosen}, [
+        (name, number) for name in chosen for number in chosen[name]
+    ]
 
 
 def require_all_named(side: str, bound: Bound, keys: Iterable[Key]) -> None:
-    """A bound given per partition must name exactly the partitions that are read: a forgotten one is never guessed."""
+    """A bound given per partition must name exactly the partitions that are read: a forgotten one is never
+    guessed."""
     if not isinstance(bound, AtOffsets | AtTimestamps):
         return
     wanted, named = set(keys), set(bound.by_partition)
     name = f"{side}Offsets" + ("ByTimestamp" if isinstance(bound, AtTimestamps) else "")
     if wanted - named:
-        raise OptionError(f"{name} must name every partition that is read: {_list(wanted - named)} is missing")
+        raise OptionError(
+            f"{name} must name every partition that is read: {_list(wanted - named)} is missing"
+        )
     if named - wanted:
         raise OptionError(f"{name} names {_list(named - wanted)}, which is not read")
 
@@ -127,7 +142,8 @@ def require_all_named(side: str, bound: Bound, keys: Iterable[Key]) -> None:
 def freeze_range(
     key: Key, options: ReadOptions, limits: OffsetAnswer, start: OffsetAnswer | None, end: OffsetAnswer | None
 ) -> FrozenRange:
-    """One partition's [start, end).  `start` and `end` answer the timestamp queries, for bounds that are timestamps."""
+    """One partition's [start, end).  `start` and `end` answer the timestamp queries, for bounds that are
+    timestamps."""
     place = f"{key[0]}-{key[1]}"
     visible_end = limits.last_stable_offset if options.read_committed else limits.high_watermark
     first = _settle_start(place, options, limits, visible_end, start, _explicit(options.starting, key))
@@ -139,17 +155,25 @@ def freeze_range(
     if last > visible_end:
         limit = "last stable offset" if options.read_committed else "high watermark"
         problem = (
-            f"{place}: the read is to end at {last}, but the {limit} is {visible_end} (log end seen: {limits.high_watermark})"
+            f"{place}: the read is to end at {last}, but the {limit} is {visible_end} (log end seen: "
+            f"{limits.high_watermark})"
         )
         if options.fail_on_data_loss:
-            raise ReadError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{problem}; set failOnDataLoss=false to read what there is")
+            raise ReadError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{problem}; set failOnDataLoss=false to read what there is"
+            )
         log.warning("range_cut", reason=problem)
         last = visible_end
     return FrozenRange(first, max(first, last))
 
 
 def _settle_start(
-    place: str, options: ReadOptions, limits: OffsetAnswer, visible_end: int, answer: OffsetAnswer | None, explicit: int | None
+    place: str,
+    options: ReadOptions,
+    limits: OffsetAnswer,
+    visible_end: int,
+    answer: OffsetAnswer | None,
+    explicit: int | None,
 ) -> int:
     if answer is not None:
         if answer.offset >= 0:
@@ -165,9 +189,14 @@ def _settle_start(
         return limits.log_start_offset
     if limits.log_start_offset <= explicit <= visible_end:
         return explicit
-    problem = f"{place}: the read is to start at {explicit}, but offsets {limits.log_start_offset} to {visible_end} are there"
+    problem = (
+        f"{place}: the read is to start at {explicit}, but offsets {limits.log_start_offset} to "
+        f"{visible_end} are there"
+    )
     if options.fail_on_data_loss:
-        raise ReadError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{problem}; set failOnDataLoss=false to read what there is")
+        raise ReadError(
+            ErrorCode.OFFSET_OUT_OF_RANGE, f"{problem}; set failOnDataLoss=false to read what there is"
+        )
     log.warning("range_cut", reason=problem)
     return min(max(explicit, limits.log_start_offset), visible_end)
 
@@ -182,21 +211,31 @@ def limit_records(ranges: Iterable[SplitRange], records_max: int | None) -> list
 
 
 def limit_decompressed(ranges: Iterable[SplitRange], bytes_max: int) -> list[SplitRange]:
-    """Ranges whose records have at most about so many bytes when decompressed, where the leaders estimated it."""
+    """Ranges whose records have at most about so many bytes when decompressed, where the leaders estimated
+    it."""
     return [
         part
         for whole in ranges
-        for part in divide(whole, max(1, min(whole.end - whole.start, -(-whole.decompressed_estimated // bytes_max))))
+        for part in divide(
+            whole, max(1, min(whole.end - whole.start, -(-whole.decompressed_estimated // bytes_max)))
+        )
     ]
 
 
-def reach_task_min(splits: Mapping[Key, Sequence[SplitRange]], count_min: int | None) -> dict[Key, list[SplitRange]]:
-    """Divides the largest ranges until there are `count_min` exactly; fewer only when there are fewer offsets."""
+def reach_task_min(
+    splits: Mapping[Key, Sequence[SplitRange]], count_min: int | None
+) -> dict[Key, list[SplitRange]]:
+    """Divides the largest ranges until there are `count_min` exactly; fewer only when there are fewer
+    offsets."""
     ranges = [(key, part) for key, parts in splits.items() for part in parts]
     require_task_limit("minPartitions", min(count_min or 0, sum(part.end - part.start for _, part in ranges)))
     shares = [1] * len(ranges)
     # The range whose tasks are the largest is divided into one more; by offsets where no bytes are known.
-    heap = [(-float(max(1, part.bytes_estimated)), at) for at, (_, part) in enumerate(ranges) if part.end - part.start > 1]
+    heap = [
+        (-float(max(1, part.bytes_estimated)), at)
+        for at, (_, part) in enumerate(ranges)
+        if part.end - part.start > 1
+    ]
     heapq.heapify(heap)
     for _ in range((count_min or 0) - len(ranges)):
         if not heap:
@@ -217,11 +256,14 @@ def reach_task_min(splits: Mapping[Key, Sequence[SplitRange]], count_min: int | 
 def require_task_limit(option: str, tasks: int) -> None:
     """Raises OptionError for a number of tasks that would exhaust the driver."""
     if tasks > TASKS_MAX:
-        raise OptionError(f"{option} would make {tasks} tasks: choose it so that there are at most {TASKS_MAX}")
+        raise OptionError(
+            f"{option} would make {tasks} tasks: choose it so that there are at most {TASKS_MAX}"
+        )
 
 
 def divide(whole: SplitRange, parts: int) -> list[SplitRange]:
-    """[start, end) in so many parts of about equal offsets; both parts read a batch that spans their boundary."""
+    """[start, end) in so many parts of about equal offsets; both parts read a batch that spans their
+    boundary."""
     offsets = whole.end - whole.start
     edges = [whole.start + offsets * part // parts for part in range(parts + 1)]
     size, decompressed = whole.bytes_estimated // parts, whole.decompressed_estimated // parts
@@ -239,9 +281,14 @@ def _explicit(bound: Bound, key: Key) -> int | None:
 
 
 def _ask(
-    client: DataClient, topics: Mapping[str, TopicView], keys: Iterable[Key], bound: Bound | None, options: ReadOptions
+    client: DataClient,
+    topics: Mapping[str, TopicView],
+    keys: Iterable[Key],
+    bound: Bound | None,
+    options: ReadOptions,
 ) -> dict[Key, OffsetAnswer]:
-    """The limits of all logs (bound None), or the offsets of a bound's timestamps (nothing for other bounds)."""
+    """The limits of all logs (bound None), or the offsets of a bound's timestamps (nothing for other
+    bounds)."""
     times: dict[Key, int | None]
     match bound:
         case None:
@@ -268,9 +315,13 @@ def _split(
     *,
     reads_data: bool,
 ) -> list[PlannedRange]:
-    found = client.plan_many_ranges(topics, wanted, options.partition_bytes_max, estimate_decompressed=reads_data)
+    found = client.plan_many_ranges(
+        topics, wanted, options.partition_bytes_max, estimate_decompressed=reads_data
+    )
     limited = {
-        key: limit_records(limit_decompressed(parts, options.partition_decompressed_max), options.partition_records_max)
+        key: limit_records(
+            limit_decompressed(parts, options.partition_decompressed_max), options.partition_records_max
+        )
         for key, parts in found.items()
     }
     splits = reach_task_min(limited, options.partitions_min)
@@ -290,8 +341,11 @@ def _split(
 
 
 def _warn_of_open_transactions(options: ReadOptions, limits: Mapping[Key, OffsetAnswer]) -> None:
-    """Warns that the read leaves out committed records above an open transaction; nothing else would show it."""
-    behind = {key: answer for key, answer in limits.items() if answer.last_stable_offset < answer.high_watermark}
+    """Warns that the read leaves out committed records above an open transaction; nothing else would show
+    it."""
+    behind = {
+        key: answer for key, answer in limits.items() if answer.last_stable_offset < answer.high_watermark
+    }
     if options.read_committed and behind:
         log.warning("open_transactions_end_the_read_early", partitions=_list(behind))
 

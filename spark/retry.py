@@ -50,10 +50,11 @@ class RetryBudget:
 
 
 class StallWatchdog:
-    """Calls `on_stall` once when one `with watch:` block lasts longer than `timeout_s`; time outside does not count.
+    """Calls `on_stall` once when one `with watch:` block lasts longer than `timeout_s`; time outside does not
+    count.
 
-    gRPC's own deadline would cover the whole call, with the reader's time.  A thread watches, since `next(call)` has no timeout;
-    entering and leaving the block cost one assignment each.
+    gRPC's own deadline would cover the whole call, with the reader's time.  A thread watches, since
+    `next(call)` has no timeout; entering and leaving the block cost one assignment each.
     """
 
     __slots__ = ("_clock", "_closed", "_on_stall", "_timeout_s", "_waiting_since", "has_stalled")

@@ -1,8 +1,9 @@
 """The columns of the source, and the Arrow schema that Spark demands of every batch.
 
-A user's `.schema("value binary")` is a projection: any of the columns, in any order, with exactly these types.  One without any
-column, `.schema(StructType())`, requests rows only: the leaders count them, and no data is read.  Spark rejects a batch whose
-Arrow schema differs in any way, so the Arrow types here are exactly Spark's own translation.
+A user's `.schema("value binary")` is a projection: any of the columns, in any order, with exactly these
+types.  One without any column, `.schema(StructType())`, requests rows only: the leaders count them, and no
+data is read.  Spark rejects a batch whose Arrow schema differs in any way, so the Arrow types here are
+exactly Spark's own translation.
 """
 
 from __future__ import annotations
@@ -46,14 +47,18 @@ def spark_schema(*, include_headers: bool) -> StructType:
 
 
 def projected_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns of a user's schema, in its order, or none; raises SchemaError when it is more than a projection."""
+    """The columns of a user's schema, in its order, or none; raises SchemaError when it is more than a
+    projection."""
     for field in schema.fields:
         if field.name not in COLUMNS:
-            raise SchemaError(f"the source has no column {field.name!r}: its columns are {', '.join(COLUMNS)}")
+            raise SchemaError(
+                f"the source has no column {field.name!r}: its columns are {', '.join(COLUMNS)}"
+            )
         wanted = COLUMNS[field.name][0]
         if field.dataType != wanted:
             raise SchemaError(
-                f"column {field.name!r} has type {wanted.simpleString()}, not {field.dataType.simpleString()}: "
+                f"column {field.name!r} has type {wanted.simpleString()}, not "
+                f"{field.dataType.simpleString()}: "
                 f"read it as it is, then cast it in Spark"
             )
         if not field.nullable:

@@ -1,8 +1,9 @@
 """A Spark session on this machine, configured for fast small reads and little terminal output.
 
-Three settings matter for correctness: the workers run this very interpreter, everything binds to loopback, and Java is the one
-that `java.py` found.  Two matter for speed: unix domain sockets to the Python workers here, and the `gc.freeze()` that the
-source's reader does in each worker; together they take a task from 57 to about 10 ms.
+Three settings matter for correctness: the workers run this very interpreter, everything binds to loopback,
+and Java is the one that `java.py` found.  Two matter for speed: unix domain sockets to the Python workers
+here, and the `gc.freeze()` that the source's reader does in each worker; together they take a task from 57 to
+about 10 ms.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def local_session(app_name: str, cores: int = 2) -> SparkSession:
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stops the session and its Java process, and waits for its end; after `stop` alone, Java would end some time later."""
+    """Stops the session and its Java process, and waits for its end; after `stop` alone, Java would end some
+    time later."""
     spark.stop()
     gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
     process = getattr(gateway, "proc", None)

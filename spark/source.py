@@ -1,11 +1,14 @@
-"""The data source `tidegate`: `spark.read.format("tidegate").option("bootstrap", "...").option("subscribe", "flights").load()`.
+"""The data source `tidegate`: `spark.read.format("tidegate").option("bootstrap", "...").option("subscribe",
+"flights").load()`.
 
-The driver parses the options and freezes the ranges; each task then fetches its range from the partition's leader over gRPC and
-yields Arrow batches.  Filters are deliberately not pushed down: in PySpark 4.3 an implementation of `pushFilters` makes every
-read fail by default, and gives wrong results where it is switched on.  Bounds are options instead.
+The driver parses the options and freezes the ranges; each task then fetches its range from the partition's
+leader over gRPC and yields Arrow batches.  Filters are deliberately not pushed down: in PySpark 4.3 an
+implementation of `pushFilters` makes every read fail by default, and gives wrong results where it is switched
+on.  Bounds are options instead.
 
-Aggregates cannot be pushed down to a Python source at all.  But a schema without columns, `.schema(StructType())`, requests
-empty rows: the leader counts them by indexes, so that `.count()` reads no data.
+Aggregates cannot be pushed down to a Python source at all.  But a schema without columns,
+`.schema(StructType())`, requests empty rows: the leader counts them by indexes, so that `.count()` reads no
+data.
 """
 
 from __future__ import annotations
@@ -86,13 +89,16 @@ class TidegateReader(DataSourceReader):
         if self._options.ignored:
             log.warning("options_without_meaning_here", options=", ".join(self._options.ignored))
         try:
-            return [RangePartition(part) for part in plan(client, self._options, reads_data=bool(self._columns))]
+            return [
+                RangePartition(part) for part in plan(client, self._options, reads_data=bool(self._columns))
+            ]
         finally:
             client.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if gc.get_freeze_count() == 0:
-            gc.freeze()  # PySpark's daemon collects before every task; a fifth of the cost of a task when all is frozen
+            # PySpark's daemon collects before every task; a fifth of the cost of a task when all is frozen
+            gc.freeze()
         if partition.value is None:  # Spark makes one empty partition out of none
             return
         client = self._connect()
@@ -107,7 +113,9 @@ class TidegateReader(DataSourceReader):
             client.close()
 
     def _budget(self, topic: str) -> Budget:
-        return Budget.of_memory(self._options.task_memory_bytes, topic, with_headers="headers" in self._columns)
+        return Budget.of_memory(
+            self._options.task_memory_bytes, topic, with_headers="headers" in self._columns
+        )
 
     def _decoded(self, client: DataClient, part: PlannedRange, budget: Budget) -> Iterator[pa.RecordBatch]:
         target = Target(part.topic, part.partition, self._columns, part.start, part.end)
@@ -129,13 +137,18 @@ class TidegateReader(DataSourceReader):
 
     def _connect(self) -> DataClient:
         if not logging.getLogger().handlers:
-            configure(level="WARNING")  # this is one of Spark's worker processes: its standard error is Spark's
+            # this is one of Spark's worker processes: its standard error is Spark's
+            configure(level="WARNING")
         return DataClient(
-            self._options.bootstrap, retry_timeout_ms=self._options.retry_timeout_ms, channels=_worker_channels
+            self._options.bootstrap,
+            retry_timeout_ms=self._options.retry_timeout_ms,
+            channels=_worker_channels,
         )
 
 
-def join_small_batches(batches: Iterable[pa.RecordBatch], bytes_max: int = JOINED_BYTES_MAX) -> Iterator[pa.RecordBatch]:
+def join_small_batches(
+    batches: Iterable[pa.RecordBatch], bytes_max: int = JOINED_BYTES_MAX
+) -> Iterator[pa.RecordBatch]:
     """The same rows in batches of ROWS_MIN to ROWS_MAX rows, unless `bytes_max` requires smaller ones."""
     held: list[pa.RecordBatch] = []
     rows = size = 0

@@ -1,4 +1,5 @@
-"""The batches of a range that a reader gets: no control batches and, at read_committed, no aborted transactions.
+"""The batches of a range that a reader gets: no control batches and, at read_committed, no aborted
+transactions.
 
 The rule is that of Kafka's consumer (docs/semantics.md F3, X4), batch by batch in offset order:
 
@@ -6,9 +7,9 @@ The rule is that of Kafka's consumer (docs/semantics.md F3, X4), batch by batch 
 2. a control batch is never shown; an ABORT marker ends the active transaction of its producer;
 3. a transactional batch of an active producer is dropped; everything else is shown.
 
-A transaction may begin before the range: its entry then is active from the first batch on.  The list of the whole range must
-be known before the first batch is judged, and a filter serves one uninterrupted pass: a reader that resumes elsewhere asks for
-the list again and starts a new filter.
+A transaction may begin before the range: its entry then is active from the first batch on.  The list of the
+whole range must be known before the first batch is judged, and a filter serves one uninterrupted pass: a
+reader that resumes elsewhere asks for the list again and starts a new filter.
 """
 
 from __future__ import annotations
@@ -41,4 +42,6 @@ class VisibilityFilter:
                 if marker is not None and marker.control_type == ControlType.ABORT:
                     self._active.discard(header.producer_id)
             return False
-        return not (header.is_transactional and header.producer_id in self._active) and header.record_count > 0
+        return (
+            not (header.is_transactional and header.producer_id in self._active) and header.record_count > 0
+        )

@@ -1,5 +1,5 @@
-"""Small text files that a reader finds whole or not at all: version, count, lines, checksum.  Pure encoding; writing is
-`Disk.write_atomic`.
+"""Small text files that a reader finds whole or not at all: version, count, lines, checksum.  Pure encoding;
+writing is `Disk.write_atomic`.
 
     1                         version
     2                         number of lines that follow

@@ -1,8 +1,8 @@
 """The history of leader epochs in one log: which epoch begins at which offset (docs/semantics.md E3).  Pure.
 
-A follower truncates a diverged log by this history and never by the high watermark.  Both columns rise strictly: a leader may
-only write at the end, so a higher epoch begins at a higher offset; an entry that an assignment contradicts never had data and
-is dropped.
+A follower truncates a diverged log by this history and never by the high watermark.  Both columns rise
+strictly: a leader may only write at the end, so a higher epoch begins at a higher offset; an entry that an
+assignment contradicts never had data and is dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ UNDEFINED = -1
 
 
 class EpochEnd(NamedTuple):
-    """The answer to "where does this epoch end": the largest known epoch not above the asked one, and its exclusive end."""
+    """The answer to "where does this epoch end": the largest known epoch not above the asked one, and its
+    exclusive end."""
 
     epoch: int
     end_offset: int
@@ -43,8 +44,8 @@ class EpochCache:
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Notes that `epoch` begins at `start_offset`; True when the history changed.
 
-        An epoch that is known, or older than the latest, changes nothing: its batches are already accounted for.  Entries that
-        would begin at or above `start_offset` have no data and go.
+        An epoch that is known, or older than the latest, changes nothing: its batches are already accounted
+        for.  Entries that would begin at or above `start_offset` have no data and go.
         """
         if epoch <= self.latest or epoch < 0:
             return False
@@ -66,8 +67,8 @@ class EpochCache:
     def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
         """Where `epoch` ends in this log (rule E3).
 
-        latest -> (latest, log end); above the latest -> undefined (-1, -1); below the first -> (epoch, start of the first);
-        else the largest known epoch not above it, and the start of the next.
+        latest -> (latest, log end); above the latest -> undefined (-1, -1); below the first -> (epoch, start
+        of the first); else the largest known epoch not above it, and the start of the next.
         """
         if epoch < 0 or not self.epochs or epoch > self.epochs[-1]:
             return EpochEnd(UNDEFINED, UNDEFINED)

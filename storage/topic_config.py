@@ -1,16 +1,17 @@
-"""Topic configuration: every key that a topic may carry, its type, range, default and meaning, and the log's own view of it.
+"""Topic configuration: every key that a topic may carry, its type, range, default and meaning, and the log's
+own view of it.
 
-The table `TOPIC_CONFIGS` is the one truth: the controller validates with it, DescribeConfigs prints it, and `LogConfig` is made
-from it.  Names, types, defaults and what is accepted are those of Kafka 4.1 (`tests/node/test_kafka_settings.py` compares them
-with what a Kafka answered), with these stated differences:
+The table `TOPIC_CONFIGS` is the one truth: the controller validates with it, DescribeConfigs prints it, and
+`LogConfig` is made from it.  Names, types, defaults and what is accepted are those of Kafka 4.1
+(`tests/node/test_kafka_settings.py` compares them with what a Kafka answered), with these stated differences:
 
-* `flush.policy` (ours) says when an acks=all write counts: `always` = flushed to disk by the in-sync replicas, `os` = Kafka's
-  way, to which `flush.messages` and `flush.ms` add what they mean in Kafka;
-* `record.check` (ours) can spare a leader the walk over the records' lengths, see `wire/record_check.py`: only for producers
-  that are trusted, and with no effect on compacted topics;
+* `flush.policy` (ours) says when an acks=all write counts: `always` = flushed to disk by the in-sync
+  replicas, `os` = Kafka's way, to which `flush.messages` and `flush.ms` add what they mean in Kafka;
+* `record.check` (ours) can spare a leader the walk over the records' lengths, see `wire/record_check.py`:
+  only for producers that are trusted, and with no effect on compacted topics;
 * `segment.bytes` may be smaller than a mebibyte;
-* `unclean.leader.election.enable` and `min.insync.replicas` mean what they mean in Kafka; the controller holds the rule that
-  state topics refuse an unclean election;
+* `unclean.leader.election.enable` and `min.insync.replicas` mean what they mean in Kafka; the controller
+  holds the rule that state topics refuse an unclean election;
 * keys that Tidegate gives no meaning to are refused with the nearest known key in the message.
 
 What a topic does not set itself it may inherit from its broker, under the name in `TopicConfig.broker_name`
@@ -73,8 +74,9 @@ _MOST = {ConfigType.INT: _INT32_MAX, ConfigType.LONG: _INT64_MAX}
 
 @dataclass(slots=True, frozen=True)
 class ConfigKey:
-    """One key: type, default as text, allowed range or values, and a sentence for people.  `broker_name`: the setting of the
-    broker that gives a topic its value when the topic has none (Kafka's synonym); empty when there is none."""
+    """One key: type, default as text, allowed range or values, and a sentence for people.  `broker_name`: the
+    setting of the broker that gives a topic its value when the topic has none (Kafka's synonym); empty when
+    there is none."""
 
     name: str
     type: ConfigType
@@ -88,8 +90,8 @@ class ConfigKey:
     """What each element of a list must look like."""
 
     def parse(self, text: str) -> str:
-        """The value as it is kept: read as Kafka's ConfigDef reads it, written in one way.  Raises ValueError, saying what is
-        allowed, when `text` is no value for this key."""
+        """The value as it is kept: read as Kafka's ConfigDef reads it, written in one way.  Raises
+        ValueError, saying what is allowed, when `text` is no value for this key."""
         match self.type:
             case ConfigType.BOOLEAN:
                 if text.strip().lower() not in ("true", "false"):
@@ -115,13 +117,18 @@ class ConfigKey:
         low = self.minimum if self.minimum is not None else (-_INT64_MAX - 1)
         high = self.maximum if self.maximum is not None else _MOST.get(self.type, math.inf)
         if not low <= value <= high:
-            raise ValueError(f"Value must be at least {low}" if value < low else f"Value must be no more than {high}")
+            raise ValueError(
+                f"Value must be at least {low}" if value < low else f"Value must be no more than {high}"
+            )
         return value
 
     def _check_choice(self, text: str) -> None:
         if self.choices and text not in self.choices:
             near = difflib.get_close_matches(text, self.choices, n=1)
-            raise ValueError(f"must be one of {', '.join(self.choices)}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+            raise ValueError(
+                f"must be one of {', '.join(self.choices)}"
+                + (f" (did you mean {near[0]!r}?)" if near else "")
+            )
 
     def _check_pattern(self, parts: list[str]) -> None:
         wrong = [part for part in parts if part and not re.fullmatch(self.pattern, part)]
@@ -174,41 +181,56 @@ TOPIC_CONFIGS: Mapping[str, ConfigKey] = _table(
        choices=CLEANUP_POLICIES, broker_name="log.cleanup.policy"),
     _C("compression.gzip.level", _T.INT, "-1", "level of compression.type=gzip: 1 to 9, or -1 for gzip's own",
        -1, 9, broker_name="compression.gzip.level"),
-    _C("compression.lz4.level", _T.INT, "9", "level of compression.type=lz4", 1, 17, broker_name="compression.lz4.level"),
-    _C("compression.type", _T.STRING, "producer", "the codec in which batches are kept; producer: as they were sent",
+    _C("compression.lz4.level", _T.INT, "9", "level of compression.type=lz4", 1, 17,
+        broker_name="compression.lz4.level"),
+    _C("compression.type", _T.STRING, "producer",
+        "the codec in which batches are kept; producer: as they were sent",
        choices=COMPRESSION_TYPES, broker_name="compression.type"),
     _C("compression.zstd.level", _T.INT, "3", "level of compression.type=zstd", -131072, 22,
        broker_name="compression.zstd.level"),
-    _C("delete.retention.ms", _T.LONG, str(_DAY_MS), "how long tombstones and markers stay readable after compaction", 0,
+    _C("delete.retention.ms", _T.LONG, str(_DAY_MS),
+        "how long tombstones and markers stay readable after compaction", 0,
        broker_name="log.cleaner.delete.retention.ms"),
-    _C("file.delete.delay.ms", _T.LONG, "60000", "how long the file of a removed segment stays on the disk", 0,
+    _C("file.delete.delay.ms", _T.LONG, "60000", "how long the file of a removed segment stays on the disk",
+        0,
        broker_name="log.segment.delete.delay.ms"),
-    _C("flush.messages", _T.LONG, str(_INT64_MAX), "with flush.policy=os: so many unflushed records count only when flushed", 1,
+    _C("flush.messages", _T.LONG, str(_INT64_MAX),
+        "with flush.policy=os: so many unflushed records count only when flushed", 1,
        broker_name="log.flush.interval.messages"),
-    _C("flush.ms", _T.LONG, str(_INT64_MAX), "with flush.policy=os: how long a record stays unflushed at most", 0,
+    _C("flush.ms", _T.LONG, str(_INT64_MAX),
+        "with flush.policy=os: how long a record stays unflushed at most", 0,
        broker_name="log.flush.interval.ms"),
-    _C("flush.policy", _T.STRING, "always", "when an acks=all write counts: flushed by the in-sync replicas, or only replicated",
+    _C("flush.policy", _T.STRING, "always",
+        "when an acks=all write counts: flushed by the in-sync replicas, or only replicated",
        choices=("always", "os")),
-    _C("follower.replication.throttled.replicas", _T.LIST, "", "partition:broker of the followers that are throttled; *: all",
+    _C("follower.replication.throttled.replicas", _T.LIST, "",
+        "partition:broker of the followers that are throttled; *: all",
        pattern=_REPLICA),
     _C("index.interval.bytes", _T.INT, "4096", "bytes of data between two entries of the offset index", 0,
        broker_name="log.index.interval.bytes"),
-    _C("leader.replication.throttled.replicas", _T.LIST, "", "partition:broker of the leaders that are throttled; *: all",
+    _C("leader.replication.throttled.replicas", _T.LIST, "",
+        "partition:broker of the leaders that are throttled; *: all",
        pattern=_REPLICA),
     _C("local.retention.bytes", _T.LONG, "-2", "of tiered storage, which is not there: without effect", -2,
        broker_name="log.local.retention.bytes"),
     _C("local.retention.ms", _T.LONG, "-2", "of tiered storage, which is not there: without effect", -2,
        broker_name="log.local.retention.ms"),
-    _C("max.compaction.lag.ms", _T.LONG, str(_INT64_MAX), "a record is compacted at the latest after this time", 1,
+    _C("max.compaction.lag.ms", _T.LONG, str(_INT64_MAX),
+        "a record is compacted at the latest after this time", 1,
        broker_name="log.cleaner.max.compaction.lag.ms"),
-    _C("max.message.bytes", _T.INT, "1048588", "largest record batch, after compression", 0, broker_name="message.max.bytes"),
-    _C("message.timestamp.after.max.ms", _T.LONG, "3600000", "how far a timestamp may lie ahead of the broker's clock", 0,
+    _C("max.message.bytes", _T.INT, "1048588", "largest record batch, after compression", 0,
+        broker_name="message.max.bytes"),
+    _C("message.timestamp.after.max.ms", _T.LONG, "3600000",
+        "how far a timestamp may lie ahead of the broker's clock", 0,
        broker_name="log.message.timestamp.after.max.ms"),
-    _C("message.timestamp.before.max.ms", _T.LONG, str(_INT64_MAX), "how far a timestamp may lie behind the broker's clock", 0,
+    _C("message.timestamp.before.max.ms", _T.LONG, str(_INT64_MAX),
+        "how far a timestamp may lie behind the broker's clock", 0,
        broker_name="log.message.timestamp.before.max.ms"),
-    _C("message.timestamp.type", _T.STRING, "CreateTime", "whose clock stamps records", choices=TIMESTAMP_TYPES,
+    _C("message.timestamp.type", _T.STRING, "CreateTime", "whose clock stamps records",
+        choices=TIMESTAMP_TYPES,
        broker_name="log.message.timestamp.type"),
-    _C("min.cleanable.dirty.ratio", _T.DOUBLE, "0.5", "share of uncompacted data that makes a log worth compacting", 0, 1,
+    _C("min.cleanable.dirty.ratio", _T.DOUBLE, "0.5",
+        "share of uncompacted data that makes a log worth compacting", 0, 1,
        broker_name="log.cleaner.min.cleanable.ratio"),
     _C("min.compaction.lag.ms", _T.LONG, "0", "a record is not compacted before this time", 0,
        broker_name="log.cleaner.min.compaction.lag.ms"),
@@ -216,31 +238,41 @@ TOPIC_CONFIGS: Mapping[str, ConfigKey] = _table(
        broker_name="min.insync.replicas"),
     _C("preallocate", _T.BOOLEAN, "false", "in Kafka, files are made at their full size; without effect here",
        broker_name="log.preallocate"),
-    _C("record.check", _T.BOOLEAN, "true", "whether a leader walks the records of a client's batch before it takes it"),
-    _C("remote.log.copy.disable", _T.BOOLEAN, "false", "of tiered storage, which is not there: without effect"),
-    _C("remote.log.delete.on.disable", _T.BOOLEAN, "false", "of tiered storage, which is not there: without effect"),
+    _C("record.check", _T.BOOLEAN, "true",
+        "whether a leader walks the records of a client's batch before it takes it"),
+    _C("remote.log.copy.disable", _T.BOOLEAN, "false",
+        "of tiered storage, which is not there: without effect"),
+    _C("remote.log.delete.on.disable", _T.BOOLEAN, "false",
+        "of tiered storage, which is not there: without effect"),
     _C("remote.storage.enable", _T.BOOLEAN, "false", "tiered storage, which is not there: only false"),
-    _C("retention.bytes", _T.LONG, "-1", "size of a partition beyond which its oldest segments go; below 0 = no limit",
+    _C("retention.bytes", _T.LONG, "-1",
+        "size of a partition beyond which its oldest segments go; below 0 = no limit",
        broker_name="log.retention.bytes"),
     _C("retention.ms", _T.LONG, str(7 * _DAY_MS), "age beyond which segments go; -1 = no limit", -1,
        broker_name="log.retention.ms"),
-    _C("segment.bytes", _T.INT, str(1 << 30), "size at which a new segment begins", 1024, broker_name="log.segment.bytes"),
+    _C("segment.bytes", _T.INT, str(1 << 30), "size at which a new segment begins", 1024,
+        broker_name="log.segment.bytes"),
     _C("segment.index.bytes", _T.INT, str(10 << 20), "size of an index file at which a new segment begins", 4,
        broker_name="log.index.size.max.bytes"),
-    _C("segment.jitter.ms", _T.LONG, "0", "by age, a new segment begins up to so much earlier: not all logs roll at once", 0,
+    _C("segment.jitter.ms", _T.LONG, "0",
+        "by age, a new segment begins up to so much earlier: not all logs roll at once", 0,
        broker_name="log.roll.jitter.ms"),
     _C("segment.ms", _T.LONG, str(7 * _DAY_MS), "age, by record timestamps, at which a new segment begins", 1,
        broker_name="log.roll.ms"),
-    _C("unclean.leader.election.enable", _T.BOOLEAN, "false", "whether a replica that may lack acknowledged data may lead",
+    _C("unclean.leader.election.enable", _T.BOOLEAN, "false",
+        "whether a replica that may lack acknowledged data may lead",
        broker_name="unclean.leader.election.enable"),
 )  # fmt: skip
-"""Every key a topic may carry.  Keys of the broker that shape logs but not topics are fields of `LogConfig` only."""
+"""Every key a topic may carry.  Keys of the broker that shape logs but not topics are fields of `LogConfig`
+only."""
 
 
-def parsed_topic_config(config: Mapping[str, str], *, over: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The values as they are kept.  Raises INVALID_CONFIG naming the first wrong key or value; a misspelt key is answered with
-    the nearest known one.  `over`: all that the topic will have, where `config` is what changes of it; what else stands there
-    may be a later version's."""
+def parsed_topic_config(
+    config: Mapping[str, str], *, over: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The values as they are kept.  Raises INVALID_CONFIG naming the first wrong key or value; a misspelt key
+    is answered with the nearest known one.  `over`: all that the topic will have, where `config` is what
+    changes of it; what else stands there may be a later version's."""
     parsed = {}
     for key, text in config.items():
         known = TOPIC_CONFIGS.get(key)
@@ -254,11 +286,17 @@ def parsed_topic_config(config: Mapping[str, str], *, over: Mapping[str, str] | 
             raise KafkaError(ErrorCode.INVALID_CONFIG, wrong_value(key, text, error)) from None
     effective = effective_topic_config({**(over or {}), **parsed})
     if int(effective["min.compaction.lag.ms"]) > int(effective["max.compaction.lag.ms"]):
-        raise KafkaError(ErrorCode.INVALID_CONFIG, "min.compaction.lag.ms must not be above max.compaction.lag.ms")
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, "min.compaction.lag.ms must not be above max.compaction.lag.ms"
+        )
     if effective["remote.storage.enable"] == "true":
-        raise KafkaError(ErrorCode.INVALID_CONFIG, "tiered storage is not there: remote.storage.enable can only be false")
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, "tiered storage is not there: remote.storage.enable can only be false"
+        )
     if effective["compression.gzip.level"] == "0":
-        raise KafkaError(ErrorCode.INVALID_CONFIG, wrong_value("compression.gzip.level", "0", "must be -1 or 1 to 9"))
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, wrong_value("compression.gzip.level", "0", "must be -1 or 1 to 9")
+        )
     return parsed
 
 
@@ -268,7 +306,8 @@ def shortened(text: str) -> str:
 
 
 def wrong_value(name: str, text: str, reason: object) -> str:
-    """Kafka's message for a wrong value; the reason lists the allowed values, in Kafka's words where it has some."""
+    """Kafka's message for a wrong value; the reason lists the allowed values, in Kafka's words where it has
+    some."""
     return f"Invalid value {shortened(text)} for configuration {name}: {reason}"
 
 
@@ -277,8 +316,9 @@ _UNREAD: Mapping[str, str] = {"cleanup.policy": "", "retention.bytes": "-1", "re
 
 
 def effective_topic_config(config: Mapping[str, str]) -> dict[str, str]:
-    """A value for every key of the table: `config` over the defaults.  What a later version wrote, a key or a value that this
-    one does not know, has no effect; of a list, the parts that are known have theirs.  Never raises."""
+    """A value for every key of the table: `config` over the defaults.  What a later version wrote, a key or a
+    value that this one does not know, has no effect; of a list, the parts that are known have theirs.  Never
+    raises."""
     effective = {name: row.default for name, row in TOPIC_CONFIGS.items()}
     for name, text in config.items():
         value = _read(name, text)
@@ -286,7 +326,11 @@ def effective_topic_config(config: Mapping[str, str]) -> dict[str, str]:
             effective[name] = value
         elif name in TOPIC_CONFIGS:
             row = TOPIC_CONFIGS[name]
-            known = [part for part in split_list(text) if part in row.choices] if row.type is ConfigType.LIST else []
+            known = (
+                [part for part in split_list(text) if part in row.choices]
+                if row.type is ConfigType.LIST
+                else []
+            )
             effective[name] = ",".join(known) or _UNREAD.get(name, row.default)
     return effective
 
@@ -337,7 +381,8 @@ class LogConfig:
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
     was_compacted: bool = False
-    """About this log, not its topic: the policy was another one before, and the log may still have offset gaps."""
+    """About this log, not its topic: the policy was another one before, and the log may still have offset
+    gaps."""
 
     target_codec: Compression | None = field(init=False)
     """The codec in which clients' batches are stored; None: that of their producer."""
@@ -364,14 +409,19 @@ class LogConfig:
 
     @property
     def may_have_offset_gaps(self) -> bool:
-        """Whether offsets between batches may be missing without anything being lost: the cleaner was here, or may come."""
+        """Whether offsets between batches may be missing without anything being lost: the cleaner was here,
+        or may come."""
         return self.is_compacted or self.was_compacted
 
     @staticmethod
     def from_topic_config(
-        config: Mapping[str, str], *, producer_id_expiration_ms: int = _DAY_MS, max_producer_ids: int = 100_000
+        config: Mapping[str, str],
+        *,
+        producer_id_expiration_ms: int = _DAY_MS,
+        max_producer_ids: int = 100_000,
     ) -> LogConfig:
-        """From a topic's configuration (only what differs from the defaults is needed), whichever version wrote it."""
+        """From a topic's configuration (only what differs from the defaults is needed), whichever version
+        wrote it."""
         value = effective_topic_config(config).__getitem__
 
         def number(key: str) -> int:

@@ -43,14 +43,22 @@ class Authority:
         stem = f"{self.name}-{'-'.join(dns_names) or 'nameless'}-{days}"
         certificate_path, key_path = self.folder / f"{stem}.pem", self.folder / f"{stem}.key"
         certificate_path.write_bytes(_pem(self._sign(stem, key, list(dns_names), days=days)))
-        encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+        encryption = (
+            serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+        )
         key_path.write_bytes(
             key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
         )
         return TlsFiles(certificate_path, key_path, self.path)
 
     def _sign(
-        self, subject: str, key: ec.EllipticCurvePrivateKey, names: list[str], *, days: int, authority: bool = False
+        self,
+        subject: str,
+        key: ec.EllipticCurvePrivateKey,
+        names: list[str],
+        *,
+        days: int,
+        authority: bool = False,
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         builder = (
@@ -64,5 +72,7 @@ class Authority:
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
         )
         if names:
-            builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False
+            )
         return builder.sign(self._key, hashes.SHA256())

@@ -1,9 +1,10 @@
 """What holds for all tests.
 
-tidegate is imported before anything else can import grpc: the order that `tidegate/__init__.py` asks of every program.  No
-property has a deadline: how long an example takes says something about the machine only.  A test that runs a command in this
-process sets up logging as that command does; the next test finds it as it was.  A shell starts what runs in its background with
-SIGINT ignored, and every process that a test starts would inherit that; a handler is not inherited, so that they get the default.
+tidegate is imported before anything else can import grpc: the order that `tidegate/__init__.py` asks of every
+program.  No property has a deadline: how long an example takes says something about the machine only.  A test
+that runs a command in this process sets up logging as that command does; the next test finds it as it was.  A
+shell starts what runs in its background with SIGINT ignored, and every process that a test starts would
+inherit that; a handler is not inherited, so that they get the default.
 """
 
 import logging
@@ -42,8 +43,8 @@ LONG = re.compile(
     r"|test_open_files|test_segment_checksums|test_entry_limits|test_record_check|test_journal|test_cleaner_and_loop|test_described_topics"
     r"|storage/test_(replacement|removal|truncation_without_room|rot|compatibility)|test_consumer_assignors"
 )
-"""Files and tests that take long.  `make check` leaves them out, all but the first seeds of those that take a seed as their
-parameter; `make test` runs everything."""
+"""Files and tests that take long.  `make check` leaves them out, all but the first seeds of those that take a
+seed as their parameter; `make test` runs everything."""
 SEED = re.compile(r"\[(\d+)\]$")
 SEEDS_OF_A_CHECK = 3
 SEEDS_OF_CHUNKS = re.compile(

@@ -1,13 +1,16 @@
-"""Kafka clients that are not Python, for tests: where they are, how they get there, how a test asks them what they saw.
+"""Kafka clients that are not Python, for tests: where they are, how they get there, how a test asks them what
+they saw.
 
-`make foreign-clients` runs this file.  It fetches the libraries with Maven, npm and Go, compiles the programs in Java and Go, and
-does nothing for what is current; `make foreign-systems` has it do the same for whole systems that work on Kafka (tests/systems).
-Everything lies in FOLDER, which git ignores.  Where a tool or its registry is missing it says so, and so does every test that
-then skips; a program of ours that does not compile is an error in both places.
+`make foreign-clients` runs this file.  It fetches the libraries with Maven, npm and Go, compiles the programs
+in Java and Go, and does nothing for what is current; `make foreign-systems` has it do the same for whole
+systems that work on Kafka (tests/systems). Everything lies in FOLDER, which git ignores.  Where a tool or its
+registry is missing it says so, and so does every test that then skips; a program of ours that does not
+compile is an error in both places.
 
-A program is started once for many cases: `PROGRAM bootstrap-servers case ...`.  It runs the cases side by side and prints one
-line of JSON for each, `{"case": name, "saw": {...}}` or `{"case": name, "failed": "stack trace"}`; what it saw is judged by the
-test.  It ends with its last case, and at once when its standard input is closed: none outlives the tests.
+A program is started once for many cases: `PROGRAM bootstrap-servers case ...`.  It runs the cases side by
+side and prints one line of JSON for each, `{"case": name, "saw": {...}}` or `{"case": name, "failed": "stack
+trace"}`; what it saw is judged by the test.  It ends with its last case, and at once when its standard input
+is closed: none outlives the tests.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ class Broken(Exception):
 
 @dataclass(frozen=True)
 class Client:
-    """One client, in one range of versions.  `program` is the folder of its sources; `tools` are the commands it needs."""
+    """One client, in one range of versions.  `program` is the folder of its sources; `tools` are the commands
+    it needs."""
 
     name: str
     program: str
@@ -72,7 +76,8 @@ class Client:
 
 
 _MAVEN = ("mvn", "java", "javac")
-# What is not released yet sorts before the release: the ranges end before the first alpha of what they leave out.
+# What is not released yet sorts before the release: the ranges end before the first alpha of what they leave
+# out.
 CLIENTS = {
     client.name: client
     for client in (
@@ -94,7 +99,8 @@ SYSTEMS = {
 }
 
 
-# --- installation ------------------------------------------------------------------------------------------------------------
+# --- installation
+# ------------------------------------------------------------------------------------------------------------
 
 
 def install(client: Client) -> str:
@@ -111,7 +117,9 @@ def install(client: Client) -> str:
     return " and ".join(done) or "is current"
 
 
-def _unless_current(client: Client, what: str, inputs: Iterable[Path], step: Callable[[Client], None]) -> bool:
+def _unless_current(
+    client: Client, what: str, inputs: Iterable[Path], step: Callable[[Client], None]
+) -> bool:
     stamp, wanted = client.folder / what, fingerprint(client, inputs)
     if stamp.is_file() and stamp.read_text() == wanted:
         return False
@@ -139,7 +147,11 @@ def _fetch(client: Client) -> None:
         case "pom.xml":
             pom = SOURCES / client.program / "pom.xml"
             options = [f"-Dclients={client.versions}", f"-Dfolder={client.folder}"]
-            _run(["mvn", "-B", "-q", "-f", str(pom), *options, "dependency:copy-dependencies"], FETCH_TIMEOUT_S, Missing)
+            _run(
+                ["mvn", "-B", "-q", "-f", str(pom), *options, "dependency:copy-dependencies"],
+                FETCH_TIMEOUT_S,
+                Missing,
+            )
         case "package.json":
             shutil.copy(SOURCES / client.program / "package.json", client.folder)
             command = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"]
@@ -163,19 +175,31 @@ def _build(client: Client) -> None:
             sources = [str(path) for path in client.sources() if path.suffix == ".java"]
             libraries, classes = client.folder / "dependency" / "*", client.folder / "classes"
             if sources:  # the tools of Kafka itself need no program of ours
-                _run(["javac", "--release", "17", "-cp", str(libraries), "-d", str(classes), *sources], COMPILE_TIMEOUT_S, Broken)
+                _run(
+                    ["javac", "--release", "17", "-cp", str(libraries), "-d", str(classes), *sources],
+                    COMPILE_TIMEOUT_S,
+                    Broken,
+                )
         case "go.mod":
             _copy(client, ".go")
-            _run(["go", "-C", str(client.folder), "build", "-mod=mod", "-o", "program", "."], COMPILE_TIMEOUT_S, Broken)
+            _run(
+                ["go", "-C", str(client.folder), "build", "-mod=mod", "-o", "program", "."],
+                COMPILE_TIMEOUT_S,
+                Broken,
+            )
 
 
 def _run(command: Sequence[str], timeout_s: float, failure: type[Exception]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, check=False
+        )
     except subprocess.TimeoutExpired:
         raise failure(f"{command[0]} did not end within {timeout_s:g} s") from None
     if done.returncode != 0:
-        raise failure(f"{command[0]} ended with {done.returncode}:\n{(done.stdout + done.stderr).strip()[-2000:]}")
+        raise failure(
+            f"{command[0]} ended with {done.returncode}:\n{(done.stdout + done.stderr).strip()[-2000:]}"
+        )
 
 
 def main(wanted: str = "clients") -> int:
@@ -192,11 +216,13 @@ def main(wanted: str = "clients") -> int:
     return code
 
 
-# --- use ---------------------------------------------------------------------------------------------------------------------
+# --- use
+# ------------------------------------------------------------------------------------------------------------
 
 
 def command_for(name: str) -> tuple[list[str], dict[str, str]]:
-    """The command that starts the client's program, and its environment.  Raises Missing, with how to mend it, or Broken."""
+    """The command that starts the client's program, and its environment.  Raises Missing, with how to mend
+    it, or Broken."""
     client = (CLIENTS | SYSTEMS)[name]
     built = client.folder / "built"
     if not built.is_file():
@@ -210,9 +236,18 @@ def command_for(name: str) -> tuple[list[str], dict[str, str]]:
         case "pom.xml":
             classes = f"{client.folder / 'classes'}{os.pathsep}{client.folder / 'dependency' / '*'}"
             lean = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
-            return ["java", *lean, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classes, "Main"], {}
+            return [
+                "java",
+                *lean,
+                "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+                "-cp",
+                classes,
+                "Main",
+            ], {}
         case "package.json":
-            return ["node", str(SOURCES / client.program / "main.js")], {"NODE_PATH": str(client.folder / "node_modules")}
+            return ["node", str(SOURCES / client.program / "main.js")], {
+                "NODE_PATH": str(client.folder / "node_modules")
+            }
         case _:
             return [str(client.folder / "program"), client.name], {}
 
@@ -245,13 +280,16 @@ class Program:
         self._lines.put(None)
 
     def saw(self, case: str, timeout_s: float) -> dict[str, Any]:
-        """What the client saw in this case; an AssertionError with the client's own words when the case failed or is late."""
+        """What the client saw in this case; an AssertionError with the client's own words when the case
+        failed or is late."""
         deadline = time.monotonic() + timeout_s
         while case not in self._reports:
             try:
                 line = self._lines.get(timeout=max(deadline - time.monotonic(), 0))
             except queue.Empty:
-                raise AssertionError(f"{case}: nothing within {timeout_s:g} s; {self._last_words()}") from None
+                raise AssertionError(
+                    f"{case}: nothing within {timeout_s:g} s; {self._last_words()}"
+                ) from None
             if line is None:
                 self._lines.put(None)
                 raise AssertionError(f"the program ended without a word of {case}; {self._last_words()}")
@@ -274,7 +312,9 @@ class Program:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            raise AssertionError(f"the program ran on after its input was closed; {self._last_words()}") from None
+            raise AssertionError(
+                f"the program ran on after its input was closed; {self._last_words()}"
+            ) from None
         finally:
             self._reader.join(END_TIMEOUT_S)
 

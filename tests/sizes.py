@@ -2,7 +2,8 @@
 
     python -m tests.sizes            the largest of each kind, and the lines of each folder
 
-A long file that is one thought is fine; what stands at the head of these lists is where to look for a seam first.
+A long file that is one thought is fine; what stands at the head of these lists is where to look for a seam
+first.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ def functions(tree: ast.AST) -> Iterator[tuple[str, int, int]]:
     for node in ast.walk(tree):
         if isinstance(node, Function):
             first = node.body[0]
-            docstring = (first.end_lineno or first.lineno) - first.lineno + 1 if ast.get_docstring(node) is not None else 0
+            docstring = (
+                (first.end_lineno or first.lineno) - first.lineno + 1
+                if ast.get_docstring(node) is not None
+                else 0
+            )
             given = node.args
             count = len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs)
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1 - docstring, count

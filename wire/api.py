@@ -1,15 +1,18 @@
 """Which requests of the Kafka protocol Tidegate serves, in which versions, and how their headers look.
 
-One table, `TABLE`.  What a node advertises is this table cut down to the requests it has handlers for.  Two entries are wider
-than what is served:
+One table, `TABLE`.  What a node advertises is this table cut down to the requests it has handlers for.  Two
+entries are wider than what is served:
 
-* Produce is advertised from version 0 because librdkafka 2.0 otherwise sends compressed batches uncompressed without a word;
-  versions 0 to 2 carry record formats of the time before 0.11 and are answered by `produce.refuse_old_produce`;
-* AddPartitionsToTxn 4 and 5 is what brokers say to each other (KIP-890); clients stop at 3 by themselves.  Kafka guards them by
-  the right CLUSTER_ACTION.  Without authentication a broker cannot be told from a client, here as there; what such a request
-  may do is bounded by the producer id and epoch that it must bring.
+* Produce is advertised from version 0 because librdkafka 2.0 otherwise sends compressed batches uncompressed
+  without a word; versions 0 to 2 carry record formats of the time before 0.11 and are answered by
+  `produce.refuse_old_produce`;
+* AddPartitionsToTxn 4 and 5 is what brokers say to each other (KIP-890); clients stop at 3 by themselves.
+  Kafka guards them by the right CLUSTER_ACTION.  Without authentication a broker cannot be told from a
+  client, here as there; what such a request may do is bounded by the producer id and epoch that it must
+  bring.
 
-Our own client, and followers among themselves, stay at the last versions of Produce and Fetch in which topics go by name.
+Our own client, and followers among themselves, stay at the last versions of Produce and Fetch in which topics
+go by name.
 """
 
 from __future__ import annotations
@@ -148,7 +151,8 @@ _BY_NUMBER: dict[int, ApiSpec] = {int(key): spec for key, spec in TABLE.items()}
 
 
 def is_supported(api_key: int, version: int) -> bool:
-    """Whether a request of this kind and version can be decoded; Produce 0 to 2 cannot, although advertised."""
+    """Whether a request of this kind and version can be decoded; Produce 0 to 2 cannot, although
+    advertised."""
     spec = _BY_NUMBER.get(api_key)
     return spec is not None and spec.low <= version <= spec.high
 
@@ -160,9 +164,12 @@ def is_flexible(api_key: int, version: int) -> bool:
 
 
 def advertised(handled_keys: Iterable[int]) -> list[tuple[int, int, int]]:
-    """(key, lowest, highest) for an ApiVersions answer, of the requests that the node has handlers for, by key."""
+    """(key, lowest, highest) for an ApiVersions answer, of the requests that the node has handlers for, by
+    key."""
     wanted = set(handled_keys)
-    return [(int(key), spec.advertised_low, spec.high) for key, spec in sorted(TABLE.items()) if key in wanted]
+    return [
+        (int(key), spec.advertised_low, spec.high) for key, spec in sorted(TABLE.items()) if key in wanted
+    ]
 
 
 def request_header_version(api_key: int, version: int) -> int:
@@ -171,5 +178,6 @@ def request_header_version(api_key: int, version: int) -> int:
 
 
 def response_header_version(api_key: int, version: int) -> int:
-    """1 for flexible responses, otherwise 0; ApiVersions always 0, as its reader does not know yet who answers (KIP-511)."""
+    """1 for flexible responses, otherwise 0; ApiVersions always 0, as its reader does not know yet who
+    answers (KIP-511)."""
     return 1 if api_key != ApiKey.API_VERSIONS and is_flexible(api_key, version) else 0

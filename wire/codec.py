@@ -1,14 +1,17 @@
-"""Requests and responses of the Kafka protocol, headers included: kio entities when reading, plain dictionaries when writing.
+"""Requests and responses of the Kafka protocol, headers included: kio entities when reading, plain
+dictionaries when writing.
 
-Reading: `parse_request_header` says what a frame is, `decode_request` gives header and kio's entity of that version.  Durations
-in entities are `timedelta`, as kio has them.  Whatever a peer sends, the answer is an entity or KafkaError(INVALID_REQUEST,
-UNSUPPORTED_VERSION): every message is walked by `skim` before kio sees it.  A request of too many bytes or entries is refused
-by RequestTooLarge, see `primitives`.
+Reading: `parse_request_header` says what a frame is, `decode_request` gives header and kio's entity of that
+version.  Durations in entities are `timedelta`, as kio has them.  Whatever a peer sends, the answer is an
+entity or KafkaError(INVALID_REQUEST, UNSUPPORTED_VERSION): every message is walked by `skim` before kio sees
+it.  A request of too many bytes or entries is refused by RequestTooLarge, see `primitives`.
 
-Writing: `response` / `request` give a body, see `encode` for what the dictionaries may hold; `response_header` /
-`request_header` give what goes before it; `FrameConnection.send(header, body)` adds the frame's length.
+Writing: `response` / `request` give a body, see `encode` for what the dictionaries may hold;
+`response_header` / `request_header` give what goes before it; `FrameConnection.send(header, body)` adds the
+frame's length.
 
-Produce and Fetch have hand-written modules of their own (`produce`, `fetch`); the functions here do them as well, slowly.
+Produce and Fetch have hand-written modules of their own (`produce`, `fetch`); the functions here do them as
+well, slowly.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 MESSAGE_BYTES_MAX = 16 << 20
-"""Of a message that is decoded into objects, which take some fifty times their bytes.  Produce and Fetch do not come here."""
+"""Of a message that is decoded into objects, which take some fifty times their bytes.  Produce and Fetch do
+not come here."""
 
 _ENTRIES_MAX = {ApiKey.DESCRIBE_CONFIGS: 2_000, ApiKey.DESCRIBE_PRODUCERS: 1_000}
 """Where one entry of the request makes many of the answer."""
@@ -54,7 +58,8 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int]:
-    """(header, position of the body).  Also for keys and versions that we do not know: then the position means nothing."""
+    """(header, position of the body).  Also for keys and versions that we do not know: then the position
+    means nothing."""
     try:
         api_key, version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
     except struct_error:
@@ -86,11 +91,18 @@ def _reader(entity_type: Any) -> Callable[[bytes, int], tuple[Any, int]]:
 
 
 def _decode(
-    entity_type: Any, frame: ReadableBuffer, position: int, entries_max: int | None = None, *, to_the_end: bool = True
+    entity_type: Any,
+    frame: ReadableBuffer,
+    position: int,
+    entries_max: int | None = None,
+    *,
+    to_the_end: bool = True,
 ) -> Any:
     data = frame if isinstance(frame, bytes) else bytes(memoryview(frame))  # kio takes no writable buffer
     if len(data) > MESSAGE_BYTES_MAX:
-        raise _invalid(f"{entity_type.__name__} has {len(data)} bytes and at most {MESSAGE_BYTES_MAX} are taken")
+        raise _invalid(
+            f"{entity_type.__name__} has {len(data)} bytes and at most {MESSAGE_BYTES_MAX} are taken"
+        )
     check_message(entity_type, data, position, entries_max, to_the_end=to_the_end)
     try:
         try:
@@ -107,18 +119,24 @@ def decode_request(api_key: int, version: int, frame: ReadableBuffer) -> tuple[R
     view = frame if isinstance(frame, bytes) else memoryview(frame)
     header, position = parse_request_header(view)
     if (header.api_key, header.api_version) != (api_key, version):
-        raise _invalid(f"the frame holds request {header.api_key} version {header.api_version}, not {api_key} version {version}")
+        raise _invalid(
+            f"the frame holds request {header.api_key} version {header.api_version}, not {api_key} "
+            f"version {version}"
+        )
     return header, decode_request_body(api_key, version, frame, position)
 
 
 def decode_request_body(api_key: int, version: int, frame: ReadableBuffer, position: int) -> Any:
     """The kio entity that starts at `position` (from `parse_request_header`).
 
-    What follows it in the frame is ignored, as by Kafka: librdkafka 2.16 sends three bytes too many when it lists all topics.
+    What follows it in the frame is ignored, as by Kafka: librdkafka 2.16 sends three bytes too many when it
+    lists all topics.
     """
     check_request_size(len(frame) if isinstance(frame, bytes) else memoryview(frame).nbytes)
     entity_type = request_class(api_key, version)
-    return _decode(entity_type, frame, position, _ENTRIES_MAX.get(ApiKey(api_key), ENTRIES_MAX), to_the_end=False)
+    return _decode(
+        entity_type, frame, position, _ENTRIES_MAX.get(ApiKey(api_key), ENTRIES_MAX), to_the_end=False
+    )
 
 
 def decode_response(api_key: int, version: int, frame: ReadableBuffer) -> tuple[int, Any]:
@@ -142,7 +160,8 @@ def parse_response_header(api_key: int, version: int, frame: bytes | memoryview)
         raise unreadable("response header", error) from None
 
 
-# ---------------------------------------------------------------------------------------------------------------- writing
+# ------------------------------------------------------------------------------------------------------------
+# writing
 
 
 @cache
@@ -167,12 +186,14 @@ def response(api_key: int, version: int, fields: Mapping[str, Any]) -> bytes:
 
 @cache
 def response_item_encoder(api_key: int, version: int, array: str) -> Callable[[Mapping[str, Any]], bytes]:
-    """Encodes one element of an array of the response: `encode.EncodedItems` of them may be given for the array."""
+    """Encodes one element of an array of the response: `encode.EncodedItems` of them may be given for the
+    array."""
     return item_encoder(response_class(api_key, version), array, api_key, False)
 
 
 def load(api_key: int, version: int) -> None:
-    """Loads what reads this request and writes its answer, which otherwise happens when the first one comes.  Any thread."""
+    """Loads what reads this request and writes its answer, which otherwise happens when the first one comes.
+    Any thread."""
     entity_type = request_class(api_key, version)
     _reader(entity_type)
     shape_skim(shape_of(entity_type))
@@ -198,14 +219,19 @@ def encode_response_frame(correlation_id: int, api_key: int, version: int, body:
     return response_header(api_key, version, correlation_id) + body
 
 
-def encode_request_frame(correlation_id: int, api_key: int, version: int, body: bytes, client_id: str | None = None) -> bytes:
+def encode_request_frame(
+    correlation_id: int, api_key: int, version: int, body: bytes, client_id: str | None = None
+) -> bytes:
     """Header and body; the frame's length is added by whoever sends it."""
     return request_header(api_key, version, correlation_id, client_id) + body
 
 
 def unsupported_api_versions(correlation_id: int, handled_keys: Any) -> bytes:
-    """The whole answer to ApiVersions in a version that we do not know: a version 0 body with error 35 and the key list,
-    from which the client learns what to ask next (KIP-511)."""
-    keys = [{"api_key": key, "min_version": low, "max_version": high} for key, low, high in advertised(handled_keys)]
+    """The whole answer to ApiVersions in a version that we do not know: a version 0 body with error 35 and
+    the key list, from which the client learns what to ask next (KIP-511)."""
+    keys = [
+        {"api_key": key, "min_version": low, "max_version": high}
+        for key, low, high in advertised(handled_keys)
+    ]
     body = response(ApiKey.API_VERSIONS, 0, {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": keys})
     return encode_response_frame(correlation_id, ApiKey.API_VERSIONS, 0, body)

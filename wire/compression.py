@@ -1,17 +1,18 @@
 """The five codecs of a record batch, with a bound on what decompression may cost.
 
-Compressed data comes from strangers: a few kilobytes may unfold into gigabytes.  `decompress` writes into buffers whose total
-size never exceeds `max_bytes`, whatever the input claims, and answers anything it cannot undo with CORRUPT_MESSAGE.
+Compressed data comes from strangers: a few kilobytes may unfold into gigabytes.  `decompress` writes into
+buffers whose total size never exceeds `max_bytes`, whatever the input claims, and answers anything it cannot
+undo with CORRUPT_MESSAGE.
 
-It may be called in any thread.  The codecs let go of the interpreter's lock while they work; so that nothing else holds it for
-long, what may become large is written to anonymous memory, of which only the pages that are really written cost anything, and not
-to a bytearray, which is zeroed first under the lock (1 ms a MiB).
+It may be called in any thread.  The codecs let go of the interpreter's lock while they work; so that nothing
+else holds it for long, what may become large is written to anonymous memory, of which only the pages that are
+really written cost anything, and not to a bytearray, which is zeroed first under the lock (1 ms a MiB).
 
 The forms are those of Kafka's own producer:
 
 * gzip: one gzip stream;
-* snappy: xerial's framing (magic, two version words, then length-prefixed raw blocks); a raw block without framing, as some
-  clients send, is accepted too;
+* snappy: xerial's framing (magic, two version words, then length-prefixed raw blocks); a raw block without
+  framing, as some clients send, is accepted too;
 * lz4: the frame format with independent blocks of 64 KiB and no content checksum;
 * zstd: one frame without a content checksum.
 """
@@ -62,7 +63,8 @@ _Room = Callable[[int], memoryview]
 
 
 def compress(codec: Compression, data: ReadableBuffer, level: int | None = None) -> bytes:
-    """`data` in the form in which Kafka's producer would put it into a batch.  `level` None, or -1 of gzip: the codec's own."""
+    """`data` in the form in which Kafka's producer would put it into a batch.  `level` None, or -1 of gzip:
+    the codec's own."""
     match codec:
         case Compression.NONE:
             return bytes(data)
@@ -79,8 +81,8 @@ def compress(codec: Compression, data: ReadableBuffer, level: int | None = None)
 
 
 class Scratch(threading.local):
-    """Room that a thread uses for one batch after the other: to map memory, to fault its pages in and to unmap it costs more than
-    to unfold zeros into it, and is partly done under the interpreter's lock."""
+    """Room that a thread uses for one batch after the other: to map memory, to fault its pages in and to
+    unmap it costs more than to unfold zeros into it, and is partly done under the interpreter's lock."""
 
     buffer: memoryview | None = None
 
@@ -94,9 +96,13 @@ class Scratch(threading.local):
 
 
 def decompress(
-    codec: Compression, data: ReadableBuffer, max_bytes: int = DECOMPRESSED_BYTES_MAX, scratch: Scratch | None = None
+    codec: Compression,
+    data: ReadableBuffer,
+    max_bytes: int = DECOMPRESSED_BYTES_MAX,
+    scratch: Scratch | None = None,
 ) -> memoryview:
-    """The original bytes; CORRUPT_MESSAGE when they cannot be had, MESSAGE_TOO_LARGE when they exceed `max_bytes`.
+    """The original bytes; CORRUPT_MESSAGE when they cannot be had, MESSAGE_TOO_LARGE when they exceed
+    `max_bytes`.
 
     With `scratch` they are valid until it is used again."""
     room = _room_for if scratch is None else scratch.room
@@ -109,21 +115,31 @@ def decompress(
                 return _decompress_xerial(view, max_bytes, room)
             return _decompress_snappy_block(view, max_bytes, room)
         case Compression.GZIP:
-            return _decompress_growing("gzip", cramjam.gzip.decompress_into, view, max_bytes, _gzip_size_hint(view), room)
+            return _decompress_growing(
+                "gzip", cramjam.gzip.decompress_into, view, max_bytes, _gzip_size_hint(view), room
+            )
         case Compression.LZ4:
             return _decompress_growing("lz4", cramjam.lz4.decompress_into, view, max_bytes, 0, room)
         case Compression.ZSTD:
-            return _decompress_growing("zstd", cramjam.zstd.decompress_into, view, max_bytes, _zstd_size_hint(view), room)
+            return _decompress_growing(
+                "zstd", cramjam.zstd.decompress_into, view, max_bytes, _zstd_size_hint(view), room
+            )
         case _:
-            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {int(codec)} is not known")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {int(codec)} is not known"
+            )
 
 
 def _corrupt(codec: str, reason: object) -> KafkaError:
-    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the {codec} data of the batch cannot be decompressed: {reason}")
+    return KafkaError(
+        ErrorCode.CORRUPT_MESSAGE, f"the {codec} data of the batch cannot be decompressed: {reason}"
+    )
 
 
 def _too_large(codec: str, max_bytes: int) -> KafkaError:
-    return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"the {codec} data of the batch unfolds to more than {max_bytes} bytes")
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE, f"the {codec} data of the batch unfolds to more than {max_bytes} bytes"
+    )
 
 
 def _gzip_size_hint(view: memoryview) -> int:
@@ -149,7 +165,8 @@ def _zstd_size_hint(view: memoryview) -> int:
 def _decompress_growing(
     codec: str, into: _DecompressInto, view: memoryview, max_bytes: int, hint: int, room: _Room
 ) -> memoryview:
-    """Decompresses into a small buffer when that is likely to do, otherwise into mapped memory of the greatest size allowed."""
+    """Decompresses into a small buffer when that is likely to do, otherwise into mapped memory of the
+    greatest size allowed."""
     size = min(max_bytes, max(hint, len(view) * 4, _FIRST_GUESS_BYTES_MIN))
     if size > _SMALL_BYTES_MAX:
         size = max_bytes
@@ -172,7 +189,8 @@ def _room_for(size: int) -> memoryview:
 
 
 def _snappy_block_size(block: memoryview, max_bytes: int) -> int:
-    """The size a raw block claims, refused when it is above the bound or beyond what snappy's best ratio could hold."""
+    """The size a raw block claims, refused when it is above the bound or beyond what snappy's best ratio
+    could hold."""
     try:
         size: int = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:

@@ -2,14 +2,17 @@
 
     response(ApiKey.HEARTBEAT, 4, {"error_code": ErrorCode.NONE, "throttle_time_ms": 0})
 
-* Fields that this version does not have are dropped; a name that *no* version has is a slip and raises ValueError.
-* Fields that are missing, or None where null is not allowed, take the schema's default, or else zero, empty, null.
-* Durations and timestamps are integer milliseconds (a `timedelta` or `datetime` is taken too); kio names them without a unit
-  (`throttle_time`), and `throttle_time_ms` is accepted as well.
-* Lists may be any iterable of dictionaries (or values), or `EncodedItems`; text is str, bytes may be any buffer.
+* Fields that this version does not have are dropped; a name that *no* version has is a slip and raises
+  ValueError.
+* Fields that are missing, or None where null is not allowed, take the schema's default, or else zero, empty,
+  null.
+* Durations and timestamps are integer milliseconds (a `timedelta` or `datetime` is taken too); kio names them
+  without a unit (`throttle_time`), and `throttle_time_ms` is accepted as well.
+* Lists may be any iterable of dictionaries (or values), or `EncodedItems`; text is str, bytes may be any
+  buffer.
 
-The bytes equal those of kio's own writer (tests hold that for every message and version); kio's is not used, as it would need a
-frozen dataclass to be made for every structure first, which costs more than writing it.
+The bytes equal those of kio's own writer (tests hold that for every message and version); kio's is not used,
+as it would need a frozen dataclass to be made for every structure first, which costs more than writing it.
 """
 
 from __future__ import annotations
@@ -107,7 +110,8 @@ def _write_classic_bytes(out: bytearray, value: Any) -> None:
 
 
 _NUMBERS = {
-    "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q", "uint8": ">B", "uint16": ">H", "uint32": ">I", "uint64": ">Q",
+    "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q", "uint8": ">B", "uint16": ">H", "uint32": ">I",
+    "uint64": ">Q",
     "float64": ">d", "error_code": ">h",
 }  # fmt: skip
 _DURATIONS = {"timedelta_i32": ">i", "timedelta_i64": ">q", "datetime_i64": ">q"}
@@ -235,7 +239,9 @@ def entity_encoder(shape: Shape, unknown: Unknown) -> Write:
                 raise ValueError(f"{shape.name}.{name}: {value!r:.200} cannot be encoded: {error}") from error
         if flexible:
             _write_tags(out, fields, tagged)
-        if not expected.issuperset(fields) and not other_versions.issuperset(rest := fields.keys() - expected):
+        if not expected.issuperset(fields) and not other_versions.issuperset(
+            rest := fields.keys() - expected
+        ):
             if slips := unknown(rest):
                 raise ValueError(f"{shape.name} has no field {', '.join(sorted(slips))} in any version")
             other_versions.update(rest)
@@ -268,7 +274,13 @@ def _compile(field: FieldShape, flexible: bool, unknown: Unknown) -> tuple[str, 
     if field.tag < 0:
         write(default, _zero(field) if field.default is ABSENT else field.default)
     takes_none = field.nullable or field.kind in ("uuid", "datetime_i64")
-    return field.name, f"{field.name}_ms" if field.kind in _DURATIONS else "", write, takes_none, bytes(default)
+    return (
+        field.name,
+        f"{field.name}_ms" if field.kind in _DURATIONS else "",
+        write,
+        takes_none,
+        bytes(default),
+    )
 
 
 def message_encoder(entity_type: Any, api_key: int, is_request: bool) -> Callable[[Mapping[str, Any]], bytes]:
@@ -283,8 +295,11 @@ def message_encoder(entity_type: Any, api_key: int, is_request: bool) -> Callabl
     return encode
 
 
-def item_encoder(entity_type: Any, array: str, api_key: int, is_request: bool) -> Callable[[Mapping[str, Any]], bytes]:
-    """A function from a dictionary to the bytes of one element of the message's array of that name: see `EncodedItems`."""
+def item_encoder(
+    entity_type: Any, array: str, api_key: int, is_request: bool
+) -> Callable[[Mapping[str, Any]], bytes]:
+    """A function from a dictionary to the bytes of one element of the message's array of that name: see
+    `EncodedItems`."""
     field = next(field for field in shape_of(entity_type).plain if field.name == array)
     assert field.is_array and field.entity is not None
     write = entity_encoder(field.entity, partial(unknown_names, api_key, is_request))

@@ -1,5 +1,6 @@
-"""The addresses of leaders that answers to Produce (10 and later) and Fetch (16 and later) name (KIP-951), tag 0 of both: a
-client that asked the wrong node goes on to the right one at once, also when it never heard of that one."""
+"""The addresses of leaders that answers to Produce (10 and later) and Fetch (16 and later) name (KIP-951),
+tag 0 of both: a client that asked the wrong node goes on to the right one at once, also when it never heard
+of that one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
 """Kafka's error codes, and the one exception that carries them.
 
-An error code is what travels; the message is for people: it says what was wrong, with which value, and what to do.  Everything
-that a client may be told is raised as `KafkaError` and turned into the response's error field at the edge (node/handlers).
+An error code is what travels; the message is for people: it says what was wrong, with which value, and what
+to do.  Everything that a client may be told is raised as `KafkaError` and turned into the response's error
+field at the edge (node/handlers).
 
-Numbers and retriability are Kafka's (`org.apache.kafka.common.protocol.Errors`); a test compares them with kio's generated table.
+Numbers and retriability are Kafka's (`org.apache.kafka.common.protocol.Errors`); a test compares them with
+kio's generated table.
 """
 
 from __future__ import annotations
@@ -158,7 +160,8 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def from_wire(cls, number: int) -> ErrorCode:
-        """The code for a number received from a peer; one that we do not know is UNKNOWN_SERVER_ERROR, as in Kafka's clients."""
+        """The code for a number received from a peer; one that we do not know is UNKNOWN_SERVER_ERROR, as in
+        Kafka's clients."""
         return _BY_NUMBER.get(number, cls.UNKNOWN_SERVER_ERROR)
 
 
@@ -205,7 +208,8 @@ _RETRIABLE: frozenset[ErrorCode] = frozenset(
 class KafkaError(Exception):
     """A refusal with a protocol error code and a message for people.
 
-    `records`: of a record batch that is refused, which records are at fault (indexes in the batch); empty when it is all of it.
+    `records`: of a record batch that is refused, which records are at fault (indexes in the batch); empty
+    when it is all of it.
     """
 
     def __init__(self, code: ErrorCode, message: str = "", records: Sequence[int] = ()) -> None:

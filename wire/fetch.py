@@ -2,18 +2,20 @@
 
 A request (version 12 and later with compact lengths and tags):
 
-    replica_id(to 14) max_wait_ms min_bytes max_bytes isolation_level session_id session_epoch(7+)
-    [topic [partition current_leader_epoch(9+) fetch_offset last_fetched_epoch(12) log_start_offset(5+) max_bytes]]
+    replica_id(to 14) max_wait_ms min_bytes max_bytes isolation_level session_id session_epoch(7+) [topic
+    [partition current_leader_epoch(9+) fetch_offset last_fetched_epoch(12) log_start_offset(5+) max_bytes]]
     [forgotten topic [partition]](7+) rack_id(11+)
 
-Version 12 carries what followers live by: the leader epoch that the follower believes in (fencing), the epoch of the last record
-it has, and in the answer the diverging epoch (tag 0) from which it must truncate (docs/semantics.md E4), and the current leader
-(tag 1).  A follower's broker epoch (KIP-903) is sent as tag 1 in the form that version 15 has it, and the id of a topic, which
-tells it from an earlier one of its name, as tag 16 of the topic: other readers of version 12 skip both.  A leader tells followers
-by tag 16 of a partition's answer that its log may have holes.
+Version 12 carries what followers live by: the leader epoch that the follower believes in (fencing), the epoch
+of the last record it has, and in the answer the diverging epoch (tag 0) from which it must truncate
+(docs/semantics.md E4), and the current leader (tag 1).  A follower's broker epoch (KIP-903) is sent as tag 1
+in the form that version 15 has it, and the id of a topic, which tells it from an earlier one of its name, as
+tag 16 of the topic: other readers of version 12 skip both.  A leader tells followers by tag 16 of a
+partition's answer that its log may have holes.
 
-From version 13 on a topic is named by its id (KIP-516): such topics stand in `topics_by_id`, older ones in `topics`.  Version 15
-has the replica's id in a tag, and answers of version 16 bring the addresses of the leaders that they name (KIP-951).
+From version 13 on a topic is named by its id (KIP-516): such topics stand in `topics_by_id`, older ones in
+`topics`.  Version 15 has the replica's id in a tag, and answers of version 16 bring the addresses of the
+leaders that they name (KIP-951).
 
 An answer is a list of buffers in which the records are the caller's own: nothing is copied.
 """
@@ -81,7 +83,8 @@ _RESPONSE_PARTITION = {4: Struct(">ihqq"), 5: Struct(">ihqqq")}
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction that a read_committed reader drops, from its first offset in this partition to its marker."""
+    """A transaction that a read_committed reader drops, from its first offset in this partition to its
+    marker."""
 
     producer_id: int
     first_offset: int
@@ -105,10 +108,11 @@ class FetchPartition:
 
 @dataclass(slots=True)
 class FetchRequest:
-    """One fetch.  `replica_id` is -1 for consumers; `replica_epoch` is the follower's broker epoch, -1 when unknown.
+    """One fetch.  `replica_id` is -1 for consumers; `replica_epoch` is the follower's broker epoch, -1 when
+    unknown.
 
-    Up to version 12 `topics` and `forgotten_topics` are used, later `topics_by_id` and `forgotten_by_id`, in which the
-    partitions know their topic's id, too.
+    Up to version 12 `topics` and `forgotten_topics` are used, later `topics_by_id` and `forgotten_by_id`, in
+    which the partitions know their topic's id, too.
     """
 
     replica_id: int = -1
@@ -144,7 +148,8 @@ class FetchResponsePartition:
     current_leader: tuple[int, int] | None = None
     records: bytes | memoryview = b""
     preferred_read_replica: int = -1
-    may_have_offset_gaps: bool = False  # told to followers: the cleaner of this log, now or once, left offsets out
+    # told to followers: the cleaner of this log, now or once, left offsets out
+    may_have_offset_gaps: bool = False
 
 
 @dataclass(slots=True)
@@ -167,7 +172,8 @@ class _Aborted(Protocol):
 
 
 class FetchAnswerPartition(Protocol):
-    """What `encode_fetch_response` needs to know of a partition: `FetchResponsePartition`, or the broker's own kind."""
+    """What `encode_fetch_response` needs to know of a partition: `FetchResponsePartition`, or the broker's
+    own kind."""
 
     @property
     def partition(self) -> int: ...
@@ -200,11 +206,13 @@ def _partition_struct(version: int) -> Struct:
     return _REQUEST_PARTITION[max(first for first in _REQUEST_PARTITION if first <= version)]
 
 
-# ---------------------------------------------------------------------------------------------------------------- requests
+# ------------------------------------------------------------------------------------------------------------
+# requests
 
 
 def parse_fetch_request(version: int, frame: Data, position: int = 0) -> FetchRequest:
-    """The request whose body starts at `position` and ends with `frame`; INVALID_REQUEST for anything else."""
+    """The request whose body starts at `position` and ends with `frame`; INVALID_REQUEST for anything
+    else."""
     flexible = _check_version(version)
     check_request_size(len(frame))
     entries = EntryBudget()
@@ -216,7 +224,13 @@ def parse_fetch_request(version: int, frame: Data, position: int = 0) -> FetchRe
         else:
             head = _REQUEST_HEAD.unpack_from(frame, position)
             position += _REQUEST_HEAD.size
-        request.replica_id, request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level = head
+        (
+            request.replica_id,
+            request.max_wait_ms,
+            request.min_bytes,
+            request.max_bytes,
+            request.isolation_level,
+        ) = head
         if version >= 7:
             request.session_id, request.session_epoch = _SESSION.unpack_from(frame, position)
             position += 8
@@ -248,7 +262,9 @@ def parse_fetch_request(version: int, frame: Data, position: int = 0) -> FetchRe
     return request
 
 
-def _parse_request_partitions(version: int, frame: Data, position: int, entries: EntryBudget) -> tuple[list[FetchPartition], int]:
+def _parse_request_partitions(
+    version: int, frame: Data, position: int, entries: EntryBudget
+) -> tuple[list[FetchPartition], int]:
     flexible = version >= _FLEXIBLE_FROM
     count, position = read_count(frame, position, flexible)
     entries.take(count)
@@ -257,8 +273,12 @@ def _parse_request_partitions(version: int, frame: Data, position: int, entries:
     partitions: list[FetchPartition] = []
     for _ in range(count):
         if flexible:
-            partition, leader_epoch, offset, fetched_epoch, log_start, max_bytes, tags = unpack(frame, position)
-            partitions.append(FetchPartition(partition, offset, max_bytes, leader_epoch, fetched_epoch, log_start))
+            partition, leader_epoch, offset, fetched_epoch, log_start, max_bytes, tags = unpack(
+                frame, position
+            )
+            partitions.append(
+                FetchPartition(partition, offset, max_bytes, leader_epoch, fetched_epoch, log_start)
+            )
             position = position + size if tags == 0 else skip_tags(frame, position + size - 1)
             continue
         if version >= 9:
@@ -274,7 +294,9 @@ def _parse_request_partitions(version: int, frame: Data, position: int, entries:
     return partitions, position
 
 
-def _parse_forgotten(version: int, frame: Data, position: int, request: FetchRequest, entries: EntryBudget) -> int:
+def _parse_forgotten(
+    version: int, frame: Data, position: int, request: FetchRequest, entries: EntryBudget
+) -> int:
     flexible = version >= _FLEXIBLE_FROM
     count, position = read_count(frame, position, flexible)
     entries.take(count)
@@ -343,10 +365,18 @@ def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
         for p in partitions:
             if flexible:
                 out += pack(
-                    p.partition, p.current_leader_epoch, p.fetch_offset, p.last_fetched_epoch, p.log_start_offset, p.max_bytes, 0
+                    p.partition,
+                    p.current_leader_epoch,
+                    p.fetch_offset,
+                    p.last_fetched_epoch,
+                    p.log_start_offset,
+                    p.max_bytes,
+                    0,
                 )
             elif version >= 9:
-                out += pack(p.partition, p.current_leader_epoch, p.fetch_offset, p.log_start_offset, p.max_bytes)
+                out += pack(
+                    p.partition, p.current_leader_epoch, p.fetch_offset, p.log_start_offset, p.max_bytes
+                )
             elif version >= 5:
                 out += pack(p.partition, p.fetch_offset, p.log_start_offset, p.max_bytes)
             else:
@@ -355,7 +385,9 @@ def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
             topic_id = partitions[0].topic_id if partitions and version <= NAMES_TO else None
             _write_tags(out, [] if topic_id is None else [(_TOPIC_ID_TAG, topic_id.bytes)])
     if version >= 7:
-        _write_forgotten(out, request.forgotten_by_id if version > NAMES_TO else request.forgotten_topics, flexible)
+        _write_forgotten(
+            out, request.forgotten_by_id if version > NAMES_TO else request.forgotten_topics, flexible
+        )
     if version >= 11:
         write_text(out, request.rack_id, flexible)
     if flexible:
@@ -363,7 +395,9 @@ def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
     return bytes(out)
 
 
-def _write_forgotten(out: bytearray, forgotten: Sequence[tuple[str | UUID, list[int]]], flexible: bool) -> None:
+def _write_forgotten(
+    out: bytearray, forgotten: Sequence[tuple[str | UUID, list[int]]], flexible: bool
+) -> None:
     write_length(out, len(forgotten), flexible)
     for topic, partitions in forgotten:
         write_topic(out, topic, flexible)
@@ -392,7 +426,8 @@ def _write_tags(out: bytearray, tags: Sequence[tuple[int, bytes | bytearray]]) -
         out += content
 
 
-# ---------------------------------------------------------------------------------------------------------------- answers
+# ------------------------------------------------------------------------------------------------------------
+# answers
 
 
 def encode_fetch_response(
@@ -404,8 +439,8 @@ def encode_fetch_response(
     throttle_ms: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[ReadableBuffer]:
-    """The body as buffers to be sent in this order; the records among them are the caller's own and must not change.  Topics are
-    given by name up to version 12, and by id later."""
+    """The body as buffers to be sent in this order; the records among them are the caller's own and must not
+    change.  Topics are given by name up to version 12, and by id later."""
     flexible = _check_version(version)
     buffers: list[ReadableBuffer] = []
     out = bytearray(INT32.pack(throttle_ms))
@@ -439,7 +474,9 @@ def _write_answer_head(version: int, out: bytearray, part: FetchAnswerPartition,
             part.partition, part.error, part.high_watermark, part.last_stable_offset, part.log_start_offset
         )
     else:
-        out += _RESPONSE_PARTITION[4].pack(part.partition, part.error, part.high_watermark, part.last_stable_offset)
+        out += _RESPONSE_PARTITION[4].pack(
+            part.partition, part.error, part.high_watermark, part.last_stable_offset
+        )
     aborted = part.aborted
     if aborted is None:
         write_length(out, -1, flexible)
@@ -506,9 +543,13 @@ def parse_fetch_response(version: int, frame: memoryview, position: int = 0) -> 
     return response
 
 
-def _parse_answer_partition(version: int, frame: memoryview, position: int, flexible: bool) -> tuple[FetchResponsePartition, int]:
+def _parse_answer_partition(
+    version: int, frame: memoryview, position: int, flexible: bool
+) -> tuple[FetchResponsePartition, int]:
     if version >= 5:
-        partition, error, high_watermark, stable, log_start = _RESPONSE_PARTITION[5].unpack_from(frame, position)
+        partition, error, high_watermark, stable, log_start = _RESPONSE_PARTITION[5].unpack_from(
+            frame, position
+        )
         position += _RESPONSE_PARTITION[5].size
     else:
         partition, error, high_watermark, stable = _RESPONSE_PARTITION[4].unpack_from(frame, position)

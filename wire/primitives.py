@@ -1,8 +1,10 @@
-"""The protocol's basic types for messages that are read and written by hand: varints, text, byte strings, array lengths.
+"""The protocol's basic types for messages that are read and written by hand: varints, text, byte strings,
+array lengths.
 
-Readers take (data, position) and return (value, position after it); they raise KafkaError(INVALID_REQUEST) for a length that
-does not fit into the data, and one of `READ_ERRORS` at the data's end: the parser of a message turns those into INVALID_REQUEST,
-once per message instead of once per field.  Writers append to a bytearray.  "Compact" is the form of flexible messages (KIP-482).
+Readers take (data, position) and return (value, position after it); they raise KafkaError(INVALID_REQUEST)
+for a length that does not fit into the data, and one of `READ_ERRORS` at the data's end: the parser of a
+message turns those into INVALID_REQUEST, once per message instead of once per field.  Writers append to a
+bytearray.  "Compact" is the form of flexible messages (KIP-482).
 """
 
 from __future__ import annotations
@@ -34,16 +36,19 @@ class RequestTooLarge(KafkaError):
 
 
 ENTRIES_MAX = 20_000
-"""Elements of all arrays of one request together.  A node's loop works for 3 to 10 us on each of them and does nothing else
-meanwhile; twelve megabytes can claim millions.  Clients name the partitions that they use here: hundreds, rarely thousands."""
+"""Elements of all arrays of one request together.  A node's loop works for 3 to 10 us on each of them and
+does nothing else meanwhile; twelve megabytes can claim millions.  Clients name the partitions that they use
+here: hundreds, rarely thousands."""
 TAGS_MAX = 32
 """Tagged fields in one section; no message of Kafka has defined ten."""
 REQUEST_BYTES_MAX = 8 << 20
-"""Of a request other than Produce, which alone carries data.  The largest are assignments of very large consumer groups."""
+"""Of a request other than Produce, which alone carries data.  The largest are assignments of very large
+consumer groups."""
 
 
 class EntryBudget:
-    """What a request may still hold, counted down where its arrays are read: before anything is made of their elements."""
+    """What a request may still hold, counted down where its arrays are read: before anything is made of their
+    elements."""
 
     __slots__ = ("entries_max", "left")
 
@@ -53,17 +58,22 @@ class EntryBudget:
     def take(self, count: int) -> None:
         self.left -= count
         if self.left < 0:
-            raise RequestTooLarge(f"the request has more than {self.entries_max} entries: ask for fewer at once")
+            raise RequestTooLarge(
+                f"the request has more than {self.entries_max} entries: ask for fewer at once"
+            )
 
 
 def check_request_size(size: int) -> None:
     """Raises RequestTooLarge for a request that is no Produce."""
     if size > REQUEST_BYTES_MAX:
-        raise RequestTooLarge(f"the request has {size} bytes and at most {REQUEST_BYTES_MAX} are taken of its kind")
+        raise RequestTooLarge(
+            f"the request has {size} bytes and at most {REQUEST_BYTES_MAX} are taken of its kind"
+        )
 
 
 READ_ERRORS = (IndexError, struct_error, UnicodeDecodeError)
-"""What readers raise at the end of the data, and for text that is none: caught once per message, see `unreadable`."""
+"""What readers raise at the end of the data, and for text that is none: caught once per message, see
+`unreadable`."""
 
 
 def unreadable(what: str, error: Exception) -> KafkaError:
@@ -106,7 +116,8 @@ def zigzag(value: int) -> bytes:
 
 
 def read_zigzag(data: Data, position: int) -> tuple[int, int]:
-    """(value, position after it) of a signed varint.  IndexError at the end of the data, ValueError for more than ten bytes."""
+    """(value, position after it) of a signed varint.  IndexError at the end of the data, ValueError for more
+    than ten bytes."""
     rest = shift = 0
     while True:
         byte = data[position]
@@ -180,7 +191,8 @@ def skip_tags(data: Data, position: int) -> int:
 
 
 def read_tags(data: Data, position: int) -> Iterator[tuple[int, int, int]]:
-    """(tag, start, end) of each tagged field; after the last one, and when there is none, (-1, position, position)."""
+    """(tag, start, end) of each tagged field; after the last one, and when there is none, (-1, position,
+    position)."""
     count, position = read_varint(data, position)
     if count > TAGS_MAX:
         raise RequestTooLarge(f"{count} tagged fields in one place: at most {TAGS_MAX} are taken")

@@ -1,13 +1,15 @@
-"""Produce (0), versions 3 to 13, written by hand for both ends: records go through as views and are never copied here.
+"""Produce (0), versions 3 to 13, written by hand for both ends: records go through as views and are never
+copied here.
 
 A request (version 9 and later with compact lengths and tags):
 
     transactional_id acks timeout_ms [topic [partition records]]
 
-An answer carries per partition an error, the base offset, the append time, the log start (5+), the records that were refused
-(8+), and in version 10 and later the current leader as tag 0 (KIP-951), so that a client need not ask for metadata first.
-Version 12 is version 11 with transactions v2: the leader enlists the partition (KIP-890 part 2).  Version 13 names topics by
-their ids (KIP-516): where a topic stands as text in older versions, it is a UUID then.
+An answer carries per partition an error, the base offset, the append time, the log start (5+), the records
+that were refused (8+), and in version 10 and later the current leader as tag 0 (KIP-951), so that a client
+need not ask for metadata first. Version 12 is version 11 with transactions v2: the leader enlists the
+partition (KIP-890 part 2).  Version 13 names topics by their ids (KIP-516): where a topic stands as text in
+older versions, it is a UUID then.
 """
 
 from __future__ import annotations
@@ -72,7 +74,8 @@ class ProduceRequest:
 
 @dataclass(slots=True)
 class ProduceResponsePartition:
-    """The answer for one partition.  `current_leader` is (leader, leader epoch); `record_errors` is (index in the batch, why)."""
+    """The answer for one partition.  `current_leader` is (leader, leader epoch); `record_errors` is (index in
+    the batch, why)."""
 
     partition: int
     error: ErrorCode = ErrorCode.NONE
@@ -86,7 +89,8 @@ class ProduceResponsePartition:
 
 @dataclass(slots=True)
 class ProduceResponse:
-    """The whole answer: `topics` up to version 12, later `topics_by_id`.  `node_endpoints`: of the leaders named in it (10+)."""
+    """The whole answer: `topics` up to version 12, later `topics_by_id`.  `node_endpoints`: of the leaders
+    named in it (10+)."""
 
     topics: list[tuple[str, list[ProduceResponsePartition]]] = field(default_factory=list)
     throttle_ms: int = 0
@@ -156,7 +160,8 @@ def parse_produce_request(version: int, frame: memoryview, position: int = 0) ->
 
 
 def refuse_old_produce(version: int, frame: Data, position: int = 0) -> bytes | None:
-    """The body that answers a Produce of version 0 to 2: UNSUPPORTED_VERSION for every partition; None when acks=0 wants none.
+    """The body that answers a Produce of version 0 to 2: UNSUPPORTED_VERSION for every partition; None when
+    acks=0 wants none.
 
     These versions are advertised (see `api`) and carry message formats 0 and 1, which are not stored.
     """
@@ -299,7 +304,9 @@ def parse_produce_response(version: int, frame: Data, position: int = 0) -> Prod
     return response
 
 
-def _parse_partition(version: int, frame: Data, position: int, flexible: bool) -> tuple[ProduceResponsePartition, int]:
+def _parse_partition(
+    version: int, frame: Data, position: int, flexible: bool
+) -> tuple[ProduceResponsePartition, int]:
     partition, error, base_offset, append_time_ms = _ANSWER_HEAD.unpack_from(frame, position)
     position += _ANSWER_HEAD.size
     part = ProduceResponsePartition(partition, ErrorCode.from_wire(error), base_offset, append_time_ms)
@@ -328,5 +335,6 @@ def _parse_partition(version: int, frame: Data, position: int, flexible: bool) -
 
 __all__ = [
     "VERSION_HIGH", "VERSION_LOW", "ProduceRequest", "ProduceResponse", "ProduceResponsePartition",
-    "encode_produce_request", "encode_produce_response", "parse_produce_request", "parse_produce_response", "refuse_old_produce",
+    "encode_produce_request", "encode_produce_response", "parse_produce_request", "parse_produce_response",
+    "refuse_old_produce",
 ]  # fmt: skip

@@ -1,7 +1,9 @@
-"""A batch in another codec: what a broker does where `compression.type` is not `producer`, as Kafka's LogValidator does it.
+"""A batch in another codec: what a broker does where `compression.type` is not `producer`, as Kafka's
+LogValidator does it.
 
-The records' bytes stay what they are, and so does the header, but for the codec, the length and the checksum: offsets, times,
-producer, sequence and the marks of a transaction do not change, and one batch stays one batch.  May be called in any thread.
+The records' bytes stay what they are, and so does the header, but for the codec, the length and the checksum:
+offsets, times, producer, sequence and the marks of a transaction do not change, and one batch stays one
+batch.  May be called in any thread.
 """
 
 from __future__ import annotations
@@ -27,11 +29,17 @@ _ATTRIBUTES_AT = 21
 
 
 def recompressed(
-    view: ReadableBuffer, position: int, header: BatchHeader, codec: Compression, level: int | None, unfolded_bytes_max: int
+    view: ReadableBuffer,
+    position: int,
+    header: BatchHeader,
+    codec: Compression,
+    level: int | None,
+    unfolded_bytes_max: int,
 ) -> bytearray:
     """The batch at `position`, its records in `codec`; `level` None: the codec's own.
 
-    Raises CORRUPT_MESSAGE when its records cannot be unfolded, MESSAGE_TOO_LARGE when they exceed `unfolded_bytes_max`."""
+    Raises CORRUPT_MESSAGE when its records cannot be unfolded, MESSAGE_TOO_LARGE when they exceed
+    `unfolded_bytes_max`."""
     data = memoryview(view).cast("B")[position : position + header.size_bytes]
     records = decompress(header.compression, data[HEADER_BYTES:], unfolded_bytes_max)
     payload = compress(codec, records, level)

@@ -1,24 +1,26 @@
-"""Whether the records of a batch can be read at all: checked before a leader takes the batch, because afterwards it is for ever.
+"""Whether the records of a batch can be read at all: checked before a leader takes the batch, because
+afterwards it is for ever.
 
-A batch with a right CRC may still hold garbage, when the client that made it has a defect or means harm.  Every consumer would
-stop at its offset and never get past it.  So a client's batch is unfolded when it is compressed (bounded: `unfolded_bytes_max`),
-and then:
+A batch with a right CRC may still hold garbage, when the client that made it has a defect or means harm.
+Every consumer would stop at its offset and never get past it.  So a client's batch is unfolded when it is
+compressed (bounded: `unfolded_bytes_max`), and then:
 
-* the lengths of all records are followed: there are as many as the header says, and they end where the batch ends; and the
-  offset deltas of all are one after the other, as Kafka requires of compressed batches: with two records at one offset, or none,
-  no position that a consumer commits means what it says;
-* the first and the last record are read in full: attributes, timestamp, offset delta (0 and `last_offset_delta`), key, value,
-  headers, each within its record.  With `every_record` all are, in the order of their offset deltas, and must have a key: so for
-  compacted topics, whose cleaner looks into every record.
+* the lengths of all records are followed: there are as many as the header says, and they end where the batch
+  ends; and the offset deltas of all are one after the other, as Kafka requires of compressed batches: with
+  two records at one offset, or none, no position that a consumer commits means what it says;
+* the first and the last record are read in full: attributes, timestamp, offset delta (0 and
+  `last_offset_delta`), key, value, headers, each within its record.  With `every_record` all are, in the
+  order of their offset deltas, and must have a key: so for compacted topics, whose cleaner looks into every
+  record.
 
-What is wrong with the records is INVALID_RECORD, which a client does not repeat; CORRUPT_MESSAGE is for what the network may have
-done.  Only for client appends: followers, recovery and markers go by what a leader took.
+What is wrong with the records is INVALID_RECORD, which a client does not repeat; CORRUPT_MESSAGE is for what
+the network may have done.  Only for client appends: followers, recovery and markers go by what a leader took.
 
-Cost.  Python takes 45 to 60 ns to follow one length, which is a third of what a produced record of 100 bytes costs a node.
-Therefore runs of records of one size are followed by strided slices at C's speed: their first one or two bytes are the same; and
-of other records all offset deltas of some hundred are fetched and compared at once.
-Measured in us a batch, values of eight letters (`validate_batch`, mostly the CRC, takes 1 us for one record, 1.8 for 16 KiB, 41
-for 1 MiB), on a machine with other work:
+Cost.  Python takes 45 to 60 ns to follow one length, which is a third of what a produced record of 100 bytes
+costs a node. Therefore runs of records of one size are followed by strided slices at C's speed: their first
+one or two bytes are the same; and of other records all offset deltas of some hundred are fetched and compared
+at once. Measured in us a batch, values of eight letters (`validate_batch`, mostly the CRC, takes 1 us for one
+record, 1.8 for 16 KiB, 41 for 1 MiB), on a machine with other work:
 
     codec                            none   snappy   lz4   gzip   zstd
     1 record of 100 B                 1.0      3       5      6     14
@@ -48,8 +50,9 @@ UNFOLDED_BYTES_MAX: Final = 64 << 20
 UNFOLDED_FREE_BYTES: Final = 16 << 20
 """So far a batch may unfold however small it is: a record of a megabyte of zeros takes 124 bytes in zstd."""
 UNFOLDED_TIMES_MAX: Final = 1100
-"""Beyond that, so many times its size.  Snappy, lz4 and gzip cannot do more (21, 255, 1032); zstd can, up to 32,768, but
-records of 1 KB, all zeros, come to 430.  Those of 10 KB come to 2,250: refused above 16 MiB; Java's producer then splits."""
+"""Beyond that, so many times its size.  Snappy, lz4 and gzip cannot do more (21, 255, 1032); zstd can, up to
+32,768, but records of 1 KB, all zeros, come to 430.  Those of 10 KB come to 2,250: refused above 16 MiB;
+Java's producer then splits."""
 RECORDS_MAX: Final = 1_000_000
 """In one batch of a client; librdkafka's and Java's largest settings stay below."""
 NAMED_MAX: Final = 10_000
@@ -62,15 +65,18 @@ _WALK = 64  # records that are read one by one before anything faster is tried a
 _GATHERED = 1024  # records whose lengths are followed before all of them are looked at
 _WINDOW = 96 * 1024
 _COPIED_BYTES_MAX = 1 << 20  # more would hold the interpreter's lock for long
-_SPARSE = 4096  # bytes a record from which on it costs more to copy them than to look at a few of them through a view
+# bytes a record from which on it costs more to copy them than to look at a few of them through a view
+_SPARSE = 4096
 _FAR = 1 << 40  # added to a position: the next byte is not there
 _NOWHERE: Final = (_FAR,) * 128
 
 
 def _steps(first: int) -> tuple[int, ...]:
-    """How far the next record lies behind one that begins with this byte, by its second byte; _FAR where that is no length.
+    """How far the next record lies behind one that begins with this byte, by its second byte; _FAR where that
+    is no length.
 
-    Without an entry: the second byte belongs to a length of three bytes (or holds attributes that nobody has defined)."""
+    Without an entry: the second byte belongs to a length of three bytes (or holds attributes that nobody has
+    defined)."""
     if first & 1:
         return _NOWHERE
     if first < 0x80:
@@ -81,7 +87,8 @@ def _steps(first: int) -> tuple[int, ...]:
 _STEPS: Final = tuple(map(_steps, range(256)))
 _LOW: Final = bytes(range(0x80))
 _HIGH: Final = bytes(range(0x80, 0x100))
-# Offset deltas as zigzag varints: of one byte below 64, of two below 8192, of three below 2^20, which is more than RECORDS_MAX.
+# Offset deltas as zigzag varints: of one byte below 64, of two below 8192, of three below 2^20, which is more
+# than RECORDS_MAX.
 _DELTA_BOUNDS: Final = (64, 8192, 1 << 20)
 _DELTA_FIRST: Final = bytes(2 * delta for delta in range(64))
 _DELTA_LOW: Final = bytes(2 * delta & 0x7F | 0x80 for delta in range(64))
@@ -90,7 +97,8 @@ _DELTA_MIDDLE_MORE: Final = bytes(delta >> 6 & 0x7F | 0x80 for delta in range(81
 
 
 def unfolded_bytes_max(batch_bytes: int, max_message_bytes: int) -> int:
-    """What a client's compressed batch of this size may unfold to in a topic with this `max.message.bytes`."""
+    """What a client's compressed batch of this size may unfold to in a topic with this
+    `max.message.bytes`."""
     most = min(DECOMPRESSED_BYTES_MAX, max(UNFOLDED_BYTES_MAX, max_message_bytes))
     return min(most, max(UNFOLDED_FREE_BYTES, 4 * max_message_bytes, UNFOLDED_TIMES_MAX * batch_bytes))
 
@@ -103,10 +111,13 @@ def check_records(
     *,
     every_record: bool = False,
 ) -> None:
-    """Checks the batch at `position`, whose header and CRC were found right.  Raises INVALID_RECORD, MESSAGE_TOO_LARGE."""
+    """Checks the batch at `position`, whose header and CRC were found right.  Raises INVALID_RECORD,
+    MESSAGE_TOO_LARGE."""
     count = header.record_count
     if count > RECORDS_MAX:
-        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {count} records and at most {RECORDS_MAX} are taken")
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {count} records and at most {RECORDS_MAX} are taken"
+        )
     payload = view[position + HEADER_BYTES : position + LOG_OVERHEAD_BYTES + header.batch_length]
     if header.attributes & 0x07:
         try:
@@ -131,10 +142,12 @@ def check_records(
 
 
 def _follow(payload: memoryview, at: int, delta: int, count: int) -> int:
-    """The position after `count` records that begin at `at`, whose offset deltas are `delta` and what follows it.
+    """The position after `count` records that begin at `at`, whose offset deltas are `delta` and what follows
+    it.
 
-    Raises IndexError when they do not end in the payload.  Looks at one window after the other: a copy of it all would hold the
-    interpreter's lock for long, and to read single bytes of a view takes twice the time, strided slices nine times.
+    Raises IndexError when they do not end in the payload.  Looks at one window after the other: a copy of it
+    all would hold the interpreter's lock for long, and to read single bytes of a view takes twice the time,
+    strided slices nine times.
     """
     size = len(payload)
     while count:
@@ -152,11 +165,15 @@ def _follow(payload: memoryview, at: int, delta: int, count: int) -> int:
 
 
 def _follow_window(data: bytes, delta: int, count: int) -> tuple[int, int]:
-    """How many of `count` records from the beginning on are wholly in the data, and the position after them."""
+    """How many of `count` records from the beginning on are wholly in the data, and the position after
+    them."""
     at = followed = 0
     following = data[1:]
     while followed < count:
-        wanted = min(count - followed, next(bound for bound in _DELTA_BOUNDS if bound > delta + followed) - delta - followed)
+        wanted = min(
+            count - followed,
+            next(bound for bound in _DELTA_BOUNDS if bound > delta + followed) - delta - followed,
+        )
         done = 0
         if wanted >= _RUN_MIN:
             done, at = _follow_run(data, at, delta + followed, wanted)
@@ -171,7 +188,8 @@ def _follow_window(data: bytes, delta: int, count: int) -> tuple[int, int]:
 
 
 def _follow_run(data: bytes, at: int, delta: int, count: int) -> tuple[int, int]:
-    """How many records from `at` on have the size of the first (0 when that are few), and the position after them."""
+    """How many records from `at` on have the size of the first (0 when that are few), and the position after
+    them."""
     if at + 1 >= len(data):
         return 0, at
     first, second = data[at], data[at + 1]
@@ -191,9 +209,11 @@ def _follow_run(data: bytes, at: int, delta: int, count: int) -> tuple[int, int]
 
 
 def _follow_gathered(data: bytes, following: bytes, at: int, delta: int, count: int) -> tuple[int, int]:
-    """The same for records below 8 KiB of any size: their lengths are followed one by one, the rest is looked at all at once.
+    """The same for records below 8 KiB of any size: their lengths are followed one by one, the rest is looked
+    at all at once.
 
-    `following` is the data without its first byte: to make the position of the second byte takes as long as to read it.
+    `following` is the data without its first byte: to make the position of the second byte takes as long as
+    to read it.
     """
     steps = _STEPS
     starts = [at]
@@ -215,7 +235,10 @@ def _follow_gathered(data: bytes, following: bytes, at: int, delta: int, count: 
     elif not heads.translate(None, _HIGH):
         bodies, lead = starts, 2
     else:
-        bodies, lead = [start + 2 if head > 0x7F else start + 1 for start, head in zip(starts, heads, strict=True)], 0
+        bodies, lead = (
+            [start + 2 if head > 0x7F else start + 1 for start, head in zip(starts, heads, strict=True)],
+            0,
+        )
     gather = itemgetter(*bodies)
 
     def column(place: int, most: int) -> bytes:
@@ -227,8 +250,9 @@ def _follow_gathered(data: bytes, following: bytes, at: int, delta: int, count: 
 
 
 def _check_deltas(column: Callable[[int, int], bytes], delta: int, count: int) -> int:
-    """Checks the offset deltas of `count` records, which take the same number of bytes, as far as their timestamps do, too; how
-    many that were.  `column(n, most)` is byte n behind the length of each, of the first `most`."""
+    """Checks the offset deltas of `count` records, which take the same number of bytes, as far as their
+    timestamps do, too; how many that were.  `column(n, most)` is byte n behind the length of each, of the
+    first `most`."""
     place = 1
     while True:
         timestamps = column(place, count)
@@ -251,7 +275,8 @@ def _check_deltas(column: Callable[[int, int], bytes], delta: int, count: int) -
 
 
 def _encoded_deltas(delta: int, count: int) -> list[bytes]:
-    """First, second and third bytes of the zigzag varints of `count` deltas from `delta` on, which have the same size."""
+    """First, second and third bytes of the zigzag varints of `count` deltas from `delta` on, which have the
+    same size."""
     if delta < 64:
         return [_DELTA_FIRST[delta : delta + count]]
     first = (_DELTA_LOW * (count // 64 + 2))[delta % 64 :][:count]
@@ -266,11 +291,13 @@ def _same(column: bytes) -> int:
     """How many bytes at the beginning are the same."""
     first = column[:1]
     size = len(column)
-    return size if column == first * size else size - len(column.lstrip(first))  # to compare is seven times as fast
+    # to compare is seven times as fast
+    return size if column == first * size else size - len(column.lstrip(first))
 
 
 def _walk(data: bytes | memoryview, at: int, delta: int, count: int) -> tuple[int, int]:
-    """Up to `count` records of any kind, as far as they are wholly in the data: how many, and the position after them."""
+    """Up to `count` records of any kind, as far as they are wholly in the data: how many, and the position
+    after them."""
     size, due = len(data), 2 * delta
     for done in range(count):
         try:
@@ -311,8 +338,11 @@ def _check_every(data: bytes | memoryview, count: int) -> int:
     return at
 
 
-def _check_record(data: bytes | memoryview, at: int, offset_delta: int, keyless: list[int] | None = None) -> int:
-    """Reads the record at `at` in full; the position after it.  Most of its numbers are of one byte: read without a call.
+def _check_record(
+    data: bytes | memoryview, at: int, offset_delta: int, keyless: list[int] | None = None
+) -> int:
+    """Reads the record at `at` in full; the position after it.  Most of its numbers are of one byte: read
+    without a call.
 
     `keyless` takes down the records that have no key."""
     length, at = ((byte >> 1) ^ -(byte & 1), at + 1) if (byte := data[at]) < 0x80 else read_zigzag(data, at)

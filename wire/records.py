@@ -1,7 +1,9 @@
-"""Record batches, version 2: headers, validation, offsets assigned in place, records for clients, transaction markers.
+"""Record batches, version 2: headers, validation, offsets assigned in place, records for clients, transaction
+markers.
 
-A batch is stored exactly as its producer sent it.  The CRC-32C covers everything from `attributes` on, and deliberately not base
-offset, length, leader epoch and magic: the leader patches offset and epoch in place and the checksum stays valid.
+A batch is stored exactly as its producer sent it.  The CRC-32C covers everything from `attributes` on, and
+deliberately not base offset, length, leader epoch and magic: the leader patches offset and epoch in place and
+the checksum stays valid.
 
     offset size  field                    offset size  field
          0    8  base_offset                  27    8  base_timestamp
@@ -12,10 +14,12 @@ offset, length, leader epoch and magic: the leader patches offset and epoch in p
         21    2  attributes                   57    4  record_count
         23    4  last_offset_delta            61    .  records, compressed as a whole
 
-The order for a leader: `validate_batch` each batch of the request, then `assign_in_place`, then append.  The broker never decodes
-records on that path: cost is per batch.  Offsets inside a log have holes (markers, compaction): nothing here assumes otherwise.
+The order for a leader: `validate_batch` each batch of the request, then `assign_in_place`, then append.  The
+broker never decodes records on that path: cost is per batch.  Offsets inside a log have holes (markers,
+compaction): nothing here assumes otherwise.
 
-Promise: whatever bytes come in, the answer is a value or a `KafkaError`, and memory stays bounded by `DECOMPRESSED_BYTES_MAX`.
+Promise: whatever bytes come in, the answer is a value or a `KafkaError`, and memory stays bounded by
+`DECOMPRESSED_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -38,7 +42,8 @@ if TYPE_CHECKING:
 __all__ = [
     "HEADER_BYTES", "LOG_OVERHEAD_BYTES", "RECORDS_MAX",
     "BatchHeader", "Compression", "ControlType", "Marker", "NewRecord", "Record",
-    "assign_in_place", "decode_batch", "decode_marker", "encode_batch", "encode_marker", "iterate_headers", "next_sequence",
+    "assign_in_place", "decode_batch", "decode_marker", "encode_batch", "encode_marker", "iterate_headers",
+    "next_sequence",
     "parse_header", "set_log_append_time", "validate_batch",
 ]  # fmt: skip
 
@@ -63,7 +68,8 @@ _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 DELETE_HORIZON = 0x40  # the base timestamp is the time from which tombstones and markers may go (KIP-534)
 
-_RECORD_BYTES_MIN = 7  # length, attributes, timestamp, offset, key length, value length, header count: one byte each
+# length, attributes, timestamp, offset, key length, value length, header count: one byte each
+_RECORD_BYTES_MIN = 7
 RECORDS_MAX = DECOMPRESSED_BYTES_MAX // _RECORD_BYTES_MIN
 """No batch that we would decompress can hold more records."""
 _SEQUENCES = 1 << 31
@@ -108,7 +114,9 @@ class BatchHeader(NamedTuple):
         """Raises UNSUPPORTED_COMPRESSION_TYPE for a codec number that nobody has given a meaning."""
         codec = self.attributes & _COMPRESSION_MASK
         if codec > Compression.ZSTD:
-            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {codec} is not known")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {codec} is not known"
+            )
         return Compression(codec)
 
     @property
@@ -130,7 +138,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record, wrapping from 2^31-1 to 0 (docs/semantics.md I3); -1 without sequences."""
+        """Sequence of the last record, wrapping from 2^31-1 to 0 (docs/semantics.md I3); -1 without
+        sequences."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
@@ -162,7 +171,8 @@ def parse_header(view: ReadableBuffer, position: int = 0) -> BatchHeader:
 
 
 def iterate_headers(view: ReadableBuffer) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of every whole batch; stops at a partial tail, raises CORRUPT_MESSAGE at bytes that are no batch."""
+    """(position, header) of every whole batch; stops at a partial tail, raises CORRUPT_MESSAGE at bytes that
+    are no batch."""
     size = memoryview(view).nbytes
     position = 0
     while position + HEADER_BYTES <= size:
@@ -182,26 +192,31 @@ def validate_batch(
 ) -> BatchHeader:
     """Checks one whole batch at `position` without looking into its records, and returns its header.
 
-    `max_bytes` bounds the batch's size.  With `from_client`, the rules for what a producer may send hold as well: at least one
-    record, offsets without holes, no control batch, sequences with a producer id.  What is replicated or recovered may have been
-    compacted and is held only to what every batch obeys.
+    `max_bytes` bounds the batch's size.  With `from_client`, the rules for what a producer may send hold as
+    well: at least one record, offsets without holes, no control batch, sequences with a producer id.  What is
+    replicated or recovered may have been compacted and is held only to what every batch obeys.
 
     Raises CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE.
     """
     try:
         header = _new(BatchHeader, _unpack_header(view, position))
     except struct_error:
-        raise _corrupt(f"{len(view) - position} bytes are too few for a record batch (a header has {HEADER_BYTES})") from None
+        raise _corrupt(
+            f"{len(view) - position} bytes are too few for a record batch (a header has {HEADER_BYTES})"
+        ) from None
     length = header.batch_length
     end = position + LOG_OVERHEAD_BYTES + length
     if header.magic != 2:
         raise _wrong_magic(header.magic)
     if length < _LENGTH_MIN or end > len(view):
-        raise _corrupt(f"the batch claims {length} bytes where {len(view) - position - LOG_OVERHEAD_BYTES} are left")
+        raise _corrupt(
+            f"the batch claims {length} bytes where {len(view) - position - LOG_OVERHEAD_BYTES} are left"
+        )
     if max_bytes is not None and length + LOG_OVERHEAD_BYTES > max_bytes:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"the batch has {length + LOG_OVERHEAD_BYTES} bytes and at most {max_bytes} are allowed (max.message.bytes)",
+            f"the batch has {length + LOG_OVERHEAD_BYTES} bytes and at most {max_bytes} are allowed "
+            "(max.message.bytes)",
         )
     if crc32c(view[position + _ATTRIBUTES_AT : end]) != header.crc:
         raise _corrupt("the batch's CRC-32C does not match its content")
@@ -220,7 +235,9 @@ def validate_batch(
 
 def _wrong_magic(magic: int) -> KafkaError:
     if magic in (0, 1):
-        return _invalid(f"message format {magic} is not supported: use a client of Kafka 0.11 or newer (format 2)")
+        return _invalid(
+            f"message format {magic} is not supported: use a client of Kafka 0.11 or newer (format 2)"
+        )
     return _corrupt(f"magic {magic} is no record batch format")
 
 
@@ -228,13 +245,16 @@ def _check_client_batch(header: BatchHeader) -> None:
     if header.record_count == 0:
         raise _invalid("the batch holds no record")
     if header.record_count != header.last_offset_delta + 1:
-        raise _invalid(f"{header.record_count} records over {header.last_offset_delta + 1} offsets: no holes are allowed")
+        raise _invalid(
+            f"{header.record_count} records over {header.last_offset_delta + 1} offsets: no holes are allowed"
+        )
     if header.attributes & _CONTROL:
         raise _invalid("clients may not write control records")
     if header.producer_id >= 0:
         if header.base_sequence < 0 or header.producer_epoch < 0:
             raise _invalid(
-                f"producer id {header.producer_id} with epoch {header.producer_epoch} and sequence {header.base_sequence}: "
+                f"producer id {header.producer_id} with epoch {header.producer_epoch} and sequence "
+                f"{header.base_sequence}: "
                 "both must be 0 or more"
             )
     elif header.attributes & _TRANSACTIONAL:
@@ -248,7 +268,8 @@ def assign_in_place(view: WriteableBuffer, position: int, base_offset: int, lead
 
 
 def set_log_append_time(view: memoryview, position: int, timestamp_ms: int) -> None:
-    """Marks the batch as stamped by the broker (message.timestamp.type=LogAppendTime) and computes its CRC again."""
+    """Marks the batch as stamped by the broker (message.timestamp.type=LogAppendTime) and computes its CRC
+    again."""
     length: int = _INT32.unpack_from(view, position + 8)[0]
     attributes: int = _INT16.unpack_from(view, position + _ATTRIBUTES_AT)[0]
     _INT16.pack_into(view, position + _ATTRIBUTES_AT, attributes | _LOG_APPEND_TIME)
@@ -257,7 +278,8 @@ def set_log_append_time(view: memoryview, position: int, timestamp_ms: int) -> N
     _UINT32.pack_into(view, position + _CRC_AT, checksum)
 
 
-# ---------------------------------------------------------------------------------------------------------------- records
+# ------------------------------------------------------------------------------------------------------------
+# records
 
 
 class Record(NamedTuple):
@@ -279,7 +301,8 @@ class NewRecord(NamedTuple):
     timestamp_ms: int = -1
 
 
-_VARINTS = [zigzag(value) for value in range(2048)]  # most lengths and deltas are small: a list look-up instead of a loop
+# most lengths and deltas are small: a list look-up instead of a loop
+_VARINTS = [zigzag(value) for value in range(2048)]
 _NULL = zigzag(-1)
 
 
@@ -343,11 +366,14 @@ def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     return b"".join(parts)
 
 
-def decode_batch(view: ReadableBuffer, position: int = 0, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
-    """The records of the batch at `position`, with absolute offsets; the CRC is the caller's business (`validate_batch`).
+def decode_batch(
+    view: ReadableBuffer, position: int = 0, *, max_bytes: int = DECOMPRESSED_BYTES_MAX
+) -> list[Record]:
+    """The records of the batch at `position`, with absolute offsets; the CRC is the caller's business
+    (`validate_batch`).
 
-    A control batch decodes like any other: whoever must not see control records looks at `header.is_control` first.
-    Raises CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE.
+    A control batch decodes like any other: whoever must not see control records looks at `header.is_control`
+    first. Raises CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE.
     """
     whole = memoryview(view).cast("B")
     header = parse_header(whole, position)
@@ -362,11 +388,14 @@ def decode_batch(view: ReadableBuffer, position: int = 0, *, max_bytes: int = DE
     try:
         return _decode_records(bytes(payload), header)
     except (IndexError, ValueError) as error:
-        raise _corrupt(f"a record of the batch at offset {header.base_offset} is cut off or not text: {error}") from error
+        raise _corrupt(
+            f"a record of the batch at offset {header.base_offset} is cut off or not text: {error}"
+        ) from error
 
 
 def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
-    """The loop that clients spend their time in: varints of one and two bytes are read inline, longer ones by a call."""
+    """The loop that clients spend their time in: varints of one and two bytes are read inline, longer ones by
+    a call."""
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.is_log_append_time else None
     size = len(data)
@@ -467,7 +496,8 @@ def _decode_headers(data: bytes, at: int, end: int) -> tuple[tuple[tuple[str, by
     return tuple(headers), at
 
 
-# ---------------------------------------------------------------------------------------------------------------- markers
+# ------------------------------------------------------------------------------------------------------------
+# markers
 
 
 class ControlType(IntEnum):
@@ -493,15 +523,24 @@ class Marker(NamedTuple):
 
 
 def encode_marker(
-    control_type: ControlType, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
+    control_type: ControlType,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp_ms: int,
 ) -> bytes:
     """A whole control batch of one record, which takes one offset."""
-    record = NewRecord(_MARKER_KEY.pack(0, control_type), _MARKER_VALUE.pack(0, coordinator_epoch), (), timestamp_ms)
-    return encode_batch([record], producer_id=producer_id, producer_epoch=producer_epoch, transactional=True, control=True)
+    record = NewRecord(
+        _MARKER_KEY.pack(0, control_type), _MARKER_VALUE.pack(0, coordinator_epoch), (), timestamp_ms
+    )
+    return encode_batch(
+        [record], producer_id=producer_id, producer_epoch=producer_epoch, transactional=True, control=True
+    )
 
 
 def decode_marker(view: ReadableBuffer, position: int = 0) -> Marker | None:
-    """The marker in the control batch at `position`; None for an emptied batch and for control types that we do not know."""
+    """The marker in the control batch at `position`; None for an emptied batch and for control types that we
+    do not know."""
     header = parse_header(view, position)
     if not header.is_control:
         raise _invalid(f"the batch at offset {header.base_offset} is no control batch")
@@ -517,4 +556,6 @@ def decode_marker(view: ReadableBuffer, position: int = 0) -> Marker | None:
     if value is None or len(value) < _MARKER_VALUE.size:
         raise _invalid(f"the transaction marker at offset {offset} has no coordinator epoch")
     _, coordinator_epoch = _MARKER_VALUE.unpack_from(value)
-    return Marker(ControlType(kind), coordinator_epoch, header.producer_id, header.producer_epoch, offset, timestamp_ms)
+    return Marker(
+        ControlType(kind), coordinator_epoch, header.producer_id, header.producer_epoch, offset, timestamp_ms
+    )

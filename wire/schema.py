@@ -1,7 +1,8 @@
-"""Kafka's message schemas as kio has them, in the one shape that encoding (`encode`) and the length check (`skim`) are made from.
+"""Kafka's message schemas as kio has them, in the one shape that encoding (`encode`) and the length check
+(`skim`) are made from.
 
-kio generates a frozen dataclass per message and version.  `shape_of` turns such a class into a `Shape`: its fields in wire
-order, then its tagged fields by tag.  Shapes are cached; nothing here is on a hot path.
+kio generates a frozen dataclass per message and version.  `shape_of` turns such a class into a `Shape`: its
+fields in wire order, then its tagged fields by tag.  Shapes are cached; nothing here is on a hot path.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ ABSENT: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class FieldShape:
-    """One field.  `kind` is kio's kafka_type, or "entity" with `entity` set; `tag` is -1 for a field that is always there."""
+    """One field.  `kind` is kio's kafka_type, or "entity" with `entity` set; `tag` is -1 for a field that is
+    always there."""
 
     name: str
     kind: str
@@ -101,14 +103,18 @@ def _load(load: Any, api_key: int, version: int) -> Any:
     kind = EntityType.request if load is load_request_schema else EntityType.response
     versions = schema_name_map.get(api_key_map.get(api_key, ""), {})
     if kind not in versions.get(version, {}):
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"request {api_key} in version {version} is not known")
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, f"request {api_key} in version {version} is not known"
+        )
     return load(api_key, version)
 
 
 def unknown_names(api_key: int, is_request: bool, wanted: Iterable[str]) -> set[str]:
-    """Those of the field names that no version of the message uses, at any depth: tells a slip from a field of another version.
+    """Those of the field names that no version of the message uses, at any depth: tells a slip from a field
+    of another version.
 
-    The newest version is asked first: it knows most, and to load all of them takes as long as a hundred requests."""
+    The newest version is asked first: it knows most, and to load all of them takes as long as a hundred
+    requests."""
     left = set(wanted)
     for version in sorted(schema_name_map[api_key_map[api_key]], reverse=True):
         if not left:
@@ -124,7 +130,9 @@ def unknown_names(api_key: int, is_request: bool, wanted: Iterable[str]) -> set[
 @cache
 def _names(api_key: int, version: int, is_request: bool) -> frozenset[str]:
     names: set[str] = set()
-    _collect(shape_of(request_class(api_key, version) if is_request else response_class(api_key, version)), names)
+    _collect(
+        shape_of(request_class(api_key, version) if is_request else response_class(api_key, version)), names
+    )
     return frozenset(names)
 
 

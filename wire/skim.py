@@ -1,12 +1,14 @@
 """Walks a message by its schema and checks every length in it, without building anything.
 
-Why: kio's decoder (Rust) reserves an array's memory by the length that the message *claims*.  Nine bytes that claim 2^31-1
-elements make the allocation fail, and a failed allocation there ends the process.  So every message is walked here first: each
-string, array and tagged field must lie within the payload, null only where the schema allows it, nothing may be left over.
-Afterwards kio cannot be asked for more than a small multiple of the payload's size.
+Why: kio's decoder (Rust) reserves an array's memory by the length that the message *claims*.  Nine bytes that
+claim 2^31-1 elements make the allocation fail, and a failed allocation there ends the process.  So every
+message is walked here first: each string, array and tagged field must lie within the payload, null only where
+the schema allows it, nothing may be left over. Afterwards kio cannot be asked for more than a small multiple
+of the payload's size.
 
-The elements of all arrays are counted on the way, and a request that holds more than `ENTRIES_MAX` of them is refused before the
-walk reaches them: what is in bytes a modest message costs its handler, and with it the loop, many seconds otherwise.
+The elements of all arrays are counted on the way, and a request that holds more than `ENTRIES_MAX` of them is
+refused before the walk reaches them: what is in bytes a modest message costs its handler, and with it the
+loop, many seconds otherwise.
 
 Raises KafkaError(INVALID_REQUEST) and nothing else.
 """
@@ -19,7 +21,15 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Any
 
-from .primitives import TAGS_MAX, EntryBudget, RequestTooLarge, read_length, read_tags, read_varint, write_varint
+from .primitives import (
+    TAGS_MAX,
+    EntryBudget,
+    RequestTooLarge,
+    read_length,
+    read_tags,
+    read_varint,
+    write_varint,
+)
 from .primitives import invalid as _invalid
 from .schema import FieldShape, Shape, shape_of
 
@@ -27,7 +37,8 @@ Skim = Callable[[bytes, int, EntryBudget], int]
 """(payload, position, entries left) -> position after it; IndexError or struct.error at the payload's end."""
 
 _FIXED = {
-    "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "float64": 8, "bool": 1,
+    "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
+    "float64": 8, "bool": 1,
     "error_code": 2, "uuid": 16, "timedelta_i32": 4, "timedelta_i64": 8, "datetime_i64": 8,
 }  # fmt: skip
 _unpack_int16 = Struct(">h").unpack_from
@@ -223,11 +234,18 @@ def _copy_field(field: FieldShape, flexible: bool, data: bytes, position: int, o
 
 
 def check_message(
-    entity_type: Any, data: bytes, position: int = 0, entries_max: int | None = None, *, to_the_end: bool = True
+    entity_type: Any,
+    data: bytes,
+    position: int = 0,
+    entries_max: int | None = None,
+    *,
+    to_the_end: bool = True,
 ) -> None:
-    """Checks the message of kio's class `entity_type` that starts at `position` and, unless told otherwise, ends with `data`.
+    """Checks the message of kio's class `entity_type` that starts at `position` and, unless told otherwise,
+    ends with `data`.
 
-    Raises RequestTooLarge when its arrays have more than `entries_max` elements; None bounds them by the message's size alone.
+    Raises RequestTooLarge when its arrays have more than `entries_max` elements; None bounds them by the
+    message's size alone.
     """
     try:
         entries = EntryBudget(len(data) if entries_max is None else entries_max)

@@ -2,8 +2,8 @@
 
     python -m bench.answers [--nodes 1|3] [--only fetches|groups|restart] [--cache DIR] [--directory DIR]
 
-Needs Java 17, and Maven for the first time (see bench/kafka_peer.py).  Ends with 1 when an answer differs in a way that is not
-listed in `known.py`.
+Needs Java 17, and Maven for the first time (see bench/kafka_peer.py).  Ends with 1 when an answer differs in
+a way that is not listed in `known.py`.
 """
 
 from __future__ import annotations
@@ -43,14 +43,21 @@ def wait_for(side: Side) -> None:
 
 
 async def run(nodes: int, only: str | None, cache: Path, directory: Path) -> int:
-    scripts = [each for each in ((*ONE_NODE, announced, groups) if nodes == 1 else THREE_NODES) if only in (None, each.__name__)]
+    scripts = [
+        each
+        for each in ((*ONE_NODE, announced, groups) if nodes == 1 else THREE_NODES)
+        if only in (None, each.__name__)
+    ]
     kafka_cluster = KafkaCluster(directory / "kafka", nodes, jars(cache))
     kafka_cluster.format()
     kafka_cluster.start()
     try:
         settings: dict[str, object] = {"auto.create.topics.enable": False}
         if nodes == 1:
-            settings |= {f"{name}.replication.factor": 1 for name in ("offsets.topic", "transaction.state.log", "default")}
+            settings |= {
+                f"{name}.replication.factor": 1
+                for name in ("offsets.topic", "transaction.state.log", "default")
+            }
             settings |= {"transaction.state.log.min.isr": 1}
         async with LocalCluster(directory / "tidegate", nodes=nodes, settings=settings) as own:
             ours = Side("Tidegate", addresses(own.bootstrap))
@@ -92,7 +99,9 @@ async def run(nodes: int, only: str | None, cache: Path, directory: Path) -> int
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.answers", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.answers", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--nodes", type=int, choices=(1, 3), default=1)
     parser.add_argument("--only")
     parser.add_argument("--cache", type=Path, default=default_cache())

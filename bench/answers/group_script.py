@@ -1,4 +1,5 @@
-"""What both clusters are asked about groups: those that are not there, those of another kind, those with members."""
+"""What both clusters are asked about groups: those that are not there, those of another kind, those with
+members."""
 
 from __future__ import annotations
 
@@ -24,9 +25,14 @@ def versions(key: ApiKey) -> range:
 
 def announced(side: Side) -> None:
     """Client metrics without a subscription (KIP-714)."""
-    answer = side.ask(None, ApiKey.API_VERSIONS, 4, {"client_software_name": "compare", "client_software_version": "1"})
+    answer = side.ask(
+        None, ApiKey.API_VERSIONS, 4, {"client_software_name": "compare", "client_software_version": "1"}
+    )
     keys = {each.api_key for each in answer.api_keys}
-    side.note("announced: client metrics", sorted(keys & {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}))
+    side.note(
+        "announced: client metrics",
+        sorted(keys & {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}),
+    )
 
 
 def make_groups(side: Side, topic_id: UUID) -> str:
@@ -34,13 +40,17 @@ def make_groups(side: Side, topic_id: UUID) -> str:
     where = {"key_type": 0, "coordinator_keys": [SIMPLE, CLASSIC, CONSUMER, MISSING]}
 
     def have_coordinators() -> bool:
-        return not any(each.error_code for each in side.ask(None, ApiKey.FIND_COORDINATOR, 6, where).coordinators)
+        return not any(
+            each.error_code for each in side.ask(None, ApiKey.FIND_COORDINATOR, 6, where).coordinators
+        )
 
     side.wait_until(have_coordinators, "coordinators")
     side.wait_until(lambda: not _commit(side, None, SIMPLE), "a coordinator")
     fields = {
-        "group_id": CLASSIC, "session_timeout": 30_000, "rebalance_timeout": 30_000, "member_id": "", "group_instance_id": None,
-        "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": _subscription()}], "reason": None,
+        "group_id": CLASSIC, "session_timeout": 30_000, "rebalance_timeout": 30_000, "member_id": "",
+        "group_instance_id": None,
+        "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": _subscription()}],
+        "reason": None,
     }  # fmt: skip
     member_id: str = side.ask(None, ApiKey.JOIN_GROUP, 9, fields).member_id
     side.name_as(member_id, "the member")
@@ -58,7 +68,10 @@ def groups(side: Side) -> None:
     member_id = make_groups(side, create(side, TOPIC, 2))
     for group in (MISSING, "", SIMPLE, CLASSIC, CONSUMER):
         for key, version in [(each, version) for each in _QUESTIONS for version in versions(each)]:
-            if group in (CLASSIC, CONSUMER) and key in (ApiKey.DESCRIBE_GROUPS, ApiKey.CONSUMER_GROUP_DESCRIBE):
+            if group in (CLASSIC, CONSUMER) and key in (
+                ApiKey.DESCRIBE_GROUPS,
+                ApiKey.CONSUMER_GROUP_DESCRIBE,
+            ):
                 _describe_live(side, group, key, version)
             elif not (group == SIMPLE and key is ApiKey.DELETE_GROUPS):
                 side.ask(f"group {group!r}: {key.name} {version}", key, version, _QUESTIONS[key](group))
@@ -77,7 +90,8 @@ def groups(side: Side) -> None:
             side.note(f"{label}: OFFSET_COMMIT", _commit(side, who, group, epoch))
     _odd_heartbeats(side)
     everything = [MISSING, SIMPLE, "", SIMPLE]
-    deleted = side.ask(None, ApiKey.DELETE_GROUPS, 2, {"groups_names": everything}).results  # in no particular order
+    # in no particular order
+    deleted = side.ask(None, ApiKey.DELETE_GROUPS, 2, {"groups_names": everything}).results
     side.note("groups deleted together", {each.group_id: int(each.error_code) for each in deleted})
     side.ask("groups deleted again", ApiKey.DELETE_GROUPS, 2, {"groups_names": [SIMPLE]})
     side.ask("groups listed", ApiKey.LIST_GROUPS, 5, {"states_filter": ["Dead"], "types_filter": []})
@@ -115,13 +129,21 @@ def _odd_heartbeats(side: Side) -> None:
 
 
 def _offset_fetch(group: str) -> Mapping[str, Any]:
-    one = {"group_id": group, "member_id": None, "member_epoch": -1, "topics": [{"name": TOPIC, "partition_indexes": [0, 7]}]}
+    one = {
+        "group_id": group,
+        "member_id": None,
+        "member_epoch": -1,
+        "topics": [{"name": TOPIC, "partition_indexes": [0, 7]}],
+    }
     return {"groups": [one], "topics": one["topics"], "group_id": group, "require_stable": False}
 
 
 _QUESTIONS: Mapping[ApiKey, Any] = {
     ApiKey.DESCRIBE_GROUPS: lambda group: {"groups": [group], "include_authorized_operations": True},
-    ApiKey.CONSUMER_GROUP_DESCRIBE: lambda group: {"group_ids": [group], "include_authorized_operations": True},
+    ApiKey.CONSUMER_GROUP_DESCRIBE: lambda group: {
+        "group_ids": [group],
+        "include_authorized_operations": True,
+    },
     ApiKey.DELETE_GROUPS: lambda group: {"groups_names": [group]},
     ApiKey.OFFSET_FETCH: _offset_fetch,
 }
@@ -138,7 +160,10 @@ def _describe_live(side: Side, group: str, key: ApiKey, version: int) -> None:
 
 
 def _delete_offsets(side: Side, group: str, topic: str, partitions: Sequence[int]) -> None:
-    asked = {"group_id": group, "topics": [{"name": topic, "partitions": [{"partition_index": each} for each in partitions]}]}
+    asked = {
+        "group_id": group,
+        "topics": [{"name": topic, "partitions": [{"partition_index": each} for each in partitions]}],
+    }
     label = f"group {group!r}: OFFSET_DELETE {topic} {partitions}"
     side.ask(label + " again" * (label in side.answers), ApiKey.OFFSET_DELETE, 0, asked)
 
@@ -148,20 +173,35 @@ def _as_member(side: Side, group: str, who: str) -> None:
     generation = 0 if who == MEMBER else 9
     side.ask(f"{label}: HEARTBEAT", ApiKey.HEARTBEAT, 4, _classic_heartbeat(group, who, generation))
     side.ask(f"{label}: SYNC_GROUP", ApiKey.SYNC_GROUP, 5, _sync(group, who, generation))
-    side.ask(f"{label}: CONSUMER_GROUP_HEARTBEAT", ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, _heartbeat(group, who, 9))
+    side.ask(
+        f"{label}: CONSUMER_GROUP_HEARTBEAT", ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, _heartbeat(group, who, 9)
+    )
     side.note(f"{label}: OFFSET_COMMIT", _commit(side, who, group, 9))
     if who == "unknown":
         members = [{"member_id": who, "group_instance_id": None, "reason": None}]
         side.ask(f"{label}: LEAVE_GROUP", ApiKey.LEAVE_GROUP, 5, {"group_id": group, "members": members})
-        side.ask(f"{label}: leaves by heartbeat", ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, _heartbeat(group, who, -1))
-    one = {"group_id": group, "member_id": who, "member_epoch": 9, "topics": [{"name": TOPIC, "partition_indexes": [0]}]}
+        side.ask(
+            f"{label}: leaves by heartbeat", ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, _heartbeat(group, who, -1)
+        )
+    one = {
+        "group_id": group,
+        "member_id": who,
+        "member_epoch": 9,
+        "topics": [{"name": TOPIC, "partition_indexes": [0]}],
+    }
     side.ask(f"{label}: OFFSET_FETCH", ApiKey.OFFSET_FETCH, 9, {"groups": [one], "require_stable": False})
 
 
 def _commit(side: Side, who: str | None, group: str, generation: int = -1) -> int:
-    offset = {"partition_index": 0, "committed_offset": 0, "committed_leader_epoch": -1, "committed_metadata": ""}
+    offset = {
+        "partition_index": 0,
+        "committed_offset": 0,
+        "committed_leader_epoch": -1,
+        "committed_metadata": "",
+    }
     asked = {
-        "group_id": group, "generation_id_or_member_epoch": generation, "member_id": who or "", "group_instance_id": None,
+        "group_id": group, "generation_id_or_member_epoch": generation, "member_id": who or "",
+        "group_instance_id": None,
         "topics": [{"name": TOPIC, "partitions": [offset]}],
     }  # fmt: skip
     return int(side.ask(None, ApiKey.OFFSET_COMMIT, 9, asked).topics[0].partitions[0].error_code)
@@ -174,14 +214,16 @@ def _classic_heartbeat(group: str, who: str, generation: int) -> Mapping[str, An
 def _sync(group: str, who: str, generation: int) -> Mapping[str, Any]:
     return {
         "group_id": group, "generation_id": generation, "member_id": who, "group_instance_id": None,
-        "protocol_type": "consumer", "protocol_name": "range", "assignments": [{"member_id": who, "assignment": b""}],
+        "protocol_type": "consumer", "protocol_name": "range",
+        "assignments": [{"member_id": who, "assignment": b""}],
     }  # fmt: skip
 
 
 def _heartbeat(group: str, who: str, epoch: int) -> Mapping[str, Any]:
     return {
         "group_id": group, "member_id": who, "member_epoch": epoch, "instance_id": None, "rack_id": None,
-        "rebalance_timeout": 30_000 if epoch == 0 else -1, "subscribed_topic_names": None, "subscribed_topic_regex": None,
+        "rebalance_timeout": 30_000 if epoch == 0 else -1, "subscribed_topic_names": None,
+        "subscribed_topic_regex": None,
         "server_assignor": None, "topic_partitions": None,
     }  # fmt: skip
 

@@ -30,8 +30,15 @@ def versions(key: ApiKey, first: int = 0) -> range:
 # ---- topics ----
 
 
-def create(side: Side, name: str, partitions: int = 1, replicas: int = 1, assignments: Sequence[Mapping[str, Any]] = ()) -> UUID:
-    """A topic whose partitions have leaders; its id shows as `id of NAME`, with a number when it was made again."""
+def create(
+    side: Side,
+    name: str,
+    partitions: int = 1,
+    replicas: int = 1,
+    assignments: Sequence[Mapping[str, Any]] = (),
+) -> UUID:
+    """A topic whose partitions have leaders; its id shows as `id of NAME`, with a number when it was made
+    again."""
     topic = {
         "name": name,
         "num_partitions": -1 if assignments else partitions,
@@ -39,26 +46,40 @@ def create(side: Side, name: str, partitions: int = 1, replicas: int = 1, assign
         "assignments": assignments,
         "configs": [],
     }
-    made = side.ask(None, ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": WAIT_MS, "validate_only": False})
+    made = side.ask(
+        None, ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": WAIT_MS, "validate_only": False}
+    )
     assert made.topics[0].error_code == 0, made
     topic_id: UUID = made.topics[0].topic_id
     times = sum(1 for label in side.labels.values() if label.startswith(f"id of {name}"))
     side.name_as(topic_id, f"id of {name}" + f" {times + 1}" * bool(times))
     for node in side.addresses:
-        side.wait_until(lambda node=node: _has_leaders(side, name, partitions, topic_id, node), f"leaders of {name}")
+        side.wait_until(
+            lambda node=node: _has_leaders(side, name, partitions, topic_id, node), f"leaders of {name}"
+        )
     return topic_id
 
 
 def _has_leaders(side: Side, name: str, partitions: int, topic_id: UUID, node: int) -> bool:
-    fields = {"topics": [{"name": name, "topic_id": None}], "allow_auto_topic_creation": False,
-              "include_cluster_authorized_operations": False, "include_topic_authorized_operations": False}  # fmt: skip
+    fields = {
+        "topics": [{"name": name, "topic_id": None}],
+        "allow_auto_topic_creation": False,
+        # fmt: skip
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
     (topic,) = side.ask(None, ApiKey.METADATA, 12, fields, node=node).topics
     found = topic.partitions
-    if topic.topic_id != topic_id or len(found) != partitions or any(p.error_code or p.leader_id < 0 for p in found):
+    if (
+        topic.topic_id != topic_id
+        or len(found) != partitions
+        or any(p.error_code or p.leader_id < 0 for p in found)
+    ):
         return False
     for partition in found:  # the leader serves it
         asked = {"replica_id": -1, "isolation_level": 0, "timeout": 1000, "topics": [
-            {"name": name, "partitions": [{"partition_index": partition.partition_index, "current_leader_epoch": -1,
+            {"name": name,
+                "partitions": [{"partition_index": partition.partition_index, "current_leader_epoch": -1,
                                            "timestamp": -1}]}]}  # fmt: skip
         answer = side.ask(None, ApiKey.LIST_OFFSETS, 7, asked, node=partition.leader_id)
         if answer.topics[0].partitions[0].error_code:
@@ -69,11 +90,17 @@ def _has_leaders(side: Side, name: str, partitions: int, topic_id: UUID, node: i
 def delete(side: Side, name: str) -> None:
     fields = {"topics": [{"name": name, "topic_id": None}], "timeout": WAIT_MS}
     assert side.ask(None, ApiKey.DELETE_TOPICS, 6, fields).responses[0].error_code == 0
-    asked = {"topics": [{"name": name, "topic_id": None}], "allow_auto_topic_creation": False,
-             "include_cluster_authorized_operations": False, "include_topic_authorized_operations": False}  # fmt: skip
+    asked = {
+        "topics": [{"name": name, "topic_id": None}],
+        "allow_auto_topic_creation": False,
+        # fmt: skip
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
     for node in side.addresses:
         side.wait_until(
-            lambda node=node: side.ask(None, ApiKey.METADATA, 12, asked, node=node).topics[0].error_code != 0, "the deletion"
+            lambda node=node: side.ask(None, ApiKey.METADATA, 12, asked, node=node).topics[0].error_code != 0,
+            "the deletion",
         )
 
 
@@ -81,11 +108,16 @@ def delete(side: Side, name: str) -> None:
 
 
 def produce(
-    side: Side, label: str | None, version: int, topics: Sequence[tuple[str, UUID, Sequence[tuple[int, bytes]]]], *,
+    side: Side, label: str | None, version: int,
+    topics: Sequence[tuple[str, UUID, Sequence[tuple[int, bytes]]]], *,
     acks: int = -1, node: int = 1, transactional_id: str | None = None,
 ) -> Any:  # fmt: skip
     data = [
-        {"name": name, "topic_id": topic_id, "partition_data": [{"index": index, "records": records} for index, records in parts]}
+        {
+            "name": name,
+            "topic_id": topic_id,
+            "partition_data": [{"index": index, "records": records} for index, records in parts],
+        }
         for name, topic_id, parts in topics
     ]
     fields = {"transactional_id": transactional_id, "acks": acks, "timeout": WAIT_MS, "topic_data": data}
@@ -95,11 +127,35 @@ def produce(
 def produces(side: Side) -> None:
     topic_id = create(side, "produced", 2)
     for version in versions(ApiKey.PRODUCE):
-        produce(side, f"produce {version}", version, [("produced", topic_id, [(0, batch([b"a"])), (1, batch([b"b"] * 3))])])
-        produce(side, f"produce {version}: acks 1", version, [("produced", topic_id, [(0, batch([b"a"]))])], acks=1)
-        produce(side, f"produce {version}: no such partition", version, [("produced", topic_id, [(7, batch([b"a"]))])])
-        produce(side, f"produce {version}: no such topic", version, [("nothing", NOWHERE, [(0, batch([b"a"]))])])
-        produce(side, f"produce {version}: acks 5", version, [("produced", topic_id, [(0, batch([b"a"]))])], acks=5)
+        produce(
+            side,
+            f"produce {version}",
+            version,
+            [("produced", topic_id, [(0, batch([b"a"])), (1, batch([b"b"] * 3))])],
+        )
+        produce(
+            side,
+            f"produce {version}: acks 1",
+            version,
+            [("produced", topic_id, [(0, batch([b"a"]))])],
+            acks=1,
+        )
+        produce(
+            side,
+            f"produce {version}: no such partition",
+            version,
+            [("produced", topic_id, [(7, batch([b"a"]))])],
+        )
+        produce(
+            side, f"produce {version}: no such topic", version, [("nothing", NOWHERE, [(0, batch([b"a"]))])]
+        )
+        produce(
+            side,
+            f"produce {version}: acks 5",
+            version,
+            [("produced", topic_id, [(0, batch([b"a"]))])],
+            acks=5,
+        )
         both = [("produced", topic_id, [(0, batch([b"a"]))]), ("nothing", NOWHERE, [(0, batch([b"a"]))])]
         produce(side, f"produce {version}: one of two topics", version, both)
     before = create(side, "recreated")
@@ -121,14 +177,18 @@ def part(partition: int, offset: int = 0, **other: Any) -> dict[str, Any]:
 
 
 def fetch(
-    side: Side, label: str | None, version: int, topics: Sequence[tuple[str, UUID, Sequence[Mapping[str, Any]]]], *,
-    session: tuple[int, int] = (0, -1), forgotten: Sequence[tuple[str, UUID, Sequence[int]]] = (), node: int = 1,
+    side: Side, label: str | None, version: int,
+    topics: Sequence[tuple[str, UUID, Sequence[Mapping[str, Any]]]], *,
+    session: tuple[int, int] = (0, -1), forgotten: Sequence[tuple[str, UUID, Sequence[int]]] = (),
+    node: int = 1,
     wait_ms: int = 0, min_bytes: int = 1, isolation: int = 0,
 ) -> Any:  # fmt: skip
     fields = {
-        "replica_id": -1, "max_wait": wait_ms, "min_bytes": min_bytes, "max_bytes": 1 << 24, "isolation_level": isolation,
+        "replica_id": -1, "max_wait": wait_ms, "min_bytes": min_bytes, "max_bytes": 1 << 24,
+        "isolation_level": isolation,
         "session_id": session[0], "session_epoch": session[1], "rack_id": "",
-        "topics": [{"topic": name, "topic_id": topic_id, "partitions": list(parts)} for name, topic_id, parts in topics],
+        "topics": [{"topic": name, "topic_id": topic_id, "partitions": list(parts)} for name, topic_id,
+            parts in topics],
         "forgotten_topics_data": [
             {"topic": name, "topic_id": topic_id, "partitions": parts} for name, topic_id, parts in forgotten
         ],
@@ -159,7 +219,9 @@ def fetches(side: Side) -> None:
         fetch(side, f"fetch {version}: nothing", version, [])
         fetch(side, f"fetch {version}: one of two topics unknown, waiting", version,
               [("nothing", NOWHERE, [part(0)]), ("fetched", topic_id, [part(2)])], wait_ms=200)  # fmt: skip
-        fetch(side, f"fetch {version}: read committed", version, [("fetched", topic_id, [part(0)])], isolation=1)
+        fetch(
+            side, f"fetch {version}: read committed", version, [("fetched", topic_id, [part(0)])], isolation=1
+        )
 
 
 def sessions(side: Side) -> None:
@@ -168,8 +230,16 @@ def sessions(side: Side) -> None:
     topic_id = create(side, "crossed")
     for first, later in ((12, 13), (17, 12)):
         begun = fetch(side, None, first, [("crossed", topic_id, [part(0)])], session=(0, 0))
-        fetch(side, f"session: begun with {first}, used with {later}", later, [], session=(begun.session_id, 1))
-        fetch(side, f"session: begun with {first}, used with {first} after that", first, [], session=(begun.session_id, 1))
+        fetch(
+            side, f"session: begun with {first}, used with {later}", later, [], session=(begun.session_id, 1)
+        )
+        fetch(
+            side,
+            f"session: begun with {first}, used with {first} after that",
+            first,
+            [],
+            session=(begun.session_id, 1),
+        )
 
 
 def _session(side: Side, version: int) -> None:
@@ -177,14 +247,18 @@ def _session(side: Side, version: int) -> None:
     topic_id = create(side, name, 3)
     say: Callable[[str], str] = lambda what: f"session {version}: {what}"  # noqa: E731
     produce(side, None, 9, [(name, topic_id, [(0, batch([b"x"] * 5))])])
-    begun = fetch(side, say("begun"), version, [(name, topic_id, [part(0), part(1), part(2)])], session=(0, 0))
+    begun = fetch(
+        side, say("begun"), version, [(name, topic_id, [part(0), part(1), part(2)])], session=(0, 0)
+    )
     own = begun.session_id
     fetch(side, say("1: same again"), version, [], session=(own, 1))
     fetch(side, say("2: read on"), version, [(name, topic_id, [part(0, 5)])], session=(own, 2))
     fetch(side, say("3: nothing new"), version, [], session=(own, 3))
     produce(side, None, 9, [(name, topic_id, [(1, batch([b"x"] * 2)), (2, batch([b"z"]))])])
     fetch(side, say("4: two have news"), version, [], session=(own, 4), wait_ms=1000)
-    fetch(side, say("5: at their ends"), version, [(name, topic_id, [part(1, 2), part(2, 1)])], session=(own, 5))
+    fetch(
+        side, say("5: at their ends"), version, [(name, topic_id, [part(1, 2), part(2, 1)])], session=(own, 5)
+    )
     fetch(side, say("6: forgets one"), version, [], session=(own, 6), forgotten=[(name, topic_id, [1])])
     produce(side, None, 9, [(name, topic_id, [(1, batch([b"x"] * 2))])])
     fetch(side, say("7: of the forgotten nothing"), version, [], session=(own, 7))
@@ -204,7 +278,9 @@ def _session(side: Side, version: int) -> None:
     fetch(side, say("17: topic deleted"), version, [], session=(own, 17))
     create(side, name, 3)
     fetch(side, say("18: topic made again"), version, [], session=(own, 18))
-    fetch(side, say("19: forgets all"), version, [], session=(own, 19), forgotten=[(name, topic_id, [0, 1, 2])])
+    fetch(
+        side, say("19: forgets all"), version, [], session=(own, 19), forgotten=[(name, topic_id, [0, 1, 2])]
+    )
     fetch(side, say("20: gone"), version, [], session=(own, 20))
     fetch(side, say("unknown"), version, [], session=(123456, 1))
     fetch(side, say("unknown, new one"), version, [], session=(123456, 0))
@@ -223,44 +299,87 @@ def list_offsets(side: Side) -> None:
     for version in versions(ApiKey.LIST_OFFSETS):
         for partition in (0, 1, 5):
             for timestamp in (-1, -2, -3, -4, -5, -6, -7, 0, 1_700_000_000_003, 1_800_000_000_000):
-                asked = {"replica_id": -1, "isolation_level": 0, "timeout": 1000, "topics": [{"name": "listed", "partitions": [
-                    {"partition_index": partition, "current_leader_epoch": -1, "timestamp": timestamp}]}]}  # fmt: skip
-                side.ask(f"list offsets {version}: {partition} at {timestamp}", ApiKey.LIST_OFFSETS, version, asked)
+                asked = {
+                    "replica_id": -1,
+                    "isolation_level": 0,
+                    "timeout": 1000,
+                    "topics": [
+                        {
+                            "name": "listed",
+                            "partitions": [
+                                # fmt: skip
+                                {
+                                    "partition_index": partition,
+                                    "current_leader_epoch": -1,
+                                    "timestamp": timestamp,
+                                }
+                            ],
+                        }
+                    ],
+                }
+                side.ask(
+                    f"list offsets {version}: {partition} at {timestamp}", ApiKey.LIST_OFFSETS, version, asked
+                )
 
 
 def coordinators(side: Side) -> None:
     for key_type in (0, 1):
         asked = {"key_type": key_type, "key": "a", "coordinator_keys": ["a"]}
         side.wait_until(
-            lambda asked=asked: side.ask(None, ApiKey.FIND_COORDINATOR, 4, asked).coordinators[0].error_code == 0,
+            lambda asked=asked: (
+                side.ask(None, ApiKey.FIND_COORDINATOR, 4, asked).coordinators[0].error_code == 0
+            ),
             f"a coordinator of type {key_type}",
         )
     for version in versions(ApiKey.FIND_COORDINATOR):
         for key_type in range(4) if version else (0,):
             for key in ("a", "", f"g:{NOWHERE}:0"):
                 asked = {"key_type": key_type, "key": key, "coordinator_keys": [key, "b"]}
-                side.ask(f"find coordinator {version}: type {key_type}, {key!r}", ApiKey.FIND_COORDINATOR, version, asked)
+                side.ask(
+                    f"find coordinator {version}: type {key_type}, {key!r}",
+                    ApiKey.FIND_COORDINATOR,
+                    version,
+                    asked,
+                )
 
 
 def transactions(side: Side) -> None:
     topic_id = create(side, "enlisted")
     for name in ("one", "two", "another"):
-        fields = {"transactional_id": name, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1,
+        fields = {"transactional_id": name, "transaction_timeout": 60_000, "producer_id": -1,
+            "producer_epoch": -1,
                   "enable2_pc": False, "keep_prepared_txn": False}  # fmt: skip
         side.wait_until(
-            lambda fields=fields: side.ask(None, ApiKey.INIT_PRODUCER_ID, 4, fields).error_code == 0, "a transactional producer"
+            lambda fields=fields: side.ask(None, ApiKey.INIT_PRODUCER_ID, 4, fields).error_code == 0,
+            "a transactional producer",
         )
     begun = side.ask("init producer id 5", ApiKey.INIT_PRODUCER_ID, 5, fields)
     identity = {"producer_id": begun.producer_id, "producer_epoch": begun.producer_epoch}
     records = batch([b"t"], **identity, base_sequence=0, transactional=True)
-    produce(side, "produce 13: transactional", 13, [("enlisted", topic_id, [(0, records)])], transactional_id="another")
+    produce(
+        side,
+        "produce 13: transactional",
+        13,
+        [("enlisted", topic_id, [(0, records)])],
+        transactional_id="another",
+    )
     for version in versions(ApiKey.LIST_TRANSACTIONS):
         for pattern in (None, "", "one", "o", ".*o.*", "one|two", "(", "a(?=b)", "ONE", "(?i)ONE"):
-            asked = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1, "transactional_id_pattern": pattern}
+            asked = {
+                "state_filters": [],
+                "producer_id_filters": [],
+                "duration_filter": -1,
+                "transactional_id_pattern": pattern,
+            }
             answer = side.ask(None, ApiKey.LIST_TRANSACTIONS, version, asked)
             listed = sorted(answer.transaction_states, key=lambda each: str(each.transactional_id))
             side.note(f"list transactions {version}: {pattern}", [answer.error_code.name, side.plain(listed)])
-    asked = {"topics": [{"name": "enlisted", "partition_indexes": [0, 1]}, {"name": "nothing", "partition_indexes": [0]}]}
+    asked = {
+        "topics": [
+            {"name": "enlisted", "partition_indexes": [0, 1]},
+            {"name": "nothing", "partition_indexes": [0]},
+        ]
+    }
     side.ask("describe producers", ApiKey.DESCRIBE_PRODUCERS, 0, asked)
     side.ask("end txn", ApiKey.END_TXN, 5, {"transactional_id": "another", **identity, "committed": True})
 
@@ -270,7 +389,9 @@ def topics(side: Side) -> None:
         create(side, name, count)
     names = ("page-c", "page-a", "page-b")
 
-    def ask(label: str, wanted: Sequence[str], limit: int = 2000, cursor: tuple[str, int] | None = None) -> None:
+    def ask(
+        label: str, wanted: Sequence[str], limit: int = 2000, cursor: tuple[str, int] | None = None
+    ) -> None:
         fields = {
             "topics": [{"name": name} for name in wanted], "response_partition_limit": limit,
             "cursor": None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]},
@@ -309,7 +430,8 @@ def topics(side: Side) -> None:
 
 
 def wrong_nodes(side: Side) -> None:
-    """Three nodes: what a node says of partitions that others lead (KIP-951), and followers of the producers they know."""
+    """Three nodes: what a node says of partitions that others lead (KIP-951), and followers of the producers
+    they know."""
     placed = [{"partition_index": n, "broker_ids": ids} for n, ids in enumerate(([1, 2], [2, 1], [2, 3]))]
     topic_id = create(side, "placed", 3, assignments=placed)
     identity = {"producer_id": 4000, "producer_epoch": 0, "base_sequence": 0}
@@ -327,7 +449,15 @@ def wrong_nodes(side: Side) -> None:
         side.ask(f"wrong node: producers at {node}", ApiKey.DESCRIBE_PRODUCERS, 0, asked, node=node)
 
 
-ONE_NODE: tuple[Callable[[Side], None], ...] = (produces, fetches, sessions, list_offsets, coordinators, transactions, topics)
+ONE_NODE: tuple[Callable[[Side], None], ...] = (
+    produces,
+    fetches,
+    sessions,
+    list_offsets,
+    coordinators,
+    transactions,
+    topics,
+)
 THREE_NODES: tuple[Callable[[Side], None], ...] = (wrong_nodes,)
 
 
@@ -357,8 +487,8 @@ def before_restart(side: Side) -> None:
 
 
 def after_restart(side: Side) -> None:
-    """The same again; then what a client does that raised its epoch, because it gave up waiting: it numbers from 0 anew, and what
-    was written under the old epoch cannot be told from new records."""
+    """The same again; then what a client does that raised its epoch, because it gave up waiting: it numbers
+    from 0 anew, and what was written under the old epoch cannot be told from new records."""
     side.wait_until(lambda: _leads(side, "again"), "the leader of the topic")
     repeated(side, "after a restart")
     _send(side, "after a restart: the next", SENT)
@@ -366,13 +496,15 @@ def after_restart(side: Side) -> None:
     for sequence in range(3):
         _send(side, f"raised epoch: batch {sequence}, written before", sequence, epoch=1)
     _send(side, "raised epoch: a straggler of the old one", SENT + 1)
-    asked = {"replica_id": -1, "isolation_level": 0, "timeout": 1000, "topics": [{"name": "again", "partitions": [
+    asked = {"replica_id": -1, "isolation_level": 0, "timeout": 1000,
+        "topics": [{"name": "again", "partitions": [
         {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}]}]}  # fmt: skip
     side.ask("the end of the log", ApiKey.LIST_OFFSETS, 7, asked)
 
 
 def _leads(side: Side, name: str) -> bool:
-    asked = {"replica_id": -1, "isolation_level": 0, "timeout": 1000, "topics": [{"name": name, "partitions": [
+    asked = {"replica_id": -1, "isolation_level": 0, "timeout": 1000,
+        "topics": [{"name": name, "partitions": [
         {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -2}]}]}  # fmt: skip
     answer = side.ask(None, ApiKey.LIST_OFFSETS, 7, asked)
     return answer is not None and answer.topics[0].partitions[0].error_code == 0

@@ -1,7 +1,7 @@
 """One cluster that is asked, and its answers in a form in which two clusters can be compared.
 
-What must differ is replaced by a label: topic ids by the names that the script gave them, session and producer ids by the order
-in which they were seen, ports and times by a word.
+What must differ is replaced by a label: topic ids by the names that the script gave them, session and
+producer ids by the order in which they were seen, ports and times by a word.
 """
 
 from __future__ import annotations
@@ -64,8 +64,11 @@ class Side:
     labels: dict[Any, str] = field(default_factory=dict)
     _connections: dict[int, Connection] = field(default_factory=dict)
 
-    def ask(self, label: str | None, key: ApiKey, version: int, asked: Mapping[str, Any], *, node: int = 1) -> Any:
-        """The decoded answer, None when the connection was closed instead; kept for the comparison under `label`."""
+    def ask(
+        self, label: str | None, key: ApiKey, version: int, asked: Mapping[str, Any], *, node: int = 1
+    ) -> Any:
+        """The decoded answer, None when the connection was closed instead; kept for the comparison under
+        `label`."""
         answer: Any
         try:
             connection = self._connections.get(node) or Connection(self.addresses[node])
@@ -106,7 +109,11 @@ class Side:
             return "a port" if value > 0 else value
         if name in ("session_id", "producer_id"):
             number = sum(1 for each in self.labels.values() if each.startswith(name))
-            return value if value < (name == "session_id") else self.labels.setdefault((name, value), f"{name} {number}")
+            return (
+                value
+                if value < (name == "session_id")
+                else self.labels.setdefault((name, value), f"{name} {number}")
+            )
         if name in ("records", "cluster_id", "log_dir", "host") and value:
             return f"{len(value)} bytes" if name == "records" else f"a {name}"
         if isinstance(value, ErrorCode):
@@ -136,7 +143,9 @@ def differences(one: Any, other: Any, where: str = "") -> list[tuple[str, Any, A
     if isinstance(one, dict) and isinstance(other, dict):
         found = []
         for key in dict.fromkeys((*one, *other)):
-            found += differences(one.get(key, "(nothing)"), other.get(key, "(nothing)"), f"{where}.{key}" if where else key)
+            found += differences(
+                one.get(key, "(nothing)"), other.get(key, "(nothing)"), f"{where}.{key}" if where else key
+            )
         return found
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         found = []

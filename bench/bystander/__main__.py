@@ -3,15 +3,16 @@
     python bench/bystander [pipelined] [insistent] [large] [batches] [probes]
                            [--directory DIR] [--nodes 1,3] [--rounds 5]
 
-Without a name, all of them.  The bystander writes with acks=all, one record at a time with a short pause; the others are separate
-processes, which share the machine's cores with the nodes.  Every row has the latency of the bystander's writes before and during
-the load, and the number of lost broker sessions; `probes` requests /livez and /readyz instead.
+Without a name, all of them.  The bystander writes with acks=all, one record at a time with a short pause; the
+others are separate processes, which share the machine's cores with the nodes.  Every row has the latency of
+the bystander's writes before and during the load, and the number of lost broker sessions; `probes` requests
+/livez and /readyz instead.
 
     pipelined   300 connections send 50 Metadata requests each, and are reset before they read an answer
-    insistent   the same connections stay, read all answers, and begin anew
-    large       8 connections send requests of 1 MB, as fast as they are answered, and the bystander sends small ones
-    batches     2 MB of the batches that cost a broker most: what unfolds far, what has a million records
-    probes      70, then 500 connections to the metrics port that say nothing; others that ask and never read the answer
+    insistent   the same connections stay, read all answers, and begin anew large       8 connections send
+    requests of 1 MB, as fast as they are answered, and the bystander sends small ones batches     2 MB of the
+    batches that cost a broker most: what unfolds far, what has a million records probes      70, then 500
+    connections to the metrics port that say nothing; others that ask and never read the answer
 """
 
 from __future__ import annotations
@@ -36,10 +37,16 @@ def numbers(text: str) -> list[int]:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(CROWDS)}, probes")
-    arguments.add_argument("--directory", type=Path, help="a folder on the disk to measure (default: the temporary one)")
-    arguments.add_argument("--nodes", type=numbers, default=[1, 3], help="nodes of the cluster, and replicas of what is written")
+    arguments.add_argument(
+        "--directory", type=Path, help="a folder on the disk to measure (default: the temporary one)"
+    )
+    arguments.add_argument(
+        "--nodes", type=numbers, default=[1, 3], help="nodes of the cluster, and replicas of what is written"
+    )
     arguments.add_argument("--rounds", type=int, default=5, help="how often each crowd comes")
     chosen = arguments.parse_args()
     unknown = [part for part in chosen.parts if part not in (*CROWDS, "probes")]

@@ -76,7 +76,12 @@ def insistent(address: str) -> None:
 
 def produce(batch: bytes) -> bytes:
     body = encode_produce_request(PRODUCE_VERSION, [("crowd", [(0, batch)])], acks=1, timeout_ms=30_000)
-    return frame(PRODUCE, PRODUCE_VERSION, bytes(body) if isinstance(body, (bytes, bytearray)) else b"".join(body), flexible=True)
+    return frame(
+        PRODUCE,
+        PRODUCE_VERSION,
+        bytes(body) if isinstance(body, (bytes, bytearray)) else b"".join(body),
+        flexible=True,
+    )
 
 
 def send_all(address: str, requests: Iterator[bytes], senders: int = SENDERS, pipelined_max: int = 8) -> None:
@@ -138,7 +143,9 @@ def batch_of(kind: str) -> bytes:
         case "one-lz4":
             return with_payload(one[61:], 1, Compression.LZ4)
         case "many-records":
-            return with_payload(b"".join(record(delta, 0) for delta in range(900_000)), 900_000, Compression.ZSTD)
+            return with_payload(
+                b"".join(record(delta, 0) for delta in range(900_000)), 900_000, Compression.ZSTD
+            )
         case "walked-records":  # no two adjacent records of one size
             records = b"".join(record(delta, 40 + delta * 7 % 120) for delta in range(400_000))
             return with_payload(records, 400_000, Compression.ZSTD)
@@ -146,7 +153,9 @@ def batch_of(kind: str) -> bytes:
             records = record(0, 0) + record(1, 0) * 899_998 + record(899_999, 0)
             return with_payload(records, 900_000, Compression.ZSTD)
         case "compacted":
-            return with_payload(b"".join(record(delta, 1, b"\2k") for delta in range(900_000)), 900_000, Compression.ZSTD)
+            return with_payload(
+                b"".join(record(delta, 1, b"\2k") for delta in range(900_000)), 900_000, Compression.ZSTD
+            )
     raise SystemExit(f"there is no crowd {kind}")
 
 

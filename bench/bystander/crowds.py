@@ -18,7 +18,16 @@ CROWDS = {
     "pipelined": ("pipelined", "paused"),
     "insistent": ("insistent",),
     "large": ("large",),
-    "batches": ("zeros", "one-zstd", "one-gzip", "one-lz4", "many-records", "walked-records", "repeated-deltas", "compacted"),
+    "batches": (
+        "zeros",
+        "one-zstd",
+        "one-gzip",
+        "one-lz4",
+        "many-records",
+        "walked-records",
+        "repeated-deltas",
+        "compacted",
+    ),
 }
 """Part -> what `crowd.py` is asked for."""
 PAUSE_S = 0.005
@@ -52,8 +61,11 @@ class Bystander:
 
 async def bench_crowd(root: Path, part: str, nodes: int, rounds: int) -> None:
     print(f"\n{part}, {nodes} node{'s' if nodes > 1 else ''}: a bystander's writes (acks=all), milliseconds")
-    print(f"{'crowd':>16} {'calm p50':>9} {'calm p99':>9} {'p50':>8} {'p99':>8} {'most':>8} {'p99/calm':>9} {'refused':>8} "
-          f"{'crowd s':>8} {'sessions lost':>14}")  # fmt: skip
+    print(
+        f"{'crowd':>16} {'calm p50':>9} {'calm p99':>9} {'p50':>8} {'p99':>8} {'most':>8} "
+        f"{'p99/calm':>9} {'refused':>8} "
+        f"{'crowd s':>8} {'sessions lost':>14}"
+    )
     for crowd in CROWDS[part]:
         async with running(root / crowd, nodes) as cluster:
             await _measure(cluster, crowd, nodes, rounds)
@@ -61,13 +73,16 @@ async def bench_crowd(root: Path, part: str, nodes: int, rounds: int) -> None:
 
 async def _measure(cluster: LocalCluster, crowd: str, nodes: int, rounds: int) -> None:
     await make_topic(cluster, NewTopic("bystander", 1, nodes))
-    await make_topic(cluster, NewTopic("crowd", 1, nodes, {"cleanup.policy": "compact"} if crowd == "compacted" else {}))
+    await make_topic(
+        cluster, NewTopic("crowd", 1, nodes, {"cleanup.policy": "compact"} if crowd == "compacted" else {})
+    )
     asked = await connect(cluster.nodes[0])
     leader = (await leaders_of(asked, "bystander"))[0]
     crowd_at = cluster.node((await leaders_of(asked, "crowd"))[0]).kafka_address
     asked.close()
     if crowd in CROWDS["pipelined"] + CROWDS["insistent"]:
-        crowd_at = cluster.node(leader).kafka_address  # Metadata is asked of any node: here of the one that the bystander needs
+        # Metadata is asked of any node: here of the one that the bystander needs
+        crowd_at = cluster.node(leader).kafka_address
     connection = await connect(cluster.node(leader))
     bystander = Bystander(Partition(connection, "bystander", 0, batch_of(100)))
     writing = asyncio.create_task(bystander.write_on())
@@ -91,14 +106,20 @@ async def _measure(cluster: LocalCluster, crowd: str, nodes: int, rounds: int) -
     writing.cancel()
     connection.close()
     calm_p99, p99 = percentile(calm, 0.99), percentile(meanwhile, 0.99)
-    print(f"{crowd:>16} {percentile(calm, 0.5):9.1f} {calm_p99:9.1f} {percentile(meanwhile, 0.5):8.1f} {p99:8.1f} "
-          f"{max(meanwhile):8.1f} {p99 / calm_p99:9.1f} {len(bystander.refused):8} {took_s / rounds:8.2f} "
-          f"{_sessions_lost(cluster) - lost_before:14}", flush=True)  # fmt: skip
+    print(
+        f"{crowd:>16} {percentile(calm, 0.5):9.1f} {calm_p99:9.1f} {percentile(meanwhile, 0.5):8.1f} "
+        f"{p99:8.1f} "
+        f"{max(meanwhile):8.1f} {p99 / calm_p99:9.1f} {len(bystander.refused):8} {took_s / rounds:8.2f} "
+        f"{_sessions_lost(cluster) - lost_before:14}",
+        flush=True,
+    )
 
 
 async def _come(crowd: str, address: str) -> None:
     program = Path(__file__).with_name("crowd.py")
-    process = await asyncio.create_subprocess_exec(sys.executable, str(program), crowd, address, stdin=subprocess.DEVNULL)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(program), crowd, address, stdin=subprocess.DEVNULL
+    )
     try:
         await asyncio.wait_for(process.wait(), CROWD_S_MAX)
     finally:
@@ -110,4 +131,8 @@ async def _come(crowd: str, address: str) -> None:
 
 
 def _sessions_lost(cluster: LocalCluster) -> int:
-    return sum(sum(event in line for event in SESSION_LOST) for node in cluster.nodes for line in node.log_path.open())
+    return sum(
+        sum(event in line for event in SESSION_LOST)
+        for node in cluster.nodes
+        for line in node.log_path.open()
+    )

@@ -1,12 +1,14 @@
-"""Benchmarks of a cluster of real processes: metadata commands, failover, ten thousand partitions, replicated writes.
+"""Benchmarks of a cluster of real processes: metadata commands, failover, ten thousand partitions, replicated
+writes.
 
     python bench/cluster [metadata] [failover] [partitions] [writes]
-                         [--directory DIR] [--rounds 9] [--partitions 10000] [--replicas 3,1] [--nodes 1,3,5] [--seconds 3]
+                         [--directory DIR] [--rounds 9] [--partitions 10000] [--replicas 3,1] [--nodes 1,3,5]
+                         [--seconds 3]
     python bench/cluster recovery [--partitions 3000] [--cpu-percent 20]
 
-Without a name, all of the first line.  Nodes, clients and whatever else the machine runs share its cores, so every part says what
-the load was, and where a raw loop (append, fdatasync) can stand beside a figure it runs in the same minutes, on the same disk, in
-turns.  Figures are medians of the rounds.
+Without a name, all of the first line.  Nodes, clients and whatever else the machine runs share its cores, so
+every part says what the load was, and where a raw loop (append, fdatasync) can stand beside a figure it runs
+in the same minutes, on the same disk, in turns.  Figures are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -33,14 +35,28 @@ def numbers(text: str) -> list[int]:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("parts", nargs="*", metavar="part", help="metadata, failover, partitions, writes, recovery")
-    arguments.add_argument("--directory", type=Path, help="a folder on the disk to measure (default: the temporary one)")
-    arguments.add_argument("--rounds", type=int, default=9, help="kills of each kind, turns of metadata commands")
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument(
+        "parts", nargs="*", metavar="part", help="metadata, failover, partitions, writes, recovery"
+    )
+    arguments.add_argument(
+        "--directory", type=Path, help="a folder on the disk to measure (default: the temporary one)"
+    )
+    arguments.add_argument(
+        "--rounds", type=int, default=9, help="kills of each kind, turns of metadata commands"
+    )
     arguments.add_argument("--partitions", type=int, help="default: 10,000; of a recovery 3,000")
-    arguments.add_argument("--cpu-percent", type=int, default=20, help="of one core, for all nodes that recover together")
-    arguments.add_argument("--replicas", type=numbers, default=[3, 1], help="replication factors of the many partitions")
-    arguments.add_argument("--nodes", type=numbers, default=[1, 3, 5], help="nodes, and replicas, of the writes")
+    arguments.add_argument(
+        "--cpu-percent", type=int, default=20, help="of one core, for all nodes that recover together"
+    )
+    arguments.add_argument(
+        "--replicas", type=numbers, default=[3, 1], help="replication factors of the many partitions"
+    )
+    arguments.add_argument(
+        "--nodes", type=numbers, default=[1, 3, 5], help="nodes, and replicas, of the writes"
+    )
     arguments.add_argument("--seconds", type=float, default=3.0, help="of each cell of the writes")
     chosen = arguments.parse_args()
     parts = {

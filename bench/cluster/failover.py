@@ -1,12 +1,14 @@
 """SIGKILL to the next acknowledged write, for the leader of a partition and for the active controller.
 
-A leader's death is noticed by its silence: the session ends `broker.session.timeout.ms` after the last heartbeat that arrived.
-That is the detection time, and it is read from the controller's log (`broker_session_expired`, less what it was late); everything
-after it counts: noticing it late, the election, its journal on a majority, the new leader, the write on all in-sync replicas.
+A leader's death is noticed by its silence: the session ends `broker.session.timeout.ms` after the last
+heartbeat that arrived. That is the detection time, and it is read from the controller's log
+(`broker_session_expired`, less what it was late); everything after it counts: noticing it late, the election,
+its journal on a majority, the new leader, the write on all in-sync replicas.
 
-The controller's death closes its connections, which the other voters see at once: there everything from the kill on counts, up to
-the next metadata command that is acknowledged.  A partition that the killed node led as well is written to again when its new
-controller has given it a whole session of its own; that row counts from the end of this session.
+The controller's death closes its connections, which the other voters see at once: there everything from the
+kill on counts, up to the next metadata command that is acknowledged.  A partition that the killed node led as
+well is written to again when its new controller has given it a whole session of its own; that row counts from
+the end of this session.
 """
 
 from __future__ import annotations
@@ -40,11 +42,17 @@ async def bench_failover(root: Path, rounds: int) -> None:
         for number in range(2 * rounds):
             await _kill(cluster, rows, controller=bool(number % 2))
     print(f"\nfailover, three nodes, {SESSION_MS} ms session: seconds from SIGKILL")
-    print(f"{'killed, waited for':>30} {'kills':>6} {'detection':>10} {'beyond p50':>11} {'least':>8} {'most':>8}")
+    print(
+        f"{'killed, waited for':>30} {'kills':>6} {'detection':>10} {'beyond p50':>11} {'least':>8} "
+        f"{'most':>8}"
+    )
     for name, found in rows.items():
         beyond = [after for _, after in found]
-        print(f"{name:>30} {len(found):6} {statistics.median(d for d, _ in found):10.3f} {statistics.median(beyond):11.3f} "
-              f"{min(beyond):8.3f} {max(beyond):8.3f}")  # fmt: skip
+        print(
+            f"{name:>30} {len(found):6} {statistics.median(d for d, _ in found):10.3f} "
+            f"{statistics.median(beyond):11.3f} "
+            f"{min(beyond):8.3f} {max(beyond):8.3f}"
+        )
 
 
 async def _kill(cluster: LocalCluster, rows: Rows, *, controller: bool) -> None:
@@ -70,7 +78,9 @@ async def _kill(cluster: LocalCluster, rows: Rows, *, controller: bool) -> None:
     written = await writing
     at, line = logs.first("broker_session_expired", lambda line: f"node={victim.id} " in line)
     detected = at - (number_in(line, "silent_ms") - SESSION_MS) / 1000
-    rows["controller and leader: write" if controller else "leader: write"].append((detected - killed, written - detected))
+    rows["controller and leader: write" if controller else "leader: write"].append(
+        (detected - killed, written - detected)
+    )
     await client.close()
     await victim.wait_exit()
     await victim.start()

@@ -45,7 +45,9 @@ class RawFile:
 
 
 @asynccontextmanager
-async def running(directory: Path, nodes: int, settings: dict[str, object] | None = None) -> AsyncIterator[LocalCluster]:
+async def running(
+    directory: Path, nodes: int, settings: dict[str, object] | None = None
+) -> AsyncIterator[LocalCluster]:
     """A cluster of real processes, all ready; stops all of them afterwards."""
     cluster = LocalCluster(directory, nodes=nodes, settings=settings)
     try:
@@ -62,7 +64,9 @@ async def make_topic(cluster: LocalCluster, topic: NewTopic) -> None:
         # Requests the nodes' counts, not lists of ten thousand partitions, which would themselves be a load.
         while True:
             said = await statuses(cluster.nodes)
-            all_there = len(said) == len(cluster.nodes) and not any(status.under_replicated for status in said)
+            all_there = len(said) == len(cluster.nodes) and not any(
+                status.under_replicated for status in said
+            )
             if all_there and sum(status.leaders for status in said) >= topic.partitions:
                 return
             await asyncio.sleep(0.02)
@@ -76,13 +80,17 @@ async def statuses(nodes: list[LocalNode]) -> list[StatusReply]:
 
 async def connect(node: LocalNode, timeout_s: float = 5.0) -> BrokerConnection:
     host, _, port = node.kafka_address.rpartition(":")
-    return await BrokerConnection.open(host, int(port), client_id="bench", connect_timeout_s=timeout_s, request_timeout_s=60.0)
+    return await BrokerConnection.open(
+        host, int(port), client_id="bench", connect_timeout_s=timeout_s, request_timeout_s=60.0
+    )
 
 
 class Partition:
     """Writes to one partition over one connection, request by request, with acks=all."""
 
-    def __init__(self, connection: BrokerConnection, topic: str, partition: int, batch: bytes | bytearray) -> None:
+    def __init__(
+        self, connection: BrokerConnection, topic: str, partition: int, batch: bytes | bytearray
+    ) -> None:
         self.connection = connection
         self._version = connection.version_for(ApiKey.PRODUCE, highest=9)
         self._body = encode_produce_request(
@@ -104,8 +112,11 @@ async def leaders_of(connection: BrokerConnection, topic: str) -> dict[int, int]
     return {number: view.leader for number, view in found.partitions.items()}
 
 
-async def next_write(cluster: LocalCluster, survivors: list[LocalNode], topic: str, partition: int, batch: bytearray) -> float:
-    """Repeats one write with acks=all at the leader that a survivor names; `time.time()` of its acknowledgement."""
+async def next_write(
+    cluster: LocalCluster, survivors: list[LocalNode], topic: str, partition: int, batch: bytearray
+) -> float:
+    """Repeats one write with acks=all at the leader that a survivor names; `time.time()` of its
+    acknowledgement."""
     asked = await connect(survivors[0])
     connections: dict[int, Partition] = {}
     try:
@@ -113,7 +124,9 @@ async def next_write(cluster: LocalCluster, survivors: list[LocalNode], topic: s
             leader = (await leaders_of(asked, topic))[partition]
             if leader in {node.id for node in survivors}:
                 if leader not in connections:
-                    connections[leader] = Partition(await connect(cluster.node(leader)), topic, partition, batch)
+                    connections[leader] = Partition(
+                        await connect(cluster.node(leader)), topic, partition, batch
+                    )
                 try:
                     if await connections[leader].write() is ErrorCode.NONE:
                         return time.time()

@@ -1,7 +1,9 @@
-"""Metadata commands through the active controller: gRPC, journal and fdatasync on a majority of three voters, applied, answered.
+"""Metadata commands through the active controller: gRPC, journal and fdatasync on a majority of three voters,
+applied, answered.
 
-The command is the smallest that changes something: a block of producer ids, asked for by a broker that is registered for this
-alone and stays fenced.  The raw loop appends as many bytes as its journal entry has and syncs, one after the other.
+The command is the smallest that changes something: a block of producer ids, asked for by a broker that is
+registered for this alone and stays fenced.  The raw loop appends as many bytes as its journal entry has and
+syncs, one after the other.
 """
 
 from __future__ import annotations
@@ -44,13 +46,18 @@ async def bench_metadata(root: Path, rounds: int) -> None:
         raw.close()
         await client.close()
     raw_s = percentile(raw_took, 0.5)
-    print(f"\nmetadata commands, three voters with fsync; raw append and fdatasync: p50 {raw_s * 1e3:.2f} ms, "
-          f"p99 {percentile(raw_took, 0.99) * 1e3:.2f} ms, {1 / raw_s:.0f}/s")  # fmt: skip
+    print(
+        f"\nmetadata commands, three voters with fsync; raw append and fdatasync: p50 {raw_s * 1e3:.2f} ms, "
+        f"p99 {percentile(raw_took, 0.99) * 1e3:.2f} ms, {1 / raw_s:.0f}/s"
+    )
     print(f"{'writers':>8} {'commands/s':>11} {'of raw':>7} {'p50 ms':>8} {'p99 ms':>8} {'p50 over raw':>13}")
     for writers in WRITERS:
         rate, middle = statistics.median(rates[writers]), percentile(took[writers], 0.5)
-        print(f"{writers:>8} {rate:11.0f} {rate * raw_s:7.2f} {middle * 1e3:8.2f} {percentile(took[writers], 0.99) * 1e3:8.2f} "
-              f"{middle / raw_s:13.2f}")  # fmt: skip
+        print(
+            f"{writers:>8} {rate:11.0f} {rate * raw_s:7.2f} {middle * 1e3:8.2f} "
+            f"{percentile(took[writers], 0.99) * 1e3:8.2f} "
+            f"{middle / raw_s:13.2f}"
+        )
 
 
 def client_of(cluster: LocalCluster) -> ControllerClient:
@@ -78,7 +85,9 @@ async def _commands(client: ControllerClient, broker_epoch: int, writers: int, c
     async def write() -> None:
         while len(took) < count:
             begin = time.perf_counter()
-            await client.allocate_producer_ids(pb.AllocateProducerIdsRequest(node_id=BROKER_ID, broker_epoch=broker_epoch))
+            await client.allocate_producer_ids(
+                pb.AllocateProducerIdsRequest(node_id=BROKER_ID, broker_epoch=broker_epoch)
+            )
             took.append(time.perf_counter() - begin)
 
     await asyncio.gather(*(write() for _ in range(writers)))

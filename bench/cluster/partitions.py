@@ -1,8 +1,8 @@
 """Thousands of partitions on three nodes: creation, start, loss of a node, and idle cost.
 
-"leaders" is the time until every partition has an active leader, by the nodes' own counts; the detection time of the failover is
-the session (see `failover.py`).  "pause" is the longest time in which a surviving node did not answer a request.  Memory is
-resident memory above that of the same nodes without the partitions.
+"leaders" is the time until every partition has an active leader, by the nodes' own counts; the detection time
+of the failover is the session (see `failover.py`).  "pause" is the longest time in which a surviving node did
+not answer a request.  Memory is resident memory above that of the same nodes without the partitions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tidegate.wire.api import ApiKey
 SESSION_MS = 6000
 SETTINGS: dict[str, object] = {
     "broker.session.timeout.ms": SESSION_MS,
-    "leader.imbalance.check.interval.seconds": 5,  # leaderships are back where they belong when the next figure is taken
+    # leaderships are back where they belong when the next figure is taken
+    "leader.imbalance.check.interval.seconds": 5,
 }
 IDLE_S = 20.0
 SETTLE_S = 8.0
@@ -61,7 +62,8 @@ async def _one(cluster: LocalCluster, count: int, replicas: int) -> None:
 
 
 class Phase:
-    """Wall-clock seconds and the nodes' CPU seconds since it was made: on a busy machine the latter say more."""
+    """Wall-clock seconds and the nodes' CPU seconds since it was made: on a busy machine the latter say
+    more."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -91,16 +93,22 @@ def _memory(cluster: LocalCluster, empty_mib: list[float], logs: float) -> None:
     """`logs`: how many of them a node holds."""
     found = [resident_mib([pid]) for pid in _pids(cluster)]
     each = [(mib - empty) * 1024 / logs for mib, empty in zip(found, empty_mib, strict=True)]
-    print(f"{'memory of a node':>44} {' '.join(f'{mib:.0f}' for mib in found)} MiB "
-          f"(empty: {' '.join(f'{mib:.0f}' for mib in empty_mib)}); KiB a replica: {' '.join(f'{kib:.1f}' for kib in each)}",
-          flush=True)  # fmt: skip
+    print(
+        f"{'memory of a node':>44} {' '.join(f'{mib:.0f}' for mib in found)} MiB "
+        f"(empty: {' '.join(f'{mib:.0f}' for mib in empty_mib)}); KiB a replica: "
+        f"{' '.join(f'{kib:.1f}' for kib in each)}",
+        flush=True,
+    )
 
 
 async def _idle(cluster: LocalCluster, what: str) -> None:
     await asyncio.sleep(SETTLE_S)
     before = [cpu_seconds([pid]) for pid in _pids(cluster)]
     await asyncio.sleep(IDLE_S)
-    shares = [100 * (cpu_seconds([pid]) - earlier) / IDLE_S for pid, earlier in zip(_pids(cluster), before, strict=True)]
+    shares = [
+        100 * (cpu_seconds([pid]) - earlier) / IDLE_S
+        for pid, earlier in zip(_pids(cluster), before, strict=True)
+    ]
     print(f"{what:>44} {' '.join(f'{share:.1f}' for share in shares)} % of a core, by node", flush=True)
 
 

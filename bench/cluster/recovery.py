@@ -1,13 +1,16 @@
-"""A cluster that was killed, with thousands of partitions a node, started by `tidegate cluster up` with next to no CPU.
+"""A cluster that was killed, with thousands of partitions a node, started by `tidegate cluster up` with next
+to no CPU.
 
-1. Three nodes, every partition on each of them, a record in every one, acknowledged by all.  SIGKILL to all nodes at once.
-2. `tidegate cluster up --timeout`, while all nodes together get a part of one core (cgroup v1, `cpu_quota.py`): the time is too
-   short on purpose.  It must end with an error, say how far the nodes are, and leave them to it.
-3. `tidegate cluster up`, which waits as long as the nodes get on: it must end with all of them ready, the very processes that the
-   first one started, and every acknowledged record must be there.
+1. Three nodes, every partition on each of them, a record in every one, acknowledged by all.  SIGKILL to all
+   nodes at once.
+2. `tidegate cluster up --timeout`, while all nodes together get a part of one core (cgroup v1,
+   `cpu_quota.py`): the time is too short on purpose.  It must end with an error, say how far the nodes are,
+   and leave them to it.
+3. `tidegate cluster up`, which waits as long as the nodes get on: it must end with all of them ready, the
+   very processes that the first one started, and every acknowledged record must be there.
 
-Printed are the progress as a user sees it (where there is no terminal: a line from time to time), times, and what a node had to
-do.  Needs root, and the `cpu` controller.
+Printed are the progress as a user sees it (where there is no terminal: a line from time to time), times, and
+what a node had to do.  Needs root, and the `cpu` controller.
 """
 
 from __future__ import annotations
@@ -37,8 +40,11 @@ LOOK_S = 0.02
 
 async def bench_recovery(root: Path, partitions: int, cpu_percent: int) -> None:
     directory = root / "killed"
-    print(f"\nthree nodes with {partitions} partitions each, killed at once, started with {cpu_percent} % of one core for all",
-          flush=True)  # fmt: skip
+    print(
+        f"\nthree nodes with {partitions} partitions each, killed at once, started with "
+        f"{cpu_percent} % of one core for all",
+        flush=True,
+    )
     cluster = LocalCluster(directory, nodes=NODES, detached=True)
     try:
         await cluster.up(READY_S)
@@ -66,7 +72,9 @@ async def bench_recovery(root: Path, partitions: int, cpu_percent: int) -> None:
 async def _fill(cluster: LocalCluster, partitions: int) -> None:
     await make_topic(cluster, NewTopic(TOPIC, partitions, NODES))
     async with Producer(cluster.bootstrap, acks=-1) as producer:
-        sent = [await producer.send(TOPIC, f"value {number}", partition=number) for number in range(partitions)]
+        sent = [
+            await producer.send(TOPIC, f"value {number}", partition=number) for number in range(partitions)
+        ]
         await asyncio.gather(*sent)
 
 
@@ -84,7 +92,11 @@ async def _join(directory: Path, quota: SharedCpuQuota) -> None:
 async def _start(directory: Path) -> None:
     began = time.perf_counter()
     code, progress, last = await _up(directory, ["--timeout", f"{GIVE_UP_S:g}"], began)
-    _require(code == 1, f"`cluster up --timeout {GIVE_UP_S:g}` ended with {code}, not 1: the quota is too large for this test")
+    _require(
+        code == 1,
+        f"`cluster up --timeout {GIVE_UP_S:g}` ended with {code}, not 1: the quota is too large for "
+        "this test",
+    )
     _require(" on starting: " in last, f"it did not say that the nodes go on: {last}")
     first = _running(directory)
     _require(len(first) == NODES, f"of {NODES} nodes only {sorted(first)} run after the wait was given up")
@@ -106,9 +118,19 @@ def _running(directory: Path) -> dict[int, int]:
 
 async def _up(directory: Path, options: list[str], began: float) -> tuple[int, list[str], str]:
     """Exit code, the lines of progress, and the last line."""
-    command = [str(Path(sys.executable).with_name("tidegate")), "cluster", "up", "--data", str(directory), *options]
+    command = [
+        str(Path(sys.executable).with_name("tidegate")),
+        "cluster",
+        "up",
+        "--data",
+        str(directory),
+        *options,
+    ]
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, env=os.environ | {"COLUMNS": "200"}
+        *command,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"COLUMNS": "200"},
     )
     assert process.stderr is not None
     progress, last = [], ""
@@ -133,13 +155,19 @@ async def _judge(cluster: LocalCluster, partitions: int, logged: dict[int, int])
                 lines.seek(logged[node.id])
                 since = lines.read()
             starts, stops = since.count(" node_starting "), since.count(" node_stopping ")
-            _require((starts, stops) == (1, 0), f"node {node.id} was started {starts} times, stopped {stops} times")
+            _require(
+                (starts, stops) == (1, 0), f"node {node.id} was started {starts} times, stopped {stops} times"
+            )
             unclean = re.search(r" log_directory_opened .*clean=False", since)
             _require(unclean is not None, f"node {node.id} had nothing to recover")
         begin = time.perf_counter()
         while True:
             said = await statuses(cluster.nodes)
-            if len(said) == NODES and sum(s.leaders for s in said) >= partitions and not any(s.under_replicated for s in said):
+            if (
+                len(said) == NODES
+                and sum(s.leaders for s in said) >= partitions
+                and not any(s.under_replicated for s in said)
+            ):
                 break
             _require(time.perf_counter() - begin < READY_S, "not every partition is led and in sync")
             await asyncio.sleep(0.1)
@@ -148,10 +176,17 @@ async def _judge(cluster: LocalCluster, partitions: int, logged: dict[int, int])
         lost = [partition for partition, end in ends.items() if end < 1]
         _require(not lost and len(ends) == partitions, f"{len(lost)} acknowledged records are gone")
         print(f"{'acknowledged records found':>44} {len(ends)} of {partitions}", flush=True)
-        print(f"{'recovered logs, by node':>44} {' '.join(str(status.recovered_logs) for status in said)}", flush=True)
+        print(
+            f"{'recovered logs, by node':>44} {' '.join(str(status.recovered_logs) for status in said)}",
+            flush=True,
+        )
         counted = count_logs(node.log_path for node in cluster.nodes)
         loudest = ", ".join(f"{event} {count}" for (_, event), count in loud(counted).most_common())
-        print(f"{'lines that the nodes logged':>44} {counted.total()}, at WARNING and above: {loudest or 'none'}", flush=True)
+        print(
+            f"{'lines that the nodes logged':>44} {counted.total()}, at WARNING and above: "
+            f"{loudest or 'none'}",
+            flush=True,
+        )
     finally:
         cluster.release()
 

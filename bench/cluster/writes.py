@@ -1,8 +1,10 @@
-"""Writes with acks=all to one partition: latency of one at a time, throughput of several under way, by size and replicas.
+"""Writes with acks=all to one partition: latency of one at a time, throughput of several under way, by size
+and replicas.
 
-Flushed: every in-sync replica has the batch on disk before it is acknowledged (the default).  Not flushed: `flush.policy=os`,
-every in-sync replica has it in its page cache.  The raw loop appends the same batches to a file on the same disk, with fdatasync
-or without, in turns with the requests; it sends nothing over any network, so it bounds what could be had and is no competitor.
+Flushed: every in-sync replica has the batch on disk before it is acknowledged (the default).  Not flushed:
+`flush.policy=os`, every in-sync replica has it in its page cache.  The raw loop appends the same batches to a
+file on the same disk, with fdatasync or without, in turns with the requests; it sends nothing over any
+network, so it bounds what could be had and is no competitor.
 """
 
 from __future__ import annotations
@@ -29,15 +31,21 @@ async def bench_writes(root: Path, node_counts: list[int], seconds: float) -> No
         async with running(root / f"cluster-{nodes}", nodes) as cluster:
             for title, policy in POLICIES.items():
                 print(f"\nacks=all, {nodes} replica{'s' if nodes > 1 else ''}, {title}")
-                print(f"{'batch':>8} {'p50 ms':>8} {'p99 ms':>8} {'raw p50':>8} {'raw p99':>8} {'over raw':>9} "
-                      f"{'under way':>10} {'MB/s':>8} {'raw MB/s':>9} {'ratio':>6}")  # fmt: skip
+                print(
+                    f"{'batch':>8} {'p50 ms':>8} {'p99 ms':>8} {'raw p50':>8} {'raw p99':>8} {'over raw':>9} "
+                    f"{'under way':>10} {'MB/s':>8} {'raw MB/s':>9} {'ratio':>6}"
+                )
                 for name, size in SIZES.items():
                     await _cell(cluster, root / "raw", name, size, policy, seconds)
 
 
-async def _cell(cluster: LocalCluster, raw_path: Path, name: str, size: int, policy: str, seconds: float) -> None:
+async def _cell(
+    cluster: LocalCluster, raw_path: Path, name: str, size: int, policy: str, seconds: float
+) -> None:
     replicas, batch = len(cluster.nodes), batch_of(size)
-    topic = NewTopic(f"writes-{policy}-{size}", 1, replicas, {"flush.policy": policy, "max.message.bytes": str(2 << 20)})
+    topic = NewTopic(
+        f"writes-{policy}-{size}", 1, replicas, {"flush.policy": policy, "max.message.bytes": str(2 << 20)}
+    )
     await make_topic(cluster, topic)
     asked = await connect(cluster.nodes[0])
     connection = await connect(cluster.node((await leaders_of(asked, topic.name))[0]))
@@ -63,9 +71,13 @@ async def _cell(cluster: LocalCluster, raw_path: Path, name: str, size: int, pol
     raw_path.unlink()
     middle, raw_middle = percentile(latencies, 0.5), percentile(raw_latencies, 0.5)
     rate, raw_rate = percentile(rates, 0.5), size / raw_middle / 1e6
-    print(f"{name:>8} {middle * 1e3:8.3f} {percentile(latencies, 0.99) * 1e3:8.3f} {raw_middle * 1e3:8.3f} "
-          f"{percentile(raw_latencies, 0.99) * 1e3:8.3f} {middle / raw_middle:9.1f} {under_way:10} {rate:8.1f} {raw_rate:9.1f} "
-          f"{rate / raw_rate:6.2f}", flush=True)  # fmt: skip
+    print(
+        f"{name:>8} {middle * 1e3:8.3f} {percentile(latencies, 0.99) * 1e3:8.3f} {raw_middle * 1e3:8.3f} "
+        f"{percentile(raw_latencies, 0.99) * 1e3:8.3f} {middle / raw_middle:9.1f} {under_way:10} "
+        f"{rate:8.1f} {raw_rate:9.1f} "
+        f"{rate / raw_rate:6.2f}",
+        flush=True,
+    )
 
 
 async def _write(partition: Partition) -> float:

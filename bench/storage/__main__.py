@@ -1,12 +1,13 @@
 """What a log costs over the bare system calls: appends, group commit, reads, recovery, memory, cleaning.
 
-    python bench/storage [append] [commit] [read] [recovery] [creation] [partitions] [memory] [index] [cleaning]
+    python bench/storage [append] [commit] [read] [recovery] [creation] [partitions] [memory] [index]
+    [cleaning]
                          [--directory DIR] [--megabytes 128] [--recover-megabytes 10240] [--partitions 1000]
                          [--clean-megabytes 16]
 
-Without a name, all of them.  Beside every figure stands a raw loop of the same size in the same run (pwrite, fdatasync, pread),
-and their ratio.  Log and raw loop take turns, within a millisecond where nothing is flushed, and medians of the turns are
-compared: what else the machine does then meets both alike.
+Without a name, all of them.  Beside every figure stands a raw loop of the same size in the same run (pwrite,
+fdatasync, pread), and their ratio.  Log and raw loop take turns, within a millisecond where nothing is
+flushed, and medians of the turns are compared: what else the machine does then meets both alike.
 """
 
 from __future__ import annotations
@@ -26,10 +27,14 @@ from recovery import bench_partitions, bench_recovery
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     names = "append, commit, read, recovery, creation, partitions, memory, index, cleaning"
     arguments.add_argument("parts", nargs="*", metavar="part", help=names)
-    arguments.add_argument("--directory", type=Path, help="a folder on the disk to measure (default: the temporary one)")
+    arguments.add_argument(
+        "--directory", type=Path, help="a folder on the disk to measure (default: the temporary one)"
+    )
     arguments.add_argument("--megabytes", type=int, default=128, help="data for each size of batch")
     arguments.add_argument("--recover-megabytes", type=int, default=10_240, help="the log to recover")
     arguments.add_argument("--partitions", type=int, default=1000)

@@ -23,7 +23,10 @@ SYNCED_BATCHES = {16: 640, 1: 150}
 
 def bench_append(root: Path, megabytes: int) -> None:
     for title, sync_every in POLICIES.items():
-        print(f"\nappend, {title}\n{'batch':>8} {'us/batch':>9} {'MB/s':>8} {'raw us':>8} {'over raw us':>12} {'ratio':>6}")
+        print(
+            f"\nappend, {title}\n{'batch':>8} {'us/batch':>9} {'MB/s':>8} {'raw us':>8} "
+            f"{'over raw us':>12} {'ratio':>6}"
+        )
         for name, size in SIZES.items():
             data = batch_of(size)
             each = sync_every or max(1, TURN_BYTES // size)
@@ -31,12 +34,16 @@ def bench_append(root: Path, megabytes: int) -> None:
             turns = _alternate(root, data, each, count // each, sync_every)
             log_s, raw_s = turns.log_s / each, turns.raw_s / each
             print(
-                f"{name:>8} {log_s * 1e6:9.1f} {size / log_s / 1e6:8.0f} {raw_s * 1e6:8.1f} {(log_s - raw_s) * 1e6:12.1f} "
+                f"{name:>8} {log_s * 1e6:9.1f} {size / log_s / 1e6:8.0f} {raw_s * 1e6:8.1f} "
+                f"{(log_s - raw_s) * 1e6:12.1f} "
                 f"{turns.ratio:6.2f}"
             )
 
     size = SIZES["64 KiB"]
-    print(f"\nappend, no flush, 64 KiB\n{'records':>20} {'checked':>8} {'us/batch':>9} {'raw us':>8} {'ratio':>6}")
+    print(
+        f"\nappend, no flush, 64 KiB\n{'records':>20} {'checked':>8} {'us/batch':>9} {'raw us':>8} "
+        f"{'ratio':>6}"
+    )
     each_way: dict[str, bytearray] = {
         "1": batch_of(size),
         "64 of 1 KiB": batch_of_records(size, [1024]),
@@ -46,12 +53,19 @@ def bench_append(root: Path, megabytes: int) -> None:
     for records, data in each_way.items():
         for checked in (True, False):
             each = TURN_BYTES // size
-            turns = _alternate(root, data, each, (megabytes << 20) // TURN_BYTES, 0, replace(CONFIG, record_check=checked))
+            turns = _alternate(
+                root, data, each, (megabytes << 20) // TURN_BYTES, 0, replace(CONFIG, record_check=checked)
+            )
             log_us, raw_us = turns.log_s / each * 1e6, turns.raw_s / each * 1e6
-            print(f"{records:>20} {'yes' if checked else 'no':>8} {log_us:9.1f} {raw_us:8.1f} {turns.ratio:6.2f}")
+            print(
+                f"{records:>20} {'yes' if checked else 'no':>8} {log_us:9.1f} {raw_us:8.1f} "
+                f"{turns.ratio:6.2f}"
+            )
 
 
-def _alternate(root: Path, data: bytearray, each: int, count: int, sync_every: int, config: LogConfig = CONFIG) -> Turns:
+def _alternate(
+    root: Path, data: bytearray, each: int, count: int, sync_every: int, config: LogConfig = CONFIG
+) -> Turns:
     log, turns, position = open_log(root / "log", config=config), Turns(), 0
     file = RealDisk().open(root / "raw", create=True)
     for turn in range(count + 2):
@@ -87,7 +101,10 @@ def bench_commit(root: Path) -> None:
         raw.append(perf_counter() - begin)
     file.close()
     print(f"\ngroup commit, 1 KiB; raw write and fdatasync: p50 {percentile(raw, 0.5) * 1e6:.0f} us")
-    print(f"{'writers':>8} {'appends/s':>10} {'appends a flush':>16} {'p50 us':>8} {'p99 us':>8} {'p50 over raw':>13}")
+    print(
+        f"{'writers':>8} {'appends/s':>10} {'appends a flush':>16} {'p50 us':>8} {'p99 us':>8} "
+        f"{'p50 over raw':>13}"
+    )
     for writers in (1, 16, 256):
         took, seconds, flushes = asyncio.run(_commit(root / "log", data, writers))
         middle = percentile(took, 0.5)
@@ -97,16 +114,25 @@ def bench_commit(root: Path) -> None:
         )
     turns, note_s = asyncio.run(_noted(root / "folder", data))
     share = 100 * (turns.log_s / turns.raw_s - 1)
-    print(f"in a data folder, one writer: {turns.raw_s * 1e6:.0f} us a commit, {turns.log_s * 1e6:.0f} us with its note "
-          f"({share:+.1f} %); the note itself {note_s * 1e6:.1f} us, {100 * note_s / turns.raw_s:.1f} % of a commit")  # fmt: skip
+    print(
+        f"in a data folder, one writer: {turns.raw_s * 1e6:.0f} us a commit, {turns.log_s * 1e6:.0f} "
+        "us with its note "
+        f"({share:+.1f} %); the note itself {note_s * 1e6:.1f} us, {100 * note_s / turns.raw_s:.1f} "
+        "% of a commit"
+    )
 
 
 async def _noted(path: Path, data: bytearray) -> tuple[Turns, float]:
-    """Commits with and without the note of each flush (`storage/durability/flush_notes.py`), taking turns; and the median of
-    the note."""
+    """Commits with and without the note of each flush (`storage/durability/flush_notes.py`), taking turns;
+    and the median of the note."""
     directory = LogDirectory(RealDisk(), path, "bench", 1)
     directory.open_all(now_ms=0)
-    log, commit, turns, notes = directory.create("bench", UUID(int=1), 0, CONFIG), GroupCommit(), Turns(), list[float]()
+    log, commit, turns, notes = (
+        directory.create("bench", UUID(int=1), 0, CONFIG),
+        GroupCommit(),
+        Turns(),
+        list[float](),
+    )
     note = log.on_flushed
     assert note is not None
 

@@ -1,11 +1,12 @@
 """How fast the cleaner is, what its key map takes, and what it does to the loop beside it.
 
-A log in batches of about 16 KiB is cleaned once, by records of 100 bytes and of 1 KiB, uncompressed and with lz4, with 10 % and
-90 % of the records superseded.  MB/s are of the log's bytes (a cleaning reads its dirty part twice).  The raw loop reads and
-writes as many bytes, a MiB at a time, and syncs what it wrote: what a cleaning would cost that looked at nothing.
+A log in batches of about 16 KiB is cleaned once, by records of 100 bytes and of 1 KiB, uncompressed and with
+lz4, with 10 % and 90 % of the records superseded.  MB/s are of the log's bytes (a cleaning reads its dirty
+part twice).  The raw loop reads and writes as many bytes, a MiB at a time, and syncs what it wrote: what a
+cleaning would cost that looked at nothing.
 
-The next rows run the cleaner as a node does, in its thread, and say how late a loop with nothing else to do was woken; likewise
-for the removal of old segments, where the loop does it and where a thread does.
+The next rows run the cleaner as a node does, in its thread, and say how late a loop with nothing else to do
+was woken; likewise for the removal of old segments, where the loop does it and where a thread does.
 """
 
 from __future__ import annotations
@@ -43,20 +44,32 @@ RAW_BYTES = 1 << 20
 T = TypeVar("T")
 
 
-def filled(directory: Path, size: int, value_bytes: int, codec: Compression, superseded: float) -> tuple[Log, int]:
+def filled(
+    directory: Path, size: int, value_bytes: int, codec: Compression, superseded: float
+) -> tuple[Log, int]:
     """A log whose every segment but the last is dirty, and the records in it."""
-    log = Log.open(RealDisk(), directory, topic="bench", partition=0, config=CONFIG, clean=False, recovery_point=0)
+    log = Log.open(
+        RealDisk(), directory, topic="bench", partition=0, config=CONFIG, clean=False, recovery_point=0
+    )
     random, count = Random(1), 0
     per_batch = max(1, BATCH_BYTES // (value_bytes + 20))
     total = size // (value_bytes + 20)
     keys = max(1, int(total * (1 - superseded)))
     while count < total:
         records = [
-            NewRecord(b"key-%012d" % random.randrange(keys), random.randbytes(value_bytes // 2).hex().encode(), (), NOW_MS)
+            NewRecord(
+                b"key-%012d" % random.randrange(keys),
+                random.randbytes(value_bytes // 2).hex().encode(),
+                (),
+                NOW_MS,
+            )
             for _ in range(per_batch)
         ]
         log.append_leader(
-            encode_batch(records, compression=codec), leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=NOW_MS
+            encode_batch(records, compression=codec),
+            leader_epoch=0,
+            origin=AppendOrigin.COORDINATOR,
+            now_ms=NOW_MS,
         )
         count += per_batch
     log.roll()
@@ -134,7 +147,8 @@ async def beside_the_loop(root: Path, size: int, bytes_per_second: int) -> None:
     rate = f"{bytes_per_second / 1e6:.0f} MB/s" if bytes_per_second else "no limit"
     middle, tail, worst = (late[int(len(late) * share)] * 1e3 for share in (0.5, 0.99, 0.99999))
     print(
-        f"in a thread, {rate}: {moved / seconds / 1e6:.1f} MB/s of disk; a loop beside it was late by {middle:.2f} ms (median), "
+        f"in a thread, {rate}: {moved / seconds / 1e6:.1f} MB/s of disk; a loop beside it was late "
+        f"by {middle:.2f} ms (median), "
         f"{tail:.2f} ms (99 %), {worst:.1f} ms (worst)"
     )
     log.close(clean=False)
@@ -147,7 +161,9 @@ async def removal_row(root: Path, size: int, in_thread: bool) -> None:
     directory = LogDirectory(RealDisk(), root / "folder", "bench", 1, file_deleter=file_deleter)
     directory.open_all(now_ms=NOW_MS)
     log = directory.create("bench", UUID(int=1), 0, LogConfig(segment_bytes=2 * size), now_ms=NOW_MS)
-    data = encode_batch([NewRecord(b"k", random_bytes, (), NOW_MS) for random_bytes in [Random(1).randbytes(1 << 19)]])
+    data = encode_batch(
+        [NewRecord(b"k", random_bytes, (), NOW_MS) for random_bytes in [Random(1).randbytes(1 << 19)]]
+    )
     for _ in range(size >> 19):
         log.append_leader(data, leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=NOW_MS)
     log.roll()
@@ -174,7 +190,9 @@ def key_map_row(keys: int) -> None:
     for number in range(keys):
         table.put(b"key-%012d" % number, number)
     seconds = time.perf_counter() - began
-    print(f"key map: {keys} keys, {table.memory_bytes / keys:.1f} bytes a key, {keys / seconds / 1e3:.0f} k/s")
+    print(
+        f"key map: {keys} keys, {table.memory_bytes / keys:.1f} bytes a key, {keys / seconds / 1e3:.0f} k/s"
+    )
 
 
 def bench_cleaning(root: Path, megabytes: int) -> None:
@@ -182,8 +200,11 @@ def bench_cleaning(root: Path, megabytes: int) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     print("\ncleaning")
     key_map_row(500_000)
-    print(f"{'record B':>8} {'codec':>6} {'superseded':>11} {'MB/s of log':>12} {'k records/s':>12} {'MB':>5} {'left':>5} "
-          f"{'raw MB/s':>9} {'ratio':>6}")  # fmt: skip
+    print(
+        f"{'record B':>8} {'codec':>6} {'superseded':>11} {'MB/s of log':>12} {'k records/s':>12} "
+        f"{'MB':>5} {'left':>5} "
+        f"{'raw MB/s':>9} {'ratio':>6}"
+    )
     for value_bytes in (100, 1024):
         for codec in (Compression.NONE, Compression.LZ4):
             for superseded in (0.1, 0.9):

@@ -48,7 +48,10 @@ def bench_creation(root: Path, count: int) -> None:
     os.close(fd)
     raw = sorted(raws)[50]
     print(f"\nmaking logs (a raw fsync takes {raw * 1e3:.2f} ms)")
-    print(f"{'how':>32} {'logs':>6} {'seconds':>8} {'ms a log':>9} {'in raw fsyncs':>13} {'loop late by, at most':>22}")
+    print(
+        f"{'how':>32} {'logs':>6} {'seconds':>8} {'ms a log':>9} {'in raw fsyncs':>13} "
+        f"{'loop late by, at most':>22}"
+    )
 
     few = min(count, 300)
     directory = _opened(root / "single")
@@ -61,7 +64,9 @@ def bench_creation(root: Path, count: int) -> None:
 
     async def batch() -> tuple[float, float]:
         begin = perf_counter()
-        making = directory.begin_creation([NewLog("bench", UUID(int=1), n, CONFIG) for n in range(count)], now_ms=NOW_MS)
+        making = directory.begin_creation(
+            [NewLog("bench", UUID(int=1), n, CONFIG) for n in range(count)], now_ms=NOW_MS
+        )
         started = perf_counter()
         worst = await _worst_lateness_while(asyncio.ensure_future(asyncio.to_thread(making.run)))
         made = perf_counter()

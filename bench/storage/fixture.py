@@ -35,7 +35,9 @@ def batch_of_records(size: int, record_bytes: Sequence[int]) -> bytearray:
     return bytearray(encode_batch(records))
 
 
-def open_log(directory: Path, *, clean: bool = False, recovery_point: int = 0, config: LogConfig = CONFIG) -> Log:
+def open_log(
+    directory: Path, *, clean: bool = False, recovery_point: int = 0, config: LogConfig = CONFIG
+) -> Log:
     return Log.open(
         RealDisk(), directory, topic="bench", partition=0, config=config, clean=clean,
         recovery_point=recovery_point,

@@ -1,8 +1,9 @@
-"""The offset index as the log has it (arrays in memory, a plain file when the segment is complete) against a memory-mapped file.
+"""The offset index as the log has it (arrays in memory, a plain file when the segment is complete) against a
+memory-mapped file.
 
-The mapped variants live only here.  One keeps Kafka's format, big-endian, which the files must have; the other the machine's own
-order, the best that a mapping could do.  Both get a file of the full size at once, as Kafka makes it, cut when the segment is
-complete.
+The mapped variants live only here.  One keeps Kafka's format, big-endian, which the files must have; the
+other the machine's own order, the best that a mapping could do.  Both get a file of the full size at once, as
+Kafka makes it, cut when the segment is complete.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class NativeMappedIndex(MappedIndex):
 
 
 class PlainIndex:
-    """The log's own: `storage/segment/offset_index.py`, written and read as `storage/segment/segment.py` does it."""
+    """The log's own: `storage/segment/offset_index.py`, written and read as `storage/segment/segment.py` does
+    it."""
 
     def __init__(self, path: Path, file_bytes: int | None = None) -> None:
         self._path, self._disk = path, RealDisk()
@@ -120,17 +122,30 @@ VARIANTS: dict[str, type[PlainIndex] | type[MappedIndex]] = {
 
 def bench_index(root: Path) -> None:
     for title, entries in ENTRIES.items():
-        print(f"\nindex of {title}\n{'':>26} {'append us':>10} {'seal ms':>9} {'first use ms':>13} {'look-up us':>11}")
+        print(
+            f"\nindex of {title}\n{'':>26} {'append us':>10} {'seal ms':>9} {'first use ms':>13} "
+            f"{'look-up us':>11}"
+        )
         for name, (append_s, seal_s, use_s, lookup_s) in _write_and_look_up(root, entries).items():
-            print(f"{name:>26} {append_s * 1e6:10.3f} {seal_s * 1e3:9.2f} {use_s * 1e3:13.2f} {lookup_s * 1e6:11.2f}")
-    print(f"\nindexes of {SEGMENTS} complete segments, {SEGMENT_ENTRIES} entries each: all opened and asked once, all kept")
-    print(f"{'':>26} {'seconds':>8} {'us each':>8} {'private MB':>11} {'shared MB':>10} {'mappings':>9} {'files':>6}")
+            print(
+                f"{name:>26} {append_s * 1e6:10.3f} {seal_s * 1e3:9.2f} {use_s * 1e3:13.2f} "
+                f"{lookup_s * 1e6:11.2f}"
+            )
+    print(
+        f"\nindexes of {SEGMENTS} complete segments, {SEGMENT_ENTRIES} entries each: all opened and "
+        "asked once, all kept"
+    )
+    print(
+        f"{'':>26} {'seconds':>8} {'us each':>8} {'private MB':>11} {'shared MB':>10} "
+        f"{'mappings':>9} {'files':>6}"
+    )
     for name, variant in VARIANTS.items():
         _open_many(root, name, variant)
 
 
 def _write_and_look_up(root: Path, entries: int) -> dict[str, tuple[float, ...]]:
-    """Median seconds of: an append, making it durable when complete, reading it again for one look-up, a look-up.  In turns."""
+    """Median seconds of: an append, making it durable when complete, reading it again for one look-up, a
+    look-up.  In turns."""
     asked = [random.Random(1).randrange(entries) for _ in range(LOOKUPS)]
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in VARIANTS}
     for _turn in range(5):
@@ -182,13 +197,18 @@ def _open_many(root: Path, name: str, variant: Callable[[Path], PlainIndex | Map
     seconds = perf_counter() - begin
     private, shared, mappings, files = (now - then for now, then in zip(_memory(), before, strict=True))
     each = seconds / max(1, len(held)) * 1e6
-    print(f"{name:>26} {seconds:8.2f} {each:8.1f} {private / 1e6:11.1f} {shared / 1e6:10.1f} {mappings:9} {files:6}")
+    print(
+        f"{name:>26} {seconds:8.2f} {each:8.1f} {private / 1e6:11.1f} {shared / 1e6:10.1f} "
+        f"{mappings:9} {files:6}"
+    )
     for opened in held:
         opened.close()
 
 
 def _memory() -> tuple[int, int, int, int]:
     """This process's private and shared bytes in memory, its mappings, its open files."""
-    _size, resident, shared, *_ = (int(word) * mmap.PAGESIZE for word in Path("/proc/self/statm").read_text().split())
+    _size, resident, shared, *_ = (
+        int(word) * mmap.PAGESIZE for word in Path("/proc/self/statm").read_text().split()
+    )
     mappings = len(Path("/proc/self/maps").read_text().splitlines())
     return resident - shared, shared, mappings, len(os.listdir("/proc/self/fd"))

@@ -1,4 +1,5 @@
-"""What a partition, an open segment's index and a hundred thousand producers take of this process's memory."""
+"""What a partition, an open segment's index and a hundred thousand producers take of this process's
+memory."""
 
 from __future__ import annotations
 
@@ -54,11 +55,15 @@ def _say(what: str, size: int, count: int) -> None:
 
 def _producers(batches: int) -> ProducerState:
     state, offset = ProducerState(max_producer_ids=PRODUCERS), 0
-    header = parse_header(encode_batch([NewRecord(None, b"v", (), NOW_MS)], producer_id=1, producer_epoch=0, base_sequence=0))
+    header = parse_header(
+        encode_batch([NewRecord(None, b"v", (), NOW_MS)], producer_id=1, producer_epoch=0, base_sequence=0)
+    )
     for sequence in range(batches):
         for producer_id in range(PRODUCERS):
             prepared = state.prepare(AppendOrigin.REPLICATION)
-            each = header._replace(producer_id=1_000_000 + producer_id, base_sequence=sequence, max_timestamp=NOW_MS + offset)
+            each = header._replace(
+                producer_id=1_000_000 + producer_id, base_sequence=sequence, max_timestamp=NOW_MS + offset
+            )
             prepared.check_batch(each, offset)
             offset += 1
             state.publish(prepared, offset)

@@ -1,4 +1,5 @@
-"""Reads in order, from the page cache: of the active segment, and of complete ones, whose index comes from a file."""
+"""Reads in order, from the page cache: of the active segment, and of complete ones, whose index comes from a
+file."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ READ_SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20}
 
 def bench_read(root: Path, megabytes: int) -> None:
     for kind in ("the active segment", "a complete segment"):
-        print(f"\nread {kind}\n{'batch':>8} {'at a time':>10} {'MB/s':>8} {'raw MB/s':>9} {'over raw us':>12} {'ratio':>6}")
+        print(
+            f"\nread {kind}\n{'batch':>8} {'at a time':>10} {'MB/s':>8} {'raw MB/s':>9} "
+            f"{'over raw us':>12} {'ratio':>6}"
+        )
         for name, size in SIZES.items():
             log, data = open_log(root / "log"), batch_of(size)
             for _ in range((megabytes << 20) // size):
@@ -31,7 +35,8 @@ def bench_read(root: Path, megabytes: int) -> None:
                 log_s, raw_s = turns.log_s, turns.raw_s
                 read = total / count
                 print(
-                    f"{name:>8} {label:>10} {read / log_s / 1e6:8.0f} {read / raw_s / 1e6:9.0f} {(log_s - raw_s) * 1e6:12.1f} "
+                    f"{name:>8} {label:>10} {read / log_s / 1e6:8.0f} {read / raw_s / 1e6:9.0f} "
+                    f"{(log_s - raw_s) * 1e6:12.1f} "
                     f"{turns.ratio:6.2f}"
                 )
             log.close(clean=False)
@@ -39,7 +44,8 @@ def bench_read(root: Path, megabytes: int) -> None:
 
 
 def _alternate(log: Log, end: int, chunk: int) -> tuple[Turns, int, int]:
-    """Both read the whole log; the raw loop the same ranges, half a log away, so that neither warms the other's cache lines."""
+    """Both read the whole log; the raw loop the same ranges, half a log away, so that neither warms the
+    other's cache lines."""
     fd = os.open(log.segments[0].path("log"), os.O_RDONLY)
     turns, ranges, offset, position = Turns(), [], 0, 0
     while offset < end:

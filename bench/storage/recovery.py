@@ -69,8 +69,8 @@ def bench_recovery(root: Path, megabytes: int) -> None:
 
 
 def _raw_look(directory: Path) -> float:
-    """Seconds of what no opening can do without: the folder is listed, the size of every file is asked for, and the small ones
-    are read."""
+    """Seconds of what no opening can do without: the folder is listed, the size of every file is asked for,
+    and the small ones are read."""
     begin = perf_counter()
     for entry in list(os.scandir(directory)):
         if entry.stat().st_size < 4096:
@@ -113,7 +113,10 @@ def bench_partitions(root: Path, count: int) -> None:
         os.fdatasync(fd)
     raw = (perf_counter() - begin) / syncs
     os.close(fd)
-    print(f"\nopening {count} partitions of 32 KiB (made in {made:.1f} s; a raw write and fdatasync takes {raw * 1e3:.2f} ms)")
+    print(
+        f"\nopening {count} partitions of 32 KiB (made in {made:.1f} s; a raw write and fdatasync "
+        f"takes {raw * 1e3:.2f} ms)"
+    )
     print(f"{'state':>32} {'seconds':>8} {'ms a log':>9} {'in raw syncs':>13}")
     ways = (("unclean, 1 thread", 1, False), ("unclean, 4 threads", 4, False), ("clean, 1 thread", 1, True))
     for title, threads, clean in ways:

@@ -1,11 +1,13 @@
-"""Benchmarks of transactions and groups on a cluster of real processes: commits, a dead coordinator, readers, rebalances.
+"""Benchmarks of transactions and groups on a cluster of real processes: commits, a dead coordinator, readers,
+rebalances.
 
     python bench/txn [commits] [coordinator] [lag] [rebalance] [loading]
                      [--directory DIR] [--nodes 3] [--seconds 4] [--rounds 5] [--members 100]
 
-Without a name, all of them.  Producers and consumers of `commits` and `lag` are librdkafka's, as it comes (TV1); the others are
-Tidegate's own client (TV2).  All share the machine's cores with the nodes, so every part says what the load was, and `commits`
-says what the nodes took of the CPU.  The raw figure beside them is an append with fdatasync on the same disk, in turns.
+Without a name, all of them.  Producers and consumers of `commits` and `lag` are librdkafka's, as it comes
+(TV1); the others are Tidegate's own client (TV2).  All share the machine's cores with the nodes, so every
+part says what the load was, and `commits` says what the nodes took of the CPU.  The raw figure beside them is
+an append with fdatasync on the same disk, in turns.
 """
 
 from __future__ import annotations
@@ -29,11 +31,21 @@ from members import bench_rebalance
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("parts", nargs="*", metavar="part", help="commits, coordinator, lag, rebalance, loading")
-    arguments.add_argument("--directory", type=Path, help="a folder on the disk to measure (default: the temporary one)")
-    arguments.add_argument("--nodes", type=int, default=3, help="nodes of the cluster, and replicas of every partition")
-    arguments.add_argument("--seconds", type=float, default=4.0, help="of each row of the commits, and of the lag")
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument(
+        "parts", nargs="*", metavar="part", help="commits, coordinator, lag, rebalance, loading"
+    )
+    arguments.add_argument(
+        "--directory", type=Path, help="a folder on the disk to measure (default: the temporary one)"
+    )
+    arguments.add_argument(
+        "--nodes", type=int, default=3, help="nodes of the cluster, and replicas of every partition"
+    )
+    arguments.add_argument(
+        "--seconds", type=float, default=4.0, help="of each row of the commits, and of the lag"
+    )
     arguments.add_argument("--rounds", type=int, default=5, help="kills, and rebalances of each kind")
     arguments.add_argument("--members", type=int, default=100)
     chosen = arguments.parse_args()

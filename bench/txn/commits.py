@@ -1,8 +1,9 @@
 """Transactions by size, by partitions and by producers: how many a second, and how long their commits take.
 
-Each producer repeats one transaction: `records` of 100 bytes, spread over so many partitions in turn.  The commit's time is that
-of the call, which first waits for the records that are still on their way.  At the end the committed records are counted.
-The clients run at a lower priority than the nodes, which would have cores of their own.
+Each producer repeats one transaction: `records` of 100 bytes, spread over so many partitions in turn.  The
+commit's time is that of the call, which first waits for the records that are still on their way.  At the end
+the committed records are counted. The clients run at a lower priority than the nodes, which would have cores
+of their own.
 """
 
 from __future__ import annotations
@@ -37,20 +38,25 @@ TIMEOUT_S = 60.0
 class Worker(threading.Thread):
     """One producer until `end`; `begun` releases all of them at once."""
 
-    def __init__(self, bootstrap: str, name: str, records: int, partitions: int, begun: threading.Barrier) -> None:
+    def __init__(
+        self, bootstrap: str, name: str, records: int, partitions: int, begun: threading.Barrier
+    ) -> None:
         super().__init__(daemon=True)
         self.commits: list[float] = []
         self.seconds = 0.0
         self.error: Exception | None = None
         self._settings = {
-            "bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 0 if records == 1 else 5, "log_level": 0,
+            "bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 0 if records == 1 else 5,
+            "log_level": 0,
             "queue.buffering.max.messages": 1_000_000,
         }  # fmt: skip
         self._records, self._partitions, self._begun = records, partitions, begun
         self.seconds_wanted = 0.0
 
     def run(self) -> None:
-        os.nice(10)  # of this thread, and of those that the client makes: fifty clients would starve the nodes on the same cores
+        # of this thread, and of those that the client makes: fifty clients would starve the nodes on the same
+        # cores
+        os.nice(10)
         try:
             producer = Producer(self._settings)
             producer.init_transactions(TIMEOUT_S)
@@ -82,8 +88,11 @@ class Worker(threading.Thread):
 async def bench_commits(root: Path, nodes: int, seconds: float) -> None:
     raw = RawFile(root / "raw")
     print(f"\ntransactions, {nodes} nodes and replicas, records of {len(VALUE)} bytes, librdkafka")
-    print(f"{'records':>8} {'partitions':>11} {'producers':>10} {'commits/s':>10} {'records/s':>10} {'p50 ms':>8} {'p99 ms':>8} "
-          f"{'node CPU ms':>12} {'raw p50 ms':>11}")  # fmt: skip
+    print(
+        f"{'records':>8} {'partitions':>11} {'producers':>10} {'commits/s':>10} {'records/s':>10} "
+        f"{'p50 ms':>8} {'p99 ms':>8} "
+        f"{'node CPU ms':>12} {'raw p50 ms':>11}"
+    )
     async with running(root / "cluster", nodes) as cluster:
         await make_topic(cluster, NewTopic("bench", PARTITIONS_MAX, nodes))
         total = 0
@@ -97,16 +106,25 @@ async def bench_commits(root: Path, nodes: int, seconds: float) -> None:
             rate = sum(len(worker.commits) / worker.seconds for worker in workers)
             count = len(commits) + producers
             total += count * records
-            print(f"{records:8} {partitions:11} {producers:10} {rate:10.1f} {rate * records:10.0f} "
-                  f"{percentile(commits, 0.5) * 1e3:8.1f} {percentile(commits, 0.99) * 1e3:8.1f} {cpu / count * 1e3:12.2f} "
-                  f"{percentile(raw_s, 0.5) * 1e3:11.2f}", flush=True)  # fmt: skip
+            print(
+                f"{records:8} {partitions:11} {producers:10} {rate:10.1f} {rate * records:10.0f} "
+                f"{percentile(commits, 0.5) * 1e3:8.1f} {percentile(commits, 0.99) * 1e3:8.1f} "
+                f"{cpu / count * 1e3:12.2f} "
+                f"{percentile(raw_s, 0.5) * 1e3:11.2f}",
+                flush=True,
+            )
         await _check(cluster, total)
     raw.close()
 
 
-def _run(cluster: LocalCluster, row: int, records: int, partitions: int, producers: int, seconds: float) -> list[Worker]:
+def _run(
+    cluster: LocalCluster, row: int, records: int, partitions: int, producers: int, seconds: float
+) -> list[Worker]:
     begun = threading.Barrier(producers)
-    workers = [Worker(cluster.bootstrap, f"row-{row}-{each}", records, partitions, begun) for each in range(producers)]
+    workers = [
+        Worker(cluster.bootstrap, f"row-{row}-{each}", records, partitions, begun)
+        for each in range(producers)
+    ]
     for worker in workers:
         worker.seconds_wanted = seconds
         worker.start()
@@ -119,8 +137,8 @@ def _run(cluster: LocalCluster, row: int, records: int, partitions: int, produce
 
 
 async def _check(cluster: LocalCluster, wanted: int) -> None:
-    """Every committed record is there, once, and no transaction stays open: a producer has its answer before the markers are
-    written, so it is the high watermark that read_committed has to reach."""
+    """Every committed record is there, once, and no transaction stays open: a producer has its answer before
+    the markers are written, so it is the high watermark that read_committed has to reach."""
     found, places = 0, [("bench", partition) for partition in range(PARTITIONS_MAX)]
     async with Admin(cluster.bootstrap) as admin:
         ends = await admin.end_offsets(places)

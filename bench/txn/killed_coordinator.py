@@ -1,7 +1,8 @@
 """SIGKILL of a transaction's coordinator to the producer's next commit.
 
-The producer's partitions are led by other nodes as far as possible, but their replicas live on all three; what counts is the next
-`commit` that returns.  Detection is read from the controller's log as in `bench/cluster failover`: the session's end.
+The producer's partitions are led by other nodes as far as possible, but their replicas live on all three;
+what counts is the next `commit` that returns.  Detection is read from the controller's log as in
+`bench/cluster failover`: the session's end.
 """
 
 from __future__ import annotations
@@ -28,10 +29,16 @@ async def bench_coordinator(root: Path, rounds: int) -> None:
             for _ in range(rounds):
                 rows.append(await _kill(cluster, producer))
     beyond = sorted(after for _, after in rows)
-    print(f"\na coordinator is killed, three nodes, {SESSION_MS} ms session: seconds from SIGKILL to the next commit")
+    print(
+        f"\na coordinator is killed, three nodes, {SESSION_MS} ms session: seconds from SIGKILL to "
+        "the next commit"
+    )
     print(f"{'kills':>6} {'detection':>10} {'beyond p50':>11} {'least':>8} {'most':>8}")
-    print(f"{len(rows):6} {statistics.median(each for each, _ in rows):10.3f} {statistics.median(beyond):11.3f} "
-          f"{beyond[0]:8.3f} {beyond[-1]:8.3f}")  # fmt: skip
+    print(
+        f"{len(rows):6} {statistics.median(each for each, _ in rows):10.3f} "
+        f"{statistics.median(beyond):11.3f} "
+        f"{beyond[0]:8.3f} {beyond[-1]:8.3f}"
+    )
 
 
 async def _kill(cluster: LocalCluster, producer: Producer) -> tuple[float, float]:

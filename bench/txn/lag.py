@@ -1,7 +1,7 @@
 """How long after the acknowledgement of its commit a read_committed consumer gets a transaction.
 
-One producer commits one record at a time, ten times a second and then as fast as it can; one consumer reads behind it.  Below
-zero: the reader got it before the producer got the acknowledgement.
+One producer commits one record at a time, ten times a second and then as fast as it can; one consumer reads
+behind it.  Below zero: the reader got it before the producer got the acknowledgement.
 """
 
 from __future__ import annotations
@@ -25,16 +25,23 @@ async def bench_lag(root: Path, nodes: int, seconds: float) -> None:
     async with running(root / "cluster", nodes) as cluster:
         await make_topic(cluster, NewTopic("bench", 1, nodes))
         for number, pause_s in enumerate((0.1, 0.0)):
-            behind, rate = await asyncio.to_thread(_measure, cluster.bootstrap, f"lag-{number}", pause_s, seconds)
-            print(f"{rate:10.0f} {len(behind):8} {percentile(behind, 0.5):7.1f} {percentile(behind, 0.9):7.1f} "
-                  f"{percentile(behind, 0.99):7.1f} {max(behind):7.1f}", flush=True)  # fmt: skip
+            behind, rate = await asyncio.to_thread(
+                _measure, cluster.bootstrap, f"lag-{number}", pause_s, seconds
+            )
+            print(
+                f"{rate:10.0f} {len(behind):8} {percentile(behind, 0.5):7.1f} {percentile(behind, 0.9):7.1f} "
+                f"{percentile(behind, 0.99):7.1f} {max(behind):7.1f}",
+                flush=True,
+            )
 
 
 def _measure(bootstrap: str, name: str, pause_s: float, seconds: float) -> tuple[list[float], float]:
     seen: dict[bytes, float] = {}
     wanted, over = [0], threading.Event()
     common = {"bootstrap.servers": bootstrap, "log_level": 0}
-    consumer = Consumer({**common, "group.id": name, "isolation.level": "read_committed", "enable.auto.commit": False})
+    consumer = Consumer(
+        {**common, "group.id": name, "isolation.level": "read_committed", "enable.auto.commit": False}
+    )
     _low, high = consumer.get_watermark_offsets(TopicPartition("bench", 0), timeout=TIMEOUT_S)
     consumer.assign([TopicPartition("bench", 0, high)])
 

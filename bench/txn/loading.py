@@ -1,8 +1,10 @@
-"""How long a new coordinator takes to turn its log into state: 100,000 transactional ids and 1,000,000 committed offsets.
+"""How long a new coordinator takes to turn its log into state: 100,000 transactional ids and 1,000,000
+committed offsets.
 
-One partition of each state topic, in CPU seconds, without the node around it: the log is read as the node reads it, in chunks of
-whole batches, and handed to the runtime.  One record a batch, as coordinators write transactions; ten a batch, as consumers of
-ten partitions commit their offsets.  The raw loop reads the same bytes and verifies no more than the batches' checksums.
+One partition of each state topic, in CPU seconds, without the node around it: the log is read as the node
+reads it, in chunks of whole batches, and handed to the runtime.  One record a batch, as coordinators write
+transactions; ten a batch, as consumers of ten partitions commit their offsets.  The raw loop reads the same
+bytes and verifies no more than the batches' checksums.
 """
 
 from __future__ import annotations
@@ -48,7 +50,14 @@ def _transactions(count: int) -> Iterable[Sequence[Pair]]:
     for number in range(count):
         name = f"orders-service-{number:08d}"
         entry = TransactionMetadata(
-            name, number, 7, 60_000, TransactionState.COMPLETE_COMMIT, NOW_MS, start_ms=NOW_MS, transaction_version=2
+            name,
+            number,
+            7,
+            60_000,
+            TransactionState.COMPLETE_COMMIT,
+            NOW_MS,
+            start_ms=NOW_MS,
+            transaction_version=2,
         )
         yield [(transaction_records.encode_key(name), transaction_records.encode_value(entry))]
 
@@ -80,8 +89,12 @@ async def bench_loading(root: Path) -> None:
     print(f"{'both':>28} {'':>6} {total:8.2f}")
 
 
-def _load(path: Path, what: str, batches: Iterable[Sequence[Pair]], count: int, make: Any, known: Any) -> float:
-    log = Log.open(RealDisk(), path, topic="state", partition=0, config=LogConfig(), clean=False, recovery_point=0)
+def _load(
+    path: Path, what: str, batches: Iterable[Sequence[Pair]], count: int, make: Any, known: Any
+) -> float:
+    log = Log.open(
+        RealDisk(), path, topic="state", partition=0, config=LogConfig(), clean=False, recovery_point=0
+    )
     for pairs in batches:
         data = encode_batch([NewRecord(key, value, (), NOW_MS) for key, value in pairs])
         log.append_leader(bytearray(data), leader_epoch=1, origin=AppendOrigin.COORDINATOR, now_ms=NOW_MS)
@@ -100,7 +113,9 @@ def _load(path: Path, what: str, batches: Iterable[Sequence[Pair]], count: int, 
     if runtime.phase(0) is not Phase.ACTIVE or known(shard) != count:
         raise SystemExit(f"{what}: {known(shard)} of {count} are there, and the shard is {runtime.phase(0)}")
     size, rate = log.size_bytes / 1e6, count / seconds / 1e3
-    print(f"{what:>28} {size:6.0f} {seconds:8.2f} {rate:12.0f} {raw_s:7.2f} {raw_s / seconds:6.2f}", flush=True)
+    print(
+        f"{what:>28} {size:6.0f} {seconds:8.2f} {rate:12.0f} {raw_s:7.2f} {raw_s / seconds:6.2f}", flush=True
+    )
     log.close(clean=False)
     return seconds
 

@@ -1,8 +1,10 @@
-"""How long a group of many members is without its partitions when one joins, leaves, or the coordinator is killed.
+"""How long a group of many members is without its partitions when one joins, leaves, or the coordinator is
+killed.
 
-The members are Tidegate's consumers in one process, with a heartbeat every 500 ms: a member learns of a rebalance by its next
-heartbeat, so half of that is in the figures on average, and all of it in the slowest member's.  Time counts from the change to
-the moment when every member holds its partitions of the new generation.
+The members are Tidegate's consumers in one process, with a heartbeat every 500 ms: a member learns of a
+rebalance by its next heartbeat, so half of that is in the figures on average, and all of it in the slowest
+member's.  Time counts from the change to the moment when every member holds its partitions of the new
+generation.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ class Member:
 
     def __init__(self, bootstrap: str) -> None:
         self.consumer = Consumer(
-            bootstrap, group_id="bench", heartbeat_interval_ms=HEARTBEAT_MS, session_timeout_ms=30_000, auto_commit=False
+            bootstrap,
+            group_id="bench",
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            session_timeout_ms=30_000,
+            auto_commit=False,
         )
         self._task: asyncio.Task[None] | None = None
 
@@ -66,7 +72,10 @@ async def bench_rebalance(root: Path, nodes: int, members: int, rounds: int) -> 
             await _settled(group, members + 1)
             leaves.append(time.perf_counter() - begun)
         await asyncio.gather(*(member.stop() for member in group))
-    print(f"\nrebalance of {members} members, {nodes} nodes, heartbeats every {HEARTBEAT_MS} ms: seconds until all is shared")
+    print(
+        f"\nrebalance of {members} members, {nodes} nodes, heartbeats every {HEARTBEAT_MS} ms: "
+        "seconds until all is shared"
+    )
     print(f"{'all join at once':>18} {first:7.2f}")
     for name, found in (("one more joins", joins), ("one leaves", leaves)):
         print(f"{name:>18} {statistics.median(found):7.2f} (least {min(found):.2f}, most {max(found):.2f})")

@@ -14,7 +14,8 @@ class AnomalyKind(StrEnum):
     LOST_WRITE = "lost-write"
     """A record that must have committed is not there."""
     UNSEEN = "unseen"
-    """A record of a successful operation that no reader read, in a partition without a final read: lost, or only late."""
+    """A record of a successful operation that no reader read, in a partition without a final read: lost, or
+    only late."""
     DUPLICATE = "duplicate"
     """One record at two offsets of a partition."""
     INCONSISTENT_OFFSETS = "inconsistent-offsets"
@@ -38,7 +39,8 @@ class AnomalyKind(StrEnum):
     CONSUMED_TWICE = "consumed-twice"
     CONSUMED_NEVER = "consumed-never"
     ZOMBIE_ACKNOWLEDGED = "zombie-acknowledged"
-    """A transaction ended well although a newer producer of its transactional id had been initialised before it ended."""
+    """A transaction ended well although a newer producer of its transactional id had been initialised before
+    it ended."""
     G0 = "G0"
     G0_PROCESS = "G0-process"
     G0_REALTIME = "G0-realtime"
@@ -63,6 +65,10 @@ class Anomaly:
 
 
 def about(
-    kind: AnomalyKind, message: str, *ops: Op | None, partition: Partition | None = None, value: Value | None = None
+    kind: AnomalyKind,
+    message: str,
+    *ops: Op | None,
+    partition: Partition | None = None,
+    value: Value | None = None,
 ) -> Anomaly:
     return Anomaly(kind, message, partition, value, tuple(op.index for op in ops if op is not None))

@@ -30,7 +30,9 @@ def write(directory: Path, history: Sequence[Op], logs: FinalLogs, offsets: Fina
     lines = [json.dumps(to_json(op), ensure_ascii=False) + "\n" for op in history]
     (directory / HISTORY).write_text("".join(lines), encoding="utf-8")
     final = {
-        "logs": [[list(partition), [list(record) for record in records]] for partition, records in logs.items()],
+        "logs": [
+            [list(partition), [list(record) for record in records]] for partition, records in logs.items()
+        ],
         "offsets": [[group, _pairs(positions)] for group, positions in offsets.items()],
     }
     (directory / FINAL).write_text(json.dumps(final, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -47,8 +49,14 @@ def read(directory: Path) -> Archive:
         final = json.loads((directory / FINAL).read_text(encoding="utf-8"))
         return Archive(
             [from_json(json.loads(line)) for line in lines],
-            {_partition(name): [(offset, value) for offset, value in records] for name, records in final["logs"]},
-            {group: {_partition(name): offset for name, offset in pairs} for group, pairs in final["offsets"]},
+            {
+                _partition(name): [(offset, value) for offset, value in records]
+                for name, records in final["logs"]
+            },
+            {
+                group: {_partition(name): offset for name, offset in pairs}
+                for group, pairs in final["offsets"]
+            },
         )
     except FileNotFoundError as error:
         raise HistoryError(f"{directory} does not hold a run: {error.filename} is missing") from error

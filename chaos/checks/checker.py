@@ -1,16 +1,19 @@
-"""The history checker: compares what clients observed with the guarantees of Tidegate (docs/semantics.md, chapter V).
+"""The history checker: compares what clients observed with the guarantees of Tidegate (docs/semantics.md,
+chapter V).
 
-Pure: `check` takes a recorded history and reports its anomalies.  It knows nothing of the run, of nodes or of faults, and it
-concludes only what the evidence proves: an anomaly in the report is a broken guarantee, not a suspicion.
+Pure: `check` takes a recorded history and reports its anomalies.  It knows nothing of the run, of nodes or of
+faults, and it concludes only what the evidence proves: an anomaly in the report is a broken guarantee, not a
+suspicion.
 
-Each check stands alone in `CHECKS`.  Its tests are a hand-written history that it must reject, a similar one that it must
-accept, and its ablation: without the check, the bad history passes.
+Each check stands alone in `CHECKS`.  Its tests are a hand-written history that it must reject, a similar one
+that it must accept, and its ablation: without the check, the bad history passes.
 
 It is modelled on Jepsen's kafka workload, and stricter in three places:
 
-* polls of failed and undecided operations count as evidence (an aborted transaction has no right to read aborted data
-  either, and what it read was committed, and must stay);
-* with `final_logs`, everything that must have committed must be in them, not only what lies below a value already read;
+* polls of failed and undecided operations count as evidence (an aborted transaction has no right to read
+  aborted data either, and what it read was committed, and must stay);
+* with `final_logs`, everything that must have committed must be in them, not only what lies below a value
+  already read;
 * atomicity over partitions, offsets committed in transactions, and fencing are checked in their own right.
 """
 
@@ -90,8 +93,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The verdict.  `tolerated` holds cycles that need write order: no broken guarantee (transactions may interleave in a log),
-    but worth showing."""
+    """The verdict.  `tolerated` holds cycles that need write order: no broken guarantee (transactions may
+    interleave in a log), but worth showing."""
 
     anomalies: list[Anomaly]
     counts: Counts
@@ -109,7 +112,10 @@ class Report:
     def describe(self, anomalies_max: int = 20) -> str:
         """The verdict in lines for people, the first `anomalies_max` anomalies in full."""
         if self.valid:
-            return f"no anomaly in {self.counts.operations} operations, {self.counts.records_final} records in the final read"
+            return (
+                f"no anomaly in {self.counts.operations} operations, {self.counts.records_final} records "
+                "in the final read"
+            )
         found = Counter(anomaly.kind for anomaly in self.anomalies)
         lines = [", ".join(f"{number} x {kind}" for kind, number in sorted(found.items()))]
         lines += [f"  {anomaly}" for anomaly in self.anomalies[:anomalies_max]]
@@ -128,22 +134,27 @@ def check(
 ) -> Report:
     """Checks a history against the guarantees.
 
-    `final_logs`: partition -> [(offset, value)] in reading order, read_committed, from the log's start to its end after the
-    workload has stopped.  Other partitions are checked by the polls alone.  `final_offsets`: group -> partition ->
-    committed position, for the checks on transactional offsets.  Raises HistoryError when the history itself is malformed.
-    `tolerated_cycles` looks for G0 and G1c over the write order too, which costs another pass.
+    `final_logs`: partition -> [(offset, value)] in reading order, read_committed, from the log's start to its
+    end after the workload has stopped.  Other partitions are checked by the polls alone.  `final_offsets`:
+    group -> partition -> committed position, for the checks on transactional offsets.  Raises HistoryError
+    when the history itself is malformed. `tolerated_cycles` looks for G0 and G1c over the write order too,
+    which costs another pass.
     """
     evidence = Evidence.gather(history, final_logs, final_offsets)
     anomalies = [anomaly for run in checks.values() for anomaly in run(evidence)]
     tolerated: list[Anomaly] = []
     if tolerated_cycles:
-        tolerated = [_cycle(cycle) for cycle in find_cycles(evidence, write_order=True) if cycle.needs_write_order]
+        tolerated = [
+            _cycle(cycle) for cycle in find_cycles(evidence, write_order=True) if cycle.needs_write_order
+        ]
     return Report(anomalies, _count(evidence), tolerated)
 
 
 def _count(evidence: Evidence) -> Counts:
     history = evidence.history
-    transactions = Counter(op.outcome for op in history if op.transactional_id is not None and any(True for _ in op.sends))
+    transactions = Counter(
+        op.outcome for op in history if op.transactional_id is not None and any(True for _ in op.sends)
+    )
     return Counts(
         operations=len(history),
         transactions_ok=transactions[OpOutcome.OK],
@@ -151,6 +162,8 @@ def _count(evidence: Evidence) -> Counts:
         transactions_undecided=transactions[OpOutcome.INFO],
         records_sent=len(evidence.writers),
         records_committed=sum(1 for op in history for _ in evidence.committed_sends(op)),
-        records_polled=sum(len(records) for op in history for poll in op.polls for records in poll.records.values()),
+        records_polled=sum(
+            len(records) for op in history for poll in op.polls for records in poll.records.values()
+        ),
         records_final=sum(len(records) for records in evidence.final_logs.values()),
     )

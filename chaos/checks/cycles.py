@@ -1,4 +1,5 @@
-"""Cycles in the order that transactions imposed on each other: Elle's G0 and G1c for an append-only log (docs/semantics.md V5).
+"""Cycles in the order that transactions imposed on each other: Elle's G0 and G1c for an append-only log
+(docs/semantics.md V5).
 
 The nodes are the operations that must have committed.  An edge A -> B says that A comes before B, and why:
 
@@ -7,11 +8,13 @@ The nodes are the operations that must have committed.  An edge A -> B says that
 * `PROCESS`: B is the next operation of A's process.
 * `REALTIME`: A was completed before B was invoked.
 
-With read_committed readers a record is visible only after its transaction's commit, so every `WR`, `PROCESS` and `REALTIME`
-edge goes from an earlier end to a later one: a cycle of those alone proves that a reader read a later transaction's record.
-`WW` edges prove less, because transactions may interleave in a log; a cycle that needs one is allowed.
+With read_committed readers a record is visible only after its transaction's commit, so every `WR`, `PROCESS`
+and `REALTIME` edge goes from an earlier end to a later one: a cycle of those alone proves that a reader read
+a later transaction's record. `WW` edges prove less, because transactions may interleave in a log; a cycle
+that needs one is allowed.
 
-Pure graph code.  Everything is iterative: a history of a hundred thousand transactions must not meet the recursion limit.
+Pure graph code.  Everything is iterative: a history of a hundred thousand transactions must not meet the
+recursion limit.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from .history import Op, OpOutcome
 
 
 class Edge(IntEnum):
-    """The reasons for an order, strongest evidence first; between the same two operations the strongest is kept."""
+    """The reasons for an order, strongest evidence first; between the same two operations the strongest is
+    kept."""
 
     WW = 0
     WR = 1
@@ -56,9 +60,11 @@ LEVELS: tuple[tuple[Edge, ...], ...] = ((), (Edge.PROCESS,), (Edge.PROCESS, Edge
 
 
 def find_cycles(evidence: Evidence, *, write_order: bool) -> list[Cycle]:
-    """The shortest cycle of every strongly connected component, named G0 or G1c with `-process` or `-realtime`.
+    """The shortest cycle of every strongly connected component, named G0 or G1c with `-process` or
+    `-realtime`.
 
-    Without `write_order` only `WR` edges and the orders of processes and time are used: every cycle is then a violation.
+    Without `write_order` only `WR` edges and the orders of processes and time are used: every cycle is then a
+    violation.
     """
     nodes = [op for op in evidence.history if evidence.must_have_committed(op)]
     base: Graph = {}
@@ -115,12 +121,14 @@ def _process(nodes: Sequence[Op]) -> Iterator[tuple[int, int]]:
 
 
 def _realtime(nodes: Sequence[Op]) -> Iterator[tuple[int, int]]:
-    """The transitive reduction of "completed before invoked": as many edges an operation as there is concurrency.
+    """The transitive reduction of "completed before invoked": as many edges an operation as there is
+    concurrency.
 
     An operation of unknown outcome may take effect at any later time, so nothing is known to come after it.
     """
     events = sorted(
-        [(op.invoked, 0, op) for op in nodes] + [(op.completed, 1, op) for op in nodes if op.outcome is OpOutcome.OK],
+        [(op.invoked, 0, op) for op in nodes]
+        + [(op.completed, 1, op) for op in nodes if op.outcome is OpOutcome.OK],
         key=lambda event: event[:2] + (event[2].index,),
     )
     frontier: set[int] = set()
@@ -181,8 +189,11 @@ def _take_component(path: list[int], on_path: set[int], root: int) -> list[int]:
             return component
 
 
-def shortest_cycle(graph: Mapping[int, Mapping[int, Edge]], component: Sequence[int], starts_max: int = 64) -> Cycle:
-    """The shortest cycle through one of the component's first `starts_max` nodes: a large tangle must not cost its square."""
+def shortest_cycle(
+    graph: Mapping[int, Mapping[int, Edge]], component: Sequence[int], starts_max: int = 64
+) -> Cycle:
+    """The shortest cycle through one of the component's first `starts_max` nodes: a large tangle must not
+    cost its square."""
     inside = set(component)
     best: list[int] | None = None
     for start in sorted(component)[:starts_max]:

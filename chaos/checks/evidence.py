@@ -1,13 +1,17 @@
-"""What a history proves: the writer of a value, its offsets, the version order, and which operations must have committed.
+"""What a history proves: the writer of a value, its offsets, the version order, and which operations must
+have committed.
 
-`Evidence` is built once per check and only read afterwards.  Everything in it is derived by docs/semantics.md V1 and V2:
+`Evidence` is built once per check and only read afterwards.  Everything in it is derived by docs/semantics.md
+V1 and V2:
 
-* The *version order* of a partition comes from what was read (by polls of any outcome, for a read_committed poll must be safe
-  whatever the outcome of its transaction, and by the final read), and from acknowledged offsets only of writes that must have
-  committed: the leader may have truncated an aborted write and given its offset to another.
-* A transaction *must have committed* when it was acknowledged, or when its outcome is unknown and any reader read a record of
-  it.  By that second clause, a single visible record requires all the others.
-* Offsets have gaps (control records), so positions are compared by *index*: the rank among the offsets known to hold data.
+* The *version order* of a partition comes from what was read (by polls of any outcome, for a read_committed
+  poll must be safe whatever the outcome of its transaction, and by the final read), and from acknowledged
+  offsets only of writes that must have committed: the leader may have truncated an aborted write and given
+  its offset to another.
+* A transaction *must have committed* when it was acknowledged, or when its outcome is unknown and any reader
+  read a record of it.  By that second clause, a single visible record requires all the others.
+* Offsets have gaps (control records), so positions are compared by *index*: the rank among the offsets known
+  to hold data.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ from dataclasses import dataclass, field
 from .history import HistoryError, Op, OpOutcome, Partition, Send, Value
 
 FinalLogs = Mapping[Partition, Sequence[tuple[int, Value]]]
-"""Per partition everything that a read_committed reader sees from the log's start to its end after the run has come to rest."""
+"""Per partition everything that a read_committed reader sees from the log's start to its end after the run
+has come to rest."""
 
 FinalOffsets = Mapping[str, Mapping[Partition, int]]
 """Per group the committed position of each partition after the run has come to rest."""
@@ -28,8 +33,8 @@ FinalOffsets = Mapping[str, Mapping[Partition, int]]
 class VersionOrder:
     """The value at each offset of one partition.
 
-    `at` and `where` keep the first value of an offset and the first offset of a value; contradictions go to `conflicts` and
-    `copies`, which stay empty as long as the broker is right.
+    `at` and `where` keep the first value of an offset and the first offset of a value; contradictions go to
+    `conflicts` and `copies`, which stay empty as long as the broker is right.
     """
 
     at: dict[int, Value] = field(default_factory=dict)
@@ -80,8 +85,11 @@ class Evidence:
     final: dict[Partition, set[Value]] = field(default_factory=dict)
 
     @classmethod
-    def gather(cls, history: Sequence[Op], final_logs: FinalLogs, final_offsets: FinalOffsets | None) -> Evidence:
-        """Raises HistoryError when the history breaks the recorder's rules (a value sent twice to one partition)."""
+    def gather(
+        cls, history: Sequence[Op], final_logs: FinalLogs, final_offsets: FinalOffsets | None
+    ) -> Evidence:
+        """Raises HistoryError when the history breaks the recorder's rules (a value sent twice to one
+        partition)."""
         evidence = cls(history, final_logs, final_offsets)
         evidence._index_writers()
         evidence._index_reads()
@@ -96,7 +104,9 @@ class Evidence:
                 identity = (send.partition, send.value)
                 if identity in self.writers:
                     both = f"by {self.writers[identity]} and by {op}"
-                    raise HistoryError(f"{send.value!r} was sent twice to {send.partition}, {both}: values must be unique")
+                    raise HistoryError(
+                        f"{send.value!r} was sent twice to {send.partition}, {both}: values must be unique"
+                    )
                 self.writers[identity] = op
 
     def _index_reads(self) -> None:
@@ -133,10 +143,13 @@ class Evidence:
         return op.outcome is OpOutcome.OK
 
     def cannot_have_committed(self, op: Op) -> bool:
-        """True when the operation failed, or when its outcome is unknown and the final logs show nothing of what it sent."""
+        """True when the operation failed, or when its outcome is unknown and the final logs show nothing of
+        what it sent."""
         if op.outcome is OpOutcome.INFO:
             sends = list(op.sends)
-            return bool(sends) and all(s.partition in self.final and s.value not in self.final[s.partition] for s in sends)
+            return bool(sends) and all(
+                s.partition in self.final and s.value not in self.final[s.partition] for s in sends
+            )
         return op.outcome is OpOutcome.FAIL
 
     def committed_sends(self, op: Op) -> Iterator[Send]:

@@ -1,10 +1,13 @@
-"""Checks on fencing: once a newer producer of a transactional id is initialised, an older one cannot end a transaction.
+"""Checks on fencing: once a newer producer of a transactional id is initialised, an older one cannot end a
+transaction.
 
-A process is one producer.  Its transaction is a zombie's when another process initialised the same transactional id after
-this one did, and had its answer before this one sent its commit (or, when that time was not recorded, before the transaction
-began).  The coordinator must reject such a commit; if it was acknowledged, two producers own one id, and exactly-once is broken.
+A process is one producer.  Its transaction is a zombie's when another process initialised the same
+transactional id after this one did, and had its answer before this one sent its commit (or, when that time
+was not recorded, before the transaction began).  The coordinator must reject such a commit; if it was
+acknowledged, two producers own one id, and exactly-once is broken.
 
-The same holds for producer ids and epochs: no initialisation returns an identity that another process already got.
+The same holds for producer ids and epochs: no initialisation returns an identity that another process already
+got.
 """
 
 from __future__ import annotations
@@ -36,7 +39,10 @@ def zombies(evidence: Evidence) -> Iterator[Anomaly]:
             continue
         newer = [init for init in known if init.op.process != op.process and init.op.invoked > max(own)]
         if newer:
-            message = f"{op} was acknowledged after {newer[0].op.process} had initialised {op.transactional_id} anew"
+            message = (
+                f"{op} was acknowledged after {newer[0].op.process} had initialised "
+                f"{op.transactional_id} anew"
+            )
             yield about(AnomalyKind.ZOMBIE_ACKNOWLEDGED, message, newer[0].op, op)
 
 
@@ -48,7 +54,8 @@ def identities(evidence: Evidence) -> Iterator[Anomaly]:
             if other.op.process != initialisation.op.process:
                 identity = initialisation.identity
                 message = (
-                    f"producer id {identity.producer_id} epoch {identity.epoch} of {transactional_id} was given to "
+                    f"producer id {identity.producer_id} epoch {identity.epoch} of "
+                    f"{transactional_id} was given to "
                     f"{other.op.process} and to {initialisation.op.process}"
                 )
                 yield about(AnomalyKind.ZOMBIE_ACKNOWLEDGED, message, other.op, initialisation.op)

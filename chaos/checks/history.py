@@ -1,9 +1,10 @@
 """What the clients of a run observed: one `Op` per operation, from its invocation to its outcome.
 
-The model is that of Jepsen's kafka workload (docs/semantics.md V1), with two changes that suit Python.  An operation is one value
-that carries both its times, instead of an invocation and a completion that must be paired; and its micro-operations are typed
-steps.  A *process* is one life of one client: a client that is torn down and made anew gets a new process name, since it has
-a new position in every partition and, when transactional, a new producer epoch.
+The model is that of Jepsen's kafka workload (docs/semantics.md V1), with two changes that suit Python.  An
+operation is one value that carries both its times, instead of an invocation and a completion that must be
+paired; and its micro-operations are typed steps.  A *process* is one life of one client: a client that is
+torn down and made anew gets a new process name, since it has a new position in every partition and, when
+transactional, a new producer epoch.
 
 Outcomes are facts, and the checker draws hard conclusions from them:
 
@@ -11,12 +12,14 @@ Outcomes are facts, and the checker draws hard conclusions from them:
 * `FAIL`: the cluster rejected it, or confirmed the client's abort.  No effect may ever be visible.
 * `INFO`: the outcome is unknown (a timeout, a broken connection, a killed client).  All effects or none.
 
-Recording order: `begin` before the first request is sent; every step after its answer (a send's *value* before the request, since
-the record may be appended even if no answer arrives); `ending` right before the commit is sent; one of `ok`, `fail`, `info` when
-the outcome is known.  An operation without an outcome at the end of the run is `INFO`.
+Recording order: `begin` before the first request is sent; every step after its answer (a send's *value*
+before the request, since the record may be appended even if no answer arrives); `ending` right before the
+commit is sent; one of `ok`, `fail`, `info` when the outcome is known.  An operation without an outcome at the
+end of the run is `INFO`.
 
-Values must be unique within a partition over the whole history: a record that is written again after an abort is a new value
-(put the attempt into it).  Polls recorded here are read_committed; anything else has no place in this history.
+Values must be unique within a partition over the whole history: a record that is written again after an abort
+is a new value (put the attempt into it).  Polls recorded here are read_committed; anything else has no place
+in this history.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """What one read_committed poll returned: offset and value per partition, in the order in which they came."""
+    """What one read_committed poll returned: offset and value per partition, in the order in which they
+    came."""
 
     records: Mapping[Partition, Sequence[tuple[int, Value]]]
 
@@ -100,9 +104,10 @@ Step = Send | Poll | CommitOffsets | Init | Assign | Subscribe | Seek
 class Op:
     """One operation of one process; a transaction when `transactional_id` is set.
 
-    Times are seconds of one monotonic clock shared by all processes of the run.  `ending` is when the commit was sent: an
-    acknowledged commit that was sent after a newer producer was initialised is a zombie's.  `rebalanced` names the partitions
-    that the group moved during the operation: their positions prove nothing.
+    Times are seconds of one monotonic clock shared by all processes of the run.  `ending` is when the commit
+    was sent: an acknowledged commit that was sent after a newer producer was initialised is a zombie's.
+    `rebalanced` names the partitions that the group moved during the operation: their positions prove
+    nothing.
     """
 
     index: int
@@ -139,7 +144,8 @@ class HistoryError(Exception):
 
 @dataclass(slots=True)
 class OpenOp:
-    """A running operation.  As a context manager it becomes `INFO` when its body raises without having set an outcome."""
+    """A running operation.  As a context manager it becomes `INFO` when its body raises without having set an
+    outcome."""
 
     _history: History
     index: int
@@ -194,7 +200,9 @@ class OpenOp:
 
     def _add(self, step: Step) -> int:
         if self._closed:
-            raise HistoryError(f"operation {self.index} of {self.process} has its outcome: no step may follow ({step})")
+            raise HistoryError(
+                f"operation {self.index} of {self.process} has its outcome: no step may follow ({step})"
+            )
         self.steps.append(step)
         return len(self.steps) - 1
 
@@ -222,13 +230,16 @@ class OpenOp:
     def __enter__(self) -> OpenOp:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if not self._closed:
             self.info(repr(error) if error is not None else "left without an outcome")
 
 
 class History:
-    """Records the operations of one run.  One thread (or event loop) writes it; `now` is a monotonic clock in seconds."""
+    """Records the operations of one run.  One thread (or event loop) writes it; `now` is a monotonic clock in
+    seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
@@ -249,12 +260,16 @@ class History:
 
     def ops(self) -> list[Op]:
         """The history in the order of invocation; running operations count as `INFO`."""
-        unfinished = [operation.as_op(OpOutcome.INFO, "not finished when the run ended") for operation in self._open.values()]
+        unfinished = [
+            operation.as_op(OpOutcome.INFO, "not finished when the run ended")
+            for operation in self._open.values()
+        ]
         return sorted([*self._done, *unfinished], key=lambda op: op.index)
 
 
 def to_json(op: Op) -> dict[str, Any]:
-    """An operation as plain JSON values: a run's history is kept as one line per operation, to be checked again later."""
+    """An operation as plain JSON values: a run's history is kept as one line per operation, to be checked
+    again later."""
     document: dict[str, Any] = {
         "index": op.index,
         "process": op.process,
@@ -279,7 +294,10 @@ def _step_to_json(step: Step) -> list[Any]:
         case Send(partition, value, offset):
             return ["send", list(partition), value, offset]
         case Poll(records):
-            return ["poll", [[list(partition), [list(read) for read in reads]] for partition, reads in records.items()]]
+            return [
+                "poll",
+                [[list(partition), [list(read) for read in reads]] for partition, reads in records.items()],
+            ]
         case CommitOffsets(group, offsets):
             return ["commit", group, [[list(partition), offset] for partition, offset in offsets.items()]]
         case Init(producer_id, epoch):
@@ -318,7 +336,12 @@ def _step_from_json(step: Sequence[Any]) -> Step:
         case ["send", partition, value, offset]:
             return Send(_partition(partition), value, offset)
         case ["poll", records]:
-            return Poll({_partition(name): tuple((offset, value) for offset, value in reads) for name, reads in records})
+            return Poll(
+                {
+                    _partition(name): tuple((offset, value) for offset, value in reads)
+                    for name, reads in records
+                }
+            )
         case ["commit", group, offsets]:
             return CommitOffsets(group, {_partition(name): offset for name, offset in offsets})
         case ["init", producer_id, epoch]:

@@ -1,13 +1,15 @@
-"""Checks on offsets that were committed with, and only with, the records of a transaction (docs/semantics.md V6).
+"""Checks on offsets that were committed with, and only with, the records of a transaction (docs/semantics.md
+V6).
 
-The promise of consume-transform-produce: the input position of a group and the outputs of its transactions move together.  So
-for every group and partition
+The promise of consume-transform-produce: the input position of a group and the outputs of its transactions
+move together.  So for every group and partition
 
 * the position at the end is one that a transaction committed, and none that committed lies above it;
-* no two committed transactions consumed the same input, and some committed transaction consumed each input below the final
-  position.
+* no two committed transactions consumed the same input, and some committed transaction consumed each input
+  below the final position.
 
-The group is taken to have begun at the start of its input; the first two checks need the final positions of the groups.
+The group is taken to have begun at the start of its input; the first two checks need the final positions of
+the groups.
 """
 
 from __future__ import annotations
@@ -30,12 +32,18 @@ def torn_offset_commits(evidence: Evidence) -> Iterator[Anomaly]:
         final = evidence.final_offsets.get(group, {}).get(partition)
         for op, offset in commits:
             if evidence.must_have_committed(op) and (final is None or offset > final):
-                message = f"{op} committed, but group {group} stands at {final} and not at its offset {offset}"
+                message = (
+                    f"{op} committed, but group {group} stands at {final} and not at its offset {offset}"
+                )
                 yield about(AnomalyKind.TORN_OFFSET_COMMIT, message, op, partition=partition)
-        possible = [op for op, offset in commits if offset == final and not evidence.cannot_have_committed(op)]
+        possible = [
+            op for op, offset in commits if offset == final and not evidence.cannot_have_committed(op)
+        ]
         if final is not None and not possible:
             aborted = [op for op, offset in commits if offset == final]
-            message = f"group {group} stands at {final}, which no operation that can have committed has written"
+            message = (
+                f"group {group} stands at {final}, which no operation that can have committed has written"
+            )
             yield about(AnomalyKind.TORN_OFFSET_COMMIT, message, *aborted, partition=partition)
 
 
@@ -74,12 +82,16 @@ def consumed_never(evidence: Evidence) -> Iterator[Anomaly]:
         for partition, final in evidence.final_offsets[group].items():
             for offset, value in evidence.final_logs.get(partition, ()):
                 if offset < final and offset not in taken.get((group, partition), ()):
-                    message = f"group {group} stands at {final}, but no transaction took {value!r} at offset {offset}"
+                    message = (
+                        f"group {group} stands at {final}, but no transaction took {value!r} at offset "
+                        f"{offset}"
+                    )
                     yield about(AnomalyKind.CONSUMED_NEVER, message, partition=partition, value=value)
 
 
 def _inputs(op: Op) -> Iterator[tuple[Input, int]]:
-    """What a transaction consumed: the records it polled from partitions whose offsets it committed, below those offsets."""
+    """What a transaction consumed: the records it polled from partitions whose offsets it committed, below
+    those offsets."""
     commits: list[CommitOffsets] = list(op.commits)
     for poll in op.polls:
         for partition, records in poll.records.items():

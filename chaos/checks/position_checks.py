@@ -1,12 +1,14 @@
-"""Checks on the order in which one client reads and writes a partition: no skip, no duplicate, no step backwards.
+"""Checks on the order in which one client reads and writes a partition: no skip, no duplicate, no step
+backwards.
 
-Positions are indices of the version order (ranks among the offsets that hold data), so that the offset gaps of control records
-and aborted transactions do not count.  Between two operations of a process (docs/semantics.md V4):
+Positions are indices of the version order (ranks among the offsets that hold data), so that the offset gaps
+of control records and aborted transactions do not count.  Between two operations of a process
+(docs/semantics.md V4):
 
 * a failed operation does not move the position: its reader goes back to where it was;
 * an undecided one leaves the position unknown, so the next read proves nothing;
-* `Assign` keeps the position of partitions that stay, `Seek` forgets those that it names, and a process that subscribes may
-  be moved by its group at any time, so nothing is asked of it from one operation to the next.
+* `Assign` keeps the position of partitions that stay, `Seek` forgets those that it names, and a process that
+  subscribes may be moved by its group at any time, so nothing is asked of it from one operation to the next.
 """
 
 from __future__ import annotations
@@ -28,13 +30,16 @@ class _Reader:
 
 
 def polls_within_operations(evidence: Evidence) -> Iterator[Anomaly]:
-    """Successive reads of a partition inside one operation, and inside the final read, follow each other without a gap."""
+    """Successive reads of a partition inside one operation, and inside the final read, follow each other
+    without a gap."""
     for op in evidence.history:
         last: dict[Partition, int] = {}
         for step in op.steps:
             match step:
                 case Seek(partitions):
-                    last = {partition: index for partition, index in last.items() if partition not in partitions}
+                    last = {
+                        partition: index for partition, index in last.items() if partition not in partitions
+                    }
                 case Poll(records):
                     for partition, reads in records.items():
                         if partition not in op.rebalanced:
@@ -44,7 +49,11 @@ def polls_within_operations(evidence: Evidence) -> Iterator[Anomaly]:
 
 
 def _successive_reads(
-    evidence: Evidence, partition: Partition, reads: Sequence[tuple[int, object]], last: dict[Partition, int], op: Op | None
+    evidence: Evidence,
+    partition: Partition,
+    reads: Sequence[tuple[int, object]],
+    last: dict[Partition, int],
+    op: Op | None,
 ) -> Iterator[Anomaly]:
     order = evidence.orders[partition]
     who = str(op) if op is not None else "the final read"
@@ -58,7 +67,10 @@ def _successive_reads(
             message = f"{who} read {value!r} at offset {offset} after it had read further"
             yield about(AnomalyKind.INTERNAL_NONMONOTONIC_POLL, message, op, partition=partition)
         elif index > previous + 1:
-            message = f"{who} read {value!r} at offset {offset} and skipped {index - previous - 1} records before it"
+            message = (
+                f"{who} read {value!r} at offset {offset} and skipped {index - previous - 1} records "
+                "before it"
+            )
             yield about(AnomalyKind.INTERNAL_POLL_SKIP, message, op, partition=partition)
 
 
@@ -72,25 +84,41 @@ def polls_between_operations(evidence: Evidence) -> Iterator[Anomaly]:
         for step in op.steps:
             match step:
                 case Assign(partitions):
-                    positions = {partition: index for partition, index in positions.items() if partition in partitions}
+                    positions = {
+                        partition: index for partition, index in positions.items() if partition in partitions
+                    }
                     reader.positions = {p: index for p, index in reader.positions.items() if p in partitions}
                 case Subscribe():
                     reader.subscribes = True
                 case Seek(partitions):
-                    positions = {partition: index for partition, index in positions.items() if partition not in partitions}
-                    reader.positions = {p: index for p, index in reader.positions.items() if p not in partitions}
+                    positions = {
+                        partition: index
+                        for partition, index in positions.items()
+                        if partition not in partitions
+                    }
+                    reader.positions = {
+                        p: index for p, index in reader.positions.items() if p not in partitions
+                    }
                 case Poll(records):
                     for partition, reads in records.items():
                         if not reads:
                             continue
-                        if partition not in first_read and op.outcome is OpOutcome.OK and not _may_move(reader, op, partition):
+                        if (
+                            partition not in first_read
+                            and op.outcome is OpOutcome.OK
+                            and not _may_move(reader, op, partition)
+                        ):
                             yield from _continues(evidence, partition, reads[0], positions.get(partition), op)
                         first_read.add(partition)
                         positions[partition] = evidence.orders[partition].index_of_offset(reads[-1][0])
         if op.outcome is OpOutcome.OK:
             reader.positions = positions
         elif op.outcome is OpOutcome.INFO:
-            reader.positions = {partition: index for partition, index in reader.positions.items() if partition not in first_read}
+            reader.positions = {
+                partition: index
+                for partition, index in reader.positions.items()
+                if partition not in first_read
+            }
 
 
 def _may_move(reader: _Reader, op: Op, partition: Partition) -> bool:
@@ -108,12 +136,16 @@ def _continues(
         message = f"{op} read {value!r} at offset {offset}, which {op.process} had passed before"
         yield about(AnomalyKind.NONMONOTONIC_POLL, message, op, partition=partition)
     elif index > previous + 1:
-        message = f"{op} read {value!r} at offset {offset}: {op.process} skipped {index - previous - 1} records before it"
+        message = (
+            f"{op} read {value!r} at offset {offset}: {op.process} skipped {index - previous - 1} "
+            "records before it"
+        )
         yield about(AnomalyKind.POLL_SKIP, message, op, partition=partition)
 
 
 def sends_in_order(evidence: Evidence) -> Iterator[Anomaly]:
-    """What one process sends to a partition stands there in the order of sending, within and across its operations.
+    """What one process sends to a partition stands there in the order of sending, within and across its
+    operations.
 
     Skips are no anomaly: other producers write in between.
     """
@@ -128,7 +160,9 @@ def sends_in_order(evidence: Evidence) -> Iterator[Anomaly]:
             place = (op.process, send.partition)
             if place in last and index <= last[place][0]:
                 before = last[place][1]
-                kind = AnomalyKind.INTERNAL_NONMONOTONIC_SEND if before is op else AnomalyKind.NONMONOTONIC_SEND
+                kind = (
+                    AnomalyKind.INTERNAL_NONMONOTONIC_SEND if before is op else AnomalyKind.NONMONOTONIC_SEND
+                )
                 message = f"{send.value!r} of {op} stands before a record that {op.process} sent earlier"
                 yield about(kind, message, before, op, partition=send.partition, value=send.value)
             last[place] = (index, op)

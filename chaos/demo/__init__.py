@@ -1,1 +1,2 @@
-"""The main job on real data: a year of flights in transactions, two kills, a Spark backfill, and every record checked."""
+"""The main job on real data: a year of flights in transactions, two kills, a Spark backfill, and every record
+checked."""

@@ -1,4 +1,5 @@
-"""The Spark part of the main job: read both topics read_committed, aggregate, write Parquet, and collect what is checked.
+"""The Spark part of the main job: read both topics read_committed, aggregate, write Parquet, and collect what
+is checked.
 
 Executors fetch offset ranges over gRPC from the partition leaders; nothing here talks to a broker but through
 `spark.read.format("tidegate")`.
@@ -14,14 +15,16 @@ from ...spark.session import local_session, stop_session
 from .flights import DailyTotal
 
 SCHEMA = (
-    "id long, transaction string, attempt int, year int, month int, day int, dep_time int, dep_delay int, arr_time int, "
+    "id long, transaction string, attempt int, year int, month int, day int, dep_time int, dep_delay "
+    "int, arr_time int, "
     "arr_delay int, carrier string, flight int, tailnum string, origin string, dest string, distance int"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """What Spark read: `flights` holds (id, transaction, attempt) of every visible record, `late` the ids and values."""
+    """What Spark read: `flights` holds (id, transaction, attempt) of every visible record, `late` the ids and
+    values."""
 
     totals: set[DailyTotal]
     flights: list[tuple[int, str, int]]
@@ -40,7 +43,9 @@ def run_backfill(bootstrap_grpc: str, flights_topic: str, late_topic: str, resul
         _aggregate(flights).write.mode("overwrite").parquet(target)
         written = spark.read.parquet(target)
         totals = {DailyTotal(**row.asDict()) for row in written.collect()}
-        visible = flights.select("id", "transaction", "attempt", "late_value").toLocalIterator(prefetchPartitions=True)
+        visible = flights.select("id", "transaction", "attempt", "late_value").toLocalIterator(
+            prefetchPartitions=True
+        )
         seen: list[tuple[int, str, int]] = []
         values: dict[int, str] = {}
         for row in visible:

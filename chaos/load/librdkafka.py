@@ -1,7 +1,7 @@
 """The workload's clients with librdkafka (confluent-kafka), which most users have.
 
-Three kinds, as in processes.py: transactions, idempotent records without transactions, a read_committed reader.  librdkafka
-blocks; each call runs in a thread, and the event loop records its result.
+Three kinds, as in processes.py: transactions, idempotent records without transactions, a read_committed
+reader.  librdkafka blocks; each call runs in a thread, and the event loop records its result.
 
 confluent-kafka is not among Tidegate's own requirements: `available()` says whether it is there.
 """
@@ -58,7 +58,13 @@ class LibrdkafkaProducer:
         timeout_ms = int(context.plan.delivery_timeout_s * 1000)
         self.producer: Producer = Producer(
             _settings(
-                context, process, acks="all", enable_idempotence=True, linger_ms=2, message_timeout_ms=timeout_ms, **settings
+                context,
+                process,
+                acks="all",
+                enable_idempotence=True,
+                linger_ms=2,
+                message_timeout_ms=timeout_ms,
+                **settings,
             )
         )
         self._reports: Sent = []
@@ -66,7 +72,9 @@ class LibrdkafkaProducer:
     def send(self, op: OpenOp, partition: Partition, value: str) -> None:
         """Raises KafkaException or BufferError."""
         number = op.send(partition, value)
-        self.producer.produce(partition[0], value.encode(), partition=partition[1], on_delivery=partial(self._report, number))
+        self.producer.produce(
+            partition[0], value.encode(), partition=partition[1], on_delivery=partial(self._report, number)
+        )
 
     def _report(self, number: int, error: KafkaError | None, message: Message | None) -> None:
         self._reports.append((number, message, error))  # in the thread that flushes
@@ -105,7 +113,9 @@ class LibrdkafkaWriter:
     async def live(self, process: str) -> None:
         context = self._context
         timeout_ms = context.plan.transaction_timeout_ms
-        client = LibrdkafkaProducer(context, process, transactional_id=self._transactional_id, transaction_timeout_ms=timeout_ms)
+        client = LibrdkafkaProducer(
+            context, process, transactional_id=self._transactional_id, transaction_timeout_ms=timeout_ms
+        )
         try:
             with context.history.begin(process, transactional_id=self._transactional_id) as op:
                 error = await self._call(client.producer.init_transactions)
@@ -158,7 +168,9 @@ class LibrdkafkaWriter:
         op.info(refused.why)
         return TransactionOutcome(Ending.OVER, refused.why), partitions
 
-    async def _abort(self, op: OpenOp, client: LibrdkafkaProducer, why: str, *, commit_left: bool = False) -> TransactionOutcome:
+    async def _abort(
+        self, op: OpenOp, client: LibrdkafkaProducer, why: str, *, commit_left: bool = False
+    ) -> TransactionOutcome:
         """`commit_left`: a commit was asked for.  Only a confirmed abort says that it did not happen."""
         refused = await self._call(client.producer.abort_transaction)
         if refused is None:
@@ -169,7 +181,8 @@ class LibrdkafkaWriter:
         return TransactionOutcome(Ending.OVER, message)
 
     async def _call(self, call: Any) -> _Refusal | None:
-        """Makes a call of the transactional interface; repeats it while librdkafka reports a retriable error."""
+        """Makes a call of the transactional interface; repeats it while librdkafka reports a retriable
+        error."""
         from confluent_kafka import KafkaException
 
         refusal = _Refusal("never asked", False)
@@ -212,7 +225,11 @@ class LibrdkafkaPlainWriter:
                     try:
                         for _ in range(self._chance.randint(1, 4)):
                             self._count += 1
-                            client.send(op, self._chance.choice(context.plan.input_partitions), f"{process}.{self._count}")
+                            client.send(
+                                op,
+                                self._chance.choice(context.plan.input_partitions),
+                                f"{process}.{self._count}",
+                            )
                         failures = await client.flush(op)
                     except (KafkaException, BufferError) as error:
                         failures = [str(error)]
@@ -240,7 +257,8 @@ class LibrdkafkaReader:
         partitions = context.plan.all_partitions
         consumer = Consumer(
             _settings(
-                context, process, group_id=f"none-{process}", enable_auto_commit=False, isolation_level="read_committed",
+                context, process, group_id=f"none-{process}", enable_auto_commit=False,
+                isolation_level="read_committed",
                 auto_offset_reset="error",
             )
         )  # fmt: skip
@@ -257,7 +275,9 @@ class LibrdkafkaReader:
                             context.progress.disturbance(f"poll {op.index} of {process}: {error}")
                             continue
                         place = (message.topic() or "", message.partition() or 0)
-                        read.setdefault(place, []).append((message.offset() or 0, (message.value() or b"").decode()))
+                        read.setdefault(place, []).append(
+                            (message.offset() or 0, (message.value() or b"").decode())
+                        )
                     if read:
                         op.polled(read)
                     op.ok()

@@ -1,10 +1,10 @@
 """Maps the client's results to outcomes in the history: OK, FAIL or INFO, never more than is known.
 
 * `commit()` returned: OK.
-* The coordinator rejected the commit, or the client aborted without sending one: FAIL.  No record may ever be visible, whether or
-  not the abort was confirmed.
-* The coordinator did not answer: the client repeats the request (the coordinator recognises it).  Without an answer it is INFO.
-  After a first request without an answer, any answer but success is INFO as well.
+* The coordinator rejected the commit, or the client aborted without sending one: FAIL.  No record may ever be
+  visible, whether or not the abort was confirmed.
+* The coordinator did not answer: the client repeats the request (the coordinator recognises it).  Without an
+  answer it is INFO. After a first request without an answer, any answer but success is INFO as well.
 """
 
 from __future__ import annotations
@@ -58,7 +58,11 @@ async def commit(op: OpenOp, producer: Producer, sent: Sent) -> TransactionOutco
         except CommitOutcomeUnknown as error:
             unknown = error
         except ProducerFenced as error:
-            return fail(op, f"fenced: {error}") if unknown is None else leave_open(op, f"{unknown}; then fenced: {error}")
+            return (
+                fail(op, f"fenced: {error}")
+                if unknown is None
+                else leave_open(op, f"{unknown}; then fenced: {error}")
+            )
         except AbortableError as error:
             if unknown is None:
                 return await abort(op, producer, f"refused: {error}", commit_left=True)
@@ -72,7 +76,8 @@ async def commit(op: OpenOp, producer: Producer, sent: Sent) -> TransactionOutco
 
 
 async def abort(op: OpenOp, producer: Producer, why: str, *, commit_left: bool = False) -> TransactionOutcome:
-    """Aborts the transaction, and sets the outcome of `op`.  `commit_left`: its commit was sent, and rejected."""
+    """Aborts the transaction, and sets the outcome of `op`.  `commit_left`: its commit was sent, and
+    rejected."""
     try:
         await producer.abort()
     except KafkaError as error:
@@ -110,5 +115,6 @@ def _first_failure(sent: Sent) -> BaseException | None:
 
 
 def mark_retrieved(future: asyncio.Future[RecordMetadata]) -> None:
-    """Retrieves the exception of a record, so that asyncio does not log it: the transaction's outcome reports it."""
+    """Retrieves the exception of a record, so that asyncio does not log it: the transaction's outcome reports
+    it."""
     future.add_done_callback(lambda done: None if done.cancelled() or done.exception() is None else None)

@@ -1,13 +1,16 @@
-"""The clients of the workload.  Each runs one life after the other until the run stops; a life is one client object and one
-process name.
+"""The clients of the workload.  Each runs one life after the other until the run stops; a life is one client
+object and one process name.
 
-    writer      transactions of a few records over several partitions; one in ten aborted on purpose; now and then it leaves a
-                zombie behind: a second producer takes the transactional id over while the first still wants to commit
-    plain       records without transactions, idempotent, acks=all
-    transform   consume-transform-produce in a group, its offsets inside its transactions
-    reader      reads everything at read_committed, over and over the same partitions, while it is being written
+    writer      transactions of a few records over several partitions; one in ten aborted on purpose; now and
+    then it leaves a
+                zombie behind: a second producer takes the transactional id over while the first still wants
+                to commit
+    plain       records without transactions, idempotent, acks=all transform   consume-transform-produce in a
+    group, its offsets inside its transactions reader      reads everything at read_committed, over and over
+    the same partitions, while it is being written
 
-Clients retry by themselves.  When a client gives up, the history gets the outcome (outcomes.py), and `Progress` a disturbance.
+Clients retry by themselves.  When a client gives up, the history gets the outcome (outcomes.py), and
+`Progress` a disturbance.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ class Life(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parameters of the workload.  The defaults load three nodes on two cores without overloading them."""
+    """The parameters of the workload.  The defaults load three nodes on two cores without overloading
+    them."""
 
     topic: str = "chaos-records"
     partitions: int = 6
@@ -56,7 +60,8 @@ class Plan:
     transforms: int = 2
     readers: int = 1
     librdkafka: bool = True
-    """Besides Tidegate's own clients, one of librdkafka of each kind: a transactional writer, a plain one, a reader."""
+    """Besides Tidegate's own clients, one of librdkafka of each kind: a transactional writer, a plain one, a
+    reader."""
     replicas: int = 3
     min_in_sync: int = 2
     records_per_transaction_max: int = 8
@@ -76,7 +81,9 @@ class Plan:
 
     @property
     def all_partitions(self) -> list[Partition]:
-        return self.input_partitions + [(self.derived_topic, number) for number in range(self.derived_partitions)]
+        return self.input_partitions + [
+            (self.derived_topic, number) for number in range(self.derived_partitions)
+        ]
 
 
 @dataclass(slots=True)
@@ -98,7 +105,9 @@ class WorkloadContext:
             except TimeoutError:
                 return
 
-    def producer(self, process: str, transactional_id: str | None, delivery_timeout_s: float | None = None) -> Producer:
+    def producer(
+        self, process: str, transactional_id: str | None, delivery_timeout_s: float | None = None
+    ) -> Producer:
         plan = self.plan
         return Producer(
             self.bootstrap,
@@ -129,11 +138,14 @@ class WorkloadContext:
     def note_commit(self, op: OpenOp, partitions: Collection[Partition]) -> None:
         assert op.transactional_id is not None
         now = self.clock.monotonic()
-        self.progress.committed(Commit(op.process, op.transactional_id, frozenset(partitions), op.invoked, now))
+        self.progress.committed(
+            Commit(op.process, op.transactional_id, frozenset(partitions), op.invoked, now)
+        )
 
 
 async def run_lives(context: WorkloadContext, name: str, life: Life) -> None:
-    """One life after the other until the run stops.  A client's error ends a life; any other error is a defect."""
+    """One life after the other until the run stops.  A client's error ends a life; any other error is a
+    defect."""
     number = 0
     while not context.stopping.is_set():
         number += 1
@@ -209,7 +221,9 @@ class Writer:
                 partition = self._chance.choice(self._context.plan.input_partitions)
                 partitions.add(partition)
                 number = op.send(partition, value)
-                future = await producer.send(partition[0], value, key=f"k{self._count % 7}", partition=partition[1])
+                future = await producer.send(
+                    partition[0], value, key=f"k{self._count % 7}", partition=partition[1]
+                )
                 outcomes.mark_retrieved(future)
                 sent.append((number, future))
         except KafkaError as error:
@@ -225,7 +239,8 @@ class Writer:
         return await outcomes.abort(op, producer, str(error))
 
     async def _leave_a_zombie(self, process: str, producer: Producer) -> None:
-        """The old producer has a transaction open; a new one takes over; then the old one's commit must be rejected."""
+        """The old producer has a transaction open; a new one takes over; then the old one's commit must be
+        rejected."""
         context = self._context
         with context.history.begin(process, transactional_id=self._transactional_id) as op:
             sent, _, error = await self._begin_and_send(op, process, producer)
@@ -280,7 +295,8 @@ class PlainWriter:
 
 
 class Transform:
-    """Reads `topic` in the group, writes one derived record for each into `derived_topic`, offsets in the transaction."""
+    """Reads `topic` in the group, writes one derived record for each into `derived_topic`, offsets in the
+    transaction."""
 
     def __init__(self, context: WorkloadContext, transactional_id: str, seed: str) -> None:
         self._context = context
@@ -308,7 +324,9 @@ class Transform:
                 max_block_s=plan.max_block_s,
                 clock=context.clock,
             ) as consumer:
-                consumer.subscribe([plan.topic], RebalanceListener(self._note_moved, self._note_moved, self._note_moved))
+                consumer.subscribe(
+                    [plan.topic], RebalanceListener(self._note_moved, self._note_moved, self._note_moved)
+                )
                 with context.history.begin(process) as op:
                     op.subscribed([plan.topic])
                     op.ok()
@@ -322,7 +340,8 @@ class Transform:
         self._moved.update(tuple(partition) for partition in partitions)  # type: ignore[misc]
 
     async def _step(self, process: str, consumer: Consumer, producer: Producer) -> bool:
-        """One poll and, if it brought something, one transaction.  False when the clients must be made anew."""
+        """One poll and, if it brought something, one transaction.  False when the clients must be made
+        anew."""
         context = self._context
         with context.history.begin(process, transactional_id=self._transactional_id) as op:
             self._moved.clear()
@@ -351,7 +370,12 @@ class Transform:
         return True
 
     async def _transform(
-        self, op: OpenOp, process: str, records: Sequence[ConsumerRecord], consumer: Consumer, producer: Producer
+        self,
+        op: OpenOp,
+        process: str,
+        records: Sequence[ConsumerRecord],
+        consumer: Consumer,
+        producer: Producer,
     ) -> TransactionOutcome:
         plan = self._context.plan
         sent: Sent = []
@@ -426,5 +450,7 @@ def by_partition(records: Sequence[ConsumerRecord]) -> dict[Partition, list[tupl
     """Offset and value of each record, per partition, in the order in which they came."""
     read: dict[Partition, list[tuple[int, str]]] = {}
     for record in records:
-        read.setdefault((record.topic, record.partition), []).append((record.offset, (record.value or b"").decode()))
+        read.setdefault((record.topic, record.partition), []).append(
+            (record.offset, (record.value or b"").decode())
+        )
     return read

@@ -1,7 +1,7 @@
 """The progress of a running workload for the harness: acknowledged commits, disturbances and defects.
 
-The checker uses the history, after the run; the harness uses this, during the run: when commits stop and continue, and for which
-client.
+The checker uses the history, after the run; the harness uses this, during the run: when commits stop and
+continue, and for which client.
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ class Progress:
     commits: list[Commit] = field(default_factory=list)
     acknowledgements: list[Acknowledgement] = field(default_factory=list)
     disturbances: list[str] = field(default_factory=list)
-    """What failed without being meant to; the first `DISTURBANCES_MAX` in words, the others in `disturbed` alone."""
+    """What failed without being meant to; the first `DISTURBANCES_MAX` in words, the others in `disturbed`
+    alone."""
     disturbed: int = 0
     zombies: int = 0
-    """How often a producer was left behind that still wanted to commit when another had its transactional id."""
+    """How often a producer was left behind that still wanted to commit when another had its transactional
+    id."""
     defects: list[str] = field(default_factory=list)
     """Errors that no fault explains: the client library or the workload itself is broken."""
     _news: asyncio.Event = field(default_factory=asyncio.Event)

@@ -26,7 +26,17 @@ from ...wire.errors import KafkaError
 from ..checks.evidence import FinalLogs
 from ..checks.history import History, Partition, Value
 from .librdkafka import LibrdkafkaPlainWriter, LibrdkafkaReader, LibrdkafkaWriter
-from .processes import Life, PlainWriter, Plan, Reader, Transform, WorkloadContext, Writer, by_partition, run_lives
+from .processes import (
+    Life,
+    PlainWriter,
+    Plan,
+    Reader,
+    Transform,
+    WorkloadContext,
+    Writer,
+    by_partition,
+    run_lives,
+)
 from .progress import Progress
 
 log = logs.get(__name__)
@@ -38,7 +48,8 @@ UNDECIDED: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFen
 
 @dataclass(frozen=True, slots=True)
 class OpenTransactions:
-    """The transactions that are open although no client works any more; both lists are empty if none hangs."""
+    """The transactions that are open although no client works any more; both lists are empty if none
+    hangs."""
 
     undecided: list[str]
     """Transactional ids whose coordinator has not finished, with their state."""
@@ -52,7 +63,8 @@ class OpenTransactions:
 
 @dataclass(frozen=True, slots=True)
 class FinalRead:
-    """All records that a read_committed reader gets from the beginning to the end, and the groups' positions."""
+    """All records that a read_committed reader gets from the beginning to the end, and the groups'
+    positions."""
 
     logs: dict[Partition, list[tuple[int, Value]]]
     offsets: dict[str, dict[Partition, int]]
@@ -70,17 +82,25 @@ class Workload:
         self._context = WorkloadContext(bootstrap, plan, history, self.progress, clock)
         self._processes: dict[str, Life] = {}
         for number, transactional_id in enumerate(self.writer_ids):
-            self._processes[f"writer-{number}"] = Writer(self._context, transactional_id, f"{seed}/writer-{number}")
+            self._processes[f"writer-{number}"] = Writer(
+                self._context, transactional_id, f"{seed}/writer-{number}"
+            )
         for number in range(plan.plain_writers):
             self._processes[f"plain-{number}"] = PlainWriter(self._context, f"{seed}/plain-{number}")
         for number, transactional_id in enumerate(self.transform_ids):
-            self._processes[f"transform-{number}"] = Transform(self._context, transactional_id, f"{seed}/transform-{number}")
+            self._processes[f"transform-{number}"] = Transform(
+                self._context, transactional_id, f"{seed}/transform-{number}"
+            )
         for number in range(plan.readers):
             self._processes[f"reader-{number}"] = Reader(self._context)
         if plan.librdkafka:
             name = self.librdkafka_ids[0]
-            self._processes["librdkafka-writer"] = LibrdkafkaWriter(self._context, name, f"{seed}/librdkafka-writer")
-            self._processes["librdkafka-plain"] = LibrdkafkaPlainWriter(self._context, f"{seed}/librdkafka-plain")
+            self._processes["librdkafka-writer"] = LibrdkafkaWriter(
+                self._context, name, f"{seed}/librdkafka-writer"
+            )
+            self._processes["librdkafka-plain"] = LibrdkafkaPlainWriter(
+                self._context, f"{seed}/librdkafka-plain"
+            )
             self._processes["librdkafka-reader"] = LibrdkafkaReader(self._context)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -106,7 +126,9 @@ class Workload:
             await admin.create_topics(
                 [
                     NewTopic(self.plan.topic, self.plan.partitions, self.plan.replicas, config),
-                    NewTopic(self.plan.derived_topic, self.plan.derived_partitions, self.plan.replicas, config),
+                    NewTopic(
+                        self.plan.derived_topic, self.plan.derived_partitions, self.plan.replicas, config
+                    ),
                 ]
             )
 
@@ -117,7 +139,8 @@ class Workload:
         ]
 
     async def stop(self) -> None:
-        """Waits until every process has finished its operation.  One that does not within `STOP_TIMEOUT_S` is a defect."""
+        """Waits until every process has finished its operation.  One that does not within `STOP_TIMEOUT_S` is
+        a defect."""
         self._context.stopping.set()
         if not self._tasks:
             return
@@ -139,7 +162,8 @@ class Workload:
     # ------------------------------------------------------------------ afterwards
 
     async def quiesce(self, timeout_s: float = 45.0) -> OpenTransactions:
-        """Waits until no transaction is open at any coordinator or partition; one that is after `timeout_s` hangs."""
+        """Waits until no transaction is open at any coordinator or partition; one that is after `timeout_s`
+        hangs."""
         deadline = self._clock.monotonic() + timeout_s
         rest = OpenTransactions(["not asked yet"], [])
         async with self._admin() as admin:
@@ -154,19 +178,25 @@ class Workload:
 
     async def _look(self, admin: Admin) -> OpenTransactions:
         listings = await admin.list_transactions(UNDECIDED)
-        partitions = [(view.name, number) for view in await admin.list_topics(internal=True) for number in view.partitions]
+        partitions = [
+            (view.name, number)
+            for view in await admin.list_topics(internal=True)
+            for number in view.partitions
+        ]
         producers = await admin.describe_producers(partitions)
         return OpenTransactions(
             [f"{found.transactional_id}: {found.state} at node {found.coordinator}" for found in listings],
             [
-                f"{found.topic}-{found.partition}: producer {found.producer_id} since offset {found.open_since_offset}"
+                f"{found.topic}-{found.partition}: producer {found.producer_id} since offset "
+                f"{found.open_since_offset}"
                 for found in producers
                 if found.open_since_offset >= 0
             ],
         )
 
     async def final_read(self, timeout_s: float = 60.0) -> FinalRead:
-        """Reads all partitions from their beginning to their last stable offset, and asks what the group has committed."""
+        """Reads all partitions from their beginning to their last stable offset, and asks what the group has
+        committed."""
         records, behind = await self._read(timeout_s)
         async with self._admin() as admin:
             committed = await admin.group_offsets(self.plan.group)
@@ -177,7 +207,8 @@ class Workload:
         )
 
     async def write_one(self, partition: Partition, timeout_s: float, size: int = 0) -> str:
-        """Writes one record of at least `size` bytes; returns why it was not acknowledged, or an empty string."""
+        """Writes one record of at least `size` bytes; returns why it was not acknowledged, or an empty
+        string."""
         with self._context.history.begin(f"probe/{len(self._context.history.ops())}") as op:
             value = f"{op.process}.{op.index}".ljust(size, ".")
             number = op.send(partition, value)
@@ -196,14 +227,17 @@ class Workload:
         return sorted(behind)
 
     async def read_near(self, racks: Collection[str], found: FinalRead, timeout_s: float = 60.0) -> list[str]:
-        """Reads everything from the replicas of each rack (KIP-392) and says where they give anything else than `found`."""
+        """Reads everything from the replicas of each rack (KIP-392) and says where they give anything else
+        than `found`."""
         differences: list[str] = []
         for rack in racks:
             records, _ = await self._read(timeout_s, rack)
             differences += unequal_reads(rack, found.logs, records)
         return differences
 
-    async def _read(self, timeout_s: float, rack: str = "") -> tuple[dict[Partition, list[tuple[int, Value]]], set[Partition]]:
+    async def _read(
+        self, timeout_s: float, rack: str = ""
+    ) -> tuple[dict[Partition, list[tuple[int, Value]]], set[Partition]]:
         """The records, and the partitions whose end was not reached."""
         partitions = self.plan.all_partitions
         records: dict[Partition, list[tuple[int, Value]]] = {partition: [] for partition in partitions}
@@ -224,7 +258,9 @@ class Workload:
             while behind and self._clock.monotonic() < deadline:
                 for partition, read in by_partition(await consumer.poll(timeout_s=0.2)).items():
                     records[partition] += read
-                behind = {partition for partition in behind if await consumer.position(partition) < ends[partition]}
+                behind = {
+                    partition for partition in behind if await consumer.position(partition) < ends[partition]
+                }
         return records, behind
 
     def _admin(self) -> Admin:
@@ -234,7 +270,8 @@ class Workload:
 def unequal_reads(rack: str, expected: FinalLogs, found: FinalLogs) -> list[str]:
     """Where a reader of this rack got other records than all others: in words, one sentence a partition."""
     return [
-        f"{topic}-{number}: a reader near {rack} got {len(found.get((topic, number), []))} records, others {len(records)}"
+        f"{topic}-{number}: a reader near {rack} got {len(found.get((topic, number), []))} records, "
+        f"others {len(records)}"
         for (topic, number), records in expected.items()
         if list(found.get((topic, number), [])) != list(records)
     ]

@@ -3,9 +3,9 @@
     with CpuQuota([node.pid for node in nodes], ms_per_second=20):
         ...                # each node, with all its threads, stands still for most of the time
 
-Each process gets a control group of its own (cgroup v1, controller `cpu`) with a quota per `PERIOD_MS`; a helper process
-(undo.py) moves the process back and removes the group when this process calls `undo` or ends.  The kernel stops a process that
-has used its quota, at any instruction, until the next period begins.
+Each process gets a control group of its own (cgroup v1, controller `cpu`) with a quota per `PERIOD_MS`; a
+helper process (undo.py) moves the process back and removes the group when this process calls `undo` or ends.
+The kernel stops a process that has used its quota, at any instruction, until the next period begins.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class CpuQuota:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for group in self._groups:
             group.undo()
         self._groups.clear()
@@ -76,7 +78,9 @@ class SharedCpuQuota:
             return False
         return True
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._group is not None:
             self._group.undo()
         self._group = None
@@ -87,9 +91,17 @@ def _folder() -> Path:
 
 
 def _group(folder: Path, pid: int | None, quota_us: int) -> UndoProcess:
-    arguments = [str(folder), "" if pid is None else str(pid), str(PERIOD_MS * 1000), str(quota_us), CONTROLLER]
+    arguments = [
+        str(folder),
+        "" if pid is None else str(pid),
+        str(PERIOD_MS * 1000),
+        str(quota_us),
+        CONTROLLER,
+    ]
     try:
         return UndoProcess(GROUP, arguments)
     except MissingRight as error:
         advice = "run as root, on Linux with the cpu controller of cgroup v1"
-        raise MissingRight(f"NO CPU QUOTA CAN BE SET HERE, so nothing was tried: {error}; {advice}") from error
+        raise MissingRight(
+            f"NO CPU QUOTA CAN BE SET HERE, so nothing was tried: {error}; {advice}"
+        ) from error

@@ -1,5 +1,5 @@
-"""Hosts that get new addresses when their nodes restart, while name lookups return the old ones for a time, as with pods and
-cached DNS answers.
+"""Hosts that get new addresses when their nodes restart, while name lookups return the old ones for a time,
+as with pods and cached DNS answers.
 
     with MovingHosts(3, lag_s=30) as lab:
         async with LocalCluster(directory, 3, hosts=lab) as cluster:   # nodes announce their host names
@@ -7,8 +7,9 @@ cached DNS answers.
             lab.move(1)                     # another address; packets to the old one are lost
             await cluster.node(1).start()   # others, and clients, look up the old one for 30 s from now on
 
-A node looks names up in a hosts file of its own, bound over /etc/hosts in its mount namespace: it sees its own new address at
-once, and those of other hosts after the lag.  In this process, the clients' lookups go through `MovingHosts` as well.
+A node looks names up in a hosts file of its own, bound over /etc/hosts in its mount namespace: it sees its
+own new address at once, and those of other hosts after the lag.  In this process, the clients' lookups go
+through `MovingHosts` as well.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class MovingHosts(NetworkLab):
         socket.getaddrinfo = self._getaddrinfo
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         socket.getaddrinfo = self._look_up
         super().__exit__(kind, error, trace)
         if self._files is not None:
@@ -56,7 +59,16 @@ class MovingHosts(NetworkLab):
         return f"node-{node_id}.tidegate.test"
 
     def command(self, node_id: int) -> Sequence[str]:
-        return [*super().command(node_id), "unshare", "--mount", "--", "sh", "-c", BIND_HOSTS, str(self._file(node_id))]
+        return [
+            *super().command(node_id),
+            "unshare",
+            "--mount",
+            "--",
+            "sh",
+            "-c",
+            BIND_HOSTS,
+            str(self._file(node_id)),
+        ]
 
     def move(self, node_id: int) -> None:
         """Gives the host another address; its own node sees it at once, all others after the lag."""
@@ -79,7 +91,9 @@ class MovingHosts(NetworkLab):
             return
         for node_id in self.nodes:
             hosts = {**self._resolved, self.name(node_id): self.address(node_id), "localhost": "127.0.0.1"}
-            self._file(node_id).write_text("".join(f"{address} {name}\n" for name, address in hosts.items()), encoding="ascii")
+            self._file(node_id).write_text(
+                "".join(f"{address} {name}\n" for name, address in hosts.items()), encoding="ascii"
+            )
 
     def _getaddrinfo(self, host: Any, *rest: Any, **more: Any) -> Any:
         return self._look_up(self._resolved.get(host, host), *rest, **more)

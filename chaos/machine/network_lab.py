@@ -1,21 +1,22 @@
-"""A separate network for a cluster: every node in a network namespace, all on one bridge, with cuts between any two of them.
+"""A separate network for a cluster: every node in a network namespace, all on one bridge, with cuts between
+any two of them.
 
     with NetworkLab(3) as lab:
         async with LocalCluster(directory, 3, hosts=lab) as cluster:
             lab.cut([(2, 1)])           # what node 2 sends to node 1 is lost; node 1 is still heard by node 2
-            lab.cut([(1, 2), (2, 3)])   # and so on: any set of directions between two nodes, or a node and CLIENTS
-            lab.heal()
+            lab.cut([(1, 2), (2, 3)])   # and so on: any set of directions between two nodes, or a node and
+            CLIENTS lab.heal()
 
-    host 1 (198.18.n.1) ---+
-    host 2 (198.18.n.2) ---+--- bridge, in a namespace of its own --- this process (198.18.n.254), where the clients are
-    host 3 (198.18.n.3) ---+
+    host 1 (198.18.n.1) ---+ host 2 (198.18.n.2) ---+--- bridge, in a namespace of its own --- this process
+    (198.18.n.254), where the clients are host 3 (198.18.n.3) ---+
 
-A cut drops packets without an answer: no reset, no unreachable, like a broken cable or a firewall that drops.  Each host has its
-neighbours' hardware addresses in a fixed table; a cut of one direction gives the sender a wrong one.  That needs no firewall in
-the kernel, works for every pair and direction, and takes effect at once, for open connections as well.
+A cut drops packets without an answer: no reset, no unreachable, like a broken cable or a firewall that drops.
+Each host has its neighbours' hardware addresses in a fixed table; a cut of one direction gives the sender a
+wrong one.  That needs no firewall in the kernel, works for every pair and direction, and takes effect at
+once, for open connections as well.
 
-The namespaces have no names: a helper process (undo.py) holds each.  The kernel removes a namespace, its wire and its address
-when the helper and the nodes in it have ended.  The nodes reach no other hosts.
+The namespaces have no names: a helper process (undo.py) holds each.  The kernel removes a namespace, its wire
+and its address when the helper and the nodes in it have ended.  The nodes reach no other hosts.
 """
 
 from __future__ import annotations
@@ -61,15 +62,20 @@ class NetworkLab:
         except BaseException as error:
             self.__exit__(None, None, None)
             if isinstance(error, MissingRight):
-                raise MissingRight(f"THE NETWORK CANNOT BE CUT HERE, so nothing was tried: {error}; {ADVICE}") from error
+                raise MissingRight(
+                    f"THE NETWORK CANNOT BE CUT HERE, so nothing was tried: {error}; {ADVICE}"
+                ) from error
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Removes all hosts.  The nodes must have ended: their processes keep the namespaces alive."""
         self._cuts.clear()
         if self._hub is not None:
-            # The bridge's namespace ends in the background, when its holder has; the end of the wire that is here goes at once.
+            # The bridge's namespace ends in the background, when its holder has; the end of the wire that is
+            # here goes at once.
             _run_quietly(["ip", "link", "del", self.interface])
             self._hub.undo()
             self._hub = None
@@ -95,19 +101,27 @@ class NetworkLab:
         """The host gets another address, as a restarted pod does: packets to the old address are lost."""
         before = self.address(node_id)
         self._moves[node_id] = self._moves[node_id] % MOVES_MAX + 1
-        self._ip(node_id, [f"address delete {before}/24 dev eth0", f"address add {self.address(node_id)}/24 dev eth0"])
+        self._ip(
+            node_id,
+            [f"address delete {before}/24 dev eth0", f"address add {self.address(node_id)}/24 dev eth0"],
+        )
         for number in (*self.nodes, CLIENTS):
             if number != node_id:
                 self._ip(number, [self._neighbour(number, node_id, self._hardware(node_id))])
-        self._ip(node_id, [self._neighbour(node_id, n, self._hardware(n)) for n in (*self.nodes, CLIENTS) if n != node_id])
+        self._ip(
+            node_id,
+            [self._neighbour(node_id, n, self._hardware(n)) for n in (*self.nodes, CLIENTS) if n != node_id],
+        )
 
     def command(self, node_id: int) -> Sequence[str]:
         return _inside(self._holders[node_id])
 
-    # ---------------------------------------------------------------------------------------------------------------- cuts
+    # --------------------------------------------------------------------------------------------------------
+    # cuts
 
     def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """From now on, packets from the first host of each pair to the second are lost; all pairs change almost at once."""
+        """From now on, packets from the first host of each pair to the second are lost; all pairs change
+        almost at once."""
         wanted = set(pairs) - self._cuts
         self._cuts |= wanted
         self._point(wanted)
@@ -130,7 +144,8 @@ class NetworkLab:
         for sender, lines in by_sender.items():
             self._ip(sender, lines)
 
-    # -------------------------------------------------------------------------------------------------------------- making
+    # --------------------------------------------------------------------------------------------------------
+    # making
 
     def _build(self) -> None:
         self._lock, self._number = _free_network()
@@ -142,11 +157,21 @@ class NetworkLab:
         for number in (*self.nodes, CLIENTS):
             name = "eth0" if number != CLIENTS else self.interface
             where = self._holders[number].pid if number != CLIENTS else os.getpid()
-            wire = f"link add port{number} type veth peer name {name} address {self._hardware(number)} netns {where}"
+            wire = (
+                f"link add port{number} type veth peer name {name} address {self._hardware(number)} "
+                f"netns {where}"
+            )
             _ip(self._hub, [wire, f"link set port{number} master hub", f"link set port{number} up"])
             self._ip(number, [f"address add {self.address(number)}/24 dev {name}", f"link set {name} up"])
         for number in (*self.nodes, CLIENTS):
-            self._ip(number, [self._neighbour(number, n, self._hardware(n)) for n in (*self.nodes, CLIENTS) if n != number])
+            self._ip(
+                number,
+                [
+                    self._neighbour(number, n, self._hardware(n))
+                    for n in (*self.nodes, CLIENTS)
+                    if n != number
+                ],
+            )
 
     def _hardware(self, number: int) -> str:
         return f"02:00:c6:12:{self._number:02x}:{number:02x}"
@@ -174,7 +199,9 @@ def _inside(holder: UndoProcess) -> list[str]:
 def _ip(holder: UndoProcess | None, lines: Sequence[str]) -> None:
     command = [*(_inside(holder) if holder is not None else []), "ip", "-batch", "-"]
     try:
-        done = subprocess.run(command, input="\n".join(lines).encode(), capture_output=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, input="\n".join(lines).encode(), capture_output=True, timeout=TIMEOUT_S, check=False
+        )
     except OSError as error:
         raise MissingRight(f"{command[0]} cannot be run: {error.strerror}") from error
     if done.returncode != 0:
@@ -187,8 +214,8 @@ def _run_quietly(command: Sequence[str]) -> None:
 
 
 def _free_network() -> tuple[FileLock, int]:
-    """A network of 198.18.0.0/15, which is set aside for tests (RFC 2544), that no other run of this machine uses: what holds
-    it, and its number."""
+    """A network of 198.18.0.0/15, which is set aside for tests (RFC 2544), that no other run of this machine
+    uses: what holds it, and its number."""
     directory = Path(gettempdir()) / "tidegate-networks"
     _DISK.make_directory(directory)
     for number in NETWORKS:

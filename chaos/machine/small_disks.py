@@ -22,7 +22,8 @@ BALLAST: Final = "ballast"
 PIECES: Final = (1 << 20, 1 << 12)
 """The ballast grows by these sizes until not even the last fits."""
 MOUNT: Final = (
-    'mount -t tmpfs -o "size=$2,mode=700" tidegate-chaos "$1" || exit 1; echo ready; cat >/dev/null; umount --lazy "$1"'
+    'mount -t tmpfs -o "size=$2,mode=700" tidegate-chaos "$1" || exit 1; echo ready; cat >/dev/null; '
+    'umount --lazy "$1"'
 )
 _DISK: Final = RealDisk()
 
@@ -44,11 +45,15 @@ class SmallDisks:
         except BaseException as error:
             self.__exit__(None, None, None)
             if isinstance(error, MissingRight):
-                raise MissingRight(f"NO SMALL DISK CAN BE MOUNTED HERE, so nothing was tried: {error}; run as root") from error
+                raise MissingRight(
+                    f"NO SMALL DISK CAN BE MOUNTED HERE, so nothing was tried: {error}; run as root"
+                ) from error
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for mount in self._mounts.values():
             mount.undo()
         self._mounts.clear()

@@ -1,8 +1,9 @@
-"""Helper processes that change something of the machine, and undo the change when this process ends, for whatever reason.
+"""Helper processes that change something of the machine, and undo the change when this process ends, for
+whatever reason.
 
-A helper prints a line when the change is made, and then reads its standard input.  This process holds the other end of the pipe.
-When this process closes it, exits, or is killed, the helper reads end of file and undoes the change.  So an interrupted run
-leaves nothing behind, not even after SIGKILL.
+A helper prints a line when the change is made, and then reads its standard input.  This process holds the
+other end of the pipe. When this process closes it, exits, or is killed, the helper reads end of file and
+undoes the change.  So an interrupted run leaves nothing behind, not even after SIGKILL.
 """
 
 from __future__ import annotations
@@ -23,23 +24,34 @@ class MissingRight(LocalClusterError):
 
 
 class UndoProcess:
-    """One helper.  The shell `script` makes the change, prints a line, waits in `cat >/dev/null`, and undoes the change."""
+    """One helper.  The shell `script` makes the change, prints a line, waits in `cat >/dev/null`, and undoes
+    the change."""
 
     def __init__(self, script: str, arguments: Sequence[str] = (), *, before: Sequence[str] = ()) -> None:
-        """Starts the helper and waits for its line.  Raises MissingRight, with its output, when the change fails."""
+        """Starts the helper and waits for its line.  Raises MissingRight, with its output, when the change
+        fails."""
         command = [*before, "sh", "-c", script, "tidegate-chaos", *arguments]
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=0,
             )
         except OSError as error:
             raise MissingRight(f"{command[0]} cannot be run: {error.strerror}") from error
         assert self._process.stdout is not None
-        if select.select([self._process.stdout], [], [], READY_TIMEOUT_S)[0] and self._process.stdout.readline():
+        if (
+            select.select([self._process.stdout], [], [], READY_TIMEOUT_S)[0]
+            and self._process.stdout.readline()
+        ):
             return
         self._process.kill()
         _, said = self._process.communicate()
-        raise MissingRight(said.decode(errors="replace").strip() or f"{command[0]} said nothing for {READY_TIMEOUT_S:g} s")
+        raise MissingRight(
+            said.decode(errors="replace").strip() or f"{command[0]} said nothing for {READY_TIMEOUT_S:g} s"
+        )
 
     @property
     def pid(self) -> int:

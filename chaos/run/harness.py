@@ -1,14 +1,17 @@
-"""Runs one scenario on a cluster of real processes: load, inject faults, end them, require progress, stop, read, check.
+"""Runs one scenario on a cluster of real processes: load, inject faults, end them, require progress, stop,
+read, check.
 
 The order matters:
 
-1. The harness starts three or five nodes with fault points, on hosts and disks of their own if the scenario cuts networks or
-   fills disks, creates the topics and starts the workload.  The scenario begins when every transactional process has committed.
+1. The harness starts three or five nodes with fault points, on hosts and disks of their own if the scenario
+   cuts networks or fills disks, creates the topics and starts the workload.  The scenario begins when every
+   transactional process has committed.
 2. The scenario injects its fault, as often as fits into `seconds`, and records what it observes.
 3. Faults end: every node runs, is ready, and every partition has all its replicas in sync again.
-4. Progress: every transactional process commits once more within a bound.  A cluster that is safe because it does nothing fails
-   here.
-5. The workload stops, and no transaction may stay open: a hanging transaction blocks read_committed readers for ever.
+4. Progress: every transactional process commits once more within a bound.  A cluster that is safe because it
+   does nothing fails here.
+5. The workload stops, and no transaction may stay open: a hanging transaction blocks read_committed readers
+   for ever.
 6. The harness reads all partitions from beginning to end, once near each replica, and checks the history.
 7. Every node stops cleanly on SIGTERM; then the harness compares the replicas' files, byte by byte.
 
@@ -58,8 +61,8 @@ PROGRESS_TIMEOUT_S: Final = 30.0
 RECHECK_INTERVAL_S: Final = 0.1
 SECOND_FOLDER: Final = "data-b"
 
-# Short sessions detect failures soon, so that a short run shows what a long one would.  Two cores carry all nodes and the
-# workload: even shorter sessions would fence nodes that are only slow.
+# Short sessions detect failures soon, so that a short run shows what a long one would.  Two cores carry all
+# nodes and the workload: even shorter sessions would fence nodes that are only slow.
 QUICK: Final[Mapping[str, object]] = {
     "broker.session.timeout.ms": 2500,
     "broker.heartbeat.interval.ms": 300,
@@ -88,7 +91,8 @@ class Scenario(Protocol):
 
     @property
     def names_lag_s(self) -> float:
-        """How long lookups of a host's name return its old address (`run.lab.move`); 0: nodes announce addresses, not names."""
+        """How long lookups of a host's name return its old address (`run.lab.move`); 0: nodes announce
+        addresses, not names."""
 
     @property
     def disk_bytes(self) -> int:
@@ -103,7 +107,8 @@ class Scenario(Protocol):
         """Its own workload; None: the usual one."""
 
     async def inject(self, run: Run) -> None:
-        """Injects the fault once and ends it; the scenario states its own conditions with `run.outcome.require`."""
+        """Injects the fault once and ends it; the scenario states its own conditions with
+        `run.outcome.require`."""
 
 
 @dataclass(slots=True)
@@ -120,7 +125,8 @@ class Run:
     rounds: int = 0
     until: float = 0.0
     decided: list[InjectedFault] = field(default_factory=list)
-    """Kills after which the transaction that was being committed must be visible, whatever its client was told."""
+    """Kills after which the transaction that was being committed must be visible, whatever its client was
+    told."""
     final: FinalRead = field(default_factory=lambda: FinalRead({}, {}))
 
     def now(self) -> float:
@@ -131,12 +137,21 @@ class Run:
         await self.cluster.clock.sleep(seconds)
 
     async def recovery(
-        self, fault: str, kill: InjectedFault, affected: str, is_affected: Callable[[Commit], bool], *, restart: bool = True
+        self,
+        fault: str,
+        kill: InjectedFault,
+        affected: str,
+        is_affected: Callable[[Commit], bool],
+        *,
+        restart: bool = True,
     ) -> Recovery:
-        """Waits for the next commits after a kill, starts the node again and waits until it is ready; records the times."""
+        """Waits for the next commits after a kill, starts the node again and waits until it is ready; records
+        the times."""
         begin = kill.killed_at_monotonic
         next_affected, next_any = await asyncio.gather(
-            self.workload.progress.first(lambda c: c.acknowledged > begin and is_affected(c), RECOVERY_TIMEOUT_S),
+            self.workload.progress.first(
+                lambda c: c.acknowledged > begin and is_affected(c), RECOVERY_TIMEOUT_S
+            ),
             self.workload.progress.first(lambda c: c.acknowledged > begin, RECOVERY_TIMEOUT_S),
         )
         back_s = await self.restart(self.cluster.node(kill.node_id)) if restart else None
@@ -152,7 +167,9 @@ class Run:
         self.outcome.require(
             f"commits go on after: {fault}",
             next_affected is not None,
-            f"{recovery.affected_s:.2f} s" if recovery.affected_s is not None else f"not within {RECOVERY_TIMEOUT_S:g} s",
+            f"{recovery.affected_s:.2f} s"
+            if recovery.affected_s is not None
+            else f"not within {RECOVERY_TIMEOUT_S:g} s",
         )
         return recovery
 
@@ -181,7 +198,9 @@ class Run:
 
     async def partition_views(self) -> dict[Partition, PartitionMetadata]:
         plan = self.workload.plan
-        async with Admin(self.cluster.bootstrap, client_id="chaos-harness", clock=self.cluster.clock) as admin:
+        async with Admin(
+            self.cluster.bootstrap, client_id="chaos-harness", clock=self.cluster.clock
+        ) as admin:
             described = await admin.describe_topics([plan.topic, plan.derived_topic], config=False)
         return {(topic.name, view.partition): view for topic in described for view in topic.partitions}
 
@@ -190,7 +209,8 @@ class Run:
         await asyncio.gather(*(node.wait_ready(READY_TIMEOUT_S) for node in self.cluster.nodes))
 
     async def wait_in_sync(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Waits until every partition has all its replicas in sync.  Raises LocalClusterError when that takes too long."""
+        """Waits until every partition has all its replicas in sync.  Raises LocalClusterError when that takes
+        too long."""
         deadline = self.now() + timeout_s
         while True:
             statuses = await asyncio.gather(*(_status(node) for node in self.cluster.nodes))
@@ -200,8 +220,10 @@ class Run:
                 return
             if self.now() >= deadline:
                 raise LocalClusterError(
-                    f"{behind} partitions have not all replicas in sync {timeout_s:g} s after the cluster was healed, and "
-                    f"{len(statuses) - len(known)} nodes do not answer: see the logs in {self.cluster.directory}"
+                    f"{behind} partitions have not all replicas in sync {timeout_s:g} s after the "
+                    "cluster was healed, and "
+                    f"{len(statuses) - len(known)} nodes do not answer: see the logs in "
+                    f"{self.cluster.directory}"
                 )
             await asyncio.sleep(RECHECK_INTERVAL_S)
 
@@ -231,9 +253,10 @@ async def run_scenario(
 
     Every partition is on every node, and more than half of them must be in sync for an acknowledgement.
 
-    `directory` must be new or empty: it gets the nodes' folders, history.jsonl, final.json, report.json and table.txt.  `seed`
-    fixes what the workload and the scenario choose, not the machine's timing.  `python_path`: the folder of another version of
-    `tidegate`, with which the nodes are started (`LocalNode.python_path`).  Raises only when the run could not be made at all.
+    `directory` must be new or empty: it gets the nodes' folders, history.jsonl, final.json, report.json and
+    table.txt.  `seed` fixes what the workload and the scenario choose, not the machine's timing.
+    `python_path`: the folder of another version of `tidegate`, with which the nodes are started
+    (`LocalNode.python_path`).  Raises only when the run could not be made at all.
     """
     outcome = RunOutcome(scenario.name, seed, seconds, directory, nodes)
     try:
@@ -242,7 +265,9 @@ async def run_scenario(
             everything = {**QUICK, **everywhere(nodes), **scenario.settings, **(settings or {})}
             home = directory.absolute() / "cluster"
             if scenario.data_folders > 1:
-                everything["data.dirs"] = [f"{home}/node-{{node.id}}/{name}" for name in ("data", SECOND_FOLDER)]
+                everything["data.dirs"] = [
+                    f"{home}/node-{{node.id}}/{name}" for name in ("data", SECOND_FOLDER)
+                ]
             cluster = LocalCluster(home, nodes, everything, fault_points=True, hosts=lab)
             stack.callback(cluster.release)
             for node in cluster.nodes:
@@ -273,11 +298,18 @@ def everywhere(nodes: int) -> dict[str, object]:
 
 
 def _prepared(
-    cluster: LocalCluster, scenario: Scenario, stack: AsyncExitStack, outcome: RunOutcome, plan: Plan | None, say: Say
+    cluster: LocalCluster,
+    scenario: Scenario,
+    stack: AsyncExitStack,
+    outcome: RunOutcome,
+    plan: Plan | None,
+    say: Say,
 ) -> Run:
     if scenario.disk_bytes:
         stack.enter_context(SmallDisks([node.data_path for node in cluster.nodes], scenario.disk_bytes))
-    plan = replace(plan or scenario.plan or Plan(), replicas=outcome.nodes, min_in_sync=outcome.nodes // 2 + 1)
+    plan = replace(
+        plan or scenario.plan or Plan(), replicas=outcome.nodes, min_in_sync=outcome.nodes // 2 + 1
+    )
     if plan.librdkafka and not available():
         say("librdkafka's clients are left out: `pip install confluent-kafka` brings them")
         plan = replace(plan, librdkafka=False)
@@ -298,9 +330,13 @@ async def _run_and_stop(scenario: Scenario, run: Run, seconds: float) -> None:
         await workload.kill()
         run.say("stopping the nodes")
         codes = await run.cluster.down()
-    outcome.require("every node stops cleanly on SIGTERM", all(code == 0 for code in codes.values()), _codes(codes))
+    outcome.require(
+        "every node stops cleanly on SIGTERM", all(code == 0 for code in codes.values()), _codes(codes)
+    )
     if outcome.passed:
-        differences, compared = await asyncio.to_thread(compare_replicas, run.cluster, workload.plan.all_partitions)
+        differences, compared = await asyncio.to_thread(
+            compare_replicas, run.cluster, workload.plan.all_partitions
+        )
         outcome.require("all replicas hold the same bytes", not differences, "; ".join(differences[:3]))
         outcome.figures["replica_bytes_compared"] = compared
     outcome.disturbances = workload.progress.disturbances
@@ -331,7 +367,9 @@ async def _run(scenario: Scenario, run: Run, seconds: float) -> None:
     await _everybody_commits(run, run.now(), "everybody commits after healing", PROGRESS_TIMEOUT_S)
     end = run.now()
     await workload.stop()
-    outcome.require("no client is broken", not workload.progress.defects, "; ".join(workload.progress.defects[:3]))
+    outcome.require(
+        "no client is broken", not workload.progress.defects, "; ".join(workload.progress.defects[:3])
+    )
     run.say("looking for open transactions")
     rest = await workload.quiesce()
     outcome.require("0 transactions hang", not rest.hanging, "; ".join(rest.hanging[:3]))
@@ -346,8 +384,15 @@ async def _run(scenario: Scenario, run: Run, seconds: float) -> None:
     report = await asyncio.to_thread(check, history.ops(), found.logs, found.offsets)
     outcome.judge(report)
     for kill in run.decided:
-        outcome.require("the commit that was decided before the kill is visible", *decided_is_visible(kill, history.ops(), found))
-    outcome.require("there was something to check", report.counts.records_final > 0, f"{report.counts.records_final} records")
+        outcome.require(
+            "the commit that was decided before the kill is visible",
+            *decided_is_visible(kill, history.ops(), found),
+        )
+    outcome.require(
+        "there was something to check",
+        report.counts.records_final > 0,
+        f"{report.counts.records_final} records",
+    )
     commits = len(workload.progress.commits)
     outcome.figures |= {
         "rounds": run.rounds,
@@ -360,14 +405,18 @@ async def _run(scenario: Scenario, run: Run, seconds: float) -> None:
 
 
 def decided_is_visible(kill: InjectedFault, history: Sequence[Op], found: FinalRead) -> tuple[bool, str]:
-    """Whether the transaction whose PREPARE_COMMIT preceded the kill is wholly in the final read, and a sentence about it.
+    """Whether the transaction whose PREPARE_COMMIT preceded the kill is wholly in the final read, and a
+    sentence about it.
 
-    It is the last one of its id whose commit left before the kill: the next could not begin while its coordinator was dead.
+    It is the last one of its id whose commit left before the kill: the next could not begin while its
+    coordinator was dead.
     """
     ops = [
         op
         for op in history
-        if op.transactional_id == kill.transactional_id and op.ending is not None and op.ending <= kill.killed_at_monotonic
+        if op.transactional_id == kill.transactional_id
+        and op.ending is not None
+        and op.ending <= kill.killed_at_monotonic
     ]
     if not ops:
         return False, f"the history has no commit of {kill.transactional_id} before the kill"
@@ -376,18 +425,23 @@ def decided_is_visible(kill: InjectedFault, history: Sequence[Op], found: FinalR
     read = {partition: {value for _, value in records} for partition, records in found.logs.items()}
     there = sum(1 for send in sends if send.value in read.get(send.partition, ()))
     told = f"its client was told {op.outcome}, {op.completed - kill.killed_at_monotonic:+.2f} s from the kill"
-    return there == len(sends), f"{there} of the {len(sends)} records of {op.transactional_id} #{op.index}; {told}"
+    return there == len(
+        sends
+    ), f"{there} of the {len(sends)} records of {op.transactional_id} #{op.index}; {told}"
 
 
 async def _everybody_commits(run: Run, since: float, what: str, timeout_s: float) -> bool:
-    """Whether every transactional process begins and commits a transaction after `since`; records the result."""
+    """Whether every transactional process begins and commits a transaction after `since`; records the
+    result."""
     expected = {name: frozenset({name}) for name in (*run.workload.writer_ids, *run.workload.librdkafka_ids)}
     if run.workload.transform_ids:
         # The group decides which member has partitions: one of them must commit.
         expected["the consume-transform-produce job"] = frozenset(run.workload.transform_ids)
 
     def first(ids: frozenset[str]) -> Awaitable[Commit | None]:
-        return run.workload.progress.first(lambda c: c.transactional_id in ids and c.invoked >= since, timeout_s)
+        return run.workload.progress.first(
+            lambda c: c.transactional_id in ids and c.invoked >= since, timeout_s
+        )
 
     found = await asyncio.gather(*(first(ids) for ids in expected.values()))
     missing = [name for name, commit in zip(expected, found, strict=True) if commit is None]

@@ -1,4 +1,5 @@
-"""Counts the log lines of a run's nodes by level and event: operators do not read a log with warnings that need no action.
+"""Counts the log lines of a run's nodes by level and event: operators do not read a log with warnings that
+need no action.
 
     python -m tidegate.chaos.run.node_logs DIRECTORY...        # every node.log below the directories
 
@@ -17,8 +18,11 @@ LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOUD: Final = LEVELS[LEVELS.index("WARNING") :]
 """What an operator is to look at."""
 
-NEVER_LOUD: Final = frozenset({"log_cut_at_recovery", "log_recovered", "log_truncated", "requests_abandoned", "role_taken_up"})
-"""What kills and restarts bring by the dozen, and what asks nothing of an operator as long as no committed record goes."""
+NEVER_LOUD: Final = frozenset(
+    {"log_cut_at_recovery", "log_recovered", "log_truncated", "requests_abandoned", "role_taken_up"}
+)
+"""What kills and restarts bring by the dozen, and what asks nothing of an operator as long as no committed
+record goes."""
 
 Counted = Counter[tuple[str, str]]
 """Lines by (level, event)."""
@@ -51,7 +55,9 @@ def loud(counted: Counted) -> Counted:
 
 def table(counted: Counted) -> Iterator[str]:
     """Lines for people: the loudest level first, then the most frequent event."""
-    for (level, event), count in sorted(counted.items(), key=lambda item: (-LEVELS.index(item[0][0]), -item[1], item[0][1])):
+    for (level, event), count in sorted(
+        counted.items(), key=lambda item: (-LEVELS.index(item[0][0]), -item[1], item[0][1])
+    ):
         yield f"{count:8} {level:<8} {event}"
 
 

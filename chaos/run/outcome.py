@@ -33,7 +33,11 @@ PROMISES: Final[Mapping[str, tuple[AnomalyKind, ...]]] = {
         AnomalyKind.G1C_PROCESS,
         AnomalyKind.G1C_REALTIME,
     ),
-    "offsets and outputs move together": (AnomalyKind.TORN_OFFSET_COMMIT, AnomalyKind.CONSUMED_TWICE, AnomalyKind.CONSUMED_NEVER),
+    "offsets and outputs move together": (
+        AnomalyKind.TORN_OFFSET_COMMIT,
+        AnomalyKind.CONSUMED_TWICE,
+        AnomalyKind.CONSUMED_NEVER,
+    ),
     "0 commits of zombies acknowledged": (AnomalyKind.ZOMBIE_ACKNOWLEDGED,),
 }
 """Every kind of anomaly, under the promise that it breaks."""
@@ -113,7 +117,8 @@ class RunOutcome:
             "anomalies": self.anomalies,
             "disturbances": self.disturbances,
             "log_lines": {
-                level: {event: count for (at, event), count in self.log_lines.most_common() if at == level} for level in LEVELS
+                level: {event: count for (at, event), count in self.log_lines.most_common() if at == level}
+                for level in LEVELS
             },
         }
 
@@ -130,18 +135,26 @@ class RunOutcome:
         for verdict in self.verdicts:
             grouped.setdefault(verdict.name, []).append(verdict)
         width = max((len(name) for name in grouped), default=0)
-        lines = [f"{self.scenario} ({self.nodes} nodes, seed {self.seed}): {'passed' if self.passed else 'FAILED'}"]
+        lines = [
+            f"{self.scenario} ({self.nodes} nodes, seed {self.seed}): {'passed' if self.passed else 'FAILED'}"
+        ]
         for name, verdicts in grouped.items():
             failed = [verdict.detail for verdict in verdicts if not verdict.passed]
             times = f"{len(verdicts)} times" if len(verdicts) > 1 else ""
             shown = failed or [times or verdicts[0].detail]
-            lines.append(f"  {'FAILED' if failed else 'ok    '}  {name:<{width}}  {'; '.join(shown)}".rstrip())
+            lines.append(
+                f"  {'FAILED' if failed else 'ok    '}  {name:<{width}}  {'; '.join(shown)}".rstrip()
+            )
         for recovery in self.recoveries:
             lines.append(f"  {_sentence(recovery)}")
-        counted = ", ".join(f"{name.replace('_', ' ')} {_number(value)}" for name, value in self.figures.items())
+        counted = ", ".join(
+            f"{name.replace('_', ' ')} {_number(value)}" for name, value in self.figures.items()
+        )
         lines.append(f"  {counted}")
         said = ", ".join(f"{event} {count}" for (_, event), count in loud(self.log_lines).most_common())
-        lines.append(f"  the nodes logged {self.log_lines.total()} lines; at WARNING and above: {said or 'none'}")
+        lines.append(
+            f"  the nodes logged {self.log_lines.total()} lines; at WARNING and above: {said or 'none'}"
+        )
         return "\n".join(lines) + "\n"
 
 

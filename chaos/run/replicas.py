@@ -1,6 +1,8 @@
-"""Compares the replicas of stopped nodes: every batch, byte by byte, up to the shortest log (docs/semantics.md V6).
+"""Compares the replicas of stopped nodes: every batch, byte by byte, up to the shortest log
+(docs/semantics.md V6).
 
-Clients read one replica at a time.  A replica that differs from the leader below the high watermark shows only when it leads.
+Clients read one replica at a time.  A replica that differs from the leader below the high watermark shows
+only when it leads.
 """
 
 from __future__ import annotations
@@ -23,7 +25,11 @@ def compare_replicas(cluster: LocalCluster, partitions: Sequence[Partition]) -> 
     for topic, number in partitions:
         found = {node.data_path.parent.name: _folders(node, f"{topic}-{number}") for node in cluster.nodes}
         if any(len(folders) != 1 for folders in found.values()):
-            wrong = [f"{name} has {len(folders) or 'no'} folder for it" for name, folders in found.items() if len(folders) != 1]
+            wrong = [
+                f"{name} has {len(folders) or 'no'} folder for it"
+                for name, folders in found.items()
+                if len(folders) != 1
+            ]
             differences.append(f"{topic}-{number}: {', '.join(wrong)}")
             continue
         first, *others = (folder for (folder,) in found.values())
@@ -37,7 +43,11 @@ def compare_replicas(cluster: LocalCluster, partitions: Sequence[Partition]) -> 
 
 def _folders(node: LocalNode, name: str) -> list[Path]:
     """The folders that a node has for a partition: one, in one of its data folders, if all is well."""
-    return [folder for folder in sorted(node.data_path.parent.glob(f"{node.data_path.name}*/{name}")) if folder.is_dir()]
+    return [
+        folder
+        for folder in sorted(node.data_path.parent.glob(f"{node.data_path.name}*/{name}"))
+        if folder.is_dir()
+    ]
 
 
 def _compare(first: Path, other: Path) -> tuple[int, str]:

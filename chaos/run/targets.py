@@ -1,4 +1,5 @@
-"""The target of a fault: the node that is leader, controller or coordinator at this moment, and the commits that need it."""
+"""The target of a fault: the node that is leader, controller or coordinator at this moment, and the commits
+that need it."""
 
 from __future__ import annotations
 
@@ -32,10 +33,13 @@ Pick = Callable[[Run], Awaitable[Target]]
 
 
 async def leader(run: Run) -> Target:
-    """A leader of partitions that transactions write to; not the active controller, if another node leads some."""
+    """A leader of partitions that transactions write to; not the active controller, if another node leads
+    some."""
     leaders = await run.leaders()
     controller = await run.cluster.active_controller()
-    candidates = sorted({leader for leader in leaders.values() if leader > 0} - {controller.id}) or [controller.id]
+    candidates = sorted({leader for leader in leaders.values() if leader > 0} - {controller.id}) or [
+        controller.id
+    ]
     return leading(leaders, run.cluster.node(run.chance.choice(candidates)), "leader")
 
 
@@ -47,9 +51,13 @@ async def controller(run: Run) -> Target:
 async def coordinator(run: Run) -> Target:
     """The coordinator of one of the writers' transactional ids."""
     transactional_id = run.chance.choice(run.workload.writer_ids)
-    async with Admin(run.cluster.bootstrap, client_id="chaos-harness", clock=run.cluster.clock, timeout_s=5.0) as admin:
+    async with Admin(
+        run.cluster.bootstrap, client_id="chaos-harness", clock=run.cluster.clock, timeout_s=5.0
+    ) as admin:
         node = await wait_coordinator(run.cluster, admin, transactional_id)
-    return Target(node, "coordinator", transactional_id, lambda commit: commit.transactional_id == transactional_id)
+    return Target(
+        node, "coordinator", transactional_id, lambda commit: commit.transactional_id == transactional_id
+    )
 
 
 async def any_node(run: Run) -> Target:
@@ -58,6 +66,12 @@ async def any_node(run: Run) -> Target:
 
 
 def leading(leaders: dict[Partition, int], node: LocalNode, role: str) -> Target:
-    """The node as target; it affects the writers of the partitions that it leads, or all writers when it leads none."""
+    """The node as target; it affects the writers of the partitions that it leads, or all writers when it
+    leads none."""
     led = {partition for partition, leader in leaders.items() if leader == node.id}
-    return Target(node, role, f"writers of its {len(led)} partitions", lambda c: not led or not led.isdisjoint(c.partitions))
+    return Target(
+        node,
+        role,
+        f"writers of its {len(led)} partitions",
+        lambda c: not led or not led.isdisjoint(c.partitions),
+    )

@@ -1,7 +1,8 @@
-"""Cut networks: between nodes that are hosts of their own (network_lab.py), while clients still reach every one of them.
+"""Cut networks: between nodes that are hosts of their own (network_lab.py), while clients still reach every
+one of them.
 
-These cuts are the dangerous ones: a node that cannot reach the others still gets requests from its clients, and must not
-acknowledge what the others will never know.
+These cuts are the dangerous ones: a node that cannot reach the others still gets requests from its clients,
+and must not acknowledge what the others will never know.
 """
 
 from __future__ import annotations
@@ -74,13 +75,16 @@ async def one_link(run: Run) -> None:
 
 
 async def minority(run: Run) -> None:
-    """As many nodes as the cluster can do without are on the wrong side, the active controller with them every second time."""
+    """As many nodes as the cluster can do without are on the wrong side, the active controller with them
+    every second time."""
     await run.load(BETWEEN_S)
     active = await run.cluster.active_controller()
     others = [node.id for node in run.cluster.nodes if node.id != active.id]
     size = (len(run.cluster.nodes) - 1) // 2
     with_controller = (run.rounds + run.outcome.seed) % 2 == 0
-    lost = run.chance.sample(others, size - 1 if with_controller else size) + ([active.id] if with_controller else [])
+    lost = run.chance.sample(others, size - 1 if with_controller else size) + (
+        [active.id] if with_controller else []
+    )
     leaders = await run.leaders()
     led = {partition for partition, leader in leaders.items() if leader in lost}
     target = Target(
@@ -93,7 +97,8 @@ async def minority(run: Run) -> None:
 
 
 async def all_apart(run: Run) -> None:
-    """No node reaches any other: no node may acknowledge any request of its clients; afterwards all continue."""
+    """No node reaches any other: no node may acknowledge any request of its clients; afterwards all
+    continue."""
     await run.load(BETWEEN_S)
     run.say("all nodes cut off from each other")
     run.lab.cut(permutations(run.lab.nodes, 2))
@@ -105,7 +110,9 @@ async def all_apart(run: Run) -> None:
         run.lab.heal()
     run.require_silence("nothing is acknowledged while no two nodes meet", begin + ON_THE_WAY_S, end)
     healed = InjectedFault(0, end, None)
-    await run.recovery("all nodes met again", healed, "everybody", lambda c: c.invoked >= begin, restart=False)
+    await run.recovery(
+        "all nodes met again", healed, "everybody", lambda c: c.invoked >= begin, restart=False
+    )
     await run.wait_ready()
     await run.load(BETWEEN_S)
 
@@ -119,13 +126,33 @@ def _cut_off(pick: Pick, *which: Callable[[NetworkLab, int], Pairs]) -> Callable
 
 
 CUTS: Final = (
-    _scenario("cut-leader", "a leader reaches no other node; its clients still reach it", _cut_off(targets.leader, alone)),
+    _scenario(
+        "cut-leader",
+        "a leader reaches no other node; its clients still reach it",
+        _cut_off(targets.leader, alone),
+    ),
     _scenario("cut-controller", "the same with the active controller", _cut_off(targets.controller, alone)),
     _scenario("cut-coordinator", "the same with a coordinator", _cut_off(targets.coordinator, alone)),
-    _scenario("cut-one-way", "a leader is not heard any more, or hears nothing any more", _cut_off(targets.leader, deaf, mute)),
-    _scenario("cut-controller-one-way", "the same with the active controller", _cut_off(targets.controller, mute, deaf)),
-    _scenario("cut-host", "a node is cut off from all other nodes and from its clients", _cut_off(targets.any_node, gone)),
-    _scenario("cut-link", "one node and the active controller do not reach each other; all others reach both", one_link),
+    _scenario(
+        "cut-one-way",
+        "a leader is not heard any more, or hears nothing any more",
+        _cut_off(targets.leader, deaf, mute),
+    ),
+    _scenario(
+        "cut-controller-one-way",
+        "the same with the active controller",
+        _cut_off(targets.controller, mute, deaf),
+    ),
+    _scenario(
+        "cut-host",
+        "a node is cut off from all other nodes and from its clients",
+        _cut_off(targets.any_node, gone),
+    ),
+    _scenario(
+        "cut-link",
+        "one node and the active controller do not reach each other; all others reach both",
+        one_link,
+    ),
     _scenario("cut-minority", "as many nodes as the cluster can do without are cut off together", minority),
     _scenario("cut-all", "no node reaches any other; afterwards all goes on", all_apart),
 )

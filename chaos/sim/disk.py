@@ -1,29 +1,31 @@
-"""A Disk in memory with the weakest allowed guarantees: a crash may lose, tear or reorder all writes that were not synced.
+"""A Disk in memory with the weakest allowed guarantees: a crash may lose, tear or reorder all writes that
+were not synced.
 
     disk = LyingDisk()
-    ...                            the code under test uses it
-    disk.crash(Random(seed))       the power goes; open files are dead; what is left is what a real disk might have kept
+    ...                            the code under test uses it disk.crash(Random(seed))       the power goes;
+    open files are dead; what is left is what a real disk might have kept
 
 What survives a crash
 
-* Of a file: what `sync_data` has made durable, and of the writes and truncations since then any part: all, none, those before
-  some point, or each by its own luck; a write may survive up to some sector, as some of its sectors, torn inside a sector, or
-  as zeros (its length was noted, its data never came).
-* Of a folder: the entries that `sync_directory` of this very folder has made durable, and of the creations, removals and renames
-  since then any part, independently of one another and of the files' content.  A rename is one change: a crash shows the old
-  name, the new one, or both.
-* `write_atomic` and `make_directory` are made of these steps, in the order of `RealDisk`, and can be interrupted at each.
+* Of a file: what `sync_data` has made durable, and of the writes and truncations since then any part: all,
+  none, those before some point, or each by its own luck; a write may survive up to some sector, as some of
+  its sectors, torn inside a sector, or as zeros (its length was noted, its data never came).
+* Of a folder: the entries that `sync_directory` of this very folder has made durable, and of the creations,
+  removals and renames since then any part, independently of one another and of the files' content.  A rename
+  is one change: a crash shows the old name, the new one, or both.
+* `write_atomic` and `make_directory` are made of these steps, in the order of `RealDisk`, and can be
+  interrupted at each.
 
 A process that is only killed loses nothing: `kill()`.
 
-Faults, all off at first: `capacity` (writes then stop short with ENOSPC), `full_after` (no room from the n-th growth on; what
-takes none goes on), `fail_after` (ENOSPC at the n-th change),
-`fail_sync` / `fail_sync_after` (EIO; see below), `fail_truncate`, `unreadable` (files that give EIO when they are read),
-`cut_after` (PowerCut at the n-th change), `flip_bit` (rot).
+Faults, all off at first: `capacity` (writes then stop short with ENOSPC), `full_after` (no room from the n-th
+growth on; what takes none goes on), `fail_after` (ENOSPC at the n-th change), `fail_sync` / `fail_sync_after`
+(EIO; see below), `fail_truncate`, `unreadable` (files that give EIO when they are read), `cut_after`
+(PowerCut at the n-th change), `flip_bit` (rot).
 
-**After a failed sync the dirty pages are gone**, as in Linux: what was written since the last good sync will not reach the disk,
-and the next sync succeeds without it.  Whether readers still see it is the file system's choice (ext4 shows it until the page is
-evicted, others at once what the disk has): `failed_sync_keeps_cache`.
+**After a failed sync the dirty pages are gone**, as in Linux: what was written since the last good sync will
+not reach the disk, and the next sync succeeds without it.  Whether readers still see it is the file system's
+choice (ext4 shows it until the page is evicted, others at once what the disk has): `failed_sync_keeps_cache`.
 
 The disk can also break its promises, for ablations that prove that a check would notice: `Lie`.
 """
@@ -67,7 +69,8 @@ class _Inode:
     def __init__(self, content: bytes = b"") -> None:
         self.content = bytearray(content)
         self.durable = bytearray(content)
-        self.pending: list[tuple[int, bytes | None]] = []  # (position, data) of a write, (size, None) of a truncation
+        # (position, data) of a write, (size, None) of a truncation
+        self.pending: list[tuple[int, bytes | None]] = []
         self.has_lost = False  # `content` shows what neither `durable` nor `pending` has
 
     def change(self, position: int, data: bytes | None) -> None:
@@ -75,7 +78,8 @@ class _Inode:
         _apply(self.content, position, data)
 
     def sync(self) -> None:
-        for position, data in self.pending:  # not a copy of `content`: after a failed sync that holds what never got here
+        # not a copy of `content`: after a failed sync that holds what never got here
+        for position, data in self.pending:
             _apply(self.durable, position, data)
         self.pending.clear()
 
@@ -258,7 +262,8 @@ class LyingLock:
 
 
 class LyingDisk:
-    """See the module's text.  Implements the Disk port; every history of it follows from its calls and the crashes' seeds."""
+    """See the module's text.  Implements the Disk port; every history of it follows from its calls and the
+    crashes' seeds."""
 
     def __init__(self, lies: Lie = Lie.NONE) -> None:
         self.lies = lies
@@ -279,9 +284,11 @@ class LyingDisk:
         """Before calls that no thread makes under a lock: another thread may run first (`turns`)."""
         self.locks: set[Path] = set()
         self._root = _Folder()
-        self._folders: dict[str, _Folder] = {"/": self._root, "": self._root}  # by path; follows what programs see
+        # by path; follows what programs see
+        self._folders: dict[str, _Folder] = {"/": self._root, "": self._root}
 
-    # ------------------------------------------------------------------------------------------------------------- faults
+    # --------------------------------------------------------------------------------------------------------
+    # faults
 
     def called(self) -> None:
         if self.on_call is not None:
@@ -300,7 +307,9 @@ class LyingDisk:
                 raise OSError(errno.ENOSPC, "no space left", str(path))
 
     def used_bytes(self) -> int:
-        return sum(len(inode.content) for inode in {id(inode): inode for _path, inode in self._walk()}.values())
+        return sum(
+            len(inode.content) for inode in {id(inode): inode for _path, inode in self._walk()}.values()
+        )
 
     def room(self) -> int | None:
         """Bytes that something may grow by now; None for any number."""
@@ -349,7 +358,8 @@ class LyingDisk:
             inode.durable[position] ^= 1 << bit
 
     def put(self, path: Path, content: bytes) -> None:
-        """Makes this the file's durable content, whatever was there: damage, or what another program has left."""
+        """Makes this the file's durable content, whatever was there: damage, or what another program has
+        left."""
         folder, name = self._place(path)
         folder.entries[name] = folder.durable[name] = _Inode(content)
 
@@ -366,7 +376,8 @@ class LyingDisk:
             if isinstance(node, _Inode)
         ]
 
-    # --------------------------------------------------------------------------------------------------------- data paths
+    # --------------------------------------------------------------------------------------------------------
+    # data paths
 
     def write(self, inode: _Inode, position: int, content: bytes, path: Path) -> None:
         grows = max(0, position + len(content) - len(inode.content))
@@ -407,7 +418,8 @@ class LyingDisk:
                 return True
         return self.fail_sync
 
-    # ---------------------------------------------------------------------------------------------------------- the port
+    # --------------------------------------------------------------------------------------------------------
+    # the port
 
     def _place(self, path: Path) -> tuple[_Folder, str]:
         """The folder that holds, or would hold, a path, and its name there."""
@@ -509,7 +521,9 @@ class LyingDisk:
             into.change(None, new_name, node)
             folder.change(name, None, node)
         if isinstance(node, _Folder):
-            self._folders = {path: each for path, each in self._folders.items() if not _is_below(path, str(source))}
+            self._folders = {
+                path: each for path, each in self._folders.items() if not _is_below(path, str(source))
+            }
             self._folders[str(target)] = node
             self._note_folders(str(target), node)
 

@@ -1,4 +1,5 @@
-"""Several lying disks as one Disk port: each has its own folder, its own faults and its own fate in a power cut."""
+"""Several lying disks as one Disk port: each has its own folder, its own faults and its own fate in a power
+cut."""
 
 from __future__ import annotations
 

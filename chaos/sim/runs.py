@@ -1,6 +1,8 @@
-"""Many simulated histories in a row, by their seeds: the one way in which the command line and long runs drive every simulator.
+"""Many simulated histories in a row, by their seeds: the one way in which the command line and long runs
+drive every simulator.
 
-A history is a function of its seed.  It returns what it counted, and raises `Broken` when a promise does not hold.
+A history is a function of its seed.  It returns what it counted, and raises `Broken` when a promise does not
+hold.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ BROKEN_MAX = 20
 """A run ends when so many histories are broken: more would tell nothing new."""
 
 Step = tuple[str, int, int]
-"""Of a history that is a list of steps: an operation, and two numbers that choose sizes, offsets, places and fates."""
+"""Of a history that is a list of steps: an operation, and two numbers that choose sizes, offsets, places and
+fates."""
 
 
 class Broken(AssertionError):
@@ -35,13 +38,15 @@ class RunsReport:
     def document(self) -> dict[str, object]:
         return {
             "first_seed": self.first_seed, "histories": self.histories, **self.counts,
-            "cpu_seconds": round(self.cpu_seconds, 1), "broken": [{"seed": seed, "what": what} for seed, what in self.broken],
+            "cpu_seconds": round(self.cpu_seconds, 1),
+            "broken": [{"seed": seed, "what": what} for seed, what in self.broken],
         }  # fmt: skip
 
     def describe(self) -> str:
         counted = "".join(f"{count} {name}, " for name, count in self.counts.items())
         lines = [
-            f"{self.histories} histories from seed {self.first_seed}, {counted}{self.cpu_seconds:.1f} s of CPU: "
+            f"{self.histories} histories from seed {self.first_seed}, "
+            f"{counted}{self.cpu_seconds:.1f} s of CPU: "
             f"{len(self.broken)} broken"
         ]
         return "\n".join([*lines, *(what for _seed, what in self.broken)])

@@ -1,7 +1,7 @@
 """Shortens a list of steps that breaks a promise: five steps show the defect better than sixty.
 
-Pieces of the list are left out, large ones first, then the numbers of each step are made small, as long as the history still
-breaks *in the same way*: a shorter list that shows another defect would hide the first.
+Pieces of the list are left out, large ones first, then the numbers of each step are made small, as long as
+the history still breaks *in the same way*: a shorter list that shows another defect would hide the first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def kind_of(what: str) -> str:
 
 
 def shrink(steps: Sequence[Step], fails: Callable[[list[Step]], str | None]) -> list[Step]:
-    """A short list of steps for which `fails` gives the same kind of answer as for `steps`; None is: nothing broke."""
+    """A short list of steps for which `fails` gives the same kind of answer as for `steps`; None is: nothing
+    broke."""
     first = fails(list(steps))
     if first is None:
         return list(steps)
@@ -60,7 +61,11 @@ def _with_small_numbers(best: list[Step], still: Callable[[list[Step]], bool]) -
                 name, a, b = best[at]
                 if number >= (a if is_first else b):
                     break
-                candidate = [*best[:at], (name, number, b) if is_first else (name, a, number), *best[at + 1 :]]
+                candidate = [
+                    *best[:at],
+                    (name, number, b) if is_first else (name, a, number),
+                    *best[at + 1 :],
+                ]
                 if still(candidate):
                     best = candidate
                     break

@@ -1,7 +1,7 @@
 """Threads that take turns by a seed: parallel code runs in a repeatable order.
 
-A thread yields at calls of the disk (`LyingDisk.on_call`); the seed chooses the next thread.  Only one runs at any time, so the
-seed determines a history with threads as well.
+A thread yields at calls of the disk (`LyingDisk.on_call`); the seed chooses the next thread.  Only one runs
+at any time, so the seed determines a history with threads as well.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ class SeededThreads(Executor):
             self._waiting[number].acquire()
 
     def map(
-        self, fn: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
     ) -> Iterator[Any]:
         """All results in order, or the first error in this order, once all are over."""
         items = list(zip(*iterables, strict=True))
@@ -62,7 +66,9 @@ class SeededThreads(Executor):
 
         count = min(self._threads, len(items))
         self._waiting = {number: threading.Semaphore(0) for number in range(count)}
-        threads = [threading.Thread(target=work, args=(number,), name=f"turn-{number}") for number in range(count)]
+        threads = [
+            threading.Thread(target=work, args=(number,), name=f"turn-{number}") for number in range(count)
+        ]
         for thread in threads:
             thread.start()
         self._waiting[self._random.randrange(count)].release()

@@ -3,8 +3,9 @@
     async with Admin("127.0.0.1:9092") as admin:
         await admin.create_topics([NewTopic("flights", partitions=12, replication_factor=3)])
 
-Methods return frozen values; when one item fails, the error names it.  The client repeats a request that changes something only
-when the first attempt certainly had no effect, or when "already exists" (after a lost answer) means success.
+Methods return frozen values; when one item fails, the error names it.  The client repeats a request that
+changes something only when the first attempt certainly had no effect, or when "already exists" (after a lost
+answer) means success.
 """
 
 from __future__ import annotations
@@ -54,11 +55,18 @@ class Admin:
     """See the module's text.  `timeout_s` bounds each call, retries included."""
 
     def __init__(
-        self, bootstrap: str, *, client_id: str = "tidegate-admin", timeout_s: float = 30.0, clock: Clock | None = None
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = "tidegate-admin",
+        timeout_s: float = 30.0,
+        clock: Clock | None = None,
     ) -> None:
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._timeout_s = timeout_s
-        self._cluster = Cluster(bootstrap, client_id=client_id, clock=self._clock, request_timeout_s=timeout_s)
+        self._cluster = Cluster(
+            bootstrap, client_id=client_id, clock=self._clock, request_timeout_s=timeout_s
+        )
 
     async def start(self) -> None:
         try:
@@ -83,9 +91,11 @@ class Admin:
     # ------------------------------------------------------------------ topics
 
     async def create_topics(self, topics: Sequence[NewTopic], *, wait: bool = True) -> None:
-        """Creates topics; with `wait`, returns when the node that this client asks knows a leader of every partition.
+        """Creates topics; with `wait`, returns when the node that this client asks knows a leader of every
+        partition.
 
-        A topic that the controller refuses does not prevent the others: the error says which topics were created.
+        A topic that the controller refuses does not prevent the others: the error says which topics were
+        created.
         """
         fields = {
             "topics": [
@@ -101,7 +111,9 @@ class Admin:
             "timeout": int(self._timeout_s * 1000),
             "validate_only": False,
         }
-        await self._change(ApiKey.CREATE_TOPICS, fields, "topics", "creating topic", ErrorCode.TOPIC_ALREADY_EXISTS)
+        await self._change(
+            ApiKey.CREATE_TOPICS, fields, "topics", "creating topic", ErrorCode.TOPIC_ALREADY_EXISTS
+        )
         if wait:
             await self._wait_for_leaders([topic.name for topic in topics])
 
@@ -109,12 +121,18 @@ class Admin:
         """Deletes topics with all their data."""
         fields = {"topic_names": list(names), "timeout": int(self._timeout_s * 1000)}
         await self._change(
-            ApiKey.DELETE_TOPICS, fields, "responses", "deleting topic", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, highest=5
+            ApiKey.DELETE_TOPICS,
+            fields,
+            "responses",
+            "deleting topic",
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            highest=5,
         )
         self._cluster.view = self._cluster.view.without_topics(names)
 
     async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-        """Removes the records of partitions below an offset (-1: all committed ones) and returns the new log start offsets.
+        """Removes the records of partitions below an offset (-1: all committed ones) and returns the new log
+        start offsets.
 
         Raises RequestError for a topic that is only compacted, and for an offset above the high watermark.
         """
@@ -152,14 +170,17 @@ class Admin:
             views.append(view)
         settings = await self.describe_configs(wanted) if config else {}
         return [
-            TopicDescription(view.name, view.internal, list(view.partitions.values()), settings.get(view.name, ()))
+            TopicDescription(
+                view.name, view.internal, list(view.partitions.values()), settings.get(view.name, ())
+            )
             for view in views
         ]
 
     async def describe_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
         """The settings of topics, defaults included."""
         resources = [
-            {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configuration_keys": None} for name in names
+            {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configuration_keys": None}
+            for name in names
         ]
         answer = await self._ask_any(ApiKey.DESCRIBE_CONFIGS, {"resources": resources})
         found: dict[str, list[ConfigEntry]] = {}
@@ -168,7 +189,10 @@ class Admin:
             require_none(code, f"settings of topic {result.resource_name!r}", result.error_message)
             found[result.resource_name] = [
                 ConfigEntry(
-                    entry.name, entry.value, int(entry.config_source) == DEFAULT_CONFIG_SOURCE, bool(entry.read_only)
+                    entry.name,
+                    entry.value,
+                    int(entry.config_source) == DEFAULT_CONFIG_SOURCE,
+                    bool(entry.read_only),
                 )
                 for entry in result.configs
             ]
@@ -197,7 +221,8 @@ class Admin:
         *,
         highest: int | None = None,
     ) -> None:
-        """Sends one change to the controller.  The code `settled` means success when an earlier attempt's answer was lost."""
+        """Sends one change to the controller.  The code `settled` means success when an earlier attempt's
+        answer was lost."""
         deadline_s, backoff, lost = self._deadline_s(), Backoff(self._clock), False
         while True:
             said: str | None = None
@@ -216,7 +241,11 @@ class Admin:
                     if found is ErrorCode.NONE or (lost and found is settled):
                         done.append(result.name)
                     elif found not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
-                        refusals.append(error_for(found, f"{what} {result.name!r}", getattr(result, "error_message", None)))
+                        refusals.append(
+                            error_for(
+                                found, f"{what} {result.name!r}", getattr(result, "error_message", None)
+                            )
+                        )
                     else:
                         code, lost = found, lost or found is ErrorCode.REQUEST_TIMED_OUT
                 if refusals:
@@ -240,13 +269,17 @@ class Admin:
             ):
                 return
             await self._cluster.pause(
-                backoff, deadline_s, ErrorCode.LEADER_NOT_AVAILABLE, f"waiting for the leaders of {', '.join(names)}"
+                backoff,
+                deadline_s,
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                f"waiting for the leaders of {', '.join(names)}",
             )
 
     # ------------------------------------------------------------------ operations
 
     async def reassign_partitions(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
-        """Begins to move partitions to these brokers, the preferred leader first; None ends a move and goes back."""
+        """Begins to move partitions to these brokers, the preferred leader first; None ends a move and goes
+        back."""
         await operations.reassign_partitions(self._cluster, targets, self._timeout_s)
 
     async def elect_leaders(self, partitions: Iterable[tuple[str, int]], *, unclean: bool = False) -> None:
@@ -254,11 +287,13 @@ class Admin:
         await operations.elect_leaders(self._cluster, partitions, unclean=unclean, timeout_s=self._timeout_s)
 
     async def alter_broker_config(self, node_id: int | None, changes: Mapping[str, str | None]) -> None:
-        """Changes settings of running brokers.  A value None resets to the broker's file; a node id None means all brokers."""
+        """Changes settings of running brokers.  A value None resets to the broker's file; a node id None
+        means all brokers."""
         await operations.alter_broker_config(self._cluster, node_id, changes)
 
     async def broker_settings(self, node_id: int | None) -> dict[str, str | None]:
-        """The settings of a broker, from its own answer.  A node id None: those set at run time for all brokers."""
+        """The settings of a broker, from its own answer.  A node id None: those set at run time for all
+        brokers."""
         return await operations.broker_settings(self._cluster, node_id)
 
     async def list_reassignments(self) -> list[PartitionMove]:
@@ -279,7 +314,8 @@ class Admin:
         return await operations.list_brokers(self._cluster)
 
     async def describe_data_folders(self, *, timeout_s: float = 5.0) -> list[DataFolder]:
-        """The data folders of every broker that answers within `timeout_s`, with the free bytes of their volumes."""
+        """The data folders of every broker that answers within `timeout_s`, with the free bytes of their
+        volumes."""
         return await operations.describe_data_folders(self._cluster, timeout_s)
 
     async def unregister_broker(self, node_id: int) -> None:
@@ -288,9 +324,11 @@ class Admin:
 
     # ------------------------------------------------------------------ groups
 
-    async def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupListing]:
-        """The groups of all coordinators, optionally only those in certain states (KIP-518), or of certain types (KIP-848):
-        classic, consumer."""
+    async def list_groups(
+        self, states: Collection[str] = (), types: Collection[str] = ()
+    ) -> list[GroupListing]:
+        """The groups of all coordinators, optionally only those in certain states (KIP-518), or of certain
+        types (KIP-848): classic, consumer."""
         found: dict[str, GroupListing] = {}
         fields = {"states_filter": sorted(states), "types_filter": sorted(types)}
         lowest = LIST_GROUPS_BY_TYPE if types else LIST_GROUPS_BY_STATE if states else 0
@@ -302,19 +340,23 @@ class Admin:
         return [found[name] for name in sorted(found)]
 
     async def describe_group(self, group_id: str) -> GroupDescription:
-        """A group's state and members, of either protocol.  A group that does not exist has the state `Dead` and no members."""
+        """A group's state and members, of either protocol.  A group that does not exist has the state `Dead`
+        and no members."""
         return await describe_group(self._cluster, group_id, self._deadline_s())
 
     async def group_offsets(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
         """Everything that a group has committed."""
-        return await committed_offsets(self._cluster, group_id, None, require_stable=False, timeout_s=self._timeout_s)
+        return await committed_offsets(
+            self._cluster, group_id, None, require_stable=False, timeout_s=self._timeout_s
+        )
 
     async def delete_group(self, group_id: str) -> None:
         """Deletes an empty group and its offsets."""
         await group_admin.delete_group(self._cluster, group_id, self._timeout_s)
 
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
-        """Deletes a group's committed offsets of partitions that its members do not subscribe to (KIP-496)."""
+        """Deletes a group's committed offsets of partitions that its members do not subscribe to
+        (KIP-496)."""
         await group_admin.delete_offsets(self._cluster, group_id, partitions, self._timeout_s)
 
     async def set_group_offsets(self, group_id: str, offsets: Offsets) -> None:
@@ -324,7 +366,8 @@ class Admin:
     async def remove_group_members(
         self, group_id: str, *, instance_ids: Iterable[str] = (), member_ids: Iterable[str] = ()
     ) -> None:
-        """Removes members in one request, static ones by their instance ids (KIP-345); the group rebalances."""
+        """Removes members in one request, static ones by their instance ids (KIP-345); the group
+        rebalances."""
         await group_admin.remove_members(self._cluster, group_id, instance_ids, member_ids, self._timeout_s)
 
     # ------------------------------------------------------------------ transactions
@@ -332,16 +375,22 @@ class Admin:
     async def list_transactions(
         self, states: Sequence[str] = (), *, producer_ids: Collection[int] = (), running_for_ms: int = -1
     ) -> list[TransactionListing]:
-        """The transactional ids of all coordinators, optionally only those in certain states, of certain producers, or whose
-        transaction has been running for longer than so many milliseconds (KIP-994)."""
+        """The transactional ids of all coordinators, optionally only those in certain states, of certain
+        producers, or whose transaction has been running for longer than so many milliseconds (KIP-994)."""
         found: list[TransactionListing] = []
-        fields = {"state_filters": list(states), "producer_id_filters": sorted(producer_ids), "duration_filter": running_for_ms}
+        fields = {
+            "state_filters": list(states),
+            "producer_id_filters": sorted(producer_ids),
+            "duration_filter": running_for_ms,
+        }
         lowest = LIST_TRANSACTIONS_BY_DURATION if running_for_ms >= 0 else 0
         for node_id, answer in await self._ask_all(ApiKey.LIST_TRANSACTIONS, fields, lowest=lowest):
             require_none(top_level_code(answer), "listing transactions")
             for entry in answer.transaction_states:
                 found.append(
-                    TransactionListing(entry.transactional_id, int(entry.producer_id), entry.transaction_state, node_id)
+                    TransactionListing(
+                        entry.transactional_id, int(entry.producer_id), entry.transaction_state, node_id
+                    )
                 )
         return sorted(found, key=lambda entry: entry.transactional_id)
 
@@ -358,7 +407,9 @@ class Admin:
             decode=decode_described_transactions,
         )
         require_none(entry.error_code, f"transactional id {transactional_id!r}")
-        coordinator = await self._cluster.coordinator(CoordinatorKind.TRANSACTION, transactional_id, self._deadline_s())
+        coordinator = await self._cluster.coordinator(
+            CoordinatorKind.TRANSACTION, transactional_id, self._deadline_s()
+        )
         return TransactionDescription(
             entry.transactional_id,
             entry.state,
@@ -378,17 +429,27 @@ class Admin:
         for topic, number in wanted:
             leader = self._cluster.view.leader(topic, number)
             require_none(
-                ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE, f"producers of {topic}-{number}"
+                ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                f"producers of {topic}-{number}",
             )
             by_leader[leader].setdefault(topic, []).append(number)
         found: list[ProducerDescription] = []
         for leader, topics in by_leader.items():
-            fields = {"topics": [{"name": name, "partition_indexes": numbers} for name, numbers in topics.items()]}
+            fields = {
+                "topics": [{"name": name, "partition_indexes": numbers} for name, numbers in topics.items()]
+            }
             answer = await self._cluster.ask(leader, ApiKey.DESCRIBE_PRODUCERS, fields)
             for topic in answer.topics:
                 for entry in topic.partitions:
-                    require_none(top_level_code(entry), f"producers of {topic.name}-{entry.partition_index}", entry.error_message)
-                    found += [_producer(topic.name, int(entry.partition_index), state) for state in entry.active_producers]
+                    require_none(
+                        top_level_code(entry),
+                        f"producers of {topic.name}-{entry.partition_index}",
+                        entry.error_message,
+                    )
+                    found += [
+                        _producer(topic.name, int(entry.partition_index), state)
+                        for state in entry.active_producers
+                    ]
         return found
 
     async def hanging_transactions(
@@ -407,7 +468,9 @@ class Admin:
         """The brokers that are registered and the active controller."""
         await self._refresh(())
         view = self._cluster.view
-        return ClusterDescription(view.cluster_id, view.controller_id, [view.brokers[node] for node in sorted(view.brokers)])
+        return ClusterDescription(
+            view.cluster_id, view.controller_id, [view.brokers[node] for node in sorted(view.brokers)]
+        )
 
     @property
     def features(self) -> Mapping[str, int]:
@@ -426,12 +489,18 @@ class Admin:
         return {key: entry.offset for key, entry in found.items()}
 
     async def offsets_for_times(
-        self, times: Mapping[tuple[str, int], int], *, read_committed: bool = False, within_s: float | None = None
+        self,
+        times: Mapping[tuple[str, int], int],
+        *,
+        read_committed: bool = False,
+        within_s: float | None = None,
     ) -> dict[tuple[str, int], OffsetAtTime]:
-        """The first record at or after a time in milliseconds (offset -1: none).  With `within_s`, partitions whose leaders have
-        not answered by then are left out; without it that is an error."""
+        """The first record at or after a time in milliseconds (offset -1: none).  With `within_s`, partitions
+        whose leaders have not answered by then are left out; without it that is an error."""
         timeout_s, partly = (self._timeout_s, False) if within_s is None else (within_s, True)
-        return await list_offsets(self._cluster, times, read_committed=read_committed, timeout_s=timeout_s, partly=partly)
+        return await list_offsets(
+            self._cluster, times, read_committed=read_committed, timeout_s=timeout_s, partly=partly
+        )
 
     # ------------------------------------------------------------------ requests
 
@@ -444,8 +513,11 @@ class Admin:
     async def _ask_controller(self, api_key: ApiKey, fields: Mapping[str, Any]) -> Any:
         return await self._cluster.ask_controller(api_key, fields)
 
-    async def _ask_all(self, api_key: ApiKey, fields: Mapping[str, Any], *, lowest: int = 0) -> list[tuple[int, Any]]:
-        """The answers of all brokers; raises when one cannot be reached, since a partial list would look complete."""
+    async def _ask_all(
+        self, api_key: ApiKey, fields: Mapping[str, Any], *, lowest: int = 0
+    ) -> list[tuple[int, Any]]:
+        """The answers of all brokers; raises when one cannot be reached, since a partial list would look
+        complete."""
         await self._refresh(())
         nodes = sorted(self._cluster.view.brokers)
         answers = await asyncio.gather(*(self._ask_loaded(node, api_key, fields, lowest) for node in nodes))
@@ -458,7 +530,10 @@ class Admin:
             try:
                 answer = await self._cluster.ask(node_id, api_key, fields, lowest=lowest)
             except ConnectionFailed as error:
-                message = f"a part of the list is known to node {node_id} only, which does not answer ({error.message})"
+                message = (
+                    f"a part of the list is known to node {node_id} only, which does not answer "
+                    f"({error.message})"
+                )
                 raise ConnectionFailed(error.code, message) from None
             code = top_level_code(answer)
             if code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:

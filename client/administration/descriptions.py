@@ -41,7 +41,8 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """An entry of the list of groups.  `type`: classic or consumer (KIP-848); empty from a broker of an older version."""
+    """An entry of the list of groups.  `type`: classic or consumer (KIP-848); empty from a broker of an older
+    version."""
 
     group_id: str
     protocol_type: str

@@ -23,14 +23,19 @@ async def delete_group(cluster: Cluster, group_id: str, timeout_s: float) -> Non
     def code_of(answer: Any) -> ErrorCode:
         return top_level_code(answer.results[0])
 
-    answer, lost = await _ask(cluster, group_id, ApiKey.DELETE_GROUPS, {"groups_names": [group_id]}, code_of, timeout_s)
+    answer, lost = await _ask(
+        cluster, group_id, ApiKey.DELETE_GROUPS, {"groups_names": [group_id]}, code_of, timeout_s
+    )
     code = code_of(answer)
     if not (lost and code is ErrorCode.GROUP_ID_NOT_FOUND):
         require_none(code, f"deleting group {group_id!r}")
 
 
-async def delete_offsets(cluster: Cluster, group_id: str, partitions: Iterable[tuple[str, int]], timeout_s: float) -> None:
-    """Raises RequestError: GROUP_SUBSCRIBED_TO_TOPIC for topics of the group's members.  The other partitions are done then."""
+async def delete_offsets(
+    cluster: Cluster, group_id: str, partitions: Iterable[tuple[str, int]], timeout_s: float
+) -> None:
+    """Raises RequestError: GROUP_SUBSCRIBED_TO_TOPIC for topics of the group's members.  The other partitions
+    are done then."""
     topics: defaultdict[str, list[dict[str, int]]] = defaultdict(list)
     for topic, partition in sorted(partitions):
         topics[topic].append({"partition_index": partition})
@@ -62,18 +67,31 @@ async def remove_members(
     if not members:
         return
     fields = {"group_id": group_id, "members": members}
-    answer, lost = await _ask(cluster, group_id, ApiKey.LEAVE_GROUP, fields, top_level_code, timeout_s, lowest=3)
+    answer, lost = await _ask(
+        cluster, group_id, ApiKey.LEAVE_GROUP, fields, top_level_code, timeout_s, lowest=3
+    )
     require_none(top_level_code(answer), f"removing members of group {group_id!r}")
     for entry in answer.members:
-        code, who = top_level_code(entry), f"removing {entry.group_instance_id or entry.member_id!r} from group {group_id!r}"
+        code, who = (
+            top_level_code(entry),
+            f"removing {entry.group_instance_id or entry.member_id!r} from group {group_id!r}",
+        )
         if code is not ErrorCode.UNKNOWN_MEMBER_ID:
             require_none(code, who)
         elif not lost:
-            raise RequestError(code, f"{who}: there is no such member (`tidegate groups describe` shows them)")
+            raise RequestError(
+                code, f"{who}: there is no such member (`tidegate groups describe` shows them)"
+            )
 
 
 async def _ask(
-    cluster: Cluster, group_id: str, api_key: ApiKey, fields: dict[str, Any], code_of: Any, timeout_s: float, **bounds: Any
+    cluster: Cluster,
+    group_id: str,
+    api_key: ApiKey,
+    fields: dict[str, Any],
+    code_of: Any,
+    timeout_s: float,
+    **bounds: Any,
 ) -> tuple[Any, bool]:
     """The coordinator's answer, and whether the answer of an earlier attempt was lost."""
     lost: list[str] = []

@@ -1,7 +1,9 @@
-"""Groups as their coordinator describes them: classic ones, and consumer groups of the newer protocol (KIP-848).
+"""Groups as their coordinator describes them: classic ones, and consumer groups of the newer protocol
+(KIP-848).
 
-DescribeGroups answers `Dead` for a consumer group, and ConsumerGroupDescribe does not know a classic one.  The client sends
-DescribeGroups first, since every version has it, and ConsumerGroupDescribe only for a group that is `Dead` by that answer.
+DescribeGroups answers `Dead` for a consumer group, and ConsumerGroupDescribe does not know a classic one.
+The client sends DescribeGroups first, since every version has it, and ConsumerGroupDescribe only for a group
+that is `Dead` by that answer.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from ...wire.errors import ErrorCode, KafkaError
 from ..connecting.cluster import Cluster, CoordinatorKind, require_none, top_level_code
 from ..requests.assignors import TopicPartitions, decode_assignment
 
-# Answers of a node without this consumer group, or without consumer groups at all (group.version 0, or an older release).
+# Answers of a node without this consumer group, or without consumer groups at all (group.version 0, or an
+# older release).
 _NO_CONSUMER_GROUP: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
 
 

@@ -1,8 +1,9 @@
-"""The scopes and modes of `kafka-consumer-groups --reset-offsets`: how to parse them, and the new offset of each partition.
+"""The scopes and modes of `kafka-consumer-groups --reset-offsets`: how to parse them, and the new offset of
+each partition.
 
-Pure: the cluster's answers are the input (`Known`), offsets the output.  As in Kafka, a new offset is always within the log: the
-log start replaces a lower one, the log end a higher one.  A partition goes to the log end when it has no record at or after the
-given time, or no committed offset to stay at.
+Pure: the cluster's answers are the input (`Known`), offsets the output.  As in Kafka, a new offset is always
+within the log: the log start replaces a lower one, the log end a higher one.  A partition goes to the log end
+when it has no record at or after the given time, or no committed offset to stay at.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """One mode and its argument: `number` is an offset, a shift or a time in milliseconds; `offsets` come from a file."""
+    """One mode and its argument: `number` is an offset, a shift or a time in milliseconds; `offsets` come
+    from a file."""
 
     mode: Mode
     number: int = 0
@@ -46,7 +48,8 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The cluster's answers for the partitions; `at_time`: the first offset at or after the given time, -1 for none."""
+    """The cluster's answers for the partitions; `at_time`: the first offset at or after the given time, -1
+    for none."""
 
     begins: Mapping[Key, int]
     ends: Mapping[Key, int]
@@ -100,7 +103,8 @@ def new_offset(reset: Reset, key: Key, known: Known) -> int:
     return min(max(wanted, begin), end)
 
 
-# ---- parsing --------------------------------------------------------------------------------------------------------------
+# ---- parsing
+# ------------------------------------------------------------------------------------------------------------
 
 
 def parse_topic(text: str) -> tuple[str, list[int]]:
@@ -117,10 +121,14 @@ def parse_datetime(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"--to-datetime {text}: a time as 2026-01-31T12:00:00.000 or ...+01:00 is wanted") from None
+        raise ValueError(
+            f"--to-datetime {text}: a time as 2026-01-31T12:00:00.000 or ...+01:00 is wanted"
+        ) from None
     if "T" not in text.upper():
         raise ValueError(f"--to-datetime {text}: the time of day is missing, as in 2026-01-31T12:00:00.000")
-    return _milliseconds((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC))
+    return _milliseconds(
+        (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    )
 
 
 def parse_duration(text: str) -> int:
@@ -140,8 +148,8 @@ def _milliseconds(span: timedelta) -> int:
 
 
 def parse_file(text: str, groups: Sequence[str]) -> dict[str, dict[Key, int]]:
-    """Rows `topic,partition,offset`, for a single group, or `group,topic,partition,offset`; as `--export` writes them.  Raises
-    ValueError with the line's number."""
+    """Rows `topic,partition,offset`, for a single group, or `group,topic,partition,offset`; as `--export`
+    writes them.  Raises ValueError with the line's number."""
     found: dict[str, dict[Key, int]] = {}
     for number, line in enumerate(text.splitlines(), 1):
         cells = [cell.strip().strip('"') for cell in line.split(",")]

@@ -27,8 +27,8 @@ _BROKER, _SET, _DELETE = 4, 0, 1  # of IncrementalAlterConfigs
 
 @dataclass(frozen=True, slots=True)
 class PartitionMove:
-    """A partition that moves from `removing` to `adding` replicas.  Every new replica has at least `copied_bytes` of the leader's
-    `leader_bytes` (None: the brokers did not answer)."""
+    """A partition that moves from `removing` to `adding` replicas.  Every new replica has at least
+    `copied_bytes` of the leader's `leader_bytes` (None: the brokers did not answer)."""
 
     topic: str
     partition: int
@@ -61,7 +61,8 @@ class RegisteredBroker:
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """A data folder of a broker.  `offline`: its disk has failed.  The bytes are those of its volume; None: unknown (KIP-827)."""
+    """A data folder of a broker.  `offline`: its disk has failed.  The bytes are those of its volume; None:
+    unknown (KIP-827)."""
 
     node_id: int
     path: str
@@ -99,10 +100,14 @@ def _known(count: int) -> int | None:
     return int(count) if count >= 0 else None
 
 
-async def reassign_partitions(cluster: Cluster, targets: Mapping[Key, Sequence[int] | None], timeout_s: float) -> None:
+async def reassign_partitions(
+    cluster: Cluster, targets: Mapping[Key, Sequence[int] | None], timeout_s: float
+) -> None:
     topics: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for (topic, partition), replicas in sorted(targets.items()):
-        topics[topic].append({"partition_index": partition, "replicas": None if replicas is None else list(replicas)})
+        topics[topic].append(
+            {"partition_index": partition, "replicas": None if replicas is None else list(replicas)}
+        )
     fields = {
         "timeout": int(timeout_s * 1000),
         "allow_replication_factor_change": True,
@@ -115,12 +120,16 @@ async def reassign_partitions(cluster: Cluster, targets: Mapping[Key, Sequence[i
         for entry in topic.partitions:
             code = ErrorCode.from_wire(int(entry.error_code))
             if code is not ErrorCode.NONE:
-                refusals.append(error_for(code, f"partition {topic.name}-{entry.partition_index}", entry.error_message))
+                refusals.append(
+                    error_for(code, f"partition {topic.name}-{entry.partition_index}", entry.error_message)
+                )
     if refusals:
         raise RequestError(refusals[0].code, "; ".join(refusal.message for refusal in refusals))
 
 
-async def elect_leaders(cluster: Cluster, partitions: Iterable[Key], *, unclean: bool, timeout_s: float) -> None:
+async def elect_leaders(
+    cluster: Cluster, partitions: Iterable[Key], *, unclean: bool, timeout_s: float
+) -> None:
     topics: defaultdict[str, list[int]] = defaultdict(list)
     for topic, partition in sorted(partitions):
         topics[topic].append(partition)
@@ -136,18 +145,27 @@ async def elect_leaders(cluster: Cluster, partitions: Iterable[Key], *, unclean:
         for entry in result.partition_result:
             code = ErrorCode.from_wire(int(entry.error_code))
             if code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED):
-                refusals.append(error_for(code, f"partition {result.topic}-{entry.partition_id}", entry.error_message))
+                refusals.append(
+                    error_for(code, f"partition {result.topic}-{entry.partition_id}", entry.error_message)
+                )
     if refusals:
         raise RequestError(refusals[0].code, "; ".join(refusal.message for refusal in refusals))
 
 
-async def alter_broker_config(cluster: Cluster, node_id: int | None, changes: Mapping[str, str | None]) -> None:
-    """Changes settings of running brokers.  A value None resets to the broker's file; `node_id` None means all brokers."""
+async def alter_broker_config(
+    cluster: Cluster, node_id: int | None, changes: Mapping[str, str | None]
+) -> None:
+    """Changes settings of running brokers.  A value None resets to the broker's file; `node_id` None means
+    all brokers."""
     configs = [
-        {"name": key, "config_operation": _DELETE if value is None else _SET, "value": value} for key, value in changes.items()
+        {"name": key, "config_operation": _DELETE if value is None else _SET, "value": value}
+        for key, value in changes.items()
     ]
     name = "" if node_id is None else str(node_id)
-    fields = {"resources": [{"resource_type": _BROKER, "resource_name": name, "configs": configs}], "validate_only": False}
+    fields = {
+        "resources": [{"resource_type": _BROKER, "resource_name": name, "configs": configs}],
+        "validate_only": False,
+    }
     answer = await cluster.ask_controller(ApiKey.INCREMENTAL_ALTER_CONFIGS, fields)
     for result in answer.responses:
         code = ErrorCode.from_wire(int(result.error_code))
@@ -164,7 +182,9 @@ async def broker_settings(cluster: Cluster, node_id: int | None) -> dict[str, st
         answer = await cluster.ask(node_id, ApiKey.DESCRIBE_CONFIGS, fields)
     found: dict[str, str | None] = {}
     for result in answer.results:
-        require_none(ErrorCode.from_wire(int(result.error_code)), f"settings of broker {name}", result.error_message)
+        require_none(
+            ErrorCode.from_wire(int(result.error_code)), f"settings of broker {name}", result.error_message
+        )
         found |= {str(entry.name): entry.value for entry in result.configs}
     return found
 
@@ -192,18 +212,27 @@ async def list_reassignments(cluster: Cluster, timeout_s: float) -> list[Partiti
     sizes: dict[tuple[int, str, int], int] = {}
     for found in await asyncio.gather(*(_sizes(cluster, node, moves) for node in nodes)):
         sizes.update(found)
-    return [_with_progress(cluster, move, sizes) for move in sorted(moves, key=lambda move: (move.topic, move.partition))]
+    return [
+        _with_progress(cluster, move, sizes)
+        for move in sorted(moves, key=lambda move: (move.topic, move.partition))
+    ]
 
 
-def _with_progress(cluster: Cluster, move: PartitionMove, sizes: Mapping[tuple[int, str, int], int]) -> PartitionMove:
-    copied = [sizes.get((node, move.topic, move.partition), 0) for node in move.adding if node not in move.removing]
+def _with_progress(
+    cluster: Cluster, move: PartitionMove, sizes: Mapping[tuple[int, str, int], int]
+) -> PartitionMove:
+    copied = [
+        sizes.get((node, move.topic, move.partition), 0) for node in move.adding if node not in move.removing
+    ]
     led = sizes.get((cluster.view.leader(move.topic, move.partition), move.topic, move.partition))
     return PartitionMove(
         move.topic, move.partition, move.replicas, move.adding, move.removing, min(copied, default=None), led
     )
 
 
-async def _sizes(cluster: Cluster, node_id: int, moves: Sequence[PartitionMove]) -> dict[tuple[int, str, int], int]:
+async def _sizes(
+    cluster: Cluster, node_id: int, moves: Sequence[PartitionMove]
+) -> dict[tuple[int, str, int], int]:
     topics: defaultdict[str, list[int]] = defaultdict(list)
     for move in moves:
         topics[move.topic].append(move.partition)
@@ -224,7 +253,10 @@ async def describe_features(cluster: Cluster) -> list[FeatureLevel]:
     fields = {"client_software_name": "tidegate", "client_software_version": __version__}
     answer = await cluster.ask_any(ApiKey.API_VERSIONS, fields)
     finalised = {str(entry.name): int(entry.max_version_level) for entry in answer.finalized_features}
-    known = {str(entry.name): (int(entry.min_version), int(entry.max_version)) for entry in answer.supported_features}
+    known = {
+        str(entry.name): (int(entry.min_version), int(entry.max_version))
+        for entry in answer.supported_features
+    }
     names = sorted({*finalised, *known})
     return [FeatureLevel(name, finalised.get(name, 0), *known.get(name, (0, 0))) for name in names]
 
@@ -233,7 +265,10 @@ async def update_features(
     cluster: Cluster, levels: Mapping[str, int], timeout_s: float, *, downgrade: bool, validate_only: bool
 ) -> None:
     kind = SAFE_DOWNGRADE if downgrade else UPGRADE
-    updates = [{"feature": name, "max_version_level": level, "upgrade_type": kind} for name, level in sorted(levels.items())]
+    updates = [
+        {"feature": name, "max_version_level": level, "upgrade_type": kind}
+        for name, level in sorted(levels.items())
+    ]
     fields = {"timeout": int(timeout_s * 1000), "feature_updates": updates, "validate_only": validate_only}
     answer = await cluster.ask_controller(ApiKey.UPDATE_FEATURES, fields)
     require_none(top_level_code(answer), "feature levels", answer.error_message)
@@ -241,11 +276,17 @@ async def update_features(
 
 async def list_brokers(cluster: Cluster) -> list[RegisteredBroker]:
     """All registered brokers, fenced ones included."""
-    fields = {"include_cluster_authorized_operations": False, "endpoint_type": 1, "include_fenced_brokers": True}
+    fields = {
+        "include_cluster_authorized_operations": False,
+        "endpoint_type": 1,
+        "include_fenced_brokers": True,
+    }
     answer = await cluster.ask_any(ApiKey.DESCRIBE_CLUSTER, fields)
     require_none(top_level_code(answer), "the cluster's brokers", answer.error_message)
     found = [
-        RegisteredBroker(int(each.broker_id), f"{each.host}:{each.port}", each.rack, not getattr(each, "is_fenced", False))
+        RegisteredBroker(
+            int(each.broker_id), f"{each.host}:{each.port}", each.rack, not getattr(each, "is_fenced", False)
+        )
         for each in answer.brokers
     ]
     return sorted(found, key=lambda broker: broker.node_id)

@@ -1,7 +1,9 @@
-"""The `tidegate` command: try a node, run a cluster on this machine, look at topics, groups and transactions, move records.
+"""The `tidegate` command: try a node, run a cluster on this machine, look at topics, groups and transactions,
+move records.
 
-Packages above the client add commands (`chaos`, `demo`) by the entry-point group `tidegate.commands`: name -> typer app or
-function.  The program imports them only when the user calls them, so that `tidegate --help` is fast.
+Packages above the client add commands (`chaos`, `demo`) by the entry-point group `tidegate.commands`: name ->
+typer app or function.  The program imports them only when the user calls them, so that `tidegate --help` is
+fast.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ SUMMARIES: Final = {
     "log": "Look into data folders: what logs hold, and whether they are sound.",
 }
 """Of commands that are not imported before they are called; a test compares them with the commands' own."""
-_USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # all mistakes in arguments; typer has no public name for it
+# all mistakes in arguments; typer has no public name for it
+_USAGE_ERROR: Final[Any] = typer.BadParameter.__base__
 
 
 def _print_version(wanted: bool) -> None:
@@ -42,7 +45,9 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")]
+Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+]
 
 
 def _root(version: Version = False) -> None:
@@ -51,7 +56,9 @@ def _root(version: Version = False) -> None:
 
 def build(arguments: Sequence[str]) -> typer.Typer:
     """The command tree; of the entry points, only the one named in `arguments` is imported."""
-    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app = typer.Typer(
+        no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+    )
     app.callback()(_root)
     app.command(short_help="Run one node until Ctrl-C, to try things.")(dev)
     app.add_typer(cluster, name="cluster")
@@ -91,7 +98,9 @@ def main() -> None:
     try:
         app = build(sys.argv[1:])
     except ImportError as error:
-        complain(f"the command cannot be loaded: {error}: is everything installed? (pip install 'tidegate[demo]')")
+        complain(
+            f"the command cannot be loaded: {error}: is everything installed? (pip install 'tidegate[demo]')"
+        )
         raise SystemExit(1) from error
     raise SystemExit(call(app, sys.argv[1:]))
 
@@ -100,12 +109,15 @@ def _in_words(message: str) -> str:
     """The argument parser's message about numbers, in the words of this command line."""
     message = re.sub(r"Input should be a valid integer.*", "a whole number is wanted", message)
     message = re.sub(r"Input should be a valid number.*", "a number is wanted", message)
-    message = re.sub(r"Input should be greater than or equal to (\S+)", r"a number from \1 on is wanted", message)
+    message = re.sub(
+        r"Input should be greater than or equal to (\S+)", r"a number from \1 on is wanted", message
+    )
     return re.sub(r"Input should be less than or equal to (\S+)", r"a number up to \1 is wanted", message)
 
 
 def call(app: typer.Typer, arguments: Sequence[str]) -> int:
-    """Runs the command that `arguments` name and returns its exit code.  A usage error prints one line, with exit code 2."""
+    """Runs the command that `arguments` name and returns its exit code.  A usage error prints one line, with
+    exit code 2."""
     try:
         done = typer.main.get_command(app).main(list(arguments), prog_name="tidegate", standalone_mode=False)
     except typer.Abort:

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from ..administration.admin import Admin
     from .draining import Drain
 
-features = typer.Typer(no_args_is_help=True, help="Look at feature levels, raise them after an upgrade of all nodes.")
-brokers = typer.Typer(no_args_is_help=True, help="List brokers, change their settings, forget those that are gone for good.")
+features = typer.Typer(
+    no_args_is_help=True, help="Look at feature levels, raise them after an upgrade of all nodes."
+)
+brokers = typer.Typer(
+    no_args_is_help=True, help="List brokers, change their settings, forget those that are gone for good."
+)
 
 
 # ---------------------------------------------------------------------- features
@@ -50,13 +54,18 @@ def features_upgrade(
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
-    """Raise feature levels; without names, all to the highest supported ones.  All nodes must already run the new version."""
+    """Raise feature levels; without names, all to the highest supported ones.  All nodes must already run the
+    new version."""
 
     async def work() -> None:
         async with connect(bootstrap) as admin:
             levels = _levels(feature)
             if not levels:
-                levels = {each.name: each.highest for each in await admin.describe_features() if each.highest > each.level}
+                levels = {
+                    each.name: each.highest
+                    for each in await admin.describe_features()
+                    if each.highest > each.level
+                }
             if levels:
                 await admin.update_features(levels, validate_only=dry_run)
         _show_levels(levels, "could be raised" if dry_run else "raised", json)
@@ -76,7 +85,9 @@ def features_downgrade(
     async def work() -> None:
         levels = _levels(feature)
         if not levels:
-            raise CommandError("nothing to lower: name a feature, for example --feature transaction.version=1")
+            raise CommandError(
+                "nothing to lower: name a feature, for example --feature transaction.version=1"
+            )
         async with connect(bootstrap) as admin:
             await admin.update_features(levels, downgrade=True, validate_only=dry_run)
         _show_levels(levels, "could be lowered" if dry_run else "lowered", json)
@@ -135,8 +146,12 @@ def brokers_list(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
 
 @brokers.command("set")
 def brokers_set(
-    changes: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="An empty value: what the broker's file says.")],
-    broker: Annotated[int | None, typer.Option("--broker", min=0, help="This broker alone, before what is set for all.")] = None,
+    changes: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE", help="An empty value: what the broker's file says.")
+    ],
+    broker: Annotated[
+        int | None, typer.Option("--broker", min=0, help="This broker alone, before what is set for all.")
+    ] = None,
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
@@ -146,7 +161,8 @@ def brokers_set(
         wanted = {key: value or None for key, value in settings_of(changes, "setting").items()}
         taken_back = [key for key, value in wanted.items() if value is None]
         async with connect(bootstrap) as admin:
-            if taken_back:  # the controller validates values that are set, but not names that are reset, as in Kafka
+            # the controller validates values that are set, but not names that are reset, as in Kafka
+            if taken_back:
                 alive = [each.node_id for each in await admin.list_brokers() if each.alive]
                 refuse_unknown(taken_back, await admin.broker_settings(alive[0]))
             await admin.alter_broker_config(broker, wanted)
@@ -175,7 +191,8 @@ def brokers_drain(
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
-    """Move every replica of a broker to the other brokers, before it is removed.  The broker may be stopped already."""
+    """Move every replica of a broker to the other brokers, before it is removed.  The broker may be stopped
+    already."""
 
     async def work() -> None:
         async with connect(bootstrap) as admin:
@@ -188,7 +205,12 @@ def brokers_drain(
                 await until_settled(admin)
                 plan = await _plan_of_drain(admin, broker)  # topics may have been created meanwhile
         if json:
-            show_json([{"topic": topic, "partition": number, "replicas": to} for (topic, number), to in plan.targets.items()])
+            show_json(
+                [
+                    {"topic": topic, "partition": number, "replicas": to}
+                    for (topic, number), to in plan.targets.items()
+                ]
+            )
         elif dry_run or plan.targets:
             rows = [[topic, number, to] for (topic, number), to in plan.targets.items()]
             show_table(("topic", "partition", "replicas"), rows, empty=_nothing_to_move(broker, plan))
@@ -200,7 +222,10 @@ def brokers_drain(
 
 def _nothing_to_move(broker: int, plan: Drain) -> str:
     if plan.leaving:
-        return f"{plan.leaving} partitions are on their way from broker {broker} already: see `tidegate partitions reassignments`"
+        return (
+            f"{plan.leaving} partitions are on their way from broker {broker} already: see `tidegate "
+            "partitions reassignments`"
+        )
     return f"broker {broker} holds no replica: stop it, then `tidegate brokers unregister {broker}`"
 
 
@@ -209,10 +234,14 @@ async def _plan_of_drain(admin: Admin, broker: int) -> Drain:
 
     brokers = {each.node_id: each for each in await admin.list_brokers()}
     if broker not in brokers:
-        raise CommandError(f"broker {broker} is not registered; there are {', '.join(map(str, sorted(brokers)))}")
+        raise CommandError(
+            f"broker {broker} is not registered; there are {', '.join(map(str, sorted(brokers)))}"
+        )
     leaving = {(move.topic, move.partition): set(move.removing) for move in await admin.list_reassignments()}
     replicas = {
-        (topic.name, number): [node for node in view.replicas if node not in leaving.get((topic.name, number), ())]
+        (topic.name, number): [
+            node for node in view.replicas if node not in leaving.get((topic.name, number), ())
+        ]
         for topic in await admin.list_topics(internal=True)
         for number, view in topic.partitions.items()
     }
@@ -222,7 +251,8 @@ async def _plan_of_drain(admin: Admin, broker: int) -> Drain:
         raise CommandError(
             f"broker {broker} cannot be drained: no other live broker can take {topic}:{number}"
             + (f" and {len(plan.stuck) - 1} more" if len(plan.stuck) > 1 else "")
-            + " without having it twice; add a broker, or give these partitions fewer replicas (`tidegate partitions reassign`)"
+            + " without having it twice; add a broker, or give these partitions fewer replicas "
+            "(`tidegate partitions reassign`)"
         )
     plan.leaving = sum(broker in nodes for nodes in leaving.values())
     return plan
@@ -230,7 +260,9 @@ async def _plan_of_drain(admin: Admin, broker: int) -> Drain:
 
 @brokers.command("unregister")
 def brokers_unregister(
-    broker: Annotated[int, typer.Argument(min=0, help="The broker's node id.")], bootstrap: Bootstrap = LOCAL, json: Json = False
+    broker: Annotated[int, typer.Argument(min=0, help="The broker's node id.")],
+    bootstrap: Bootstrap = LOCAL,
+    json: Json = False,
 ) -> None:
     """Remove the registration of a broker that will not return.  It must be stopped and hold no replica."""
 

@@ -20,7 +20,10 @@ cluster = typer.Typer(no_args_is_help=True, help="Run several nodes on this mach
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Data = Annotated[Path, typer.Option("--data", help="The folder that holds everything of the cluster.")]
 Settings = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="A node setting, kept for later starts; KEY= takes it back.")
+    list[str],
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="A node setting, kept for later starts; KEY= takes it back."
+    ),
 ]
 CLUSTER_FOLDER = Path("tidegate-cluster")
 DEV_FOLDER = Path("tidegate-dev")
@@ -34,7 +37,11 @@ def dev(
     data: Data = DEV_FOLDER,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=BASE_PORT_MAX, help="The Kafka port, gRPC is 100 above it; 9092, or what the folder has."),
+        typer.Option(
+            min=1,
+            max=BASE_PORT_MAX,
+            help="The Kafka port, gRPC is 100 above it; 9092, or what the folder has.",
+        ),
     ] = None,
     settings: Settings = [],  # noqa: B006  (typer reads it, no code changes it)
 ) -> None:
@@ -47,12 +54,18 @@ async def _dev(data: Path, port: int | None, settings: list[str]) -> None:
 
     chosen = port if port is not None or LocalCluster.exists(data) else DEFAULT_PORT
     cluster = LocalCluster(
-        data, nodes=1, settings=_typed(settings), base_port=chosen, base_port_option="--port", check_settings=True
+        data,
+        nodes=1,
+        settings=_typed(settings),
+        base_port=chosen,
+        base_port_option="--port",
+        check_settings=True,
     )
     node = cluster.node(1)
     if node.running:
         raise LocalClusterError(
-            f"the node of {data} runs already (process {node.pid}, Kafka on {node.kafka_address}): use it, or another folder "
+            f"the node of {data} runs already (process {node.pid}, Kafka on {node.kafka_address}): "
+            "use it, or another folder "
             "with --data and another --port"
         )
     stop = asyncio.Event()
@@ -77,7 +90,10 @@ async def _dev(data: Path, port: int | None, settings: list[str]) -> None:
 async def _after_start(cluster: LocalCluster, node: LocalNode) -> None:
     await cluster.up()
     print(f"ready: Kafka clients connect to {node.kafka_address}, gRPC to {node.grpc_address}")
-    print(f"       metrics http://{node.metrics_address}/metrics, data in {node.directory}, log in {node.log_path}")
+    print(
+        f"       metrics http://{node.metrics_address}/metrics, data in {node.directory}, log in "
+        f"{node.log_path}"
+    )
     print("       try: tidegate topics create hello   (Ctrl-C stops the node)", flush=True)
     await node.wait_exit()
 
@@ -86,30 +102,46 @@ async def _after_start(cluster: LocalCluster, node: LocalNode) -> None:
 def up(
     nodes: Annotated[
         int | None,
-        typer.Option(min=1, max=15, help="How many nodes; 1, 3 or 5 of them are controllers, too.  3, or what the folder has."),
+        typer.Option(
+            min=1,
+            max=15,
+            help="How many nodes; 1, 3 or 5 of them are controllers, too.  3, or what the folder has.",
+        ),
     ] = None,
     data: Data = CLUSTER_FOLDER,
     base_port: Annotated[
         int | None,
-        typer.Option(min=1, max=BASE_PORT_MAX, help="The first node's Kafka port, the others follow; 9092, or the folder's."),
+        typer.Option(
+            min=1,
+            max=BASE_PORT_MAX,
+            help="The first node's Kafka port, the others follow; 9092, or the folder's.",
+        ),
     ] = None,
     settings: Settings = [],  # noqa: B006
     timeout: Annotated[
         float | None,
-        typer.Option(min=1, help="Seconds after which to wait no longer.  By default: as long as the nodes get on."),
+        typer.Option(
+            min=1, help="Seconds after which to wait no longer.  By default: as long as the nodes get on."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Start the nodes in the background and wait until they are ready.
 
-    The command also waits for nodes that recover their logs or catch up.  When it ends early (--timeout, Ctrl-C), it stops
-    no node: the nodes continue, `tidegate cluster status` shows them, and the next `up` waits for them again.
+    The command also waits for nodes that recover their logs or catch up.  When it ends early (--timeout,
+    Ctrl-C), it stops no node: the nodes continue, `tidegate cluster status` shows them, and the next `up`
+    waits for them again.
     """
     run(_up(nodes, data, base_port, settings, timeout, json))
 
 
 async def _up(
-    nodes: int | None, data: Path, base_port: int | None, settings: list[str], timeout_s: float | None, json: bool
+    nodes: int | None,
+    data: Path,
+    base_port: int | None,
+    settings: list[str],
+    timeout_s: float | None,
+    json: bool,
 ) -> None:
     from ...processes.local_cluster import LocalCluster, LocalClusterError, NotReady
 
@@ -131,7 +163,9 @@ async def _up(
         left = [str(node.id) for node in cluster.nodes if node.has_logs]
         if left:
             who = f"node {left[0]} goes" if len(left) == 1 else f"nodes {', '.join(left)} go"
-            more = f"{error}; {who} on starting: `tidegate cluster up --data {data}` waits again, `down` stops"
+            more = (
+                f"{error}; {who} on starting: `tidegate cluster up --data {data}` waits again, `down` stops"
+            )
             raise LocalClusterError(more) from None
         raise
     finally:
@@ -146,7 +180,8 @@ async def _up(
 
 
 def _unready(cluster: LocalCluster, data: Path) -> str:
-    """The error of an `up` that ended early: it names the nodes that are not ready and says that they continue."""
+    """The error of an `up` that ended early: it names the nodes that are not ready and says that they
+    continue."""
     nodes = [node for node in cluster.nodes if node.running and node.awaited]
     if not nodes:
         return ""
@@ -158,15 +193,24 @@ def _unready(cluster: LocalCluster, data: Path) -> str:
 
 
 async def _show_progress(cluster: LocalCluster) -> None:
-    """Shows a bar on standard error for each node that opens logs or catches up; without a terminal, prints lines instead."""
+    """Shows a bar on standard error for each node that opens logs or catches up; without a terminal, prints
+    lines instead."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
     console, printed = Console(stderr=True), dict[int, str]()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("logs"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("logs"),
+        TimeElapsedColumn(),
+    )
     with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        tasks = {node.id: bars.add_task(f"node {node.id}", visible=False, total=None) for node in cluster.nodes}
+        tasks = {
+            node.id: bars.add_task(f"node {node.id}", visible=False, total=None) for node in cluster.nodes
+        }
         for turn in itertools.count():
             for node in cluster.nodes:
                 now = node.progress
@@ -182,7 +226,8 @@ async def _show_progress(cluster: LocalCluster) -> None:
 
 @cluster.command()
 def status(data: Data = CLUSTER_FOLDER, json: Json = False) -> None:
-    """Show the nodes: which run, which are ready, who is the controller, and which controllers have a vote in the quorum."""
+    """Show the nodes: which run, which are ready, who is the controller, and which controllers have a vote in
+    the quorum."""
     run(_status(data, json))
 
 
@@ -195,7 +240,9 @@ async def _status(data: Path, json: bool) -> None:
 @cluster.command()
 def down(
     data: Data = CLUSTER_FOLDER,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which a node that does not end is killed.")] = 30.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds after which a node that does not end is killed.")
+    ] = 30.0,
     json: Json = False,
 ) -> None:
     """Stop the nodes; the data stays for the next `up`."""
@@ -208,11 +255,18 @@ async def _down(data: Path, timeout_s: float, json: bool) -> None:
     cluster = LocalCluster.attach(data)
     stopped = sorted(await cluster.down(timeout_s))
     for node_id in cluster.killed:
-        warn(f"node {node_id} did not end within {timeout_s:g} s and was killed: its next start recovers its logs")
+        warn(
+            f"node {node_id} did not end within {timeout_s:g} s and was killed: its next start "
+            "recovers its logs"
+        )
     if json:
         show_json({"stopped": stopped, "killed": cluster.killed})
     else:
-        print(f"stopped: {', '.join(f'node {node_id}' for node_id in stopped)}" if stopped else "no node was running")
+        print(
+            f"stopped: {', '.join(f'node {node_id}' for node_id in stopped)}"
+            if stopped
+            else "no node was running"
+        )
 
 
 async def _show(cluster: LocalCluster, json: bool) -> None:
@@ -222,7 +276,8 @@ async def _show(cluster: LocalCluster, json: bool) -> None:
         return
     # Narrow enough for a terminal: --json has every field.
     columns = {
-        "node": "node", "pid": "pid", "address": "kafka", "state": "state", "ready": "ready", "ctrl": "controller",
+        "node": "node", "pid": "pid", "address": "kafka", "state": "state", "ready": "ready",
+        "ctrl": "controller",
         "vote": "vote", "leads": "leaders", "reps": "replicas", "behind": "under_replicated",
     }  # fmt: skip
     show_table(list(columns), [[row.get(key) for key in columns.values()] for row in rows])
@@ -267,7 +322,8 @@ async def _describe(node: LocalNode) -> dict[str, Any]:
 
 
 def _typed(settings: list[str]) -> dict[str, object]:
-    """`--set` values with TOML's types: numbers and booleans are not strings; an empty value removes the setting."""
+    """`--set` values with TOML's types: numbers and booleans are not strings; an empty value removes the
+    setting."""
     typed: dict[str, object] = {}
     for key, text in settings_of(settings, "--set").items():
         if text.lower() in ("true", "false"):
@@ -280,7 +336,8 @@ def _typed(settings: list[str]) -> dict[str, object]:
 
 
 async def _vote(node: LocalNode) -> dict[str, Any]:
-    """Whether a controller has a vote, and if not, what it waits for.  A controller reports this before it is ready."""
+    """Whether a controller has a vote, and if not, what it waits for.  A controller reports this before it is
+    ready."""
     import grpc
 
     from ...processes.local_cluster import STATUS_TIMEOUT_S
@@ -290,7 +347,9 @@ async def _vote(node: LocalNode) -> dict[str, Any]:
     try:
         async with grpc_channel(node.grpc_address) as channel:
             quorum = controller_pb2_grpc.ControllerStub(channel)
-            reply = await quorum.DescribeQuorum(controller_pb2.DescribeQuorumRequest(), timeout=STATUS_TIMEOUT_S)
+            reply = await quorum.DescribeQuorum(
+                controller_pb2.DescribeQuorumRequest(), timeout=STATUS_TIMEOUT_S
+            )
     except grpc.aio.AioRpcError:
         return {}  # not a controller, or no answer: the other columns show it
     votes = not any(voter.without_vote for voter in reply.voters if voter.node_id == reply.node_id)

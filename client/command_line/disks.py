@@ -1,4 +1,5 @@
-"""The brokers' data folders in `tidegate status`: a word for each broker, and a line for each folder that needs an operator.
+"""The brokers' data folders in `tidegate status`: a word for each broker, and a line for each folder that
+needs an operator.
 
 Pure.
 """
@@ -41,7 +42,10 @@ def in_words(folders: Iterable[DataFolder]) -> list[str]:
     for folder in folders:
         match condition(folder):
             case "offline":
-                what = f"the data folder {folder.path} is offline: its disk has failed, other replicas lead its partitions"
+                what = (
+                    f"the data folder {folder.path} is offline: its disk has failed, other replicas lead "
+                    "its partitions"
+                )
             case "full":
                 what = f"the disk of {folder.path} is full: records can be read, not written; make room"
             case "nearly full":
@@ -54,4 +58,7 @@ def in_words(folders: Iterable[DataFolder]) -> list[str]:
 
 def _room(folder: DataFolder) -> str:
     assert folder.usable_bytes is not None and folder.total_bytes
-    return f"{100 * folder.usable_bytes // folder.total_bytes} % ({folder.usable_bytes >> 20} MiB) of it can be written"
+    return (
+        f"{100 * folder.usable_bytes // folder.total_bytes} % ({folder.usable_bytes >> 20} MiB) of it "
+        "can be written"
+    )

@@ -1,7 +1,7 @@
 """Reassignments that reduce the number of replicas of a partition.
 
-A list of brokers does not show that the user left one out by mistake, and fewer replicas are lost more easily: so
-`tidegate partitions reassign` requires `--allow-fewer-replicas`.  Pure.
+A list of brokers does not show that the user left one out by mistake, and fewer replicas are lost more
+easily: so `tidegate partitions reassign` requires `--allow-fewer-replicas`.  Pure.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SHOWN_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A partition with `before` replicas now (without those that a running move adds) and `after` replicas then; acks=all needs
-    `min_in_sync` of them."""
+    """A partition with `before` replicas now (without those that a running move adds) and `after` replicas
+    then; acks=all needs `min_in_sync` of them."""
 
     topic: str
     partition: int
@@ -32,14 +32,20 @@ class Reduction:
     def __str__(self) -> str:
         text = f"{self.topic}:{self.partition} has {_replicas(self.before)} and would have {self.after}"
         if self.after < self.min_in_sync:
-            text += f", fewer than {MIN_IN_SYNC_REPLICAS}={self.min_in_sync} of the topic: acks=all would wait for {self.after}"
+            text += (
+                f", fewer than {MIN_IN_SYNC_REPLICAS}={self.min_in_sync} of the topic: acks=all would "
+                f"wait for {self.after}"
+            )
         return text
 
 
 def reductions(
-    topics: Iterable[TopicDescription], moves: Iterable[PartitionMove], targets: Mapping[tuple[str, int], Sequence[int] | None]
+    topics: Iterable[TopicDescription],
+    moves: Iterable[PartitionMove],
+    targets: Mapping[tuple[str, int], Sequence[int] | None],
 ) -> list[Reduction]:
-    """Those of `targets` (None: cancel a move) with fewer replicas; `topics` describes every topic that is named."""
+    """Those of `targets` (None: cancel a move) with fewer replicas; `topics` describes every topic that is
+    named."""
     added = {(move.topic, move.partition): len(move.adding) for move in moves}
     found: list[Reduction] = []
     for topic in topics:

@@ -23,14 +23,27 @@ if TYPE_CHECKING:
     Joining = Mapping[tuple[str, int], Collection[int]]
 
 topics = typer.Typer(no_args_is_help=True, help="Create, list, describe, change and delete topics.")
-groups = typer.Typer(no_args_is_help=True, help="Look at consumer groups, reset their offsets, and delete them.")
+groups = typer.Typer(
+    no_args_is_help=True, help="Look at consumer groups, reset their offsets, and delete them."
+)
 
 Bootstrap = Annotated[
-    str, typer.Option("--bootstrap", envvar="TIDEGATE_BOOTSTRAP", help="Brokers as host:port,host:port.", show_envvar=True)
+    str,
+    typer.Option(
+        "--bootstrap", envvar="TIDEGATE_BOOTSTRAP", help="Brokers as host:port,host:port.", show_envvar=True
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 LOCAL = "127.0.0.1:9092"
-GROUP_STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable", "Dead")
+GROUP_STATES = (
+    "Empty",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "Stable",
+    "Dead",
+)
 GROUP_TYPES = ("classic", "consumer")
 SHOWN_MAX = 5
 CREATED_MAX = 10_000  # the controller creates at most so many in one request
@@ -41,9 +54,11 @@ INT64_MAX = (1 << 63) - 1
 
 
 READ_S_MAX = 10.0
-"""How long a command that only looks may take; where leaders or coordinators are away for longer, it says so."""
+"""How long a command that only looks may take; where leaders or coordinators are away for longer, it says
+so."""
 OFFSETS_S_MAX = 3.0
-"""How long the command waits for the offsets of partitions; it does not show those whose leaders have not answered by then."""
+"""How long the command waits for the offsets of partitions; it does not show those whose leaders have not
+answered by then."""
 
 
 def connect(bootstrap: str) -> Admin:
@@ -59,11 +74,18 @@ def connect_to_read(bootstrap: str) -> Admin:
 
 
 async def offsets_to_show(
-    admin: Admin, partitions: Collection[tuple[str, int]], times: Sequence[int], *, read_committed: bool = False
+    admin: Admin,
+    partitions: Collection[tuple[str, int]],
+    times: Sequence[int],
+    *,
+    read_committed: bool = False,
 ) -> list[dict[tuple[str, int], int]]:
-    """Offsets for each of the times, from the leaders that answer soon; warns on standard error when some do not."""
+    """Offsets for each of the times, from the leaders that answer soon; warns on standard error when some do
+    not."""
     asked = (
-        admin.offsets_for_times(dict.fromkeys(partitions, time), read_committed=read_committed, within_s=OFFSETS_S_MAX)
+        admin.offsets_for_times(
+            dict.fromkeys(partitions, time), read_committed=read_committed, within_s=OFFSETS_S_MAX
+        )
         for time in times
     )
     answers = await asyncio.gather(*asked)
@@ -72,20 +94,25 @@ async def offsets_to_show(
         names = ", ".join(f"{topic}-{number}" for topic, number in missing[:SHOWN_MAX])
         more = f" and {len(missing) - SHOWN_MAX} more" if len(missing) > SHOWN_MAX else ""
         warn(
-            f"the leaders of {names}{more} did not answer within {OFFSETS_S_MAX:g} s: their offsets are not shown, and the rest "
+            f"the leaders of {names}{more} did not answer within {OFFSETS_S_MAX:g} s: their offsets "
+            "are not shown, and the rest "
             "is what another node knew last: are enough nodes running? try `tidegate status`"
         )
     return [{key: entry.offset for key, entry in answer.items()} for answer in answers]
 
 
 def joining_replicas(moves: Iterable[PartitionMove]) -> Joining:
-    """The replicas that moves add to partitions: until they are in sync, the partition does not count as under-replicated."""
+    """The replicas that moves add to partitions: until they are in sync, the partition does not count as
+    under-replicated."""
     return {(move.topic, move.partition): move.adding for move in moves}
 
 
 def under_replicated(view: TopicView, joining: Joining) -> int:
     """Partitions of the topic with a settled replica outside the ISR, as the nodes' metric counts them."""
-    settled = {n: set(part.replicas).difference(joining.get((view.name, n), ())) for n, part in view.partitions.items()}
+    settled = {
+        n: set(part.replicas).difference(joining.get((view.name, n), ()))
+        for n, part in view.partitions.items()
+    }
     return sum(not settled[n].issubset(part.in_sync_replicas) for n, part in view.partitions.items())
 
 
@@ -101,10 +128,17 @@ def topics_create(
     replication: Annotated[
         int,
         typer.Option(
-            "--replication-factor", "--replication", "-r", min=-1, max=INT16_MAX, help="Of each partition; -1: the default."
+            "--replication-factor",
+            "--replication",
+            "-r",
+            min=-1,
+            max=INT16_MAX,
+            help="Of each partition; -1: the default.",
         ),
     ] = -1,
-    config: Annotated[list[str], typer.Option("--config", metavar="KEY=VALUE", help="A topic setting; may be repeated.")] = [],  # noqa: B006
+    config: Annotated[
+        list[str], typer.Option("--config", metavar="KEY=VALUE", help="A topic setting; may be repeated.")
+    ] = [],  # noqa: B006
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
@@ -115,19 +149,26 @@ def topics_create(
 
         settings = settings_of(config, "--config")
         if partitions == 0:
-            raise ValueError(f"--partitions 0: 1 to {CREATED_MAX} are possible, or -1 for the cluster's default")
+            raise ValueError(
+                f"--partitions 0: 1 to {CREATED_MAX} are possible, or -1 for the cluster's default"
+            )
         async with connect(bootstrap) as admin:
             await admin.create_topics([NewTopic(name, partitions, replication, settings) for name in names])
             described = await admin.describe_topics(names, config=json and bool(settings))
         if json:
             rows = [asdict(topic) for topic in described]
             for row in rows:
-                row["config"] = {each["name"]: each["value"] for each in row["config"] if each["name"] in settings}
+                row["config"] = {
+                    each["name"]: each["value"] for each in row["config"] if each["name"] in settings
+                }
             show_json(rows)
         else:
             for topic in described:
                 first = topic.partitions[0]
-                print(f"created {topic.name}: {len(topic.partitions)} partitions, {len(first.replicas)} replicas each")
+                print(
+                    f"created {topic.name}: {len(topic.partitions)} partitions, "
+                    f"{len(first.replicas)} replicas each"
+                )
 
     run(work())
 
@@ -145,7 +186,12 @@ def topics_list(
             views = await admin.list_topics(internal=internal)
             joining = joining_replicas(await admin.list_reassignments())
         if json:
-            show_json([{"name": view.name, "partitions": len(view.partitions), "internal": view.internal} for view in views])
+            show_json(
+                [
+                    {"name": view.name, "partitions": len(view.partitions), "internal": view.internal}
+                    for view in views
+                ]
+            )
             return
         rows = [
             [
@@ -167,7 +213,9 @@ def topics_list(
 
 
 @topics.command("describe")
-def topics_describe(names: Annotated[list[str], typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+def topics_describe(
+    names: Annotated[list[str], typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False
+) -> None:
     """Show partitions, leaders, replicas, offsets and settings."""
 
     async def work() -> None:
@@ -175,7 +223,12 @@ def topics_describe(names: Annotated[list[str], typer.Argument()], bootstrap: Bo
 
         async with connect_to_read(bootstrap) as admin:
             described = await admin.describe_topics(names)
-            led = [(topic.name, part.partition) for topic in described for part in topic.partitions if part.leader >= 0]
+            led = [
+                (topic.name, part.partition)
+                for topic in described
+                for part in topic.partitions
+                if part.leader >= 0
+            ]
             starts, ends = await offsets_to_show(admin, led, (EARLIEST, LATEST))
         if json:
             show_json(
@@ -228,7 +281,9 @@ def topics_describe(names: Annotated[list[str], typer.Argument()], bootstrap: Bo
 @topics.command("set")
 def topics_set(
     name: Annotated[str, typer.Argument(help="The topic.")],
-    changes: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="An empty value: back to the default.")],
+    changes: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE", help="An empty value: back to the default.")
+    ],
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
@@ -237,19 +292,24 @@ def topics_set(
     async def work() -> None:
         wanted = {key: value or None for key, value in settings_of(changes, "setting").items()}
         async with connect(bootstrap) as admin:
-            await _refuse_unknown_of_topic(admin, name, [key for key, value in wanted.items() if value is None])
+            await _refuse_unknown_of_topic(
+                admin, name, [key for key, value in wanted.items() if value is None]
+            )
             await admin.alter_config(name, wanted)
         if json:
             show_json({"topic": name, "set": wanted})
         else:
-            said = (f"{key}={value}" if value else f"{key} is the default again" for key, value in wanted.items())
+            said = (
+                f"{key}={value}" if value else f"{key} is the default again" for key, value in wanted.items()
+            )
             print(f"{name}: {', '.join(said)}")
 
     run(work())
 
 
 async def _refuse_unknown_of_topic(admin: Admin, name: str, taken_back: Sequence[str]) -> None:
-    """The controller validates only values that are set; as in Kafka, it accepts the reset of an unknown setting."""
+    """The controller validates only values that are set; as in Kafka, it accepts the reset of an unknown
+    setting."""
     if taken_back:
         described = await admin.describe_configs([name])
         refuse_unknown(taken_back, [entry.name for entry in described[name]])
@@ -259,11 +319,17 @@ async def _refuse_unknown_of_topic(admin: Admin, name: str, taken_back: Sequence
 def topics_alter(
     name: Annotated[str, typer.Argument(help="The topic.")],
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, max=PARTITIONS_MAX, help="How many it shall have: more than now.")
+        int | None,
+        typer.Option(
+            "--partitions", "-p", min=1, max=PARTITIONS_MAX, help="How many it shall have: more than now."
+        ),
     ] = None,
-    config: Annotated[list[str], typer.Option("--config", metavar="KEY=VALUE", help="A topic setting; may be repeated.")] = [],  # noqa: B006
+    config: Annotated[
+        list[str], typer.Option("--config", metavar="KEY=VALUE", help="A topic setting; may be repeated.")
+    ] = [],  # noqa: B006
     delete_config: Annotated[
-        list[str], typer.Option("--delete-config", metavar="KEY", help="Back to its default; may be repeated.")
+        list[str],
+        typer.Option("--delete-config", metavar="KEY", help="Back to its default; may be repeated."),
     ] = [],  # noqa: B006
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
@@ -287,7 +353,10 @@ def topics_alter(
         if json:
             show_json({"topic": name, "set": wanted, "partitions": partitions})
         else:
-            said = [f"{key}={value}" if value is not None else f"{key} is the default again" for key, value in wanted.items()]
+            said = [
+                f"{key}={value}" if value is not None else f"{key} is the default again"
+                for key, value in wanted.items()
+            ]
             said += [f"{partitions} partitions"] if partitions is not None else []
             print(f"{name}: {', '.join(said)}")
 
@@ -295,7 +364,9 @@ def topics_alter(
 
 
 @topics.command("delete")
-def topics_delete(names: Annotated[list[str], typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+def topics_delete(
+    names: Annotated[list[str], typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False
+) -> None:
     """Delete topics with all their data."""
 
     async def work() -> None:
@@ -314,10 +385,16 @@ def topics_delete_records(
     name: Annotated[str, typer.Argument(help="The topic.")],
     before: Annotated[
         int,
-        typer.Option("--before", min=-1, max=INT64_MAX, help="First offset to keep; -1: delete everything that is committed."),
+        typer.Option(
+            "--before",
+            min=-1,
+            max=INT64_MAX,
+            help="First offset to keep; -1: delete everything that is committed.",
+        ),
     ],
     partition: Annotated[
-        list[int], typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="May be repeated; all when not given.")
+        list[int],
+        typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="May be repeated; all when not given."),
     ] = [],  # noqa: B006
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
@@ -332,9 +409,14 @@ def topics_delete_records(
                 chosen = [part.partition for part in described.partitions]
             starts = await admin.delete_records({(name, number): before for number in chosen})
         if json:
-            show_json([{"partition": number, "start": start} for (_topic, number), start in sorted(starts.items())])
+            show_json(
+                [{"partition": number, "start": start} for (_topic, number), start in sorted(starts.items())]
+            )
         else:
-            show_table(("partition", "start"), [[number, start] for (_topic, number), start in sorted(starts.items())])
+            show_table(
+                ("partition", "start"),
+                [[number, start] for (_topic, number), start in sorted(starts.items())],
+            )
 
     run(work())
 
@@ -344,8 +426,12 @@ def topics_delete_records(
 
 @groups.command("list")
 def groups_list(
-    state: Annotated[list[str], typer.Option("--state", help="Only these states, for example Stable; may be repeated.")] = [],  # noqa: B006
-    kind: Annotated[list[str], typer.Option("--type", help="Only classic, or only consumer groups (KIP-848).")] = [],  # noqa: B006
+    state: Annotated[
+        list[str], typer.Option("--state", help="Only these states, for example Stable; may be repeated.")
+    ] = [],  # noqa: B006
+    kind: Annotated[
+        list[str], typer.Option("--type", help="Only classic, or only consumer groups (KIP-848).")
+    ] = [],  # noqa: B006
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
@@ -367,7 +453,9 @@ def groups_list(
 
 
 @groups.command("delete")
-def groups_delete(group: Annotated[str, typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+def groups_delete(
+    group: Annotated[str, typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False
+) -> None:
     """Delete a group without members, with its offsets."""
 
     async def work() -> None:
@@ -382,7 +470,9 @@ def groups_delete(group: Annotated[str, typer.Argument()], bootstrap: Bootstrap 
 
 
 @groups.command("describe")
-def groups_describe(group: Annotated[str, typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+def groups_describe(
+    group: Annotated[str, typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False
+) -> None:
     """Show a group's members, offsets and lag."""
 
     async def work() -> None:
@@ -414,9 +504,14 @@ def groups_describe(group: Annotated[str, typer.Argument()], bootstrap: Bootstra
         if json:
             show_json({"group": described, "partitions": partitions})
             return
-        print(f"{group}: {described.state}, coordinator node {described.coordinator}, {len(described.members)} members")
+        print(
+            f"{group}: {described.state}, coordinator node {described.coordinator}, "
+            f"{len(described.members)} members"
+        )
         columns = ("topic", "partition", "committed", "end", "lag", "member")
-        show_table(columns, [[row[column] for column in columns] for row in partitions], empty="no committed offsets")
+        show_table(
+            columns, [[row[column] for column in columns] for row in partitions], empty="no committed offsets"
+        )
 
     run(work())
 
@@ -425,7 +520,8 @@ def groups_describe(group: Annotated[str, typer.Argument()], bootstrap: Bootstra
 
 
 def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
-    """Show the cluster: nodes, their disks, the controller, and whether every partition has a leader and its replicas.
+    """Show the cluster: nodes, their disks, the controller, and whether every partition has a leader and its
+    replicas.
 
     The exit code is 1 when a partition has no leader.
     """
@@ -457,8 +553,10 @@ def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
             return leaderless
         absent = f" and {len(away)} away" if away else ""
         print(
-            f"cluster {described.cluster_id}: {len(described.brokers)} nodes{absent}, {summary['topics']} topics, "
-            f"{len(parts)} partitions ({leaderless} without leader, {under} under-replicated, {len(moves)} moving)"
+            f"cluster {described.cluster_id}: {len(described.brokers)} nodes{absent}, "
+            f"{summary['topics']} topics, "
+            f"{len(parts)} partitions ({leaderless} without leader, {under} under-replicated, "
+            f"{len(moves)} moving)"
         )
         show_table(
             ("node", "address", "rack", "controller", "leads", "disk"),
@@ -477,7 +575,9 @@ def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
         )
         for broker in away:
             print(f"node {broker.node_id} {broker.address}: away")
-        for sentence in disks.in_words([folder for folder in folders if folder.node_id not in {each.node_id for each in away}]):
+        for sentence in disks.in_words(
+            [folder for folder in folders if folder.node_id not in {each.node_id for each in away}]
+        ):
             print(sentence)
         return leaderless
 

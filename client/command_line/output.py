@@ -1,8 +1,8 @@
 """The output of commands: tables for people, JSON for machines, one line for an error.
 
-`run` is the frame of every command: it runs a coroutine, turns an error that the user can correct into one line on standard
-error and exit code 1, and lets a bug show its traceback.  Imports are inside the functions: `tidegate --help` must not wait
-for libraries that it does not use.
+`run` is the frame of every command: it runs a coroutine, turns an error that the user can correct into one
+line on standard error and exit code 1, and lets a bug show its traceback.  Imports are inside the functions:
+`tidegate --help` must not wait for libraries that it does not use.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class CommandError(Exception):
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a command's coroutine.  Exits with 1 on a known error, with 130 on Ctrl-C, and with 141 and no message when the reader
-    of standard output has ended (`| head`): that is no error."""
+    """Runs a command's coroutine.  Exits with 1 on a known error, with 130 on Ctrl-C, and with 141 and no
+    message when the reader of standard output has ended (`| head`): that is no error."""
     import typer
 
     from ...processes.local_cluster import LocalClusterError
@@ -40,7 +40,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     logs.configure(level="ERROR")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character shows its escape
+        # a terminal that cannot show a character shows its escape
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         result = asyncio.run(work)
         sys.stdout.flush()
@@ -60,7 +61,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _drop_output() -> None:
-    """Closes standard output and drops its buffer, so that the interpreter does not try to write it at exit."""
+    """Closes standard output and drops its buffer, so that the interpreter does not try to write it at
+    exit."""
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.close()
     sys.stdout = None
@@ -81,7 +83,9 @@ def show_json(value: object) -> None:
     print(json.dumps(plain(value), ensure_ascii=False))
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "nothing here") -> None:
+def show_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "nothing here"
+) -> None:
     """A table; numbers are aligned to the right.  Without rows it prints `empty`."""
     lines = [[cell(value) for value in row] for row in rows]
     if not lines:
@@ -93,9 +97,14 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empt
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for index, name in enumerate(columns):
-        numbers = all(line[index].lstrip("-").replace(".", "", 1).isdigit() or line[index] in ("", "-") for line in lines)
+        numbers = all(
+            line[index].lstrip("-").replace(".", "", 1).isdigit() or line[index] in ("", "-")
+            for line in lines
+        )
         whole = name in WHOLE
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold", no_wrap=whole or numbers)
+        table.add_column(
+            name, justify="right" if numbers else "left", overflow="fold", no_wrap=whole or numbers
+        )
     for line in lines:
         table.add_row(*line)
     # A pipe has no width: then no line is wrapped, so that grep and awk find whole lines.
@@ -119,7 +128,8 @@ def cell(value: object) -> str:
 
 
 def plain(value: object) -> Any:
-    """A value for JSON: dataclasses and named tuples become objects, bytes become text (base64 when they are not UTF-8)."""
+    """A value for JSON: dataclasses and named tuples become objects, bytes become text (base64 when they are
+    not UTF-8)."""
     match value:
         case Enum():
             return value.name

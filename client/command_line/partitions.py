@@ -29,27 +29,36 @@ Wait = Annotated[bool, typer.Option("--wait", help="Return when no partition mov
 def partitions_reassign(
     targets: Annotated[list[str], typer.Argument(metavar="TOPIC:PARTITION=BROKER,BROKER,...")] = [],  # noqa: B006
     file: Annotated[
-        Path | None, typer.Option("--file", help='As kafka-reassign-partitions has it: {"partitions": [{"topic", ...}]}.')
+        Path | None,
+        typer.Option("--file", help='As kafka-reassign-partitions has it: {"partitions": [{"topic", ...}]}.'),
     ] = None,
     allow_fewer_replicas: Annotated[
-        bool, typer.Option("--allow-fewer-replicas", help="Fewer brokers than now are meant, for every partition named.")
+        bool,
+        typer.Option(
+            "--allow-fewer-replicas", help="Fewer brokers than now are meant, for every partition named."
+        ),
     ] = False,
     wait: Wait = False,
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
-    """Begin to move partitions; the first broker becomes the preferred leader.  A new target replaces a running move."""
+    """Begin to move partitions; the first broker becomes the preferred leader.  A new target replaces a
+    running move."""
 
     async def work() -> None:
         wanted = dict(_target(text) for text in targets) | (_targets_of(file) if file is not None else {})
         if not wanted:
-            raise CommandError("nothing to move: name partitions as TOPIC:PARTITION=BROKER,BROKER, or give --file")
+            raise CommandError(
+                "nothing to move: name partitions as TOPIC:PARTITION=BROKER,BROKER, or give --file"
+            )
         async with connect(bootstrap) as admin:
             topics = await admin.describe_topics(sorted({topic for topic, _ in wanted}))
             _require_partitions(topics, wanted)
             fewer = reductions(topics, await admin.list_reassignments(), wanted)
             if fewer and not allow_fewer_replicas:
-                raise CommandError(f"{in_words(fewer)}. Nothing was moved: if that is meant, say --allow-fewer-replicas")
+                raise CommandError(
+                    f"{in_words(fewer)}. Nothing was moved: if that is meant, say --allow-fewer-replicas"
+                )
             below = [each for each in fewer if each.after < each.min_in_sync]
             if below:
                 warn(in_words(below))
@@ -67,12 +76,16 @@ def partitions_elect(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC:PARTITION")],
     unclean: Annotated[
         bool,
-        typer.Option("--unclean", help="For a partition without a leader: elect any live replica, where the topic allows it."),
+        typer.Option(
+            "--unclean",
+            help="For a partition without a leader: elect any live replica, where the topic allows it.",
+        ),
     ] = False,
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
-    """Elect the preferred replicas; or, with --unclean, any live replica of partitions without an eligible leader."""
+    """Elect the preferred replicas; or, with --unclean, any live replica of partitions without an eligible
+    leader."""
 
     async def work() -> None:
         chosen = [_partition(name) for name in names]
@@ -81,7 +94,9 @@ def partitions_elect(
             _require_partitions(await admin.describe_topics(names_of_topics, config=False), chosen)
             await admin.elect_leaders(chosen, unclean=unclean)
             described = await admin.describe_topics(names_of_topics, config=False)
-        leaders = {(topic.name, part.partition): part.leader for topic in described for part in topic.partitions}
+        leaders = {
+            (topic.name, part.partition): part.leader for topic in described for part in topic.partitions
+        }
         rows = [[topic, number, leaders.get((topic, number), -1)] for topic, number in chosen]
         columns = ("topic", "partition", "leader")
         if json:
@@ -94,7 +109,9 @@ def partitions_elect(
 
 @partitions.command("cancel")
 def partitions_cancel(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC:PARTITION", help="All that move when none is named.")] = [],  # noqa: B006
+    names: Annotated[
+        list[str], typer.Argument(metavar="TOPIC:PARTITION", help="All that move when none is named.")
+    ] = [],  # noqa: B006
     wait: Wait = False,
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
@@ -103,7 +120,9 @@ def partitions_cancel(
 
     async def work() -> None:
         async with connect(bootstrap) as admin:
-            chosen = [_partition(name) for name in names] or [(m.topic, m.partition) for m in await admin.list_reassignments()]
+            chosen = [_partition(name) for name in names] or [
+                (m.topic, m.partition) for m in await admin.list_reassignments()
+            ]
             await admin.reassign_partitions(dict.fromkeys(chosen))
             if wait:
                 await until_settled(admin)
@@ -136,14 +155,19 @@ def _require_partitions(topics: Sequence[TopicDescription], wanted: Iterable[tup
     there = {topic.name: {part.partition for part in topic.partitions} for topic in topics}
     for topic, number in wanted:
         if number not in there[topic]:
-            raise CommandError(f"topic {topic!r} has no partition {number}: it has {len(there[topic])}, from 0 on")
+            raise CommandError(
+                f"topic {topic!r} has no partition {number}: it has {len(there[topic])}, from 0 on"
+            )
 
 
 def _show_moves(moves: Sequence[PartitionMove], json: bool, *, empty: str) -> None:
     if json:
         show_json(moves)
         return
-    rows = [[move.topic, move.partition, move.replicas, move.adding, move.removing, _progress(move)] for move in moves]
+    rows = [
+        [move.topic, move.partition, move.replicas, move.adding, move.removing, _progress(move)]
+        for move in moves
+    ]
     show_table(("topic", "partition", "replicas", "adding", "removing", "copied"), rows, empty=empty)
 
 

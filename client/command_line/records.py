@@ -34,19 +34,32 @@ WATCH_S = 0.5
 
 def produce(
     topic: Annotated[str, typer.Argument(help="Where the records go.")],
-    records: Annotated[list[str] | None, typer.Argument(help="The records; without any, one per line of standard input.")] = None,
+    records: Annotated[
+        list[str] | None, typer.Argument(help="The records; without any, one per line of standard input.")
+    ] = None,
     separator: Annotated[
-        str, typer.Option("--separator", "-s", help="What divides key and value, for example ':'; without it there is no key.")
+        str,
+        typer.Option(
+            "--separator",
+            "-s",
+            help="What divides key and value, for example ':'; without it there is no key.",
+        ),
     ] = "",
     key: Annotated[str | None, typer.Option("--key", "-k", help="The same key for all records.")] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="Send to this partition, whatever the key.")
+        int | None,
+        typer.Option(
+            "--partition", "-p", min=0, max=INT32_MAX, help="Send to this partition, whatever the key."
+        ),
     ] = None,
-    header: Annotated[list[str], typer.Option("--header", metavar="NAME=VALUE", help="A header; may be repeated.")] = [],  # noqa: B006
+    header: Annotated[
+        list[str], typer.Option("--header", metavar="NAME=VALUE", help="A header; may be repeated.")
+    ] = [],  # noqa: B006
     compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
     acks: Annotated[str, typer.Option(help="all, 1 or 0.")] = "all",
     transactional_id: Annotated[
-        str | None, typer.Option("--transactional-id", help="Send all records in one transaction: all or nothing.")
+        str | None,
+        typer.Option("--transactional-id", help="Send all records in one transaction: all or nothing."),
     ] = None,
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
@@ -56,7 +69,8 @@ def produce(
     from .output import settings_of
 
     def encoded(text: str) -> bytes:
-        return text.encode(errors="surrogateescape")  # Python decodes an argument that is not UTF-8 in this way
+        # Python decodes an argument that is not UTF-8 in this way
+        return text.encode(errors="surrogateescape")
 
     async def work() -> int:
         from ..producing.producer import Producer
@@ -70,7 +84,15 @@ def produce(
             idempotent=acks in ("all", "-1"),
             max_block_s=MAX_BLOCK_S,
         )
-        writer = _Writer(producer, topic, encoded(separator), None if key is None else encoded(key), partition, headers, json)
+        writer = _Writer(
+            producer,
+            topic,
+            encoded(separator),
+            None if key is None else encoded(key),
+            partition,
+            headers,
+            json,
+        )
         return await writer.write_all(None if not records else [encoded(record) for record in records])
 
     if code := run(work()):
@@ -99,7 +121,8 @@ class _Writer:
         self._json = json
         self._waiting: deque[asyncio.Future[RecordMetadata]] = deque()
         self._acknowledged = 0
-        self._unshown: list[RecordMetadata] = []  # records of a transaction are reported as written only after its commit
+        # records of a transaction are reported as written only after its commit
+        self._unshown: list[RecordMetadata] = []
 
     async def write_all(self, records: list[bytes] | None) -> int:
         """Writes the given records, or all lines of standard input; returns the exit code."""
@@ -125,7 +148,9 @@ class _Writer:
             self._settle_done()
             if transactional or not self._acknowledged or isinstance(error, CommitOutcomeUnknown):
                 raise
-            raise CommandError(f"{error} ({self._acknowledged} records were written to {self._topic} before)") from error
+            raise CommandError(
+                f"{error} ({self._acknowledged} records were written to {self._topic} before)"
+            ) from error
         finally:
             watch.cancel()
         for metadata in self._unshown:
@@ -158,7 +183,9 @@ class _Writer:
         for line in lines:
             found_key, value = _split(line, self._separator)
             key = self._key if self._key is not None else found_key
-            future = await self._producer.send(self._topic, value, key, partition=self._partition, headers=self._headers)
+            future = await self._producer.send(
+                self._topic, value, key, partition=self._partition, headers=self._headers
+            )
             self._waiting.append(future)
             if len(self._waiting) >= WINDOW_RECORDS:
                 await self._settle()
@@ -196,17 +223,28 @@ def _split(line: bytes, separator: bytes) -> tuple[bytes | None, bytes]:
 
 def consume(
     topics: Annotated[list[str], typer.Argument(help="One or more topics.")],
-    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Begin with the first record that is there.")] = False,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Read as a member of this group, and commit.")] = None,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Begin with the first record that is there.")
+    ] = False,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="Read as a member of this group, and commit.")
+    ] = None,
     isolation: Annotated[str, typer.Option(help="read_committed or read_uncommitted.")] = "read_committed",
-    maximum: Annotated[int | None, typer.Option("--max", "-n", min=1, help="Stop after this many records.")] = None,
+    maximum: Annotated[
+        int | None, typer.Option("--max", "-n", min=1, help="Stop after this many records.")
+    ] = None,
     idle: Annotated[
         float | None,
         typer.Option(
-            "--idle", min=0, max=IDLE_S_MAX, help="Stop after so many seconds without a record; 0: when the end is reached."
+            "--idle",
+            min=0,
+            max=IDLE_S_MAX,
+            help="Stop after so many seconds without a record; 0: when the end is reached.",
         ),
     ] = None,
-    with_key: Annotated[bool, typer.Option("--keys", help="Print the key before the value, divided by a tab.")] = False,
+    with_key: Annotated[
+        bool, typer.Option("--keys", help="Print the key before the value, divided by a tab.")
+    ] = False,
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
@@ -226,17 +264,23 @@ def consume(
             if group is not None:
                 consumer.subscribe(topics)
             else:
-                consumer.assign([(topic, number) for topic in topics for number in await consumer.partitions_for(topic)])
+                consumer.assign(
+                    [(topic, number) for topic in topics for number in await consumer.partitions_for(topic)]
+                )
             await _print_records(consumer, maximum, idle, with_key, json)
 
     run(work())
 
 
-async def _print_records(consumer: Consumer, maximum: int | None, idle: float | None, with_key: bool, json: bool) -> None:
+async def _print_records(
+    consumer: Consumer, maximum: int | None, idle: float | None, with_key: bool, json: bool
+) -> None:
     left = maximum
     ends: dict[tuple[str, int], int] | None = None
     while left is None or left > 0:
-        records = await consumer.poll(500 if left is None else min(left, 500), timeout_s=1.0 if idle is None else max(idle, 0.2))
+        records = await consumer.poll(
+            500 if left is None else min(left, 500), timeout_s=1.0 if idle is None else max(idle, 0.2)
+        )
         for record in records:
             _print(record, with_key, json)
         sys.stdout.flush()

@@ -1,4 +1,5 @@
-"""`tidegate groups reset-offsets`: sets the committed offsets of a group without members, with all of Kafka's modes."""
+"""`tidegate groups reset-offsets`: sets the committed offsets of a group without members, with all of Kafka's
+modes."""
 
 from __future__ import annotations
 
@@ -43,26 +44,51 @@ class _Row:
 
 
 def groups_reset_offsets(
-    names: Annotated[list[str], typer.Argument(metavar="[GROUP]...", help="The groups; or --all-groups.")] = [],  # noqa: B006
+    names: Annotated[
+        list[str], typer.Argument(metavar="[GROUP]...", help="The groups; or --all-groups.")
+    ] = [],  # noqa: B006
     all_groups: Annotated[bool, typer.Option("--all-groups", help="Every group.")] = False,
     topic: Annotated[
-        list[str], typer.Option("--topic", metavar="TOPIC[:P,P]", help="A topic, or some partitions of it; may be repeated.")
+        list[str],
+        typer.Option(
+            "--topic", metavar="TOPIC[:P,P]", help="A topic, or some partitions of it; may be repeated."
+        ),
     ] = [],  # noqa: B006
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="Every partition that the group has an offset for.")] = False,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="Every partition that the group has an offset for.")
+    ] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To where the log begins.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To where the log ends.")] = False,
-    to_current: Annotated[bool, typer.Option("--to-current", help="To the committed offset; to the end without one.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset, or the nearest there is.")] = None,
+    to_current: Annotated[
+        bool, typer.Option("--to-current", help="To the committed offset; to the end without one.")
+    ] = False,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", min=0, help="To this offset, or the nearest there is.")
+    ] = None,
     to_datetime: Annotated[
-        str | None, typer.Option("--to-datetime", metavar="TIME", help="To the first record since 2026-01-31T12:00:00.000 (UTC).")
+        str | None,
+        typer.Option(
+            "--to-datetime", metavar="TIME", help="To the first record since 2026-01-31T12:00:00.000 (UTC)."
+        ),
     ] = None,
     by_duration: Annotated[
-        str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="To the first record of, say, the last PT1H.")
+        str | None,
+        typer.Option(
+            "--by-duration", metavar="PnDTnHnMnS", help="To the first record of, say, the last PT1H."
+        ),
     ] = None,
-    shift_by: Annotated[int | None, typer.Option("--shift-by", help="Forward, or backward when negative.")] = None,
-    from_file: Annotated[Path | None, typer.Option("--from-file", help="CSV: topic,partition,offset; or a group first.")] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this the new offsets are only shown.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the new offsets, as is the default.")] = False,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", help="Forward, or backward when negative.")
+    ] = None,
+    from_file: Annotated[
+        Path | None, typer.Option("--from-file", help="CSV: topic,partition,offset; or a group first.")
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Do it; without this the new offsets are only shown.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the new offsets, as is the default.")
+    ] = False,
     export: Annotated[bool, typer.Option("--export", help="Print CSV that --from-file takes.")] = False,
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
@@ -99,7 +125,9 @@ def groups_reset_offsets(
                     new = await _new_offsets(admin, group, wanted, resets.get(group))
                     if execute and new:
                         await admin.set_group_offsets(group, new)
-                    rows += [_Row(group, name, number, offset) for (name, number), offset in sorted(new.items())]
+                    rows += [
+                        _Row(group, name, number, offset) for (name, number), offset in sorted(new.items())
+                    ]
                 except RequestError as error:
                     complain(f"{group}: {error}")
                     failed = True
@@ -163,17 +191,23 @@ async def _new_offsets(
     return {key: new_offset(reset, key, known) for key in partitions}
 
 
-async def _scope(admin: Admin, wanted: Sequence[tuple[str, list[int]]], committed: dict[Key, int]) -> list[Key]:
+async def _scope(
+    admin: Admin, wanted: Sequence[tuple[str, list[int]]], committed: dict[Key, int]
+) -> list[Key]:
     """The named partitions; without names, all partitions for which the group has a committed offset."""
     if not wanted:
         return sorted(committed)
-    described = {topic.name: topic for topic in await admin.describe_topics({name for name, _ in wanted}, config=False)}
+    described = {
+        topic.name: topic for topic in await admin.describe_topics({name for name, _ in wanted}, config=False)
+    }
     found: set[Key] = set()
     for name, numbers in wanted:
         there = {part.partition for part in described[name].partitions}
         missing = sorted(set(numbers) - there)
         if missing:
-            raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} has no partition {missing[0]}")
+            raise RequestError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} has no partition {missing[0]}"
+            )
         found.update((name, number) for number in numbers or there)
     return sorted(found)
 
@@ -187,4 +221,8 @@ def _show(rows: Sequence[_Row], *, export: bool, json: bool, one_group: bool) ->
             print(f'{head}"{row.topic}",{row.partition},{row.new_offset}')
     else:
         columns = ("group", "topic", "partition", "new offset")
-        show_table(columns, [[row.group, row.topic, row.partition, row.new_offset] for row in rows], empty="no partitions")
+        show_table(
+            columns,
+            [[row.group, row.topic, row.partition, row.new_offset] for row in rows],
+            empty="no partitions",
+        )

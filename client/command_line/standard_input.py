@@ -1,10 +1,10 @@
 """Lines of standard input for an event loop.
 
-A read of a pipe or terminal blocks, so a thread does it.  The thread is a daemon and reads the file descriptor itself: if it
-waited while holding a buffered reader's lock, the interpreter could not exit.
+A read of a pipe or terminal blocks, so a thread does it.  The thread is a daemon and reads the file
+descriptor itself: if it waited while holding a buffered reader's lock, the interpreter could not exit.
 
-Lines are bytes, without their line end (LF or CR LF); bytes after the last line end are a line, too.  At most `CHUNKS_MAX` chunks
-are in memory; then the thread stops reading, and the pipe's writer blocks.
+Lines are bytes, without their line end (LF or CR LF); bytes after the last line end are a line, too.  At most
+`CHUNKS_MAX` chunks are in memory; then the thread stops reading, and the pipe's writer blocks.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ class StandardInput:
                 rest = bytearray(last)
                 self._hand_over([line.removesuffix(b"\r") for line in lines])
             if len(rest) > LINE_BYTES_MAX:
-                raise ValueError(f"a line of standard input is longer than {LINE_BYTES_MAX >> 20} MiB: divide it by line ends")
+                raise ValueError(
+                    f"a line of standard input is longer than {LINE_BYTES_MAX >> 20} MiB: divide it "
+                    "by line ends"
+                )
         if rest:
             self._hand_over([bytes(rest)])
         self._hand_over(None)

@@ -12,15 +12,21 @@ from .output import CommandError, run, show_json, show_table
 txns = typer.Typer(no_args_is_help=True, help="Look at transactions, and abort those that hang.")
 # The names in ListTransactions; a broker ignores a name that it does not know.
 TRANSACTION_STATES = (
-    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead",
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
+    "PrepareEpochFence", "Dead",
 )  # fmt: skip
 
 
 @txns.command("list")
 def txns_list(
-    state: Annotated[list[str], typer.Option("--state", help="Only these states, for example Ongoing; may be repeated.")] = [],  # noqa: B006
+    state: Annotated[
+        list[str], typer.Option("--state", help="Only these states, for example Ongoing; may be repeated.")
+    ] = [],  # noqa: B006
     longer_than: Annotated[
-        float | None, typer.Option("--longer-than", min=0, max=INT32_MAX, help="Only transactions that run for more seconds.")
+        float | None,
+        typer.Option(
+            "--longer-than", min=0, max=INT32_MAX, help="Only transactions that run for more seconds."
+        ),
     ] = None,
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
@@ -33,18 +39,28 @@ def txns_list(
             raise ValueError(f"--state {unknown}: choose from {', '.join(TRANSACTION_STATES)}")
         async with connect(bootstrap) as admin:
             running_for_ms = -1 if longer_than is None else int(longer_than * 1000)
-            found = await admin.list_transactions([names[name.lower()] for name in state], running_for_ms=running_for_ms)
+            found = await admin.list_transactions(
+                [names[name.lower()] for name in state], running_for_ms=running_for_ms
+            )
         if json:
             show_json(found)
         else:
-            rows = [[entry.transactional_id, entry.state, entry.producer_id, entry.coordinator] for entry in found]
-            show_table(("transactional id", "state", "producer id", "coordinator"), rows, empty="no transactional ids")
+            rows = [
+                [entry.transactional_id, entry.state, entry.producer_id, entry.coordinator] for entry in found
+            ]
+            show_table(
+                ("transactional id", "state", "producer id", "coordinator"),
+                rows,
+                empty="no transactional ids",
+            )
 
     run(work())
 
 
 @txns.command("describe")
-def txns_describe(transactional_id: Annotated[str, typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+def txns_describe(
+    transactional_id: Annotated[str, typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False
+) -> None:
     """Show one transactional id with its open transaction."""
 
     async def work() -> None:
@@ -71,11 +87,18 @@ def txns_describe(transactional_id: Annotated[str, typer.Argument()], bootstrap:
 def _when(milliseconds: int) -> str:
     from datetime import UTC, datetime
 
-    return "-" if milliseconds < 0 else datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    return (
+        "-"
+        if milliseconds < 0
+        else datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    )
 
 
 IdleSeconds = Annotated[
-    int, typer.Option("--idle", metavar="SECONDS", min=0, max=INT32_MAX, help="Only those without a record for so long.")
+    int,
+    typer.Option(
+        "--idle", metavar="SECONDS", min=0, max=INT32_MAX, help="Only those without a record for so long."
+    ),
 ]
 
 
@@ -86,20 +109,33 @@ def txns_hanging(
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
-    """Find hanging transactions: no coordinator will end them, and they block read_committed readers for ever."""
+    """Find hanging transactions: no coordinator will end them, and they block read_committed readers for
+    ever."""
 
     async def work() -> None:
         async with connect(bootstrap) as admin:
             views = await admin.list_topics(internal=True)
             for unknown in sorted(set(topic) - {view.name for view in views}):
                 raise CommandError(f"topic {unknown!r} does not exist")
-            places = [(view.name, number) for view in views if not topic or view.name in topic for number in view.partitions]
+            places = [
+                (view.name, number)
+                for view in views
+                if not topic or view.name in topic
+                for number in view.partitions
+            ]
             found = await admin.hanging_transactions(places, idle_ms=1000 * idle)
         if json:
             show_json(found)
             return
         rows = [
-            [f"{h.topic}-{h.partition}", h.producer_id, h.open_since_offset, _when(h.last_timestamp_ms), h.why] for h in found
+            [
+                f"{h.topic}-{h.partition}",
+                h.producer_id,
+                h.open_since_offset,
+                _when(h.last_timestamp_ms),
+                h.why,
+            ]
+            for h in found
         ]
         columns = ("partition", "producer id", "open since offset", "last record", "why it hangs")
         show_table(columns, rows, empty="no hanging transactions")
@@ -115,7 +151,8 @@ def txns_abort_hanging(
     idle: IdleSeconds = 900,
     bootstrap: Bootstrap = LOCAL,
 ) -> None:
-    """Abort a hanging transaction that `hanging` shows; the command refuses one that its coordinator knows."""
+    """Abort a hanging transaction that `hanging` shows; the command refuses one that its coordinator
+    knows."""
 
     async def work() -> None:
         async with connect(bootstrap) as admin:
@@ -123,7 +160,8 @@ def txns_abort_hanging(
             chosen = [hanging for hanging in found if hanging.producer_id == producer_id]
             if not chosen:
                 raise CommandError(
-                    f"{topic}-{partition} has no hanging transaction of producer id {producer_id}: `tidegate txns hanging` lists "
+                    f"{topic}-{partition} has no hanging transaction of producer id {producer_id}: "
+                    "`tidegate txns hanging` lists "
                     f"those there are (without a record for {idle} s: see --idle)"
                 )
             for hanging in chosen:

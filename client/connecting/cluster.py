@@ -1,11 +1,11 @@
 """The client's way to the cluster: bootstrap, metadata, connections, coordinators, retries.
 
-Producer, consumer and admin client share only this class.  It decides to which broker a request goes and when to try again; it
-never decides whether a request *may* be sent again: only the caller knows that.
+Producer, consumer and admin client share only this class.  It decides to which broker a request goes and when
+to try again; it never decides whether a request *may* be sent again: only the caller knows that.
 
-Connections are kept per (node, purpose): a long-polling fetch must not hold up a commit (answers come in order).  A node that
-could not be reached gets no request for a jittered, growing time.  One request at a time refreshes the metadata; callers that
-need a refresh meanwhile wait for the same request.
+Connections are kept per (node, purpose): a long-polling fetch must not hold up a commit (answers come in
+order).  A node that could not be reached gets no request for a jittered, growing time.  One request at a time
+refreshes the metadata; callers that need a refresh meanwhile wait for the same request.
 """
 
 from __future__ import annotations
@@ -44,9 +44,12 @@ class CoordinatorKind(IntEnum):
 
 
 class Backoff:
-    """Delays that double from 20 ms to 1 s, each drawn from the upper half: retries of many clients spread out."""
+    """Delays that double from 20 ms to 1 s, each drawn from the upper half: retries of many clients spread
+    out."""
 
-    def __init__(self, clock: Clock, first_s: float = BACKOFF_FIRST_S, last_s: float = BACKOFF_LAST_S) -> None:
+    def __init__(
+        self, clock: Clock, first_s: float = BACKOFF_FIRST_S, last_s: float = BACKOFF_LAST_S
+    ) -> None:
         self._clock = clock
         self._first_s = first_s
         self._last_s = last_s
@@ -88,7 +91,8 @@ class Cluster:
         self._create_topics = create_topics
         self._connections: dict[tuple[int, str], BrokerConnection] = {}
         self._connecting: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
-        self._backoffs: dict[int, tuple[Backoff, float]] = {}  # per node: the delays, and the time of the next attempt
+        # per node: the delays, and the time of the next attempt
+        self._backoffs: dict[int, tuple[Backoff, float]] = {}
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
         self._wanted_topics: set[str] = set()
         self._refresh: asyncio.Task[None] | None = None
@@ -137,7 +141,8 @@ class Cluster:
         return await self._shared(task)
 
     async def _shared(self, task: asyncio.Task[T]) -> T:
-        """The result of a task that several callers wait for.  When `close` cancels the task, the caller is not cancelled."""
+        """The result of a task that several callers wait for.  When `close` cancels the task, the caller is
+        not cancelled."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -163,7 +168,9 @@ class Cluster:
     async def _connect(self, node_id: int, purpose: str) -> BrokerConnection:
         address = self.view.brokers.get(node_id)
         if address is None:
-            raise ConnectionFailed(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node_id} is not in the cluster's metadata")
+            raise ConnectionFailed(
+                ErrorCode.BROKER_NOT_AVAILABLE, f"node {node_id} is not in the cluster's metadata"
+            )
         backoff, not_before_s = self._backoffs.get(node_id, (Backoff(self.clock), 0.0))
         wait_s = not_before_s - self.clock.monotonic()
         if wait_s > 0:
@@ -196,7 +203,15 @@ class Cluster:
 
     # ------------------------------------------------------------------ requests
 
-    async def ask(self, node_id: int, api_key: ApiKey, fields: Mapping[str, Any], *, purpose: str = "data", **bounds: Any) -> Any:
+    async def ask(
+        self,
+        node_id: int,
+        api_key: ApiKey,
+        fields: Mapping[str, Any],
+        *,
+        purpose: str = "data",
+        **bounds: Any,
+    ) -> Any:
         """One request to one node, once."""
         return await (await self.connection(node_id, purpose)).request(api_key, fields, **bounds)
 
@@ -206,7 +221,8 @@ class Cluster:
         nodes = sorted(self.view.brokers)
         self._next_broker += 1
         turned = [nodes[(index + self._next_broker) % len(nodes)] for index in range(len(nodes))]
-        turned.sort(key=lambda node_id: self.ready_connection(node_id) is None)  # stable: open connections first
+        # stable: open connections first
+        turned.sort(key=lambda node_id: self.ready_connection(node_id) is None)
         for node_id in turned:
             try:
                 return await self.ask(node_id, api_key, fields, **bounds)
@@ -230,7 +246,8 @@ class Cluster:
         reasons = sorted({failure.rpartition(": ")[2] for failure in failures})
         return ConnectionFailed(
             ErrorCode.NETWORK_EXCEPTION,
-            f"cannot reach any of {self.bootstrap}: {', '.join(reasons)}: is the node running? try `tidegate cluster status`",
+            f"cannot reach any of {self.bootstrap}: {', '.join(reasons)}: is the node running? try "
+            "`tidegate cluster status`",
         )
 
     async def ask_controller(self, api_key: ApiKey, fields: Mapping[str, Any], **bounds: Any) -> Any:
@@ -247,7 +264,8 @@ class Cluster:
     # ------------------------------------------------------------------ metadata
 
     async def refresh(self, topics: Iterable[str] | None = None) -> None:
-        """Asks for the brokers and `topics` (None: all topics of the cluster).  Joins a running refresh that covers them."""
+        """Asks for the brokers and `topics` (None: all topics of the cluster).  Joins a running refresh that
+        covers them."""
         self._require_open()
         wanted = None if topics is None else set(topics)
         while self._refresh is not None:
@@ -303,13 +321,19 @@ class Cluster:
                 raise error_for(code, f"topic {name!r}")
             await self.pause(backoff, deadline_s, code, f"topic {name!r}")
 
-    async def pause(self, backoff: Backoff, deadline_s: float, code: ErrorCode, what: str, said: str | None = None) -> None:
+    async def pause(
+        self, backoff: Backoff, deadline_s: float, code: ErrorCode, what: str, said: str | None = None
+    ) -> None:
         """Waits before the next attempt; after the deadline it raises the error for `code`."""
         self._require_open()
         delay_s = backoff.next_s()
         if self.clock.monotonic() + delay_s >= deadline_s:
             error = error_for(code, what, said)
-            raise error if isinstance(error, RetriableError | FatalError) else RetriableError(code, error.message)
+            raise (
+                error
+                if isinstance(error, RetriableError | FatalError)
+                else RetriableError(code, error.message)
+            )
         await self.clock.sleep(delay_s)
 
     # ------------------------------------------------------------------ coordinators
@@ -341,14 +365,19 @@ class Cluster:
                 code = code if code is not ErrorCode.NONE else ErrorCode.COORDINATOR_NOT_AVAILABLE
             except ConnectionFailed as error:
                 code, said = error.code, error.message
-            if code not in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION) and not code.retriable:
+            if (
+                code not in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
+                and not code.retriable
+            ):
                 raise error_for(code, what)
             await self.pause(backoff, deadline_s, code, what, said)
 
     def _was_lost(self, node_id: int) -> bool:
-        """Whether a connection to the node ended since the last call: another node may be the coordinator by now, and a request
-        to the silent node would wait for its whole timeout."""
-        ended = [key for key, connection in self._connections.items() if key[0] == node_id and connection.closed]
+        """Whether a connection to the node ended since the last call: another node may be the coordinator by
+        now, and a request to the silent node would wait for its whole timeout."""
+        ended = [
+            key for key, connection in self._connections.items() if key[0] == node_id and connection.closed
+        ]
         for key in ended:
             del self._connections[key]
         return bool(ended)
@@ -370,11 +399,12 @@ class Cluster:
         on_lost: Callable[[str], None] | None = None,
         **bounds: Any,
     ) -> Any:
-        """One request to a coordinator; it follows a coordinator that moves, and is repeated until `deadline_s`.
+        """One request to a coordinator; it follows a coordinator that moves, and is repeated until
+        `deadline_s`.
 
-        Only for requests that may be repeated: after a lost answer it calls `on_lost(reason)` and sends the request again.
-        Returns the answer for every code that neither reports a moved coordinator nor is in `retry`; raises RetriableError at the
-        deadline.
+        Only for requests that may be repeated: after a lost answer it calls `on_lost(reason)` and sends the
+        request again. Returns the answer for every code that neither reports a moved coordinator nor is in
+        `retry`; raises RetriableError at the deadline.
         """
         moved = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         backoff = Backoff(self.clock)

@@ -1,9 +1,9 @@
 """One connection to one broker: requests are pipelined, answers arrive in the same order.
 
-The client connects, sends ApiVersions, waits for its answer, and then sends any number of requests, each with its own
-correlation id and deadline.  An answer that is late, out of order or unreadable closes the connection, because the client can no
-longer match later answers with requests; every open request then fails with `ConnectionFailed`, and the client does *not know*
-whether it took effect.
+The client connects, sends ApiVersions, waits for its answer, and then sends any number of requests, each with
+its own correlation id and deadline.  An answer that is late, out of order or unreadable closes the
+connection, because the client can no longer match later answers with requests; every open request then fails
+with `ConnectionFailed`, and the client does *not know* whether it took effect.
 
 The version of a request is the highest that both sides know, within the bounds the caller gives.
 """
@@ -71,7 +71,9 @@ class BrokerConnection:
                 host, port, connection._on_frame, connection._on_close, FRAME_BYTES_MAX, connect_timeout_s
             )
         except TimeoutError:
-            raise ConnectionFailed(ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: no answer in {connect_timeout_s:g} s") from None
+            raise ConnectionFailed(
+                ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: no answer in {connect_timeout_s:g} s"
+            ) from None
         except OSError as error:
             reason = why_not_connected(error)
             raise ConnectionFailed(ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: {reason}") from error
@@ -91,7 +93,8 @@ class BrokerConnection:
     # ------------------------------------------------------------------ requests
 
     def version_for(self, api_key: ApiKey, *, highest: int | None = None, lowest: int = 0) -> int:
-        """The version to use.  Raises FatalError(UNSUPPORTED_VERSION) when client and broker have none in common."""
+        """The version to use.  Raises FatalError(UNSUPPORTED_VERSION) when client and broker have none in
+        common."""
         own_low, own_high = SUPPORTED[api_key]
         if highest is not None:
             own_high = min(own_high, highest)
@@ -117,16 +120,20 @@ class BrokerConnection:
         timeout_s: float | None = None,
         decode: Callable[[int, bytes], Any] | None = None,
     ) -> Any:
-        """Sends a request and returns the decoded answer.  `decode(version, frame)` is for answers that kio cannot read."""
+        """Sends a request and returns the decoded answer.  `decode(version, frame)` is for answers that kio
+        cannot read."""
         version = self.version_for(api_key, highest=highest, lowest=lowest)
         async with self._room:
-            payload = await self.send(api_key, version, [codec.request(api_key, version, fields)], timeout_s=timeout_s)
+            payload = await self.send(
+                api_key, version, [codec.request(api_key, version, fields)], timeout_s=timeout_s
+            )
         return self.decode(api_key, version, payload) if decode is None else decode(version, payload)
 
     def send(
         self, api_key: ApiKey, version: int, body: Sequence[ReadableBuffer], *, timeout_s: float | None = None
     ) -> asyncio.Future[bytes]:
-        """Sends an encoded request at once; the future gives the answer's frame without its length (header included)."""
+        """Sends an encoded request at once; the future gives the answer's frame without its length (header
+        included)."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
         if self.closed or self._transport is None:
@@ -155,7 +162,9 @@ class BrokerConnection:
             _, entity = codec.decode_response(api_key, version, payload)
         except KafkaError as error:
             self.close(f"unreadable answer to {api_key.name}")
-            raise FatalError(error.code, f"{self.address} answered {api_key.name} unreadably: {error.message}") from error
+            raise FatalError(
+                error.code, f"{self.address} answered {api_key.name} unreadably: {error.message}"
+            ) from error
         return entity
 
     @property
@@ -183,13 +192,19 @@ class BrokerConnection:
         try:
             answer = self.decode(ApiKey.API_VERSIONS, version, payload)
         except FatalError as error:
-            raise ConnectionFailed(error.code, f"{self.address} does not speak Kafka's protocol: is the port right?") from error
+            raise ConnectionFailed(
+                error.code, f"{self.address} does not speak Kafka's protocol: is the port right?"
+            ) from error
         code = ErrorCode.from_wire(int(answer.error_code))
         if code is not ErrorCode.NONE:
             raise ConnectionFailed(code, f"{self.address} refused ApiVersions: is it a Kafka listener?")
-        self.versions = {int(entry.api_key): (int(entry.min_version), int(entry.max_version)) for entry in answer.api_keys}
+        self.versions = {
+            int(entry.api_key): (int(entry.min_version), int(entry.max_version)) for entry in answer.api_keys
+        }
         if version >= 3:
-            self.features = {feature.name: int(feature.max_version_level) for feature in answer.finalized_features}
+            self.features = {
+                feature.name: int(feature.max_version_level) for feature in answer.finalized_features
+            }
             self.features_epoch = int(answer.finalized_features_epoch)
 
     def _on_frame(self, frame: memoryview) -> None:

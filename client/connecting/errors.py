@@ -2,10 +2,13 @@
 
 Every protocol error belongs to exactly one family, and its message ends with advice:
 
-* `RetriableError`: a temporary failure; the client retried until its deadline, and the application may repeat the call.
-* `AbortableError`: the transaction cannot be committed; call `abort()` and run it again.  The producer stays usable.
+* `RetriableError`: a temporary failure; the client retried until its deadline, and the application may repeat
+  the call.
+* `AbortableError`: the transaction cannot be committed; call `abort()` and run it again.  The producer stays
+  usable.
 * `FatalError`: close this producer or consumer; a new one may be created.
-* `RequestError`: the request itself was invalid (a record too large, an unknown topic, a bad setting): change it.
+* `RequestError`: the request itself was invalid (a record too large, an unknown topic, a bad setting): change
+  it.
 
 All are `KafkaError`s, so `error.code` is the protocol's own code.
 """
@@ -35,7 +38,8 @@ class RequestError(KafkaError):
 
 
 class ConnectionFailed(RetriableError):
-    """No connection to a broker, or the connection broke before the answer: whether the request took effect is unknown."""
+    """No connection to a broker, or the connection broke before the answer: whether the request took effect
+    is unknown."""
 
 
 class DeliveryTimeout(RetriableError):
@@ -43,11 +47,13 @@ class DeliveryTimeout(RetriableError):
 
 
 class BufferExhausted(RetriableError):
-    """The producer's memory stayed full: the application sends records faster than the brokers accept them."""
+    """The producer's memory stayed full: the application sends records faster than the brokers accept
+    them."""
 
 
 class CommitOutcomeUnknown(RetriableError):
-    """The coordinator did not answer a commit: the client does not know whether the transaction is committed or aborted.
+    """The coordinator did not answer a commit: the client does not know whether the transaction is committed
+    or aborted.
 
     Another `commit()` asks for the outcome; `begin()` continues without it.
     """
@@ -62,7 +68,8 @@ class ProducerFenced(FatalError):
 
 
 class GroupChanged(RequestError):
-    """The consumer's group has rebalanced: this member no longer owns its former partitions.  Call `poll` again."""
+    """The consumer's group has rebalanced: this member no longer owns its former partitions.  Call `poll`
+    again."""
 
 
 class NoOffset(RequestError):
@@ -79,8 +86,8 @@ class Family(Enum):
     REQUEST = "request"
 
 
-# Answers of coordinators and leaders in a transaction.  A code that is not here is retriable if the protocol says so; otherwise
-# the request was invalid.
+# Answers of coordinators and leaders in a transaction.  A code that is not here is retriable if the protocol
+# says so; otherwise the request was invalid.
 TRANSACTION_FAMILIES: Final[dict[ErrorCode, Family]] = {
     ErrorCode.PRODUCER_FENCED: Family.FENCED,
     ErrorCode.INVALID_PRODUCER_EPOCH: Family.FENCED,
@@ -108,36 +115,70 @@ TRANSACTION_FAMILIES: Final[dict[ErrorCode, Family]] = {
 ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.PRODUCER_FENCED: "another producer with this transactional id took over: close this one",
     ErrorCode.INVALID_PRODUCER_EPOCH: "another producer with this id took over, or the transaction timed out",
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "an earlier batch of this partition was lost: send its records again",
-    ErrorCode.UNKNOWN_PRODUCER_ID: "the partition does not know this producer (was the topic made anew?): abort and run it again",
-    ErrorCode.INVALID_TXN_STATE: "the coordinator has ended this transaction otherwise (timeout?): abort it and run it again",
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: (
+        "an earlier batch of this partition was lost: send its records again"
+    ),
+    ErrorCode.UNKNOWN_PRODUCER_ID: (
+        "the partition does not know this producer (was the topic made anew?): abort and run it again"
+    ),
+    ErrorCode.INVALID_TXN_STATE: (
+        "the coordinator has ended this transaction otherwise (timeout?): abort it and run it again"
+    ),
     ErrorCode.TRANSACTION_ABORTABLE: "abort the transaction and run it again",
-    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "choose a transaction timeout up to the brokers' transaction.max.timeout.ms",
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
+        "choose a transaction timeout up to the brokers' transaction.max.timeout.ms"
+    ),
     ErrorCode.MESSAGE_TOO_LARGE: "send smaller records, or raise the topic's max.message.bytes",
     ErrorCode.RECORD_LIST_TOO_LARGE: "send smaller records, or raise the topic's segment.bytes",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create it with `tidegate topics create`, or check its name",
     ErrorCode.NOT_ENOUGH_REPLICAS: "fewer in-sync replicas than min.insync.replicas: start the missing nodes",
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "fewer in-sync replicas than min.insync.replicas: start the missing nodes",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "its state partition has no leader now: are enough nodes running? try `tidegate status`",
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (
+        "fewer in-sync replicas than min.insync.replicas: start the missing nodes"
+    ),
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: (
+        "its state partition has no leader now: are enough nodes running? try `tidegate status`"
+    ),
     ErrorCode.NOT_COORDINATOR: "the coordinator is moving to another node: try again",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator is reading its state: try again",
-    ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction of this id is still being completed: try again",
-    ErrorCode.LEADER_NOT_AVAILABLE: "the partition has no leader now: are enough nodes running? try `tidegate status`",
-    ErrorCode.ILLEGAL_GENERATION: "the group has rebalanced meanwhile: take the new assignment and read again",
-    ErrorCode.UNKNOWN_MEMBER_ID: "the group has removed this member (session timeout?): take the new assignment and read again",
+    ErrorCode.CONCURRENT_TRANSACTIONS: (
+        "the previous transaction of this id is still being completed: try again"
+    ),
+    ErrorCode.LEADER_NOT_AVAILABLE: (
+        "the partition has no leader now: are enough nodes running? try `tidegate status`"
+    ),
+    ErrorCode.ILLEGAL_GENERATION: (
+        "the group has rebalanced meanwhile: take the new assignment and read again"
+    ),
+    ErrorCode.UNKNOWN_MEMBER_ID: (
+        "the group has removed this member (session timeout?): take the new assignment and read again"
+    ),
     ErrorCode.FENCED_INSTANCE_ID: "another member with the same group.instance.id took over: close this one",
-    ErrorCode.UNSUPPORTED_VERSION: "client and broker have no version of this request in common: upgrade the older one",
-    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "it was never used, or has expired: `tidegate txns list` shows those there are",
+    ErrorCode.UNSUPPORTED_VERSION: (
+        "client and broker have no version of this request in common: upgrade the older one"
+    ),
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: (
+        "it was never used, or has expired: `tidegate txns list` shows those there are"
+    ),
     ErrorCode.GROUP_ID_NOT_FOUND: "`tidegate groups list` shows the groups that there are",
     ErrorCode.NON_EMPTY_GROUP: "stop its members first",
     ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or use the topic that is there",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "there are fewer nodes than replicas: start more nodes or ask for fewer replicas",
+    ErrorCode.INVALID_REPLICATION_FACTOR: (
+        "there are fewer nodes than replicas: start more nodes or ask for fewer replicas"
+    ),
     ErrorCode.OFFSET_OUT_OF_RANGE: "seek to an offset between the log's start and end",
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the transactional id has expired or has another producer id: abort and run it again",
-    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "members of the group read this topic: stop them, or let them read others, first",
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: (
+        "the transactional id has expired or has another producer id: abort and run it again"
+    ),
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (
+        "members of the group read this topic: stop them, or let them read others, first"
+    ),
     ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full: stop a member, or raise group.max.size",
-    ErrorCode.INVALID_SESSION_TIMEOUT: "choose one between group.min.session.timeout.ms and group.max.session.timeout.ms",
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the group's members use other assignors: choose one that all of them know",
+    ErrorCode.INVALID_SESSION_TIMEOUT: (
+        "choose one between group.min.session.timeout.ms and group.max.session.timeout.ms"
+    ),
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: (
+        "the group's members use other assignors: choose one that all of them know"
+    ),
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "choose gzip, snappy, lz4, zstd or none",
 }
 

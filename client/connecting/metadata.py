@@ -1,7 +1,8 @@
 """The client's view of the cluster: brokers, topics, leaders.  A value and its merge; no I/O.
 
-An answer of a broker with old metadata must not restore a former leader (KIP-320): of two answers for a partition of the same
-topic id, the view keeps the one with the higher leader epoch, in whatever order they arrived.
+An answer of a broker with old metadata must not restore a former leader (KIP-320): of two answers for a
+partition of the same topic id, the view keeps the one with the higher leader epoch, in whatever order they
+arrived.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A snapshot.  `topics` holds the topics of former requests, not necessarily all topics of the cluster."""
+    """A snapshot.  `topics` holds the topics of former requests, not necessarily all topics of the
+    cluster."""
 
     cluster_id: str = ""
     controller_id: int = -1
@@ -73,15 +75,20 @@ class ClusterView:
         return view.leader_epoch if view is not None else -1
 
     def merged(self, answer: Any, *, all_topics: bool) -> ClusterView:
-        """This view and a MetadataResponse.  With `all_topics`, a topic that is not in the answer is removed."""
+        """This view and a MetadataResponse.  With `all_topics`, a topic that is not in the answer is
+        removed."""
         brokers = {
-            int(broker.node_id): BrokerAddress(int(broker.node_id), broker.host, int(broker.port), broker.rack)
+            int(broker.node_id): BrokerAddress(
+                int(broker.node_id), broker.host, int(broker.port), broker.rack
+            )
             for broker in answer.brokers
         }
         topics = {} if all_topics else dict(self.topics)
         for topic in answer.topics:
             topics[topic.name] = self._merged_topic(topic)
-        return ClusterView(answer.cluster_id or self.cluster_id, int(answer.controller_id), brokers or self.brokers, topics)
+        return ClusterView(
+            answer.cluster_id or self.cluster_id, int(answer.controller_id), brokers or self.brokers, topics
+        )
 
     def _merged_topic(self, topic: Any) -> TopicView:
         error = ErrorCode.from_wire(int(topic.error_code))
@@ -100,11 +107,16 @@ class ClusterView:
                 ErrorCode.from_wire(int(entry.error_code)),
             )
             old = known.partitions.get(fresh.partition) if known is not None else None
-            partitions[fresh.partition] = old if old is not None and old.leader_epoch > fresh.leader_epoch else fresh
-        return TopicView(topic.name, bool(topic.is_internal), dict(sorted(partitions.items())), error, topic_id)
+            partitions[fresh.partition] = (
+                old if old is not None and old.leader_epoch > fresh.leader_epoch else fresh
+            )
+        return TopicView(
+            topic.name, bool(topic.is_internal), dict(sorted(partitions.items())), error, topic_id
+        )
 
     def without_topics(self, names: Iterable[str]) -> ClusterView:
-        """Removes topics from the view: a new topic with the name of a deleted one restarts its epochs at 0."""
+        """Removes topics from the view: a new topic with the name of a deleted one restarts its epochs at
+        0."""
         gone = set(names)
         kept = {name: view for name, view in self.topics.items() if name not in gone}
         return ClusterView(self.cluster_id, self.controller_id, self.brokers, kept)

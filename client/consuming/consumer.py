@@ -5,12 +5,13 @@
         async for record in consumer:
             ...
 
-`poll` (and `async for`) joins and rebalances the group, calls the rebalance listener, commits automatically and finds positions:
-everything that the application must not miss.  Fetches and heartbeats run in their own tasks.
+`poll` (and `async for`) joins and rebalances the group, calls the rebalance listener, commits automatically
+and finds positions: everything that the application must not miss.  Fetches and heartbeats run in their own
+tasks.
 
-An automatic commit stores the positions of the *delivered* records at the beginning of a later poll: after a crash, the consumer
-reads again the records that the application has not finished (at least once).  For exactly once, switch automatic commits off
-and send the offsets with the producer:
+An automatic commit stores the positions of the *delivered* records at the beginning of a later poll: after a
+crash, the consumer reads again the records that the application has not finished (at least once).  For
+exactly once, switch automatic commits off and send the offsets with the producer:
 `producer.send_offsets_to_transaction(consumer.positions(), consumer.group_metadata())`.
 """
 
@@ -50,8 +51,9 @@ RESETS: Final[dict[str, int | None]] = {"earliest": EARLIEST, "latest": LATEST, 
 
 @dataclass(slots=True)
 class RebalanceListener:
-    """Called from within `poll`, `unsubscribe` and `close`.  `revoked`: before this member gives partitions up (commit here);
-    `lost`: after it lost them; `assigned`: the added ones (with a cooperative assignor, kept partitions are in neither call)."""
+    """Called from within `poll`, `unsubscribe` and `close`.  `revoked`: before this member gives partitions
+    up (commit here); `lost`: after it lost them; `assigned`: the added ones (with a cooperative assignor,
+    kept partitions are in neither call)."""
 
     assigned: Callable[[Partitions], Awaitable[None]] | None = None
     revoked: Callable[[Partitions], Awaitable[None]] | None = None
@@ -61,10 +63,11 @@ class RebalanceListener:
 class Consumer:
     """See the module's text.  Partitions are `(topic, number)`.  All methods belong to one task at a time.
 
-    `auto_offset_reset` (earliest, latest, none): where to begin without a committed offset, or with a position outside the log.
-    `assignors`: those that this member supports, in its order of preference: range, roundrobin, cooperative-sticky.  With only
-    cooperative-sticky, the consumer continues to read kept partitions during a rebalance (KIP-429).
-    `rack`: the rack of this consumer: it then reads from an in-sync replica there, if there is one (KIP-392).
+    `auto_offset_reset` (earliest, latest, none): where to begin without a committed offset, or with a
+    position outside the log. `assignors`: those that this member supports, in its order of preference: range,
+    roundrobin, cooperative-sticky.  With only cooperative-sticky, the consumer continues to read kept
+    partitions during a rebalance (KIP-429). `rack`: the rack of this consumer: it then reads from an in-sync
+    replica there, if there is one (KIP-392).
     """
 
     def __init__(
@@ -98,7 +101,9 @@ class Consumer:
         if auto_offset_reset not in RESETS:
             raise ValueError(f"auto_offset_reset={auto_offset_reset!r}: choose {', '.join(RESETS)}")
         self._clock: Clock = clock if clock is not None else SystemClock()
-        self._cluster = Cluster(bootstrap, client_id=client_id, clock=self._clock, request_timeout_s=request_timeout_s)
+        self._cluster = Cluster(
+            bootstrap, client_id=client_id, clock=self._clock, request_timeout_s=request_timeout_s
+        )
         self._read_committed = isolation == "read_committed"
         self._reset = RESETS[auto_offset_reset]
         self._auto_commit = auto_commit and group_id is not None
@@ -109,12 +114,14 @@ class Consumer:
         self._fetcher = Fetcher(
             self._cluster,
             FetchSettings(
-                self._read_committed, fetch_max_wait_ms, fetch_min_bytes, fetch_max_bytes, fetch_partition_bytes, buffer_bytes,
+                self._read_committed, fetch_max_wait_ms, fetch_min_bytes, fetch_max_bytes,
+                fetch_partition_bytes, buffer_bytes,
                 request_timeout_s, rack,
             ),
         )  # fmt: skip
         self._membership_settings = MembershipSettings(
-            group_id or "", group_instance_id, tuple(assignors), session_timeout_ms, heartbeat_interval_ms, max_poll_interval_ms,
+            group_id or "", group_instance_id, tuple(assignors), session_timeout_ms, heartbeat_interval_ms,
+            max_poll_interval_ms,
             request_timeout_s,
         )  # fmt: skip
         self._membership: GroupMembership | None = None
@@ -137,7 +144,8 @@ class Consumer:
             self._started = True
 
     async def close(self, *, commit: bool = True) -> None:
-        """Commits automatically if that is on and tells the listener (if `commit`), leaves the group, closes the connections."""
+        """Commits automatically if that is on and tells the listener (if `commit`), leaves the group, closes
+        the connections."""
         if self._closed:
             return
         self._closed = True
@@ -158,7 +166,8 @@ class Consumer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # After a failure the application may not have processed the last delivered records: do not commit them.
+        # After a failure the application may not have processed the last delivered records: do not commit
+        # them.
         await self.close(commit=kind is None)
 
     # ------------------------------------------------------------------ what to read
@@ -166,18 +175,26 @@ class Consumer:
     def subscribe(self, topics: Sequence[str] | str, listener: RebalanceListener | None = None) -> None:
         """Shares these topics with the other members of the group; replaces a former subscription."""
         if self._group_id is None:
-            raise RequestError(ErrorCode.INVALID_GROUP_ID, "subscribe needs a group_id; without one use assign()")
+            raise RequestError(
+                ErrorCode.INVALID_GROUP_ID, "subscribe needs a group_id; without one use assign()"
+            )
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names:
-            raise RequestError(ErrorCode.INVALID_REQUEST, "subscribe needs at least one topic; unsubscribe() ends a subscription")
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST,
+                "subscribe needs at least one topic; unsubscribe() ends a subscription",
+            )
         if self._membership is None:
-            self._membership = GroupMembership(self._cluster, self._membership_settings, self._fetcher.news.set)
+            self._membership = GroupMembership(
+                self._cluster, self._membership_settings, self._fetcher.news.set
+            )
             self._fetcher.assign((), keep=False)
         self._listener = listener or RebalanceListener()
         self._membership.subscribe(names)
 
     async def unsubscribe(self) -> None:
-        """Commits automatically if that is on, tells the listener, leaves the group and forgets all partitions."""
+        """Commits automatically if that is on, tells the listener, leaves the group and forgets all
+        partitions."""
         membership = self._membership
         try:
             if membership is not None:
@@ -189,7 +206,8 @@ class Consumer:
             self._fetcher.assign((), keep=False)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Reads exactly these partitions, without a group; partitions that were assigned before keep their positions."""
+        """Reads exactly these partitions, without a group; partitions that were assigned before keep their
+        positions."""
         if self._membership is not None:
             raise RequestError(ErrorCode.INVALID_REQUEST, "this consumer is subscribed: unsubscribe() first")
         self._fetcher.assign(partitions, keep=True)
@@ -205,7 +223,8 @@ class Consumer:
     # ------------------------------------------------------------------ reading
 
     async def poll(self, max_records: int | None = None, timeout_s: float = 1.0) -> list[ConsumerRecord]:
-        """The fetched records, up to `max_records`; waits up to `timeout_s` for the first.  Joining a group may take longer."""
+        """The fetched records, up to `max_records`; waits up to `timeout_s` for the first.  Joining a group
+        may take longer."""
         self._require_started()
         count = max_records if max_records is not None else self._max_poll_records
         deadline_s = self._clock.monotonic() + timeout_s
@@ -258,8 +277,9 @@ class Consumer:
             await self._find_positions()
 
     async def _rebalance(self, membership: GroupMembership) -> None:
-        """Eager: the member gives all partitions up before it joins the group again.  Cooperative: after the join it gives up the
-        partitions that are not in its new assignment, and joins once more, so that another member gets them (KIP-429)."""
+        """Eager: the member gives all partitions up before it joins the group again.  Cooperative: after the
+        join it gives up the partitions that are not in its new assignment, and joins once more, so that
+        another member gets them (KIP-429)."""
         if membership.lost:
             await self._give_up(self.assignment(), lost=True)
         else:
@@ -278,7 +298,8 @@ class Consumer:
                 membership.rejoin_needed = True
                 await self._give_up(revoked)
             await self._know_topics({topic for topic, _ in added})
-        except BaseException:  # the partitions are this member's, but it does not read them: the next poll joins again
+        # the partitions are this member's, but it does not read them: the next poll joins again
+        except BaseException:
             membership.rejoin_needed, membership.lost = True, membership.lost or not kept
             raise
         self._fetcher.assign(share, keep=True)
@@ -314,7 +335,11 @@ class Consumer:
         stored: dict[tuple[str, int], CommittedOffset] = {}
         if self._group_id is not None and fresh:
             stored = await committed_offsets(
-                self._cluster, self._group_id, fresh, require_stable=self._read_committed, timeout_s=self._max_block_s
+                self._cluster,
+                self._group_id,
+                fresh,
+                require_stable=self._read_committed,
+                timeout_s=self._max_block_s,
             )
         for key, entry in stored.items():
             self._seek_if_missing(key, entry.offset)
@@ -324,7 +349,8 @@ class Consumer:
         if self._reset is None:
             names = ", ".join(f"{topic}-{number}" for topic, number in sorted(without))
             raise NoOffset(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"no position for {names} and auto_offset_reset is 'none': seek() to an offset"
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"no position for {names} and auto_offset_reset is 'none': seek() to an offset",
             )
         for key, found in (await self._list(dict.fromkeys(without, self._reset))).items():
             self._seek_if_missing(key, found.offset)
@@ -361,11 +387,13 @@ class Consumer:
         return found
 
     def positions(self) -> dict[tuple[str, int], int]:
-        """The positions of the assigned partitions: the offsets to commit when all delivered records are processed."""
+        """The positions of the assigned partitions: the offsets to commit when all delivered records are
+        processed."""
         return self._fetcher.positions()
 
     def lag(self, partition: tuple[str, int]) -> int | None:
-        """The offsets between this partition's position and the visible end of the log; None before the first answer."""
+        """The offsets between this partition's position and the visible end of the log; None before the first
+        answer."""
         return self._fetcher.lag(partition)
 
     def pause(self, *partitions: tuple[str, int]) -> None:
@@ -380,31 +408,42 @@ class Consumer:
 
     async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """The first offset of each partition."""
-        return {key: found.offset for key, found in (await self._list(dict.fromkeys(partitions, EARLIEST))).items()}
+        return {
+            key: found.offset
+            for key, found in (await self._list(dict.fromkeys(partitions, EARLIEST))).items()
+        }
 
     async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """The offset after the last readable record of each partition."""
-        return {key: found.offset for key, found in (await self._list(dict.fromkeys(partitions, LATEST))).items()}
+        return {
+            key: found.offset for key, found in (await self._list(dict.fromkeys(partitions, LATEST))).items()
+        }
 
-    async def offsets_for_times(self, times: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], OffsetAtTime | None]:
+    async def offsets_for_times(
+        self, times: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], OffsetAtTime | None]:
         """The first record at or after each time (milliseconds); None where there is none."""
         found = await self._list(dict(times))
         return {key: entry if entry.offset >= 0 else None for key, entry in found.items()}
 
     async def _list(self, times: dict[tuple[str, int], int]) -> dict[tuple[str, int], OffsetAtTime]:
         self._require_started()
-        return await list_offsets(self._cluster, times, read_committed=self._read_committed, timeout_s=self._max_block_s)
+        return await list_offsets(
+            self._cluster, times, read_committed=self._read_committed, timeout_s=self._max_block_s
+        )
 
     # ------------------------------------------------------------------ commits
 
     def group_metadata(self) -> GroupMetadata:
-        """For `Producer.send_offsets_to_transaction`: the fence against a consumer that lost its partitions."""
+        """For `Producer.send_offsets_to_transaction`: the fence against a consumer that lost its
+        partitions."""
         if self._membership is not None:
             return self._membership.metadata()
         return GroupMetadata(self._require_group())
 
     async def commit(self, offsets: Offsets | None = None) -> None:
-        """Stores offsets (default: the positions of everything delivered).  Raises GroupChanged after a rebalance."""
+        """Stores offsets (default: the positions of everything delivered).  Raises GroupChanged after a
+        rebalance."""
         self._require_started()
         group_id = self._require_group()
         stored = dict(offsets) if offsets is not None else dict(self._fetcher.positions())
@@ -418,32 +457,48 @@ class Consumer:
         for key, entry in stored.items():
             self._committed[key] = entry.offset if isinstance(entry, CommittedOffset) else entry
 
-    async def committed(self, partitions: Iterable[tuple[str, int]] | None = None) -> dict[tuple[str, int], CommittedOffset]:
-        """The group's committed offsets (default: of the assigned partitions); partitions without one are left out."""
+    async def committed(
+        self, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[tuple[str, int], CommittedOffset]:
+        """The group's committed offsets (default: of the assigned partitions); partitions without one are
+        left out."""
         self._require_started()
         wanted = self._fetcher.assigned if partitions is None else partitions
         return await committed_offsets(
-            self._cluster, self._require_group(), wanted, require_stable=self._read_committed, timeout_s=self._max_block_s
+            self._cluster,
+            self._require_group(),
+            wanted,
+            require_stable=self._read_committed,
+            timeout_s=self._max_block_s,
         )
 
     async def _commit_automatically(self, *, now: bool) -> None:
         if not self._auto_commit or (not now and self._clock.monotonic() < self._next_auto_commit_s):
             return
         self._next_auto_commit_s = self._clock.monotonic() + self._auto_commit_interval_s
-        changed = {key: offset for key, offset in self._fetcher.positions().items() if self._committed.get(key) != offset}
+        changed = {
+            key: offset
+            for key, offset in self._fetcher.positions().items()
+            if self._committed.get(key) != offset
+        }
         if not changed:
             return
         try:
             await self.commit(changed)
         except (GroupChanged, RetriableError, FatalError) as error:
-            # No record is lost: the consumer reads them again.  The membership raises fatal errors at the next poll.
+            # No record is lost: the consumer reads them again.  The membership raises fatal errors at the
+            # next poll.
             log.warning("auto_commit_failed", group=self._group_id, reason=str(error))
 
     def _require_group(self) -> str:
         if self._group_id is None:
-            raise RequestError(ErrorCode.INVALID_GROUP_ID, "this consumer has no group_id: give it one to store offsets")
+            raise RequestError(
+                ErrorCode.INVALID_GROUP_ID, "this consumer has no group_id: give it one to store offsets"
+            )
         return self._group_id
 
     def _require_started(self) -> None:
         if not self._started:
-            raise RequestError(ErrorCode.INVALID_REQUEST, "the consumer is not started: use `async with Consumer(...)`")
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST, "the consumer is not started: use `async with Consumer(...)`"
+            )

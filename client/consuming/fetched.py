@@ -1,11 +1,13 @@
 """From fetched batches to a user's records: the read_committed filter, lazily, batch by batch.
 
-docs/semantics.md F3: the broker sends the aborted transactions of the range, by first offset.  At each batch those that have
-begun (`first_offset <= batch.last_offset`) join the active set; the filter drops a transactional batch of an active producer
-id; the ABORT marker removes the producer id.  Control batches are never delivered.  Offsets have gaps (rule L8): the position
-after a batch is the batch's `next_offset`, never "last record + 1".
+docs/semantics.md F3: the broker sends the aborted transactions of the range, by first offset.  At each batch
+those that have begun (`first_offset <= batch.last_offset`) join the active set; the filter drops a
+transactional batch of an active producer id; the ABORT marker removes the producer id.  Control batches are
+never delivered.  Offsets have gaps (rule L8): the position after a batch is the batch's `next_offset`, never
+"last record + 1".
 
-Records are decoded when the consumer takes them, not when they arrive: prefetched data stays compressed, and a seek drops bytes.
+Records are decoded when the consumer takes them, not when they arrive: prefetched data stays compressed, and
+a seek drops bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from ...wire.records import ControlType, Record, decode_batch, decode_marker, it
 
 
 class ConsumerRecord(NamedTuple):
-    """One consumed record.  `timestamp_ms` is the producer's or the broker's, by the topic's timestamp type."""
+    """One consumed record.  `timestamp_ms` is the producer's or the broker's, by the topic's timestamp
+    type."""
 
     topic: str
     partition: int
@@ -54,14 +57,30 @@ class AbortedTransactions:
 class FetchedRecords:
     """The answer of one fetch for one partition, while the consumer takes its records.
 
-    `position` is the offset that the consumer reads next: it moves with each record taken, and past batches that the filter
-    drops.  `aborted` is None for read_uncommitted.  Raises KafkaError(CORRUPT_MESSAGE) when a batch fails its CRC.
+    `position` is the offset that the consumer reads next: it moves with each record taken, and past batches
+    that the filter drops.  `aborted` is None for read_uncommitted.  Raises KafkaError(CORRUPT_MESSAGE) when a
+    batch fails its CRC.
     """
 
-    __slots__ = ("_aborted", "_error", "_records", "_view", "next_fetch_offset", "partition", "position", "size_bytes", "topic")
+    __slots__ = (
+        "_aborted",
+        "_error",
+        "_records",
+        "_view",
+        "next_fetch_offset",
+        "partition",
+        "position",
+        "size_bytes",
+        "topic",
+    )
 
     def __init__(
-        self, topic: str, partition: int, fetch_offset: int, data: bytes | memoryview, aborted: Sequence[tuple[int, int]] | None
+        self,
+        topic: str,
+        partition: int,
+        fetch_offset: int,
+        data: bytes | memoryview,
+        aborted: Sequence[tuple[int, int]] | None,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -80,7 +99,8 @@ class FetchedRecords:
         return self.position >= self.next_fetch_offset
 
     def take(self, count: int) -> list[ConsumerRecord]:
-        """Up to `count` records; fewer only at the end of this answer, or before a corrupt batch: then the next call raises."""
+        """Up to `count` records; fewer only at the end of this answer, or before a corrupt batch: then the
+        next call raises."""
         if self._error is not None:
             raise self._error
         taken: list[ConsumerRecord] = []
@@ -93,7 +113,8 @@ class FetchedRecords:
             else:
                 self.position = self.next_fetch_offset
         except KafkaError as error:
-            self._error = error  # a generator that raised has ended: without this, the consumer would skip the rest
+            # a generator that raised has ended: without this, the consumer would skip the rest
+            self._error = error
             if not taken:
                 raise
         return taken
@@ -108,9 +129,15 @@ class FetchedRecords:
                 self._aborted.reach(header.last_offset)
             if header.is_control:
                 marker = decode_marker(self._view, place)
-                if self._aborted is not None and marker is not None and marker.control_type is ControlType.ABORT:
+                if (
+                    self._aborted is not None
+                    and marker is not None
+                    and marker.control_type is ControlType.ABORT
+                ):
                     self._aborted.leave(header.producer_id)
-            elif not (self._aborted is not None and header.is_transactional and header.producer_id in self._aborted):
+            elif not (
+                self._aborted is not None and header.is_transactional and header.producer_id in self._aborted
+            ):
                 epoch = header.partition_leader_epoch
                 for record in decode_batch(self._view, place):
                     if record.offset >= start:
@@ -119,4 +146,6 @@ class FetchedRecords:
 
 
 def _shown(topic: str, partition: int, record: Record, epoch: int) -> ConsumerRecord:
-    return ConsumerRecord(topic, partition, record.offset, record.timestamp_ms, record.key, record.value, record.headers, epoch)
+    return ConsumerRecord(
+        topic, partition, record.offset, record.timestamp_ms, record.key, record.value, record.headers, epoch
+    )

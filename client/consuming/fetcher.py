@@ -1,14 +1,14 @@
 """The consumer's fetches: positions of the assigned partitions, and prefetching from many leaders at once.
 
-The fetcher sends one fetch at a time to each node, for all its partitions whose buffer has room; it keeps answers undecoded
-until the consumer takes records.  A leader directs a consumer that names its `rack` to a replica nearby (KIP-392).  The fetcher
-returns to the leader when that replica fails or does not have the offset, and every `NEARBY_S`, since another replica may be
-nearer by then.  An answer counts only if the partition is still assigned and `seek` has not moved it meanwhile
-(`position_version`).  A partition without a position, or with an offset out of range, waits until the consumer sets one
-(`without_position`).
+The fetcher sends one fetch at a time to each node, for all its partitions whose buffer has room; it keeps
+answers undecoded until the consumer takes records.  A leader directs a consumer that names its `rack` to a
+replica nearby (KIP-392).  The fetcher returns to the leader when that replica fails or does not have the
+offset, and every `NEARBY_S`, since another replica may be nearer by then.  An answer counts only if the
+partition is still assigned and `seek` has not moved it meanwhile (`position_version`).  A partition without a
+position, or with an offset out of range, waits until the consumer sets one (`without_position`).
 
-Bounds: a fetch requests up to `partition_bytes` of each partition.  Fetching pauses for a partition with that many undelivered
-bytes, and for all partitions when `buffer_bytes` are buffered.
+Bounds: a fetch requests up to `partition_bytes` of each partition.  Fetching pauses for a partition with that
+many undelivered bytes, and for all partitions when `buffer_bytes` are buffered.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ from ...wire import codec
 from ...wire.api import ApiKey
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.fetch import NAMES_TO as FETCH_NAMES_TO
-from ...wire.fetch import FetchPartition, FetchRequest, FetchResponsePartition, encode_fetch_request, parse_fetch_response
+from ...wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponsePartition,
+    encode_fetch_request,
+    parse_fetch_response,
+)
 from ..connecting.cluster import Backoff, Cluster
 from ..connecting.errors import ConnectionFailed, error_for
 from ..connecting.metadata import NO_LEADER
@@ -60,7 +66,8 @@ class _Partition:
     fetch_offset: int = -1  # offset of the next fetch
     position_version: int = 0  # counts assignments and seeks
     paused: bool = False
-    lost_position: bool = False  # its position was out of range: the reset policy applies, not the committed offset
+    # its position was out of range: the reset policy applies, not the committed offset
+    lost_position: bool = False
     buffered: deque[FetchedRecords] = field(default_factory=deque)
     not_before_s: float = 0.0
     failure: KafkaError | None = None
@@ -80,7 +87,8 @@ class _Partition:
 
 
 class Fetcher:
-    """See the module's text.  `news` is set when `take` may return records, or a partition may need a position."""
+    """See the module's text.  `news` is set when `take` may return records, or a partition may need a
+    position."""
 
     def __init__(self, cluster: Cluster, settings: FetchSettings) -> None:
         self._cluster = cluster
@@ -154,13 +162,16 @@ class Fetcher:
     def _of(self, key: tuple[str, int]) -> _Partition:
         found = self._partitions.get(key)
         if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{key[0]}-{key[1]} is not assigned to this consumer")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{key[0]}-{key[1]} is not assigned to this consumer"
+            )
         return found
 
     # ------------------------------------------------------------------ taking
 
     def take(self, count: int) -> list[ConsumerRecord]:
-        """Up to `count` buffered records.  Raises a partition's failure when no other record is left to deliver."""
+        """Up to `count` buffered records.  Raises a partition's failure when no other record is left to
+        deliver."""
         taken: list[ConsumerRecord] = []
         states = list(self._partitions.values())
         freed = False
@@ -225,7 +236,9 @@ class Fetcher:
                 leaderless.add(state.topic)
             elif state.not_before_s > now_s:
                 wait_s = min(wait_s or 60.0, state.not_before_s - now_s)
-            elif state.buffered_bytes >= self._settings.partition_bytes or held >= self._settings.buffer_bytes:
+            elif (
+                state.buffered_bytes >= self._settings.partition_bytes or held >= self._settings.buffer_bytes
+            ):
                 crowded.add(node_id)
             else:
                 groups[node_id].append(state)
@@ -257,7 +270,10 @@ class Fetcher:
             self._pump_after(1.0)
 
     async def _fetch(self, node_id: int, group: list[_Partition], wait_ms: int) -> None:
-        turns = {(state.topic, state.partition): (state, state.position_version, state.fetch_offset) for state in group}
+        turns = {
+            (state.topic, state.partition): (state, state.position_version, state.fetch_offset)
+            for state in group
+        }
         try:
             connection = await self._cluster.connection(node_id, "fetch")
             version = connection.version_for(ApiKey.FETCH, highest=FETCH_NAMES_TO)
@@ -278,7 +294,9 @@ class Fetcher:
             # A bug must not look like an idle topic: the next poll raises it.
             log.exception("fetch_broken", node=node_id)
             for state in group:
-                state.failure = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the consumer's fetch failed: {error!r}")
+                state.failure = KafkaError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR, f"the consumer's fetch failed: {error!r}"
+                )
         else:
             for topic, entries in response.topics:
                 for entry in entries:
@@ -299,7 +317,9 @@ class Fetcher:
         self._counter += 1  # a leader fills the answer in the request's order: rotate it
         for state in turned:
             epoch = self._cluster.view.leader_epoch(state.topic, state.partition)
-            topics[state.topic].append(FetchPartition(state.partition, state.fetch_offset, settings.partition_bytes, epoch))
+            topics[state.topic].append(
+                FetchPartition(state.partition, state.fetch_offset, settings.partition_bytes, epoch)
+            )
         return FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=settings.min_bytes,
@@ -313,7 +333,10 @@ class Fetcher:
         code = entry.error
         if code is ErrorCode.NONE:
             if entry.preferred_read_replica != NO_LEADER:
-                state.nearby, state.nearby_until_s = entry.preferred_read_replica, self._cluster.clock.monotonic() + NEARBY_S
+                state.nearby, state.nearby_until_s = (
+                    entry.preferred_read_replica,
+                    self._cluster.clock.monotonic() + NEARBY_S,
+                )
                 return
             state.high_watermark, state.last_stable_offset = entry.high_watermark, entry.last_stable_offset
             aborted = list(entry.aborted or ()) if self._settings.read_committed else None
@@ -322,11 +345,21 @@ class Fetcher:
                 state.fetch_offset = part.next_fetch_offset
                 state.buffered.append(part)
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE and state.read_from_leader():
-            log.debug("offset_not_at_replica", topic=state.topic, partition=state.partition, offset=state.fetch_offset)
+            log.debug(
+                "offset_not_at_replica",
+                topic=state.topic,
+                partition=state.partition,
+                offset=state.fetch_offset,
+            )
             state.not_before_s = self._cluster.clock.monotonic() + RETRY_DELAY_S
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             if not state.buffered:  # else deliver the buffered records first; the next fetch asks again
-                log.warning("offset_out_of_range", topic=state.topic, partition=state.partition, offset=state.fetch_offset)
+                log.warning(
+                    "offset_out_of_range",
+                    topic=state.topic,
+                    partition=state.partition,
+                    offset=state.fetch_offset,
+                )
                 state.position, state.lost_position = None, True
             else:
                 state.not_before_s = self._cluster.clock.monotonic() + RETRY_DELAY_S
@@ -348,7 +381,10 @@ class Fetcher:
         self._closed = True
         if self._retry_timer is not None:
             self._retry_timer.cancel()
-        tasks = [*self._fetching.values(), *([self._metadata_task] if self._metadata_task is not None else [])]
+        tasks = [
+            *self._fetching.values(),
+            *([self._metadata_task] if self._metadata_task is not None else []),
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

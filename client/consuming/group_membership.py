@@ -2,16 +2,18 @@
 
 The two parts:
 
-* Heartbeats run in a task of their own.  This task only *detects*: that the group rebalances, that the coordinator removed this
-  member, that the application has not polled for too long (then the member leaves, so that others get its partitions).
-* Only the consumer's `poll` calls `rejoin`, which joins; the new generation counts from `settle` on.  So `metadata()` returns the
-  member and generation under which the application got its records, whatever the heartbeats have detected since, and the
-  coordinator rejects offsets sent with them after a rebalance (KIP-447).
+* Heartbeats run in a task of their own.  This task only *detects*: that the group rebalances, that the
+  coordinator removed this member, that the application has not polled for too long (then the member leaves,
+  so that others get its partitions).
+* Only the consumer's `poll` calls `rejoin`, which joins; the new generation counts from `settle` on.  So
+  `metadata()` returns the member and generation under which the application got its records, whatever the
+  heartbeats have detected since, and the coordinator rejects offsets sent with them after a rebalance
+  (KIP-447).
 
 A member keeps its id over rebalances, until the coordinator does not know it any more.
 
-With only the cooperative assignor (KIP-429), a member joins with its owned partitions and keeps them until its new assignment
-leaves them out; with any other assignor, it gives all partitions up before it joins.
+With only the cooperative assignor (KIP-429), a member joins with its owned partitions and keeps them until
+its new assignment leaves them out; with any other assignor, it gives all partitions up before it joins.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ class GroupMembership:
         self._topics: tuple[str, ...] = ()
         self._heartbeats: asyncio.Task[None] | None = None
         self._polled_at_s = cluster.clock.monotonic()
-        self._partition_counts: dict[str, int] = {}  # partition counts at the leader's last assignment; empty for other members
+        # partition counts at the leader's last assignment; empty for other members
+        self._partition_counts: dict[str, int] = {}
         self.member_id = ""
         self.generation = NO_GENERATION
         self._settled = GroupMetadata(settings.group_id, group_instance_id=settings.group_instance_id)
@@ -92,7 +95,9 @@ class GroupMembership:
     def settle(self) -> None:
         """The application has given up the partitions that it lost: the new generation counts from now on."""
         settings = self._settings
-        self._settled = GroupMetadata(settings.group_id, self.generation, self.member_id, settings.group_instance_id)
+        self._settled = GroupMetadata(
+            settings.group_id, self.generation, self.member_id, settings.group_instance_id
+        )
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Sets the subscribed topics; takes effect at the next `rejoin`."""
@@ -106,8 +111,8 @@ class GroupMembership:
             raise self.failure
 
     async def rejoin(self, owned: TopicPartitions) -> tuple[TopicPartitions, bool]:
-        """Joins the group and returns this member's partitions, and whether it still had its `owned` ones until then.  Retries
-        until the join succeeds; raises FatalError when it cannot."""
+        """Joins the group and returns this member's partitions, and whether it still had its `owned` ones
+        until then.  Retries until the join succeeds; raises FatalError when it cannot."""
         backoff = Backoff(self._cluster.clock)
         self._stop_heartbeats()
         kept = not self.lost
@@ -120,7 +125,9 @@ class GroupMembership:
                     if assignment is not None:
                         self.lost = False
                         self._polled_at_s = self._cluster.clock.monotonic()
-                        self._heartbeats = asyncio.create_task(self._heartbeat_loop(), name="consumer-heartbeat")
+                        self._heartbeats = asyncio.create_task(
+                            self._heartbeat_loop(), name="consumer-heartbeat"
+                        )
                         return assignment, kept
                 kept = kept and not self.lost
             except BaseException:
@@ -129,9 +136,14 @@ class GroupMembership:
             await self._cluster.clock.sleep(backoff.next_s())
 
     async def leave(self) -> None:
-        """Leaves the group, so that other members need not wait for the session timeout.  A static member stays (KIP-345)."""
+        """Leaves the group, so that other members need not wait for the session timeout.  A static member
+        stays (KIP-345)."""
         self._stop_heartbeats()
-        if self.generation == NO_GENERATION or not self.member_id or self._settings.group_instance_id is not None:
+        if (
+            self.generation == NO_GENERATION
+            or not self.member_id
+            or self._settings.group_instance_id is not None
+        ):
             return
         member = {"member_id": self.member_id, "group_instance_id": None}
         fields = {"group_id": self._settings.group_id, "member_id": self.member_id, "members": [member]}
@@ -140,7 +152,8 @@ class GroupMembership:
         try:
             await self._ask(ApiKey.LEAVE_GROUP, fields, timeout_s=5.0, highest=4)
         except KafkaError as error:
-            log.info("leave_unconfirmed", group=self._settings.group_id, reason=str(error))  # the session times out
+            # the session times out
+            log.info("leave_unconfirmed", group=self._settings.group_id, reason=str(error))
 
     async def close(self) -> None:
         await self.leave()
@@ -150,7 +163,9 @@ class GroupMembership:
     async def _join(self, owned: TopicPartitions) -> Any | None:
         """Sends one JoinGroup; None: try again."""
         settings = self._settings
-        subscription = encode_subscription(Subscription(self._topics, owned=owned, generation=self.generation))
+        subscription = encode_subscription(
+            Subscription(self._topics, owned=owned, generation=self.generation)
+        )
         fields = {
             "group_id": settings.group_id,
             "session_timeout": settings.session_timeout_ms,
@@ -161,7 +176,9 @@ class GroupMembership:
             "protocols": [{"name": name, "metadata": subscription} for name in settings.assignors],
         }
         patience_s = settings.max_poll_interval_ms / 1000 + settings.request_timeout_s
-        answer = await self._ask(ApiKey.JOIN_GROUP, fields, timeout_s=patience_s, answer_timeout_s=patience_s, highest=7)
+        answer = await self._ask(
+            ApiKey.JOIN_GROUP, fields, timeout_s=patience_s, answer_timeout_s=patience_s, highest=7
+        )
         code = top_level_code(answer)
         if code is ErrorCode.NONE:
             self.member_id, self.generation = answer.member_id, int(answer.generation_id)
@@ -178,7 +195,10 @@ class GroupMembership:
         assignments: list[dict[str, Any]] = []
         if joined.leader == self.member_id:
             shares = await self._share_out(joined)
-            assignments = [{"member_id": member, "assignment": encode_assignment(share)} for member, share in shares.items()]
+            assignments = [
+                {"member_id": member, "assignment": encode_assignment(share)}
+                for member, share in shares.items()
+            ]
         else:
             self._partition_counts = {}
         fields = {
@@ -191,7 +211,9 @@ class GroupMembership:
             "assignments": assignments,
         }
         patience_s = settings.max_poll_interval_ms / 1000 + settings.request_timeout_s
-        answer = await self._ask(ApiKey.SYNC_GROUP, fields, timeout_s=patience_s, answer_timeout_s=patience_s, highest=5)
+        answer = await self._ask(
+            ApiKey.SYNC_GROUP, fields, timeout_s=patience_s, answer_timeout_s=patience_s, highest=5
+        )
         code = top_level_code(answer)
         if code is ErrorCode.NONE:
             assignment = decode_assignment(bytes(answer.assignment))
@@ -207,11 +229,13 @@ class GroupMembership:
         if assignor is None:
             raise FatalError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"group {self._settings.group_id!r} chose the assignor {joined.protocol_name!r}, which this client does not have",
+                f"group {self._settings.group_id!r} chose the assignor {joined.protocol_name!r}, "
+                "which this client does not have",
             )
         subscriptions = {
             member.member_id: replace(
-                decode_subscription(bytes(member.metadata)), group_instance_id=getattr(member, "group_instance_id", None)
+                decode_subscription(bytes(member.metadata)),
+                group_instance_id=getattr(member, "group_instance_id", None),
             )
             for member in joined.members
         }
@@ -256,8 +280,10 @@ class GroupMembership:
             await self._cluster.clock.sleep(settings.heartbeat_interval_ms / 1000)
             if self._cluster.clock.monotonic() - self._polled_at_s > settings.max_poll_interval_ms / 1000:
                 log.warning(
-                    "poll_too_late", group=settings.group_id, max_poll_interval_ms=settings.max_poll_interval_ms,
-                    advice="the partitions go to other members: poll more often, or raise max_poll_interval_ms",
+                    "poll_too_late", group=settings.group_id,
+                    max_poll_interval_ms=settings.max_poll_interval_ms,
+                    advice="the partitions go to other members: poll more often, or "
+                    "raise max_poll_interval_ms",
                 )  # fmt: skip
                 self._heartbeats = None  # this task: `leave` must not cancel it
                 await self.leave()
@@ -293,10 +319,13 @@ class GroupMembership:
             "member_id": self.member_id,
             "group_instance_id": settings.group_instance_id,
         }
-        # Shorter than for other requests: while a coordinator does not answer, its successor already counts the session.
+        # Shorter than for other requests: while a coordinator does not answer, its successor already counts
+        # the session.
         session_s = settings.session_timeout_ms / 1000
         answer_s = min(settings.request_timeout_s, session_s / 2)
-        answer = await self._ask(ApiKey.HEARTBEAT, fields, timeout_s=session_s, answer_timeout_s=answer_s, highest=4)
+        answer = await self._ask(
+            ApiKey.HEARTBEAT, fields, timeout_s=session_s, answer_timeout_s=answer_s, highest=4
+        )
         return top_level_code(answer)
 
     def _need_rejoin(self) -> None:
@@ -310,7 +339,13 @@ class GroupMembership:
             self._heartbeats = None
 
     async def _ask(
-        self, api_key: ApiKey, fields: dict[str, Any], *, timeout_s: float, answer_timeout_s: float | None = None, highest: int
+        self,
+        api_key: ApiKey,
+        fields: dict[str, Any],
+        *,
+        timeout_s: float,
+        answer_timeout_s: float | None = None,
+        highest: int,
     ) -> Any:
         return await self._cluster.ask_coordinator(
             CoordinatorKind.GROUP,

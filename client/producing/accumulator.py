@@ -1,24 +1,29 @@
-"""The records that a producer holds: batches per partition, their sequence numbers, and what may be sent when.
+"""The records that a producer holds: batches per partition, their sequence numbers, and what may be sent
+when.
 
-A pure core: no I/O, no clock (`now_s` is given), no event loop.  The sender asks `drain` what to send, and reports the outcome of
-each batch with exactly one of `succeeded`, `retry`, `rejected_out_of_order`, `rejected_unknown_producer`, `rejected`, `split` or
-`failed`.
+A pure core: no I/O, no clock (`now_s` is given), no event loop.  The sender asks `drain` what to send, and
+reports the outcome of each batch with exactly one of `succeeded`, `retry`, `rejected_out_of_order`,
+`rejected_unknown_producer`, `rejected`, `split` or `failed`.
 
 Promises, per partition:
 
-* Records reach the log in the order of `append`.  At most `in_flight_max` batches of a partition are in flight.  A batch keeps
-  its sequence numbers for as long as a broker may hold a copy of it.  A resent batch is in flight alone: then it is either new to
-  the broker, or an exact duplicate of one of the five batches that the broker remembers (docs/semantics.md I2).
-* A batch whose sequence numbers will never be in the log leaves a sequence gap, and the broker accepts no later number.  If it
-  was the last numbered batch and was sent only once, the next batch gets its numbers.  Otherwise the partition's sequence is
-  *unresolved*: the partition first waits for the outcome of every numbered batch under its old numbers, and then continues from
-  sequence 0 under a new identity (`needs_identity`, rule I4).
-* A batch that the broker rejected while the partition's sequence is unresolved is sent again under the new identity only if
-  every earlier attempt was answered.  After a lost answer, an old copy may still be in the network behind its missing
-  predecessor, and the broker would append both copies: such a batch is reported as failed.
-* A broker that does not know the producer (the topic was created again, or the producer's state expired) has none of the batches
-  that it rejects for this reason: a batch in the log keeps the producer's state there for longer than a delivery takes.  All
-  these batches are sent again, in order, under a new identity from sequence 0.
+* Records reach the log in the order of `append`.  At most `in_flight_max` batches of a partition are in
+  flight.  A batch keeps its sequence numbers for as long as a broker may hold a copy of it.  A resent batch
+  is in flight alone: then it is either new to the broker, or an exact duplicate of one of the five batches
+  that the broker remembers (docs/semantics.md I2).
+* A batch whose sequence numbers will never be in the log leaves a sequence gap, and the broker accepts no
+  later number.  If it was the last numbered batch and was sent only once, the next batch gets its numbers.
+  Otherwise the partition's sequence is *unresolved*: the partition first waits for the outcome of every
+  numbered batch under its old numbers, and then continues from sequence 0 under a new identity
+  (`needs_identity`, rule I4).
+* A batch that the broker rejected while the partition's sequence is unresolved is sent again under the new
+  identity only if every earlier attempt was answered.  After a lost answer, an old copy may still be in the
+  network behind its missing predecessor, and the broker would append both copies: such a batch is reported as
+  failed.
+* A broker that does not know the producer (the topic was created again, or the producer's state expired) has
+  none of the batches that it rejects for this reason: a batch in the log keeps the producer's state there for
+  longer than a delivery takes.  All these batches are sent again, in order, under a new identity from
+  sequence 0.
 * A partition changes to a new (producer id, epoch) only when it has no numbered batch without an outcome.
 
 Memory: `append` rejects a record that does not fit into `memory_bytes`; the producer then waits for room.
@@ -43,7 +48,8 @@ TopicPartition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of the accumulator.  With `numbered` off (no idempotence) batches carry no sequence and travel one at a time."""
+    """Bounds of the accumulator.  With `numbered` off (no idempotence) batches carry no sequence and travel
+    one at a time."""
 
     batch_bytes: int = 16_384
     linger_s: float = 0.005
@@ -55,11 +61,13 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class ProducerBatch:
-    """Records of one partition that are sent together and have one outcome.  `tokens`: the caller's, one for each record."""
+    """Records of one partition that are sent together and have one outcome.  `tokens`: the caller's, one for
+    each record."""
 
     topic: str
     partition: int
-    order: int  # position among the partition's batches; never changes, unlike sequence numbers it does not wrap
+    # position among the partition's batches; never changes, unlike sequence numbers it does not wrap
+    order: int
     born: int  # how many batches were started before, on all partitions
     created_s: float
     deadline_s: float
@@ -71,7 +79,8 @@ class ProducerBatch:
     attempts: int = 0
     not_before_s: float = 0.0
     closed: bool = False
-    uncertain: bool = False  # an attempt was never answered: a copy may be in the log, or still in the network
+    # an attempt was never answered: a copy may be in the log, or still in the network
+    uncertain: bool = False
     needs_renumbering: bool = False  # certainly not in the log under these numbers: waits for a new identity
     encoded: bytes | None = None  # kept for resending; dropped when the numbers change
 
@@ -102,7 +111,8 @@ class _Partition:
 
     @property
     def settled(self) -> bool:
-        """No numbered batch can still reach the log: none is in flight, and none can follow one with `needs_renumbering`."""
+        """No numbered batch can still reach the log: none is in flight, and none can follow one with
+        `needs_renumbering`."""
         head = self.queue[0] if self.queue else None
         return not self.in_flight and (head is None or not head.numbered or head.needs_renumbering)
 
@@ -162,7 +172,9 @@ class Accumulator:
 
     # ------------------------------------------------------------------ filling
 
-    def append(self, topic: str, partition_number: int, record: NewRecord, token: object, now_s: float) -> bool:
+    def append(
+        self, topic: str, partition_number: int, record: NewRecord, token: object, now_s: float
+    ) -> bool:
         """Adds a record.  True when a batch becomes sendable by it: then the caller wakes the sender."""
         key = (topic, partition_number)
         partition = self._partitions.get(key)
@@ -176,7 +188,9 @@ class Accumulator:
             if batch is not None:
                 batch.closed = True
             deadline = now_s + self._limits.delivery_timeout_s
-            batch = ProducerBatch(topic, partition_number, partition.next_order, self.started_count, now_s, deadline)
+            batch = ProducerBatch(
+                topic, partition_number, partition.next_order, self.started_count, now_s, deadline
+            )
             partition.next_order += 1
             self.started_count += 1
             partition.queue.append(batch)
@@ -201,7 +215,8 @@ class Accumulator:
     # ------------------------------------------------------------------ sending
 
     def set_identity(self, identity: Identity) -> None:
-        """A new producer id or epoch: each partition adopts it when it has no numbered batch without an outcome."""
+        """A new producer id or epoch: each partition adopts it when it has no numbered batch without an
+        outcome."""
         self._identity = identity
 
     @property
@@ -211,10 +226,16 @@ class Accumulator:
 
     def needs_identity(self) -> bool:
         """Some partition can continue only under an identity newer than the present one."""
-        return any(p.unresolved and p.queue and p.settled and p.identity == self._identity for p in self._partitions.values())
+        return any(
+            p.unresolved and p.queue and p.settled and p.identity == self._identity
+            for p in self._partitions.values()
+        )
 
-    def drain(self, partitions: Iterable[TopicPartition], max_bytes: int, now_s: float) -> list[ProducerBatch]:
-        """The batches for one request to the leader of `partitions`: at most one for each, numbered, from now on in flight.
+    def drain(
+        self, partitions: Iterable[TopicPartition], max_bytes: int, now_s: float
+    ) -> list[ProducerBatch]:
+        """The batches for one request to the leader of `partitions`: at most one for each, numbered, from now
+        on in flight.
 
         The first batch is returned whatever its size (the leader decides whether it is too large).
         """
@@ -240,7 +261,8 @@ class Accumulator:
         return batches
 
     def next_due_s(self, now_s: float) -> float | None:
-        """When the next batch becomes sendable by the passing of time alone; None when no batch waits for a time."""
+        """When the next batch becomes sendable by the passing of time alone; None when no batch waits for a
+        time."""
         due: float | None = None
         for partition in self._partitions.values():
             if not partition.queue:
@@ -299,15 +321,16 @@ class Accumulator:
         self._complete(batch)
 
     def retry(self, batch: ProducerBatch, not_before_s: float, *, uncertain: bool) -> None:
-        """The batch must be sent again with the same numbers.  `uncertain`: no answer came, it may be in the log."""
+        """The batch must be sent again with the same numbers.  `uncertain`: no answer came, it may be in the
+        log."""
         partition = self._take_from_flight(batch)
         batch.not_before_s = not_before_s
         batch.uncertain |= uncertain
         self._requeue(partition, batch)
 
     def rejected_out_of_order(self, batch: ProducerBatch, not_before_s: float) -> bool:
-        """OUT_OF_ORDER_SEQUENCE_NUMBER.  True: the batch will be sent again, after the batch before it or under a new identity.
-        False: the accumulator has removed it, and the caller reports it as failed."""
+        """OUT_OF_ORDER_SEQUENCE_NUMBER.  True: the batch will be sent again, after the batch before it or
+        under a new identity. False: the accumulator has removed it, and the caller reports it as failed."""
         partition = self._partitions[batch.topic, batch.partition]
         if not partition.unresolved and batch.base_sequence != partition.acknowledged_next:
             self.retry(batch, not_before_s, uncertain=False)  # a batch before it is still to be sent again
@@ -316,19 +339,22 @@ class Accumulator:
             self.retry(batch, not_before_s, uncertain=False)
             batch.needs_renumbering = True
             return True
-        # The broker lost acknowledged data or its state of this producer; or a copy may still be in the network.
+        # The broker lost acknowledged data or its state of this producer; or a copy may still be in the
+        # network.
         self.failed(batch)
         return False
 
     def rejected_unknown_producer(self, batch: ProducerBatch, not_before_s: float) -> bool:
-        """UNKNOWN_PRODUCER_ID: the leader has no state of this producer and accepts only sequence 0.  True: the batch is sent
-        again, after the batch before it or under a new identity.  False: it is removed, and the caller reports it as failed."""
+        """UNKNOWN_PRODUCER_ID: the leader has no state of this producer and accepts only sequence 0.  True:
+        the batch is sent again, after the batch before it or under a new identity.  False: it is removed, and
+        the caller reports it as failed."""
         partition = self._partitions[batch.topic, batch.partition]
         if batch.base_sequence == 0:
             self.failed(batch)  # no batch is missing before it: another identity would not help
             return False
         if not partition.producer_unknown and batch.base_sequence != partition.acknowledged_next:
-            return self.rejected_out_of_order(batch, not_before_s)  # its predecessor has not arrived, or never will
+            # its predecessor has not arrived, or never will
+            return self.rejected_out_of_order(batch, not_before_s)
         # The batches before it were acknowledged: the leader had the state and lost it.
         partition.producer_unknown = partition.unresolved = True
         self.retry(batch, not_before_s, uncertain=False)
@@ -353,7 +379,8 @@ class Accumulator:
         self._complete(batch)
 
     def split(self, batch: ProducerBatch) -> bool:
-        """Halves a batch that the broker rejected as too large, with its sequence numbers; False when it is a single record."""
+        """Halves a batch that the broker rejected as too large, with its sequence numbers; False when it is a
+        single record."""
         if len(batch.records) < 2:
             return False
         partition = self._take_from_flight(batch)
@@ -364,7 +391,14 @@ class Accumulator:
             (batch.records[:middle], batch.tokens[:middle]),
         ):
             half = ProducerBatch(
-                batch.topic, batch.partition, batch.order, batch.born, batch.created_s, batch.deadline_s, records, tokens
+                batch.topic,
+                batch.partition,
+                batch.order,
+                batch.born,
+                batch.created_s,
+                batch.deadline_s,
+                records,
+                tokens,
             )
             half.size_bytes += sum(self.size_of(record) for record in records)
             half.closed, half.attempts, half.uncertain = True, batch.attempts, batch.uncertain
@@ -375,14 +409,16 @@ class Accumulator:
             first.base_sequence, second.base_sequence = batch.base_sequence, -1
             second.base_sequence = first.next_sequence
         self._complete(batch)
-        for half in halves:  # the second first: both have the same order, and each goes in front of its equals
+        # the second first: both have the same order, and each goes in front of its equals
+        for half in halves:
             self._requeue(partition, half)
             self._incomplete.add(half)
             self._used_bytes += half.size_bytes
         return True
 
     def expire(self, now_s: float) -> list[ProducerBatch]:
-        """Removes the waiting batches whose delivery timeout has passed; the caller reports them as failed."""
+        """Removes the waiting batches whose delivery timeout has passed; the caller reports them as
+        failed."""
         expired: list[ProducerBatch] = []
         for partition in self._partitions.values():
             while partition.queue and partition.queue[0].deadline_s <= now_s:
@@ -393,7 +429,8 @@ class Accumulator:
         return expired
 
     def drop_waiting(self) -> list[ProducerBatch]:
-        """Removes all batches that are not in flight (the transaction is being aborted); the caller reports them as failed.
+        """Removes all batches that are not in flight (the transaction is being aborted); the caller reports
+        them as failed.
 
         The identity must change before the next send: the numbered ones of these batches may be in the log.
         """
@@ -407,7 +444,8 @@ class Accumulator:
         return dropped
 
     def abandon(self) -> list[ProducerBatch]:
-        """Removes all batches: nothing more is sent.  The caller reports them as failed, and ignores answers still to come."""
+        """Removes all batches: nothing more is sent.  The caller reports them as failed, and ignores answers
+        still to come."""
         left = sorted(self._incomplete, key=lambda batch: batch.born)
         self._partitions.clear()
         self._incomplete.clear()
@@ -432,7 +470,9 @@ class Accumulator:
 
     def forget_idle(self, keep: Callable[[TopicPartition], bool]) -> None:
         """Drops the state of partitions that no longer exist and hold no batch."""
-        for key in [k for k, p in self._partitions.items() if not p.queue and not p.in_flight and not keep(k)]:
+        for key in [
+            k for k, p in self._partitions.items() if not p.queue and not p.in_flight and not keep(k)
+        ]:
             del self._partitions[key]
 
     def check(self) -> None:

@@ -1,9 +1,9 @@
 """The partition of a record.
 
-* With a key: murmur2 of the key, sign bit cleared, modulo the number of partitions, as in all Kafka clients.  Producers in
-  different languages must agree, or the order per key is lost.
-* Without a key: the *sticky* partition of the topic, until about `batch_bytes` went there, then another one that has a leader
-  (KIP-480, KIP-794): full batches instead of many small ones.
+* With a key: murmur2 of the key, sign bit cleared, modulo the number of partitions, as in all Kafka clients.
+  Producers in different languages must agree, or the order per key is lost.
+* Without a key: the *sticky* partition of the topic, until about `batch_bytes` went there, then another one
+  that has a leader (KIP-480, KIP-794): full batches instead of many small ones.
 * Or the user's function `(topic, key, value, partitions) -> partition`.
 """
 
@@ -24,7 +24,8 @@ _MASK: Final = 0xFFFFFFFF
 
 @lru_cache(maxsize=KEYS_CACHED_MAX)
 def murmur2(data: bytes) -> int:
-    """The 32-bit hash of Kafka's Java client, unsigned.  Cached: keys repeat, and a miss costs some microseconds."""
+    """The 32-bit hash of Kafka's Java client, unsigned.  Cached: keys repeat, and a miss costs some
+    microseconds."""
     length = len(data)
     value = MURMUR2_SEED ^ length
     whole = length & ~3
@@ -49,7 +50,8 @@ class StickyChooser:
     def __init__(self, batch_bytes: int, draw: Callable[[], float]) -> None:
         self._batch_bytes = batch_bytes
         self._draw = draw
-        self._current: dict[str, tuple[int, int]] = {}  # topic -> (partition, bytes sent there since it was chosen)
+        # topic -> (partition, bytes sent there since it was chosen)
+        self._current: dict[str, tuple[int, int]] = {}
 
     def choose(self, topic: str, available: Sequence[int], size_bytes: int) -> int:
         """One of the `available` partitions (those with a leader, or all when none has one)."""

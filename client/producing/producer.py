@@ -5,12 +5,14 @@
             await producer.send("payments", key="alice", value=b"...")
             await producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
 
-`send` waits only for metadata and for room in memory, and returns a future of RecordMetadata; `await (await send(...))`, or
-`send_and_wait`, waits for the acknowledgement.  `commit` first waits for all records of the transaction.
+`send` waits only for metadata and for room in memory, and returns a future of RecordMetadata; `await (await
+send(...))`, or `send_and_wait`, waits for the acknowledgement.  `commit` first waits for all records of the
+transaction.
 
-What an error means is its class (see errors.py): after an `AbortableError` call `abort()` and run the transaction again
-(`transaction()` aborts by itself); after a `FatalError` close the producer; `CommitOutcomeUnknown` says that the coordinator
-did not answer: call `commit()` again to learn the outcome, or `begin()` to continue without it.
+What an error means is its class (see errors.py): after an `AbortableError` call `abort()` and run the
+transaction again (`transaction()` aborts by itself); after a `FatalError` close the producer;
+`CommitOutcomeUnknown` says that the coordinator did not answer: call `commit()` again to learn the outcome,
+or `begin()` to continue without it.
 """
 
 from __future__ import annotations
@@ -64,10 +66,12 @@ ACKS: Final[dict[str | int, int]] = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1":
 
 
 class Producer:
-    """See the module's text.  Keys and values are bytes, or str (sent as UTF-8).  Use all methods on one event loop.
+    """See the module's text.  Keys and values are bytes, or str (sent as UTF-8).  Use all methods on one
+    event loop.
 
-    `batch_bytes` and `linger_ms` trade latency for throughput; `memory_bytes` bounds the buffered records (when it is full,
-    `send` waits, up to `max_block_s`); a record fails after `delivery_timeout_s` without acknowledgement.
+    `batch_bytes` and `linger_ms` trade latency for throughput; `memory_bytes` bounds the buffered records
+    (when it is full, `send` waits, up to `max_block_s`); a record fails after `delivery_timeout_s` without
+    acknowledgement.
     """
 
     def __init__(
@@ -98,16 +102,24 @@ class Producer:
         self._partitioner = partitioner
         self._sticky = StickyChooser(batch_bytes, self._clock.random)
         self._cluster = Cluster(
-            bootstrap, client_id=client_id, clock=self._clock, request_timeout_s=request_timeout_s, create_topics=True
+            bootstrap,
+            client_id=client_id,
+            clock=self._clock,
+            request_timeout_s=request_timeout_s,
+            create_topics=True,
         )
         numbered = idempotent and ACKS[acks] == -1
         limits = Limits(batch_bytes, linger_ms / 1000, memory_bytes, 5, delivery_timeout_s, numbered)
         self._accumulator = Accumulator(limits)
         self._manager = TransactionManager(transactional_id)
-        self._requests = TransactionRequests(self._cluster, transactional_id, transaction_timeout_ms, max_block_s)
+        self._requests = TransactionRequests(
+            self._cluster, transactional_id, transaction_timeout_ms, max_block_s
+        )
         self._numbered = numbered
         request_timeout_s = min(request_timeout_s, delivery_timeout_s)
-        settings = SenderSettings(ACKS[acks], Compression[compression.upper()], request_bytes_max, request_timeout_s)
+        settings = SenderSettings(
+            ACKS[acks], Compression[compression.upper()], request_bytes_max, request_timeout_s
+        )
         self._sender = Sender(
             self._cluster, self._accumulator, self._manager, self._requests, settings, self._renew_identity
         )
@@ -120,7 +132,8 @@ class Producer:
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Connects; with a transactional id, also fences a former producer of this id and ends its open transaction."""
+        """Connects; with a transactional id, also fences a former producer of this id and ends its open
+        transaction."""
         if self._closing:
             raise self._not_open("closed")
         if self._started:
@@ -138,8 +151,9 @@ class Producer:
     async def close(self) -> None:
         """Sends the remaining records (or aborts an open transaction), then closes the connections.
 
-        From then on every other call raises.  When it returns, every future that `send` returned has a result or an error; also
-        when it is cancelled: then the remaining records fail at once.  A second call waits for the first and does nothing.
+        From then on every other call raises.  When it returns, every future that `send` returned has a result
+        or an error; also when it is cancelled: then the remaining records fail at once.  A second call waits
+        for the first and does nothing.
         """
         self._closing = True
         self._sender.notify_progress()  # a `send` that waits for memory raises now
@@ -190,10 +204,11 @@ class Producer:
         headers: Headers | Mapping[str, bytes] = (),
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Queues a record.  The future is its acknowledgement; in a transaction `commit` waits for all of them.
+        """Queues a record.  The future is its acknowledgement; in a transaction `commit` waits for all of
+        them.
 
-        Raises RequestError (record too large, no such partition, no open transaction, closed), BufferExhausted, or the error that
-        brought the transaction to its state.
+        Raises RequestError (record too large, no such partition, no open transaction, closed),
+        BufferExhausted, or the error that brought the transaction to its state.
         """
         self._require_open()
         self._manager.require_sending()
@@ -210,12 +225,14 @@ class Producer:
         if size + BATCH_OVERHEAD_BYTES > self._request_bytes_max:
             raise RequestError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"a record of {size} bytes for {topic!r} exceeds request_bytes_max={self._request_bytes_max}: raise it",
+                f"a record of {size} bytes for {topic!r} exceeds "
+                f"request_bytes_max={self._request_bytes_max}: raise it",
             )
         if not self._accumulator.could_hold(size):
             raise RequestError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"a record of {size} bytes for {topic!r} does not fit into memory_bytes={self._memory_bytes}: raise it",
+                f"a record of {size} bytes for {topic!r} does not fit into "
+                f"memory_bytes={self._memory_bytes}: raise it",
             )
         number = self._partition(view, record, size) if partition is None else self._explicit(view, partition)
         if not self._accumulator.has_room(size):
@@ -274,7 +291,8 @@ class Producer:
         except TimeoutError:
             raise BufferExhausted(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"no room for {size} bytes within {self._max_block_s:g} s: the brokers take records more slowly than they come; "
+                f"no room for {size} bytes within {self._max_block_s:g} s: the brokers take records "
+                "more slowly than they come; "
                 "send less, raise memory_bytes, or look at the brokers with `tidegate status`",
             ) from None
 
@@ -318,7 +336,8 @@ class Producer:
             raise
 
     async def abort_after_failure(self) -> None:
-        """Aborts and only logs a failing abort: the user must see the first failure, and the next begin ends the transaction."""
+        """Aborts and only logs a failing abort: the user must see the first failure, and the next begin ends
+        the transaction."""
         if self._manager.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             return
         try:
@@ -334,7 +353,8 @@ class Producer:
             self._manager.begin()
 
     async def commit(self) -> None:
-        """Waits for all records, then commits.  When it returns, the transaction is committed (readers see it a moment later).
+        """Waits for all records, then commits.  When it returns, the transaction is committed (readers see it
+        a moment later).
 
         Raises AbortableError (call abort), ProducerFenced, CommitOutcomeUnknown (call commit again).
         """
@@ -350,7 +370,9 @@ class Producer:
 
     async def _abort(self) -> None:
         if self._manager.begin_end(commit=False):
-            cause = self._manager.error or RequestError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted")
+            cause = self._manager.error or RequestError(
+                ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted"
+            )
             try:
                 await self._sender.drop_unsent(cause)
             except asyncio.CancelledError:
@@ -361,14 +383,17 @@ class Producer:
     async def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
         """Commits consumed offsets with the transaction: they count if and only if it commits.
 
-        `offsets`: {(topic, partition): next offset to read}.  Pass the consumer's `group_metadata()`: with only a group id, the
-        coordinator cannot fence a consumer that lost its partitions meanwhile (KIP-447).
+        `offsets`: {(topic, partition): next offset to read}.  Pass the consumer's `group_metadata()`: with
+        only a group id, the coordinator cannot fence a consumer that lost its partitions meanwhile (KIP-447).
         """
         metadata = GroupMetadata(group) if isinstance(group, str) else group
         async with self._alone():
             manager = self._manager
             if manager.transactional_id is None:
-                raise RequestError(ErrorCode.INVALID_TXN_STATE, "this producer has no transactional_id: commit with the consumer")
+                raise RequestError(
+                    ErrorCode.INVALID_TXN_STATE,
+                    "this producer has no transactional_id: commit with the consumer",
+                )
             manager.require_sending()
             if not offsets:
                 return
@@ -380,7 +405,10 @@ class Producer:
                 raise manager.error or error from error
             except asyncio.CancelledError:
                 self._sender.transaction_failed(
-                    AbortableError(ErrorCode.TRANSACTION_ABORTABLE, "sending the offsets was cancelled: abort the transaction")
+                    AbortableError(
+                        ErrorCode.TRANSACTION_ABORTABLE,
+                        "sending the offsets was cancelled: abort the transaction",
+                    )
                 )
                 raise
 
@@ -390,7 +418,9 @@ class Producer:
         try:
             await self._sender.flush()
         except asyncio.CancelledError:
-            cause = AbortableError(ErrorCode.TRANSACTION_ABORTABLE, "the commit was cancelled before it was sent: call abort()")
+            cause = AbortableError(
+                ErrorCode.TRANSACTION_ABORTABLE, "the commit was cancelled before it was sent: call abort()"
+            )
             self._sender.transaction_failed(cause)
             raise
         if manager.state is not State.COMMITTING:
@@ -429,7 +459,8 @@ class Producer:
                 # No transaction is open under this identity: it is already aborted.
                 manager.identity_lost()
             case Family.ABORTABLE if answer.code is ErrorCode.INVALID_TXN_STATE:
-                # The coordinator has aborted it: had an earlier attempt committed, the coordinator would have confirmed this one.
+                # The coordinator has aborted it: had an earlier attempt committed, the coordinator would have
+                # confirmed this one.
                 timed_out = TransactionTimedOut(answer.code, sentence(answer.code, what))
                 manager.abortable(timed_out)
                 raise timed_out
@@ -446,8 +477,9 @@ class Producer:
                 raise fatal
 
     async def _refused_epoch(self, answer: EndAnswer, *, commit: bool) -> None:
-        """The coordinator knows a newer epoch: another producer took over, or the transaction timed out (KIP-588).
-        InitProducerId with the old epoch tells which: the coordinator rejects it only from a fenced producer."""
+        """The coordinator knows a newer epoch: another producer took over, or the transaction timed out
+        (KIP-588). InitProducerId with the old epoch tells which: the coordinator rejects it only from a
+        fenced producer."""
         manager = self._manager
         if not commit:
             manager.identity_lost()
@@ -458,7 +490,9 @@ class Producer:
             await self._initialize()
             raise self._unknown(commit, error_for(answer.code, "the second attempt"), learnable=False)
         error = TransactionTimedOut(
-            answer.code, "the coordinator has aborted this transaction (was it open for longer than its timeout?): run it again"
+            answer.code,
+            "the coordinator has aborted this transaction (was it open for longer than its "
+            "timeout?): run it again",
         )
         manager.abortable(error)
         try:
@@ -474,11 +508,19 @@ class Producer:
     def _unknown(self, commit: bool, error: KafkaError, *, learnable: bool = True) -> KafkaError:
         if not commit:
             return RetriableError(
-                error.code, f"the abort was not confirmed ({error.message}): nothing of it will be seen; begin() makes sure of it"
+                error.code,
+                f"the abort was not confirmed ({error.message}): nothing of it will be seen; begin() "
+                "makes sure of it",
             )
-        advice = "call commit() again to learn which, or begin() to go on" if learnable else "look at the data to learn which"
+        advice = (
+            "call commit() again to learn which, or begin() to go on"
+            if learnable
+            else "look at the data to learn which"
+        )
         return CommitOutcomeUnknown(
-            error.code, f"the commit was not confirmed ({error.message}): it is committed or aborted as a whole; {advice}"
+            error.code,
+            f"the commit was not confirmed ({error.message}): it is committed or aborted as a whole; "
+            f"{advice}",
         )
 
     def _ended(self, identity: Identity | None) -> None:
@@ -512,7 +554,9 @@ class Producer:
         except BaseException:
             manager.on(Event.INITIALIZE_FAILED)
             raise
-        manager.initialized(identity, self._requests.transaction_version() if manager.transactional_id is not None else 1)
+        manager.initialized(
+            identity, self._requests.transaction_version() if manager.transactional_id is not None else 1
+        )
         self._accumulator.set_identity(identity)
         self._sender.wake()
         log.debug(
@@ -525,7 +569,8 @@ class Producer:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """One change of the transaction's state at a time; after close() also the callers that waited raise."""
+        """One change of the transaction's state at a time; after close() also the callers that waited
+        raise."""
         self._require_open()
         async with self._state_lock:
             self._require_open()
@@ -537,7 +582,9 @@ class Producer:
 
     @staticmethod
     def _not_open(state: str) -> RequestError:
-        return RequestError(ErrorCode.INVALID_REQUEST, f"the producer is {state}: use `async with Producer(...)`")
+        return RequestError(
+            ErrorCode.INVALID_REQUEST, f"the producer is {state}: use `async with Producer(...)`"
+        )
 
 
 def _numbers(view: TopicView) -> str:
@@ -545,7 +592,9 @@ def _numbers(view: TopicView) -> str:
     return f"partitions 0 to {count - 1}" if count > 1 else "only partition 0"
 
 
-def _check_settings(transactional_id: str | None, acks: str | int, idempotent: bool, compression: str) -> None:
+def _check_settings(
+    transactional_id: str | None, acks: str | int, idempotent: bool, compression: str
+) -> None:
     if acks not in ACKS:
         raise ValueError(f"acks={acks!r}: choose 'all', 1 or 0")
     if transactional_id is not None and (ACKS[acks] != -1 or not idempotent):
@@ -553,7 +602,9 @@ def _check_settings(transactional_id: str | None, acks: str | int, idempotent: b
     if transactional_id == "":
         raise ValueError("transactional_id is empty: name the producer, the same name after every restart")
     if compression.upper() not in Compression.__members__:
-        raise ValueError(f"compression={compression!r}: choose {', '.join(codec.name.lower() for codec in Compression)}")
+        raise ValueError(
+            f"compression={compression!r}: choose {', '.join(codec.name.lower() for codec in Compression)}"
+        )
 
 
 def _encoded(data: bytes | str | None) -> bytes | None:

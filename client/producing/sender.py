@@ -1,12 +1,13 @@
 """The producer's sender: sends the accumulator's batches to the leaders and reports their outcomes back.
 
-One task runs the loop, and each change wakes it: it expires old batches, requests a new identity when one is needed, enlists
-partitions (TV1), sends sendable batches, and sleeps until the next batch is due.  Requests are pipelined, up to
-`requests_in_flight_max` for each node; answers arrive as callbacks.  The accumulator decides which batches may be sent, in which
-order and with which sequence numbers; the transaction manager decides whether records of a transaction may be sent.
+One task runs the loop, and each change wakes it: it expires old batches, requests a new identity when one is
+needed, enlists partitions (TV1), sends sendable batches, and sleeps until the next batch is due.  Requests
+are pipelined, up to `requests_in_flight_max` for each node; answers arrive as callbacks.  The accumulator
+decides which batches may be sent, in which order and with which sequence numbers; the transaction manager
+decides whether records of a transaction may be sent.
 
-In a transaction, the first batch that fails makes the transaction abortable, and all unsent batches fail with the same cause: a
-transaction that lost a record must not be committed.
+In a transaction, the first batch that fails makes the transaction abortable, and all unsent batches fail with
+the same cause: a transaction that lost a record must not be committed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,16 @@ from ...wire.produce import ProduceResponsePartition, encode_produce_request, pa
 from ...wire.records import encode_batch
 from ..connecting.cluster import Backoff, Cluster
 from ..connecting.connection import BrokerConnection
-from ..connecting.errors import AbortableError, ConnectionFailed, DeliveryTimeout, Family, FatalError, error_for, family, sentence
+from ..connecting.errors import (
+    AbortableError,
+    ConnectionFailed,
+    DeliveryTimeout,
+    Family,
+    FatalError,
+    error_for,
+    family,
+    sentence,
+)
 from ..connecting.metadata import NO_LEADER
 from ..requests.transaction_requests import PRODUCE_TV2, TransactionRequests
 from .accumulator import Accumulator, ProducerBatch
@@ -41,7 +51,9 @@ log = logs.get(__name__)
 RETRY_FIRST_S: Final = 0.02
 RETRY_LAST_S: Final = 1.0
 EXPIRE_INTERVAL_S: Final = 1.0
-CLOSED_UNDER_RECORD: Final = "the producer was closed before this record was acknowledged: call flush() before close()"
+CLOSED_UNDER_RECORD: Final = (
+    "the producer was closed before this record was acknowledged: call flush() before close()"
+)
 ANSWER_GRACE_S: Final = 5.0
 _MOVED: Final = frozenset(
     {
@@ -58,7 +70,8 @@ _MOVED: Final = frozenset(
 
 
 class RecordMetadata(NamedTuple):
-    """The place of an acknowledged record.  `offset` is -1 with acks=0; `timestamp_ms` is the one in the log."""
+    """The place of an acknowledged record.  `offset` is -1 with acks=0; `timestamp_ms` is the one in the
+    log."""
 
     topic: str
     partition: int
@@ -120,8 +133,15 @@ class Sender:
         self._wake.set()
 
     async def close(self) -> None:
-        """Stops at once.  The remaining batches fail before the first await, so a cancelled close leaves no caller waiting."""
-        tasks = [*self._connecting.values(), self._task, self._identity_task, self._enlist_task, self._metadata_task]
+        """Stops at once.  The remaining batches fail before the first await, so a cancelled close leaves no
+        caller waiting."""
+        tasks = [
+            *self._connecting.values(),
+            self._task,
+            self._identity_task,
+            self._enlist_task,
+            self._metadata_task,
+        ]
         running = [task for task in tasks if task is not None]
         for task in running:
             task.cancel()
@@ -148,8 +168,8 @@ class Sender:
             self._accumulator.end_flush()
 
     async def drop_unsent(self, error: KafkaError) -> None:
-        """Fails the unsent batches, and waits for the answers of the sent ones.  Enlistment stops: a partition enlisted after
-        EndTxn would begin another transaction, which no request ends."""
+        """Fails the unsent batches, and waits for the answers of the sent ones.  Enlistment stops: a
+        partition enlisted after EndTxn would begin another transaction, which no request ends."""
         if self._enlist_task is not None:
             self._enlist_task.cancel()
         self._drop_waiting(error)
@@ -168,7 +188,9 @@ class Sender:
         except Exception as error:
             # A bug here must not look like a slow broker: fail the waiting batches, reject new ones.
             log.exception("sender_failed")
-            self._manager.fatal(FatalError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the producer's sender failed: {error!r}"))
+            self._manager.fatal(
+                FatalError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the producer's sender failed: {error!r}")
+            )
             self._fail_everything(self._manager.error or error)
             raise
 
@@ -190,7 +212,9 @@ class Sender:
             self._next_expiry_s = now_s + EXPIRE_INTERVAL_S
             for batch in self._accumulator.expire(now_s):
                 self._batch_failed(batch, self._late(batch))
-        if self._manager.transactional_id is None and (self._manager.needs_identity or self._accumulator.needs_identity()):
+        if self._manager.transactional_id is None and (
+            self._manager.needs_identity or self._accumulator.needs_identity()
+        ):
             self._identity_task = self._ensure(self._identity_task, self._renew, "producer-identity")
         by_leader: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
         view = self._cluster.view
@@ -260,7 +284,8 @@ class Sender:
 
     async def _enlist(self) -> None:
         partitions = self._manager.take_to_enlist()
-        self._manager.left()  # before the request: if its answer is lost, the coordinator may have begun the transaction
+        # before the request: if its answer is lost, the coordinator may have begun the transaction
+        self._manager.left()
         try:
             await self._requests.enlist(self._manager.identity, partitions)
         except KafkaError as error:
@@ -335,7 +360,11 @@ class Sender:
         return batch.encoded
 
     def _send_unanswered(
-        self, connection: BrokerConnection, version: int, body: Sequence[ReadableBuffer], batches: list[ProducerBatch]
+        self,
+        connection: BrokerConnection,
+        version: int,
+        body: Sequence[ReadableBuffer],
+        batches: list[ProducerBatch],
     ) -> None:
         try:
             connection.send_without_answer(ApiKey.PRODUCE, version, body)
@@ -346,7 +375,9 @@ class Sender:
         for batch in batches:
             self._succeeded(batch, -1, -1)
 
-    def _answered(self, node_id: int, version: int, batches: list[ProducerBatch], answer: asyncio.Future[bytes]) -> None:
+    def _answered(
+        self, node_id: int, version: int, batches: list[ProducerBatch], answer: asyncio.Future[bytes]
+    ) -> None:
         self._in_flight[node_id] -= 1
         if self._ended:
             return
@@ -360,7 +391,9 @@ class Sender:
             frame = answer.result()
             _, position = codec.parse_response_header(ApiKey.PRODUCE, version, frame)
             response = parse_produce_response(version, frame, position)
-            results = {(topic, entry.partition): entry for topic, entries in response.topics for entry in entries}
+            results = {
+                (topic, entry.partition): entry for topic, entries in response.topics for entry in entries
+            }
         except KafkaError as error:
             log.error("unreadable_produce_answer", node=node_id, reason=str(error))
             results = {}
@@ -379,13 +412,20 @@ class Sender:
         match code:
             case ErrorCode.NONE | ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 self._succeeded(batch, result.base_offset, result.log_append_time_ms)
-            case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE if self._accumulator.split(batch):
+            case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE if self._accumulator.split(
+                batch
+            ):
                 self.notify_progress()
             case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 if not self._accumulator.rejected_out_of_order(batch, now_s + self._retry_delay_s(batch)):
                     self._batch_failed(batch, self._refusal(batch, result))
             case ErrorCode.UNKNOWN_PRODUCER_ID if self._manager.transactional_id is None and batch.numbered:
-                log.info("producer_forgotten", topic=batch.topic, partition=batch.partition, sequence=batch.base_sequence)
+                log.info(
+                    "producer_forgotten",
+                    topic=batch.topic,
+                    partition=batch.partition,
+                    sequence=batch.base_sequence,
+                )
                 self._want_metadata(batch.topic)  # the topic may have been deleted and created again
                 if not self._accumulator.rejected_unknown_producer(batch, now_s + self._retry_delay_s(batch)):
                     self._batch_failed(batch, self._refusal(batch, result))
@@ -425,7 +465,9 @@ class Sender:
         self._refusals.pop((batch.topic, batch.partition), None)
         for index, future in enumerate(batch.tokens):
             if not future.done():
-                timestamp_ms = log_append_time_ms if log_append_time_ms >= 0 else batch.records[index].timestamp_ms
+                timestamp_ms = (
+                    log_append_time_ms if log_append_time_ms >= 0 else batch.records[index].timestamp_ms
+                )
                 offset = base_offset + index if base_offset >= 0 else -1
                 future.set_result(RecordMetadata(batch.topic, batch.partition, offset, timestamp_ms))
         self.notify_progress()
@@ -433,7 +475,11 @@ class Sender:
     def _batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
         """The accumulator has removed the batch: its futures fail."""
         log.warning(
-            "records_not_delivered", topic=batch.topic, partition=batch.partition, records=len(batch.records), reason=str(error)
+            "records_not_delivered",
+            topic=batch.topic,
+            partition=batch.partition,
+            records=len(batch.records),
+            reason=str(error),
         )
         self._tell(batch, error)
         if self._manager.transactional_id is not None:
@@ -443,7 +489,8 @@ class Sender:
         for future in batch.tokens:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # logged already, and commit() or flush() raise it: the user need not check every record
+                # logged already, and commit() or flush() raise it: the user need not check every record
+                future.exception()
         self.notify_progress()
 
     def transaction_failed(self, error: KafkaError) -> None:
@@ -453,7 +500,9 @@ class Sender:
             if isinstance(error, FatalError) and family(error.code) is not Family.FENCED:
                 manager.fatal(error)
             else:
-                manager.abortable(error if isinstance(error, AbortableError) else AbortableError(error.code, error.message))
+                manager.abortable(
+                    error if isinstance(error, AbortableError) else AbortableError(error.code, error.message)
+                )
         if manager.error is not None:
             self._drop_waiting(manager.error)
         self.notify_progress()
@@ -463,7 +512,8 @@ class Sender:
             self._tell(batch, error)
 
     def _fail_everything(self, error: BaseException) -> None:
-        """Fails all batches and ends the sender, so that flush() and a `send` that waits for memory return."""
+        """Fails all batches and ends the sender, so that flush() and a `send` that waits for memory
+        return."""
         self._ended = True
         for batch in self._accumulator.abandon():
             self._tell(batch, error)
@@ -482,9 +532,13 @@ class Sender:
         return self._refusals.get((oldest.topic, oldest.partition), f"{what}: no answer yet")
 
     def _late(self, batch: ProducerBatch) -> DeliveryTimeout:
-        what = f"{len(batch.records)} records for {batch.topic}-{batch.partition} were not acknowledged in time"
+        what = (
+            f"{len(batch.records)} records for {batch.topic}-{batch.partition} were not acknowledged in time"
+        )
         if self._cluster.view.leader(batch.topic, batch.partition) == NO_LEADER:
-            return DeliveryTimeout(ErrorCode.REQUEST_TIMED_OUT, sentence(ErrorCode.LEADER_NOT_AVAILABLE, what))
+            return DeliveryTimeout(
+                ErrorCode.REQUEST_TIMED_OUT, sentence(ErrorCode.LEADER_NOT_AVAILABLE, what)
+            )
         fate = "they may or may not be in the log" if batch.attempts else "they were never sent"
         return DeliveryTimeout(ErrorCode.REQUEST_TIMED_OUT, f"{what} ({batch.attempts} attempts; {fate})")
 

@@ -1,7 +1,7 @@
 """The states of a producer and its transaction as a table, and what the coordinator knows of the transaction.
 
-A pure core: the producer reports events, and the table gives the next state.  For an event that is not in the table, it raises
-an error that says what to call instead.
+A pure core: the producer reports events, and the table gives the next state.  For an event that is not in the
+table, it raises an error that says what to call instead.
 
     UNINITIALIZED    no identity (producer id, epoch) that a new transaction may use
     INITIALIZING     InitProducerId is sent
@@ -14,12 +14,14 @@ an error that says what to call instead.
 
 Three rules beside the table:
 
-* **An EndTxn whose outcome is unknown** leads to UNINITIALIZED, with the outcome kept in `unresolved`.  The same call may be
-  repeated (a coordinator recognises the retry: docs/semantics.md T13), anything else needs a new epoch first: a late copy of the
-  old EndTxn could otherwise end the *next* transaction (KAFKA-17754, rule P3).  The new epoch is asked for with the
-  old identity (KIP-360), never without: a producer that was fenced meanwhile must stay fenced.
-* **TV2** (KIP-890 part 2) holds when the cluster's *finalised* feature transaction.version is 2, not when the API versions would
-  allow it (rule T27).  The producer reads it when it gets an identity, never within a transaction.
+* **An EndTxn whose outcome is unknown** leads to UNINITIALIZED, with the outcome kept in `unresolved`.  The
+  same call may be repeated (a coordinator recognises the retry: docs/semantics.md T13), anything else needs a
+  new epoch first: a late copy of the old EndTxn could otherwise end the *next* transaction (KAFKA-17754, rule
+  P3).  The new epoch is asked for with the old identity (KIP-360), never without: a producer that was fenced
+  meanwhile must stay fenced.
+* **TV2** (KIP-890 part 2) holds when the cluster's *finalised* feature transaction.version is 2, not when the
+  API versions would allow it (rule T27).  The producer reads it when it gets an identity, never within a
+  transaction.
 * **Under TV1, an abort** also needs a new epoch when batches with sequence numbers have an unknown outcome.
 """
 
@@ -101,7 +103,8 @@ _INSTEAD: Final[dict[State, str]] = {
 
 
 class TransactionManager:
-    """The state of one producer.  Without a transactional id only UNINITIALIZED, INITIALIZING, READY and FATAL_ERROR occur."""
+    """The state of one producer.  Without a transactional id only UNINITIALIZED, INITIALIZING, READY and
+    FATAL_ERROR occur."""
 
     def __init__(self, transactional_id: str | None) -> None:
         self.transactional_id = transactional_id
@@ -111,14 +114,16 @@ class TransactionManager:
         self.error: KafkaError | None = None  # why the state is ABORTABLE_ERROR or FATAL_ERROR
         self.unresolved: Event | None = None  # COMMIT or ABORT, when its outcome is unknown
         self.started = False  # the coordinator may have begun this transaction: EndTxn is needed
-        self.ended_by_coordinator = False  # the coordinator aborted it (timeout): EndTxn is neither needed nor possible
+        # the coordinator aborted it (timeout): EndTxn is neither needed nor possible
+        self.ended_by_coordinator = False
         self._enlisted: set[TopicPartition] = set()
         self._to_enlist: set[TopicPartition] = set()
 
     # ------------------------------------------------------------------ the table
 
     def on(self, event: Event) -> None:
-        """Follows the table.  A user's event that is not in it raises RequestError (or the error that led to this state)."""
+        """Follows the table.  A user's event that is not in it raises RequestError (or the error that led to
+        this state)."""
         following = TRANSITIONS.get((self.state, event))
         if following is None:
             raise self._refusal(event)
@@ -126,7 +131,10 @@ class TransactionManager:
 
     def _refusal(self, event: Event) -> KafkaError:
         if self.transactional_id is None and event in (Event.BEGIN, Event.COMMIT, Event.ABORT):
-            return RequestError(ErrorCode.INVALID_TXN_STATE, f"{event.value}: this producer has no transactional_id: give it one")
+            return RequestError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"{event.value}: this producer has no transactional_id: give it one",
+            )
         message = f"{event.value} is not possible in the state {self.state.value!r}: {_INSTEAD[self.state]}"
         if self.error is not None and self.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR):
             return type(self.error)(self.error.code, f"{message}. The cause: {self.error}")
@@ -163,7 +171,8 @@ class TransactionManager:
             self.on(Event.SEND)
 
     def may_send_to(self, partition: TopicPartition) -> bool:
-        """Whether records may be sent to this partition now; under TV1 the coordinator must have enlisted it."""
+        """Whether records may be sent to this partition now; under TV1 the coordinator must have enlisted
+        it."""
         if self.transactional_id is None:
             return self.state in (State.READY,)
         if self.state not in (State.IN_TRANSACTION, State.COMMITTING):
@@ -178,7 +187,8 @@ class TransactionManager:
         self.started = True
 
     def take_to_enlist(self) -> set[TopicPartition]:
-        """TV1: the partitions that AddPartitionsToTxn must name next.  Report `enlisted`, or they are asked for again."""
+        """TV1: the partitions that AddPartitionsToTxn must name next.  Report `enlisted`, or they are asked
+        for again."""
         taken, self._to_enlist = self._to_enlist, set()
         return taken
 
@@ -194,8 +204,9 @@ class TransactionManager:
     # ------------------------------------------------------------------ its end
 
     def begin_end(self, *, commit: bool) -> bool:
-        """commit() or abort() was called.  True: records must be flushed (commit) or dropped (abort) and EndTxn sent.
-        False: a repeated call after an unknown outcome: send the same EndTxn again, nothing else."""
+        """commit() or abort() was called.  True: records must be flushed (commit) or dropped (abort) and
+        EndTxn sent. False: a repeated call after an unknown outcome: send the same EndTxn again, nothing
+        else."""
         event = Event.COMMIT if commit else Event.ABORT
         if self.state is State.UNINITIALIZED and self.unresolved is event:
             self.state = State.COMMITTING if commit else State.ABORTING
@@ -211,8 +222,9 @@ class TransactionManager:
         return self.started and not self.ended_by_coordinator
 
     def ended(self, identity: Identity | None, *, unresolved_sequences: bool = False) -> None:
-        """The transaction has ended.  `identity`: the next transaction's, as EndTxn returned it (TV2), None: unchanged.
-        `unresolved_sequences`: batches have an unknown outcome, so the next transaction needs another identity."""
+        """The transaction has ended.  `identity`: the next transaction's, as EndTxn returned it (TV2), None:
+        unchanged. `unresolved_sequences`: batches have an unknown outcome, so the next transaction needs
+        another identity."""
         unchanged = identity is None or identity == self.identity
         self.on(Event.ENDED_WITHOUT_IDENTITY if unresolved_sequences and unchanged else Event.ENDED)
         if identity is not None:
@@ -221,7 +233,8 @@ class TransactionManager:
         self._forget_transaction()
 
     def identity_lost(self) -> None:
-        """The coordinator does not know our identity any more while we abort: there is nothing to end, but to begin anew."""
+        """The coordinator does not know our identity any more while we abort: there is nothing to end, but to
+        begin anew."""
         self.on(Event.ENDED_WITHOUT_IDENTITY)
         self._forget_transaction()
 
@@ -239,7 +252,8 @@ class TransactionManager:
             self.error = error
 
     def ended_without_us(self, identity: Identity) -> None:
-        """The coordinator aborted this transaction (timeout), but the identity is still, or again, ours (KIP-588)."""
+        """The coordinator aborted this transaction (timeout), but the identity is still, or again, ours
+        (KIP-588)."""
         self.identity = identity
         self.ended_by_coordinator = True
 

@@ -1,8 +1,10 @@
-"""How a group's partitions are shared out, and the two messages of Kafka's consumer group protocol that carry it.
+"""How a group's partitions are shared out, and the two messages of Kafka's consumer group protocol that carry
+it.
 
-The group's leader (a client, not the broker) runs an assignor; the broker only passes the bytes on.  Hence these bytes, and
-the result, must be what other clients in the same group expect: `range` and `roundrobin` give exactly the shares that Kafka's
-Java client and kafka-python give; `cooperative-sticky` keeps to KIP-429, where any balanced result will do.
+The group's leader (a client, not the broker) runs an assignor; the broker only passes the bytes on.  Hence
+these bytes, and the result, must be what other clients in the same group expect: `range` and `roundrobin`
+give exactly the shares that Kafka's Java client and kafka-python give; `cooperative-sticky` keeps to KIP-429,
+where any balanced result will do.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ COUNT_MAX: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member asks for.  `owned` is what it holds now, since `generation` (used by cooperative assignors; -1: not known).
+    """What a member asks for.  `owned` is what it holds now, since `generation` (used by cooperative
+    assignors; -1: not known).
 
-    `group_instance_id` travels outside these bytes (JoinGroup has it): static members go first, so that their partitions stay
-    theirs when others come and go (KIP-345).
+    `group_instance_id` travels outside these bytes (JoinGroup has it): static members go first, so that their
+    partitions stay theirs when others come and go (KIP-345).
     """
 
     topics: tuple[str, ...]
@@ -44,7 +47,8 @@ class ClassicAssignor(Protocol):
     def assign(
         self, partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription]
     ) -> dict[str, TopicPartitions]:
-        """Partitions by member and topic.  Every member is in the answer; topics that do not exist are left out."""
+        """Partitions by member and topic.  Every member is in the answer; topics that do not exist are left
+        out."""
 
 
 class RangeAssignor:
@@ -70,7 +74,8 @@ class RangeAssignor:
 
 
 class RoundRobinAssignor:
-    """All partitions of all topics in order, dealt to the members in turn, passing over those that did not ask for the topic."""
+    """All partitions of all topics in order, dealt to the members in turn, passing over those that did not
+    ask for the topic."""
 
     name = "roundrobin"
 
@@ -100,8 +105,8 @@ def _in_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
 
 
 class CooperativeStickyAssignor:
-    """Everybody keeps what it has, as far as the shares stay even; and what is to change hands is given to nobody at first
-    (KIP-429): its owner learns that it has to give it up, and joins again when it has.
+    """Everybody keeps what it has, as far as the shares stay even; and what is to change hands is given to
+    nobody at first (KIP-429): its owner learns that it has to give it up, and joins again when it has.
 
     Two shares differ by at most one where all ask for the same topics.
     """
@@ -124,12 +129,17 @@ class CooperativeStickyAssignor:
                     shares[min(takers, key=lambda member: len(shares[member]))].add((topic, number))
         while _even_out(members, wanted, shares):
             pass
-        given = {member: {p for p in share if owners.get(p, member) == member} for member, share in shares.items()}
+        given = {
+            member: {p for p in share if owners.get(p, member) == member} for member, share in shares.items()
+        }
         return {member: by_topic(share) for member, share in given.items()}
 
 
-def _owners(partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription]) -> dict[Partition, str]:
-    """Who holds which partition now.  Of two who say so, the one that heard of it later; of two that know no better, neither."""
+def _owners(
+    partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription]
+) -> dict[Partition, str]:
+    """Who holds which partition now.  Of two who say so, the one that heard of it later; of two that know no
+    better, neither."""
     claims: dict[Partition, list[tuple[int, str]]] = {}
     for member, subscription in subscriptions.items():
         for topic, numbers in subscription.owned.items():
@@ -146,8 +156,11 @@ def _owners(partition_counts: Mapping[str, int], subscriptions: Mapping[str, Sub
     return owners
 
 
-def _even_out(members: Sequence[str], wanted: Mapping[str, set[str]], shares: Mapping[str, set[Partition]]) -> bool:
-    """Moves one partition from whoever has most to one that has at least two less; False when there is none to move."""
+def _even_out(
+    members: Sequence[str], wanted: Mapping[str, set[str]], shares: Mapping[str, set[Partition]]
+) -> bool:
+    """Moves one partition from whoever has most to one that has at least two less; False when there is none
+    to move."""
     lightest = sorted(members, key=lambda member: len(shares[member]))
     for giver in reversed(lightest):
         for taker in lightest:
@@ -179,12 +192,17 @@ def encode_subscription(subscription: Subscription) -> bytes:
     """ConsumerProtocolSubscription, version 2."""
     parts = [struct.pack(">hi", SUBSCRIPTION_VERSION, len(subscription.topics))]
     parts += [_string(topic) for topic in sorted(subscription.topics)]
-    parts += [_bytes(subscription.user_data), _topic_partitions(subscription.owned), struct.pack(">i", subscription.generation)]
+    parts += [
+        _bytes(subscription.user_data),
+        _topic_partitions(subscription.owned),
+        struct.pack(">i", subscription.generation),
+    ]
     return b"".join(parts)
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Reads any version: later ones only append fields.  Raises KafkaError(INCONSISTENT_GROUP_PROTOCOL) for garbage."""
+    """Reads any version: later ones only append fields.  Raises KafkaError(INCONSISTENT_GROUP_PROTOCOL) for
+    garbage."""
     reader = _Reader(data)
     version = reader.number(">h")
     topics = tuple(reader.text() for _ in range(reader.count()))

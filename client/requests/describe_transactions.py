@@ -1,4 +1,5 @@
-"""The answer to DescribeTransactions (65), version 0, by hand: kio cannot read a start time of -1, which means "none open"."""
+"""The answer to DescribeTransactions (65), version 0, by hand: kio cannot read a start time of -1, which
+means "none open"."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _INT32: Final = Struct(">i")
 
 @dataclass(slots=True)
 class DescribedTransaction:
-    """One transactional id as its coordinator describes it; times in milliseconds, `started_ms` -1: nothing is open."""
+    """One transactional id as its coordinator describes it; times in milliseconds, `started_ms` -1: nothing
+    is open."""
 
     error_code: ErrorCode
     transactional_id: str
@@ -54,12 +56,20 @@ def _decode_one(frame: bytes, position: int) -> tuple[DescribedTransaction, int]
     timeout_ms, started_ms, producer_id, producer_epoch = _NUMBERS.unpack_from(frame, position)
     position += _NUMBERS.size
     described = DescribedTransaction(
-        ErrorCode.from_wire(code), transactional_id, state, timeout_ms, started_ms, producer_id, producer_epoch
+        ErrorCode.from_wire(code),
+        transactional_id,
+        state,
+        timeout_ms,
+        started_ms,
+        producer_id,
+        producer_epoch,
     )
     topics, position = read_count(frame, position, True)
     for _ in range(topics):
         topic, position = read_text(frame, position, True)
         partitions, position = read_count(frame, position, True)
-        described.partitions[topic] = [_INT32.unpack_from(frame, position + 4 * index)[0] for index in range(partitions)]
+        described.partitions[topic] = [
+            _INT32.unpack_from(frame, position + 4 * index)[0] for index in range(partitions)
+        ]
         position = skip_tags(frame, position + 4 * partitions)
     return described, skip_tags(frame, position)

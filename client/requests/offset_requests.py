@@ -1,7 +1,9 @@
-"""Questions about offsets: where a log begins and ends, which offset belongs to a time, what a group has committed.
+"""Questions about offsets: where a log begins and ends, which offset belongs to a time, what a group has
+committed.
 
-ListOffsets goes to each partition's leader and is followed when leaders move; OffsetFetch and OffsetCommit go to the group's
-coordinator.  All are repeated until the deadline: reading twice, or storing the same offsets twice, changes nothing.
+ListOffsets goes to each partition's leader and is followed when leaders move; OffsetFetch and OffsetCommit go
+to the group's coordinator.  All are repeated until the deadline: reading twice, or storing the same offsets
+twice, changes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from typing import Any, Final, NamedTuple
 from ...wire.api import ApiKey
 from ...wire.errors import ErrorCode, KafkaError
 from ..connecting.cluster import Backoff, Cluster, CoordinatorKind
-from ..connecting.errors import ConnectionFailed, FatalError, GroupChanged, RetriableError, error_for, sentence
+from ..connecting.errors import (
+    ConnectionFailed,
+    FatalError,
+    GroupChanged,
+    RetriableError,
+    error_for,
+    sentence,
+)
 from ..connecting.metadata import NO_LEADER
 from .transaction_requests import CommittedOffset, GroupMetadata, Offsets, offset_topics, worst_offset_code
 
@@ -28,7 +37,8 @@ _CHANGED: Final = frozenset(
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.GROUP_ID_NOT_FOUND,  # since version 9 (KIP-848) for a generation of a group of which nothing is known
+        # since version 9 (KIP-848) for a generation of a group of which nothing is known
+        ErrorCode.GROUP_ID_NOT_FOUND,
     }
 )
 
@@ -50,9 +60,15 @@ class OffsetAtTime:
 
 
 async def list_offsets(
-    cluster: Cluster, times: Mapping[tuple[str, int], int], *, read_committed: bool, timeout_s: float, partly: bool = False
+    cluster: Cluster,
+    times: Mapping[tuple[str, int], int],
+    *,
+    read_committed: bool,
+    timeout_s: float,
+    partly: bool = False,
 ) -> dict[tuple[str, int], OffsetAtTime]:
-    """The offset for each partition and time (milliseconds, EARLIEST or LATEST).  Raises the partition's error.
+    """The offset for each partition and time (milliseconds, EARLIEST or LATEST).  Raises the partition's
+    error.
 
     `partly`: what no leader has answered within the time is left out; for showing, never for deciding.
     """
@@ -84,7 +100,8 @@ async def _find_offsets(
             by_leader[cluster.view.leader(*key)][key] = time
         without_leader = by_leader.pop(NO_LEADER, {})
         answers = await asyncio.gather(
-            *(_ask_leader(cluster, node, part, read_committed) for node, part in by_leader.items()), return_exceptions=True
+            *(_ask_leader(cluster, node, part, read_committed) for node, part in by_leader.items()),
+            return_exceptions=True,
         )
         for answer in answers:
             if isinstance(answer, ConnectionFailed):
@@ -113,7 +130,9 @@ async def _ask_leader(
     topics: dict[str, list[dict[str, int]]] = {}
     for (topic, partition), time in sorted(times.items()):
         epoch = cluster.view.leader_epoch(topic, partition)
-        topics.setdefault(topic, []).append({"partition_index": partition, "current_leader_epoch": epoch, "timestamp": time})
+        topics.setdefault(topic, []).append(
+            {"partition_index": partition, "current_leader_epoch": epoch, "timestamp": time}
+        )
     fields = {
         "replica_id": -1,
         "isolation_level": 1 if read_committed else 0,
@@ -124,7 +143,9 @@ async def _ask_leader(
     for topic_answer in answer.topics:
         for entry in topic_answer.partitions:
             code = ErrorCode.from_wire(int(entry.error_code))
-            result = OffsetAtTime(int(entry.offset), int(entry.timestamp), int(getattr(entry, "leader_epoch", -1)))
+            result = OffsetAtTime(
+                int(entry.offset), int(entry.timestamp), int(getattr(entry, "leader_epoch", -1))
+            )
             found[topic_answer.name, int(entry.partition_index)] = result if code is ErrorCode.NONE else code
     return found
 
@@ -137,7 +158,8 @@ async def committed_offsets(
     require_stable: bool,
     timeout_s: float,
 ) -> dict[tuple[str, int], CommittedOffset]:
-    """What a group has committed; partitions without an offset are left out.  `partitions` None: all of the group.
+    """What a group has committed; partitions without an offset are left out.  `partitions` None: all of the
+    group.
 
     `require_stable` waits for offsets that an open transaction is about to change (rule O3).
     """
@@ -163,7 +185,9 @@ async def committed_offsets(
         raise error_for(code, f"offsets of group {group_id!r}")
     return {
         (topic.name, int(entry.partition_index)): CommittedOffset(
-            int(entry.committed_offset), int(getattr(entry, "committed_leader_epoch", -1)), entry.metadata or ""
+            int(entry.committed_offset),
+            int(getattr(entry, "committed_leader_epoch", -1)),
+            entry.metadata or "",
         )
         for topic in answer.topics
         for entry in topic.partitions
@@ -176,8 +200,11 @@ def _fetch_code(answer: Any) -> ErrorCode:
     return code if code is not ErrorCode.NONE else worst_offset_code(answer)
 
 
-async def commit_offsets(cluster: Cluster, group: GroupMetadata, offsets: Offsets, *, timeout_s: float) -> None:
-    """Stores a group's offsets.  Raises GroupChanged when this member or its generation is not the group's any more."""
+async def commit_offsets(
+    cluster: Cluster, group: GroupMetadata, offsets: Offsets, *, timeout_s: float
+) -> None:
+    """Stores a group's offsets.  Raises GroupChanged when this member or its generation is not the group's
+    any more."""
     if not offsets:
         return
     fields = {
@@ -201,7 +228,10 @@ async def commit_offsets(cluster: Cluster, group: GroupMetadata, offsets: Offset
     code = worst_offset_code(answer)
     what = f"commit of group {group.group_id!r}"
     if code in _CHANGED:
-        advice = "the group has rebalanced: what was read since the last commit will be read again by its new owner"
+        advice = (
+            "the group has rebalanced: what was read since the last commit will be read again by its new "
+            "owner"
+        )
         raise GroupChanged(code, f"{what}: {advice}")
     if code is ErrorCode.FENCED_INSTANCE_ID:
         raise FatalError(code, sentence(code, what))
@@ -216,5 +246,6 @@ def _names(partitions: Iterable[tuple[str, int]]) -> str:
 
 
 __all__ = [
-    "EARLIEST", "LATEST", "OffsetAtTime", "TopicPartition", "commit_offsets", "committed_offsets", "list_offsets",
+    "EARLIEST", "LATEST", "OffsetAtTime", "TopicPartition", "commit_offsets", "committed_offsets",
+    "list_offsets",
 ]  # fmt: skip

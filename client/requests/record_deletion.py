@@ -21,7 +21,9 @@ STORAGE_PATIENCE_S: Final = 5.0
 """A leader whose disk fails is replaced sooner; one whose disk is full stays."""
 
 
-async def delete_records(cluster: Cluster, before: Mapping[tuple[str, int], int], timeout_s: float) -> dict[tuple[str, int], int]:
+async def delete_records(
+    cluster: Cluster, before: Mapping[tuple[str, int], int], timeout_s: float
+) -> dict[tuple[str, int], int]:
     """Removes the records below an offset (-1: all committed ones); the new first offset of each partition.
 
     Raises the first partition's error that repeating does not mend.
@@ -55,12 +57,19 @@ async def delete_records(cluster: Cluster, before: Mapping[tuple[str, int], int]
                     if result is ErrorCode.NONE:
                         done[key] = low_watermark
                         del left[key]
-                    elif result is ErrorCode.KAFKA_STORAGE_ERROR and cluster.clock.monotonic() > patient_until_s:
-                        raise error_for(result, f"deleting records of {key[0]}-{key[1]}", "its disk is full, or fails")
+                    elif (
+                        result is ErrorCode.KAFKA_STORAGE_ERROR
+                        and cluster.clock.monotonic() > patient_until_s
+                    ):
+                        raise error_for(
+                            result, f"deleting records of {key[0]}-{key[1]}", "its disk is full, or fails"
+                        )
                     elif result.retriable or result in _REPEATED:
                         code = result
                     else:
-                        raise error_for(result, f"deleting records of {key[0]}-{key[1]} before offset {left[key]}")
+                        raise error_for(
+                            result, f"deleting records of {key[0]}-{key[1]} before offset {left[key]}"
+                        )
         if not left:
             return done
         names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(left))
@@ -80,7 +89,10 @@ async def _ask_leader(
     }
     answer = await cluster.ask(node_id, ApiKey.DELETE_RECORDS, fields)
     return {
-        (topic.name, int(entry.partition_index)): (ErrorCode.from_wire(int(entry.error_code)), int(entry.low_watermark))
+        (topic.name, int(entry.partition_index)): (
+            ErrorCode.from_wire(int(entry.error_code)),
+            int(entry.low_watermark),
+        )
         for topic in answer.topics
         for entry in topic.partitions
     }

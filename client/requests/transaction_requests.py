@@ -1,9 +1,10 @@
 """The producer's requests to coordinators: what is sent, what may be repeated, and what each answer means.
 
-Every request here may be repeated after a lost answer, for the coordinator recognises it: InitProducerId by the expected
-(id, epoch) (KIP-360), AddPartitionsToTxn and AddOffsetsToTxn because adding twice is adding once, TxnOffsetCommit because it
-writes the same offsets, EndTxn by the epoch it was sent with (docs/semantics.md T13).  `EndAnswer.uncertain` tells whether an
-answer was lost on the way: then a later refusal does not prove that the first copy had no effect.
+Every request here may be repeated after a lost answer, for the coordinator recognises it: InitProducerId by
+the expected (id, epoch) (KIP-360), AddPartitionsToTxn and AddOffsetsToTxn because adding twice is adding
+once, TxnOffsetCommit because it writes the same offsets, EndTxn by the epoch it was sent with
+(docs/semantics.md T13).  `EndAnswer.uncertain` tells whether an answer was lost on the way: then a later
+refusal does not prove that the first copy had no effect.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from ...runtime import logs
 from ...wire.api import ApiKey
 from ...wire.errors import ErrorCode, KafkaError
 from ..connecting.cluster import Backoff, Cluster, CoordinatorKind, top_level_code
-from ..connecting.errors import ConnectionFailed, Family, FatalError, ProducerFenced, error_for, family, sentence
+from ..connecting.errors import (
+    ConnectionFailed,
+    Family,
+    FatalError,
+    ProducerFenced,
+    error_for,
+    family,
+    sentence,
+)
 
 log = logs.get(__name__)
 
@@ -44,7 +53,8 @@ NO_IDENTITY: Final = Identity()
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """Which member of which generation consumed: offsets sent by a member that was removed are refused (KIP-447)."""
+    """Which member of which generation consumed: offsets sent by a member that was removed are refused
+    (KIP-447)."""
 
     group_id: str
     generation_id: int = -1
@@ -76,7 +86,9 @@ class EndAnswer:
 class TransactionRequests:
     """Talks to the coordinators on behalf of one producer."""
 
-    def __init__(self, cluster: Cluster, transactional_id: str | None, transaction_timeout_ms: int, max_block_s: float) -> None:
+    def __init__(
+        self, cluster: Cluster, transactional_id: str | None, transaction_timeout_ms: int, max_block_s: float
+    ) -> None:
         self._cluster = cluster
         self._id = transactional_id
         self._transaction_timeout_ms = transaction_timeout_ms
@@ -102,7 +114,8 @@ class TransactionRequests:
         if expected == NO_IDENTITY:
             answer = await self._ask(ApiKey.INIT_PRODUCER_ID, fields, highest=5)
         else:
-            answer = await self._ask(ApiKey.INIT_PRODUCER_ID, fields, highest=5, lowest=3)  # 3: the expected identity travels
+            # 3: the expected identity travels
+            answer = await self._ask(ApiKey.INIT_PRODUCER_ID, fields, highest=5, lowest=3)
         code = top_level_code(answer)
         if code is ErrorCode.NONE:
             return Identity(int(answer.producer_id), int(answer.producer_epoch))
@@ -136,12 +149,18 @@ class TransactionRequests:
             "v3_and_below_transactional_id": self._id,
             "v3_and_below_producer_id": identity.producer_id,
             "v3_and_below_producer_epoch": identity.producer_epoch,
-            "v3_and_below_topics": [{"name": topic, "partitions": found} for topic, found in _by_topic(partitions).items()],
+            "v3_and_below_topics": [
+                {"name": topic, "partitions": found} for topic, found in _by_topic(partitions).items()
+            ],
         }
-        answer = await self._ask(ApiKey.ADD_PARTITIONS_TO_TXN, fields, code_of=_worst_partition, retry=_RETRY_OFFSETS, highest=3)
+        answer = await self._ask(
+            ApiKey.ADD_PARTITIONS_TO_TXN, fields, code_of=_worst_partition, retry=_RETRY_OFFSETS, highest=3
+        )
         _require(_worst_partition(answer), f"adding partitions to the transaction of {self._id!r}")
 
-    async def send_offsets(self, identity: Identity, version: int, offsets: Offsets, group: GroupMetadata) -> None:
+    async def send_offsets(
+        self, identity: Identity, version: int, offsets: Offsets, group: GroupMetadata
+    ) -> None:
         """Puts a group's offsets into the transaction.  Under TV2 the group's coordinator enlists itself."""
         if version < 2:
             fields: dict[str, Any] = {
@@ -151,7 +170,9 @@ class TransactionRequests:
                 "group_id": group.group_id,
             }
             answer = await self._ask(ApiKey.ADD_OFFSETS_TO_TXN, fields, highest=3)
-            _require(top_level_code(answer), f"adding group {group.group_id!r} to the transaction of {self._id!r}")
+            _require(
+                top_level_code(answer), f"adding group {group.group_id!r} to the transaction of {self._id!r}"
+            )
         fields = {
             "transactional_id": self._id,
             "group_id": group.group_id,
@@ -171,12 +192,17 @@ class TransactionRequests:
             code_of=worst_offset_code,
             retry=_RETRY_OFFSETS,
             highest=5 if version >= 2 else TXN_OFFSET_COMMIT_TV2 - 1,
-            lowest=TXN_OFFSET_COMMIT_TV2 if version >= 2 else 3,  # 3: member and generation travel, the fence of KIP-447
+            # 3: member and generation travel, the fence of KIP-447
+            lowest=TXN_OFFSET_COMMIT_TV2 if version >= 2 else 3,
         )
-        _require(worst_offset_code(answer), f"offsets of group {group.group_id!r} in the transaction of {self._id!r}")
+        _require(
+            worst_offset_code(answer),
+            f"offsets of group {group.group_id!r} in the transaction of {self._id!r}",
+        )
 
     async def end(self, identity: Identity, version: int, *, commit: bool) -> EndAnswer:
-        """EndTxn, repeated until it is answered.  Raises RetriableError at the deadline: the outcome is unknown then."""
+        """EndTxn, repeated until it is answered.  Raises RetriableError at the deadline: the outcome is
+        unknown then."""
         fields = {
             "transactional_id": self._id,
             "producer_id": identity.producer_id,
@@ -198,12 +224,23 @@ class TransactionRequests:
         return EndAnswer(code, following, bool(lost))
 
     async def _ask(
-        self, api_key: ApiKey, fields: Mapping[str, Any], *, retry: frozenset[ErrorCode] = _RETRY, **options: Any
+        self,
+        api_key: ApiKey,
+        fields: Mapping[str, Any],
+        *,
+        retry: frozenset[ErrorCode] = _RETRY,
+        **options: Any,
     ) -> Any:
         assert self._id is not None
         options.setdefault("code_of", top_level_code)
         return await self._cluster.ask_coordinator(
-            CoordinatorKind.TRANSACTION, self._id, api_key, fields, deadline_s=self._deadline_s(), retry=retry, **options
+            CoordinatorKind.TRANSACTION,
+            self._id,
+            api_key,
+            fields,
+            deadline_s=self._deadline_s(),
+            retry=retry,
+            **options,
         )
 
 
@@ -224,8 +261,11 @@ def offset_topics(offsets: Offsets) -> list[dict[str, Any]]:
 
 
 def worst_offset_code(answer: Any) -> ErrorCode:
-    """The first error among the partitions of an (Txn)OffsetCommit answer; a final one goes before a retriable one."""
-    return _worst([ErrorCode.from_wire(int(p.error_code)) for topic in answer.topics for p in topic.partitions])
+    """The first error among the partitions of an (Txn)OffsetCommit answer; a final one goes before a
+    retriable one."""
+    return _worst(
+        [ErrorCode.from_wire(int(p.error_code)) for topic in answer.topics for p in topic.partitions]
+    )
 
 
 def _worst_partition(answer: Any) -> ErrorCode:

@@ -1,4 +1,5 @@
-"""Raising and lowering feature levels (UpdateFeatures): only what every broker and every voter of the quorum can follow.
+"""Raising and lowering feature levels (UpdateFeatures): only what every broker and every voter of the quorum
+can follow.
 
 Pure, like `planner.py`.
 """
@@ -25,8 +26,8 @@ def plan_update(
     applied_before: bool = False,
     min_insync_replicas: int = 1,
 ) -> Plan:
-    """All updates in one plan, or KafkaError.  `voters`: the ranges of each voter, None when it did not answer.
-    An empty plan for a request that was applied before, whatever has changed since."""
+    """All updates in one plan, or KafkaError.  `voters`: the ranges of each voter, None when it did not
+    answer. An empty plan for a request that was applied before, whatever has changed since."""
     if applied_before:
         return Plan()
     plan, seen = Plan(reason="feature levels", request_id=request.request_id), set[str]()
@@ -42,26 +43,39 @@ def plan_update(
             change = pb.SetFeatureLevel(name=name, level=update.level, expected_level=expected)
             plan.operations.append(pb.Operation(set_feature_level=change))
         if update.name == METADATA_VERSION:
-            plan.operations += missing_defaults({update.name: update.level}, state.node_configs, min_insync_replicas)
+            plan.operations += missing_defaults(
+                {update.name: update.level}, state.node_configs, min_insync_replicas
+            )
     return Plan() if request.validate_only else plan
 
 
-def _check_update(state: ClusterState, update: rpc.FeatureUpdate, present: int, voters: Mapping[int, Ranges | None]) -> None:
+def _check_update(
+    state: ClusterState, update: rpc.FeatureUpdate, present: int, voters: Mapping[int, Ranges | None]
+) -> None:
     name, level = update.name, update.level
     ranges = shown_ranges()
     if name not in ranges:
-        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"unknown feature {name!r}: there are {', '.join(sorted(ranges))}")
+        raise KafkaError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"unknown feature {name!r}: there are {', '.join(sorted(ranges))}",
+        )
     if level < present:
         if not update.downgrade:
-            message = f"{name} is {present} already: {level} would be a downgrade, and the request does not ask for one"
+            message = (
+                f"{name} is {present} already: {level} would be a downgrade, and the request does not "
+                "ask for one"
+            )
             raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
         if name == METADATA_VERSION:
-            # The log and snapshots hold entries of the present level; a node that does not know them would read them wrongly.
+            # The log and snapshots hold entries of the present level; a node that does not know them would
+            # read them wrongly.
             message = f"{name} is never lowered: the metadata may hold what a lower level does not know"
             raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
     low, high = ranges[name]
     if not low <= level <= high:
-        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"{name}={level}: the controller knows {low} to {high}")
+        raise KafkaError(
+            ErrorCode.INVALID_UPDATE_VERSION, f"{name}={level}: the controller knows {low} to {high}"
+        )
     lacking = []
     for broker in sorted(state.brokers.values(), key=lambda broker: broker.node_id):
         highest = highest_known({each: (0, known) for each, known in broker.supported_features}, name)
@@ -78,5 +92,7 @@ def _check_update(state: ClusterState, update: rpc.FeatureUpdate, present: int, 
         message = f"{name}={level} is not known to {', '.join(lacking)}: upgrade or unregister them first"
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
     if silent:
-        message = f"controllers {', '.join(silent)} did not say which levels they know: all of them must be there"
+        message = (
+            f"controllers {', '.join(silent)} did not say which levels they know: all of them must be there"
+        )
         raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, message)

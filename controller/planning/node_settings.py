@@ -1,8 +1,9 @@
 """Plans changes of nodes' settings that take effect while the nodes run.  Pure.
 
-The metadata have them for all nodes (no name), or for one.  A node's own value comes before the value for all nodes, and that
-before the value in the node's file (KIP-226); so the setting survives a restart, and new nodes get it.
-`state/broker_settings.py` has the table of the settings, `state/topic_defaults.py` the ones that topics inherit.
+The metadata have them for all nodes (no name), or for one.  A node's own value comes before the value for all
+nodes, and that before the value in the node's file (KIP-226); so the setting survives a restart, and new
+nodes get it. `state/broker_settings.py` has the table of the settings, `state/topic_defaults.py` the ones
+that topics inherit.
 """
 
 from __future__ import annotations
@@ -24,15 +25,19 @@ from ..state.topic_settings import check_stays_compacted, edited
 from .topics import TopicPlan, TopicPlans
 
 NODE_SETTING_LEVELS: Final[Mapping[str, int]] = {
-    name: NODE_SETTINGS_LEVEL if name in (CATCH_UP_SETTING, CLEANER_SETTING) else RESOURCES_LEVEL for name in BROKER_SETTINGS
+    name: NODE_SETTINGS_LEVEL if name in (CATCH_UP_SETTING, CLEANER_SETTING) else RESOURCES_LEVEL
+    for name in BROKER_SETTINGS
 }
 _DIGITS_MAX: Final = 19
 
 
 def effective(node_configs: Mapping[int, Mapping[str, str]], node_id: int) -> dict[str, str]:
-    """A node's settings in the metadata; for the others its file counts.  Leaves out a value that this version cannot read."""
+    """A node's settings in the metadata; for the others its file counts.  Leaves out a value that this
+    version cannot read."""
     merged = {**node_configs.get(ALL_NODES, {}), **node_configs.get(node_id, {})}
-    return {name: value for name, value in merged.items() if name in BROKER_SETTINGS and _is_readable(name, value)}
+    return {
+        name: value for name, value in merged.items() if name in BROKER_SETTINGS and _is_readable(name, value)
+    }
 
 
 def _is_readable(name: str, value: str) -> bool:
@@ -44,7 +49,8 @@ def _is_readable(name: str, value: str) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    """Digits, and no more of them than a number of 64 bits has: longer ones cost time, and Python refuses some."""
+    """Digits, and no more of them than a number of 64 bits has: longer ones cost time, and Python refuses
+    some."""
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
 
 
@@ -83,7 +89,11 @@ def _plan(state: ClusterState, change: rpc.ConfigChange) -> pb.Operation | None:
     return pb.Operation(
         change_node_config=pb.ChangeNodeConfig(
             node_id=node_id,
-            set=[pb.ConfigEntry(key=key, value=future[key]) for key in sorted(future) if present.get(key) != future[key]],
+            set=[
+                pb.ConfigEntry(key=key, value=future[key])
+                for key in sorted(future)
+                if present.get(key) != future[key]
+            ],
             remove=sorted(present.keys() - future.keys()),
         )
     )
@@ -93,7 +103,9 @@ def _list_default(name: str) -> str:
     """What a list has without a value.  Raises INVALID_REQUEST when it is no list."""
     setting = BROKER_SETTINGS.get(name)
     if setting is None or setting.key.type is not ConfigType.LIST:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"cannot append to {name} or subtract from it: it is no list")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"cannot append to {name} or subtract from it: it is no list"
+        )
     return setting.default or ""
 
 
@@ -101,8 +113,16 @@ def _check(state: ClusterState, node_id: int, present: Mapping[str, str], future
     """Raises KafkaError for what each setting may be alone, but not here, or not all together."""
     if node_id != ALL_NODES:
         for name in future:
-            if BROKER_SETTINGS.get(name) and BROKER_SETTINGS[name].of_cluster and present.get(name) != future[name]:
-                code = ErrorCode.INVALID_CONFIG if name == MIN_IN_SYNC_REPLICAS_CONFIG else ErrorCode.INVALID_REQUEST
+            if (
+                BROKER_SETTINGS.get(name)
+                and BROKER_SETTINGS[name].of_cluster
+                and present.get(name) != future[name]
+            ):
+                code = (
+                    ErrorCode.INVALID_CONFIG
+                    if name == MIN_IN_SYNC_REPLICAS_CONFIG
+                    else ErrorCode.INVALID_REQUEST
+                )
                 raise KafkaError(code, f"{name} is one for all brokers: change it for all (no broker id)")
     elif MIN_IN_SYNC_REPLICAS_CONFIG in present and MIN_IN_SYNC_REPLICAS_CONFIG not in future:
         message = f"the cluster's {MIN_IN_SYNC_REPLICAS_CONFIG} can be changed, but not removed (KIP-966)"
@@ -123,7 +143,10 @@ def _check(state: ClusterState, node_id: int, present: Mapping[str, str], future
 def _check_local_retention(config: Mapping[str, str]) -> None:
     """Kafka's rule, although local retention has no effect in Tidegate."""
     for unit, unlimited in (("bytes", -1), ("ms", 7 * 86_400_000)):
-        local, total = int(config.get(f"local.retention.{unit}", -2)), int(config.get(f"retention.{unit}", unlimited))
+        local, total = (
+            int(config.get(f"local.retention.{unit}", -2)),
+            int(config.get(f"retention.{unit}", unlimited)),
+        )
         if local != -2 and total >= 0 and not 0 <= local <= total:
             message = f"log.local.retention.{unit} = {local} must not be above log.retention.{unit} = {total}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
@@ -133,5 +156,8 @@ def _node_id(state: ClusterState, name: str) -> int:
     if not name:
         return ALL_NODES
     if not _is_number(name) or int(name) not in state.brokers:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no node {name!r}: a node's id is wanted, or nothing for all nodes")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"there is no node {name!r}: a node's id is wanted, or nothing for all nodes",
+        )
     return int(name)

@@ -1,15 +1,18 @@
-"""The planner of the active controller: turns requests and time into plans, which are operations for the metadata log.
+"""The planner of the active controller: turns requests and time into plans, which are operations for the
+metadata log.
 
-Pure: no clock, no I/O, no randomness; the caller passes times and ids.  The planner never changes the cluster state; a plan does,
-when its commands are committed and applied.  The planner makes plans on the state that the commands in flight lead to
-(`service/pipeline.py`), and its answers to brokers on the applied state.  `sessions` is volatile, because silence is not
-replicated: every new controller gives every broker a whole session before it may fence the broker.
+Pure: no clock, no I/O, no randomness; the caller passes times and ids.  The planner never changes the cluster
+state; a plan does, when its commands are committed and applied.  The planner makes plans on the state that
+the commands in flight lead to (`service/pipeline.py`), and its answers to brokers on the applied state.
+`sessions` is volatile, because silence is not replicated: every new controller gives every broker a whole
+session before it may fence the broker.
 
 Orders that must hold
-* docs/semantics.md M5: fence, remove from every ISR, and only then a new broker epoch: one plan, in this order.
+* docs/semantics.md M5: fence, remove from every ISR, and only then a new broker epoch: one plan, in this
+  order.
 * A broker is unfenced only after it has applied the metadata log up to its own registration.
-* Controlled shutdown: the broker gets nothing new, then its leaderships move, then all other active brokers apply that entry,
-  and only then the broker may stop.
+* Controlled shutdown: the broker gets nothing new, then its leaderships move, then all other active brokers
+  apply that entry, and only then the broker may stop.
 """
 
 from __future__ import annotations
@@ -23,7 +26,14 @@ from ...proto import metadata_pb2 as pb
 from ...runtime.host_names import host_problem
 from ...wire.errors import ErrorCode, KafkaError
 from ..state.cluster_state import ClusterState
-from ..state.elections import Settler, Wanted, change_operations, eligible_leaders, forget_disk, preferred_leader
+from ..state.elections import (
+    Settler,
+    Wanted,
+    change_operations,
+    eligible_leaders,
+    forget_disk,
+    preferred_leader,
+)
 from ..state.features import level_problem, ranges_of, require_level
 from ..state.model import (
     MOVES_LEVEL,
@@ -75,9 +85,9 @@ class Session:
 class Plan:
     """Operations in order; `commands()` splits them into log entries.  Later entries rely on earlier ones.
 
-    The last entry carries the id of the client's request (empty without one): the request counts as done only when the whole plan
-    is applied.  A plan with a request id has such an entry even without operations: a late copy of the request must not be
-    carried out after another client has changed something."""
+    The last entry carries the id of the client's request (empty without one): the request counts as done only
+    when the whole plan is applied.  A plan with a request id has such an entry even without operations: a
+    late copy of the request must not be carried out after another client has changed something."""
 
     operations: list[pb.Operation] = field(default_factory=list)
     reason: str = ""
@@ -112,9 +122,14 @@ class ControllerPlanner:
     """The planner of one leadership; a new leadership gets a new one."""
 
     def __init__(
-        self, state: ClusterState, config: ControllerConfig, now: float, ahead: Callable[[], ClusterState] | None = None
+        self,
+        state: ClusterState,
+        config: ControllerConfig,
+        now: float,
+        ahead: Callable[[], ClusterState] | None = None,
     ) -> None:
-        """`state` is the applied state; `ahead()` the state that the commands in flight lead to (by default the same)."""
+        """`state` is the applied state; `ahead()` the state that the commands in flight lead to (by default
+        the same)."""
         self._applied = state
         self._ahead = ahead or (lambda: state)
         self._config = config
@@ -131,10 +146,12 @@ class ControllerPlanner:
     def _state(self) -> ClusterState:
         return self._ahead()
 
-    # ---- begin of a term -------------------------------------------------------------------------------------------------------
+    # ---- begin of a term
+    # -------------------------------------------------------------------------------------------------------
 
     def begin_term(self, node_id: int, cluster_id: str, metadata_id: str, features: dict[str, int]) -> Plan:
-        """Records the controller of this term; the first controller also gives the cluster its ids and feature levels."""
+        """Records the controller of this term; the first controller also gives the cluster its ids and
+        feature levels."""
         plan = Plan(reason="begin term")
         if not self._state.cluster_id:
             levels = [pb.Feature(name=name, level=features[name]) for name in sorted(features)]
@@ -142,10 +159,13 @@ class ControllerPlanner:
             plan.operations.append(pb.Operation(bootstrap=bootstrap))
         plan.operations.append(pb.Operation(become_controller=pb.BecomeController(node_id=node_id)))
         levels_now = self._state.features if self._state.cluster_id else features
-        plan.operations += missing_defaults(levels_now, self._state.node_configs, self._config.min_insync_replicas)
+        plan.operations += missing_defaults(
+            levels_now, self._state.node_configs, self._config.min_insync_replicas
+        )
         return plan
 
-    # ---- registration ---------------------------------------------------------------------------------------------------------
+    # ---- registration
+    # --------------------------------------------------------------------------------------------------------
 
     def _active_node_ids(self) -> set[int]:
         return {broker.node_id for broker in self._state.brokers.values() if broker.active}
@@ -158,8 +178,9 @@ class ControllerPlanner:
         disk_replaced: bool = False,
         damaged: frozenset[tuple[bytes, int]] = frozenset(),
     ) -> list[Wanted]:
-        """The changes of all partitions that cannot stay as they are when only `present` brokers serve.  Broker `lost_id` has
-        lost its records of the topics for which `lost` holds, and of the `damaged` partitions."""
+        """The changes of all partitions that cannot stay as they are when only `present` brokers serve.
+        Broker `lost_id` has lost its records of the topics for which `lost` holds, and of the `damaged`
+        partitions."""
         found: list[Wanted] = []
         some_offline = any(broker.offline_replicas for broker in self._state.brokers.values())
         for name in sorted(self._state.topics):
@@ -180,7 +201,8 @@ class ControllerPlanner:
         return found
 
     def register(self, request: rpc.RegisterBrokerRequest) -> Plan:
-        """An empty plan is a retry of the present incarnation.  Raises KafkaError for a broker that must not join."""
+        """An empty plan is a retry of the present incarnation.  Raises KafkaError for a broker that must not
+        join."""
         self._check_registration(request)
         existing = self._state.brokers.get(request.node_id)
         plan = Plan(reason="register broker")
@@ -211,23 +233,31 @@ class ControllerPlanner:
 
     def _check_registration(self, request: rpc.RegisterBrokerRequest) -> None:
         if request.node_id < 0 or not request.incarnation:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a registration needs a node id of at least 0 and an incarnation")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "a registration needs a node id of at least 0 and an incarnation"
+            )
         for host, port in ((request.kafka_host, request.kafka_port), (request.grpc_host, request.grpc_port)):
             problem = host_problem(host)
             if problem is not None or not 0 <= port <= 65535:
                 message = f"broker {request.node_id} cannot be reached: {problem or f'{port} is no port'}"
                 raise KafkaError(ErrorCode.INVALID_REQUEST, message)
         if request.cluster_id and request.cluster_id != self._state.cluster_id:
-            message = f"broker {request.node_id} belongs to cluster {request.cluster_id}, this is {self._state.cluster_id}"
+            message = (
+                f"broker {request.node_id} belongs to cluster {request.cluster_id}, this is "
+                f"{self._state.cluster_id}"
+            )
             raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)
         known = ranges_of(request.supported_features)
         problem = level_problem(f"broker {request.node_id}", known, self._state.features)
         if problem is not None:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, problem)
 
-    def _changes_after_restart(self, existing: BrokerState, request: rpc.RegisterBrokerRequest) -> list[Wanted]:
-        """The broker epoch in the clean mark proves a clean shutdown.  Without that proof, unflushed records may be lost; a topic
-        that is flushed before it is acknowledged has lost nothing if the disk is proved to be the same."""
+    def _changes_after_restart(
+        self, existing: BrokerState, request: rpc.RegisterBrokerRequest
+    ) -> list[Wanted]:
+        """The broker epoch in the clean mark proves a clean shutdown.  Without that proof, unflushed records
+        may be lost; a topic that is flushed before it is acknowledged has lost nothing if the disk is proved
+        to be the same."""
         clean = request.clean_shutdown_broker_epoch == existing.broker_epoch
         same_disk = bool(request.directory_id) and request.directory_id == existing.directory_id
         replaced = bool(existing.directory_id) and bool(request.directory_id) and not same_disk
@@ -240,11 +270,13 @@ class ControllerPlanner:
         return self._changes(present, lost, existing.node_id, disk_replaced=replaced, damaged=damaged)
 
     def unregister(self, node_id: int) -> Plan:
-        """Removes the registration of a broker that will not come back.  Raises KafkaError while it is alive or holds
-        replicas."""
+        """Removes the registration of a broker that will not come back.  Raises KafkaError while it is alive
+        or holds replicas."""
         broker = self._state.brokers.get(node_id)
         if broker is None:
-            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node_id} is not currently registered")
+            raise KafkaError(
+                ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node_id} is not currently registered"
+            )
         require_level(self._state.features, MOVES_LEVEL)
         if not broker.fenced:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"broker {node_id} is alive: stop it first")
@@ -252,13 +284,17 @@ class ControllerPlanner:
         if held:
             shown = ", ".join(f"{topic}-{number}" for topic, number in held[:REPLICAS_SHOWN_MAX])
             more = " and more" if len(held) > REPLICAS_SHOWN_MAX else ""
-            message = f"broker {node_id} is a replica of {shown}{more}: move them first (`tidegate partitions reassign`)"
+            message = (
+                f"broker {node_id} is a replica of {shown}{more}: move them first (`tidegate partitions "
+                "reassign`)"
+            )
             raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
         removal = pb.UnregisterBroker(node_id=node_id, broker_epoch=broker.broker_epoch)
         return Plan([pb.Operation(unregister_broker=removal)], "unregister broker")
 
     def unregistered(self, node_id: int) -> None:
-        """Drops the session of a broker that is unregistered: if its id registers again, it is a new broker."""
+        """Drops the session of a broker that is unregistered: if its id registers again, it is a new
+        broker."""
         self.sessions.pop(node_id, None)
         self.reachability.forget(node_id)
         self._alter_attempts.pop(node_id, None)
@@ -274,17 +310,21 @@ class ControllerPlanner:
             session.heard_at = now
 
     def broker_with_epoch(self, node_id: int, broker_epoch: int) -> BrokerState:
-        """Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH; NOT_CONTROLLER when this controller does not have the
-        registration.
+        """Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH; NOT_CONTROLLER when this controller does not
+        have the registration.
 
-        Such a controller was deposed and does not know it yet: a broker that got STALE_BROKER_EPOCH from it would stop itself.
+        Such a controller was deposed and does not know it yet: a broker that got STALE_BROKER_EPOCH from it
+        would stop itself.
         """
         return self._with_epoch(self._state, node_id, broker_epoch)
 
     @staticmethod
     def _with_epoch(state: ClusterState, node_id: int, broker_epoch: int) -> BrokerState:
         if broker_epoch > state.index:
-            message = f"broker {node_id} registered at entry {broker_epoch}, and this controller has only {state.index}"
+            message = (
+                f"broker {node_id} registered at entry {broker_epoch}, and this controller has only "
+                f"{state.index}"
+            )
             raise KafkaError(ErrorCode.NOT_CONTROLLER, message)
         broker = state.brokers.get(node_id)
         if broker is None:
@@ -294,18 +334,21 @@ class ControllerPlanner:
             raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, message)
         return broker
 
-    # ---- heartbeats -----------------------------------------------------------------------------------------------------------
+    # ---- heartbeats
+    # --------------------------------------------------------------------------------------------------------
 
     def heartbeat_received(self, request: rpc.HeartbeatRequest, now: float) -> None:
-        """Extends the session.  Raises as `broker_with_epoch` does, by the applied state, so the error needs not wait."""
+        """Extends the session.  Raises as `broker_with_epoch` does, by the applied state, so the error needs
+        not wait."""
         broker = self._with_epoch(self._applied, request.node_id, request.broker_epoch)
         session = self._session_of(broker, now)
         session.heard_at = now
         session.applied_index = max(session.applied_index, request.applied_index)
 
     def is_being_fenced(self, node_id: int) -> bool:
-        """Whether the fencing of the broker is planned.  Then the answer to its heartbeat must wait for that plan's elections: it
-        would renew the lease of leaderships that other brokers get, and name metadata without these elections."""
+        """Whether the fencing of the broker is planned.  Then the answer to its heartbeat must wait for that
+        plan's elections: it would renew the lease of leaderships that other brokers get, and name metadata
+        without these elections."""
         session = self.sessions.get(node_id)
         return session is not None and session.fencing
 
@@ -314,7 +357,8 @@ class ControllerPlanner:
             self.sessions[node_id].fencing = False
 
     def heartbeat(self, request: rpc.HeartbeatRequest, now: float) -> Plan:
-        """Extends the session, and plans what the heartbeat asks for or makes possible (fence, unfence, shutdown)."""
+        """Extends the session, and plans what the heartbeat asks for or makes possible (fence, unfence,
+        shutdown)."""
         self.heartbeat_received(request, now)
         broker = self.broker_with_epoch(request.node_id, request.broker_epoch)
         session = self._session_of(broker, now)
@@ -322,8 +366,12 @@ class ControllerPlanner:
             return Plan()  # a later heartbeat came first: this one is out of date
         session.number = request.number
         reached_by = [(life.node_id, life.broker_epoch) for life in request.reached_by.lives]
-        self.reachability.report(broker.node_id, broker.broker_epoch, reached_by if request.HasField("reached_by") else None)
-        plan = self._plan_offline(broker, decode_replicas(request.offline_replicas), decode_replicas(request.damaged_replicas))
+        self.reachability.report(
+            broker.node_id, broker.broker_epoch, reached_by if request.HasField("reached_by") else None
+        )
+        plan = self._plan_offline(
+            broker, decode_replicas(request.offline_replicas), decode_replicas(request.damaged_replicas)
+        )
         if plan:
             return plan
         if request.wants_shutdown:
@@ -337,10 +385,14 @@ class ControllerPlanner:
         return Plan()
 
     def _plan_offline(
-        self, broker: BrokerState, offline: frozenset[tuple[bytes, int]], damaged: frozenset[tuple[bytes, int]]
+        self,
+        broker: BrokerState,
+        offline: frozenset[tuple[bytes, int]],
+        damaged: frozenset[tuple[bytes, int]],
     ) -> Plan:
-        """Records the offline replicas; the repair of the next tick elects other leaders.  Damaged replicas leave ISR, ELR and
-        last known leader in this very plan: the broker waits for that before it makes the replica anew."""
+        """Records the offline replicas; the repair of the next tick elects other leaders.  Damaged replicas
+        leave ISR, ELR and last known leader in this very plan: the broker waits for that before it makes the
+        replica anew."""
         plan = Plan(reason="replicas went offline or came back")
         if offline != broker.offline_replicas:
             said = pb.SetOfflineReplicas(
@@ -351,7 +403,9 @@ class ControllerPlanner:
             plan.operations.append(pb.Operation(set_offline_replicas=said))
         counted_on = frozenset(key for key in damaged if self._is_counted_on(broker.node_id, key))
         if counted_on:
-            changes = self._changes(self._active_node_ids() - {broker.node_id}, None, broker.node_id, damaged=counted_on)
+            changes = self._changes(
+                self._active_node_ids() - {broker.node_id}, None, broker.node_id, damaged=counted_on
+            )
             relevant = [each for each in changes if (each.topic.topic_id.bytes, each.partition) in counted_on]
             plan.operations.extend(change_operations(relevant))
         return plan
@@ -360,11 +414,14 @@ class ControllerPlanner:
         topic = self._state.topic_by_raw_id(key[0])
         partition = None if topic is None else topic.partitions.get(key[1])
         return partition is not None and (
-            node_id in partition.isr or node_id in partition.elr or node_id in (partition.leader, partition.last_known_leader)
+            node_id in partition.isr
+            or node_id in partition.elr
+            or node_id in (partition.leader, partition.last_known_leader)
         )
 
     def reached(self, node_id: int, others: Iterable[int]) -> bool:
-        """Whether these brokers have reached this one since it came back: elections that have a choice wait for that."""
+        """Whether these brokers have reached this one since it came back: elections that have a choice wait
+        for that."""
         return self.reachability.is_reached(node_id, others)
 
     def able(self, topic: TopicState, number: int, present: set[int]) -> set[int]:
@@ -384,16 +441,24 @@ class ControllerPlanner:
         if not broker.shutting_down:
             begin = pb.BeginControlledShutdown(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
             plan.operations.append(pb.Operation(begin_controlled_shutdown=begin))
-            plan.operations.extend(change_operations(self._changes(self._active_node_ids() - {broker.node_id})))
+            plan.operations.extend(
+                change_operations(self._changes(self._active_node_ids() - {broker.node_id}))
+            )
         elif not broker.fenced and self._may_stop(broker):
             fence = pb.FenceBroker(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
             plan.operations.append(pb.Operation(fence_broker=fence))
         return plan
 
     def shutdown_began(self, node_id: int) -> None:
-        """The plan of a controlled shutdown is applied: a broker that has applied this index knows the new leaders."""
+        """The plan of a controlled shutdown is applied: a broker that has applied this index knows the new
+        leaders."""
         session, broker = self.sessions.get(node_id), self._applied.brokers.get(node_id)
-        if session is not None and session.shutdown_index == 0 and broker is not None and broker.shutting_down:
+        if (
+            session is not None
+            and session.shutdown_index == 0
+            and broker is not None
+            and broker.shutting_down
+        ):
             session.shutdown_index = self._applied.index
 
     def _may_stop(self, broker: BrokerState) -> bool:
@@ -406,7 +471,9 @@ class ControllerPlanner:
         if any(other.applied_index < session.shutdown_index for other in others):
             return False
         return not any(
-            broker.node_id in partition.isr for topic in self._state.topics.values() for partition in topic.partitions.values()
+            broker.node_id in partition.isr
+            for topic in self._state.topics.values()
+            for partition in topic.partitions.values()
         )
 
     def answer(self, node_id: int) -> HeartbeatAnswer:
@@ -418,13 +485,17 @@ class ControllerPlanner:
         caught_up = session is not None and session.applied_index >= broker.broker_epoch
         active = [each.node_id for each in self._applied.brokers.values() if each.active]
         not_reached_by = tuple(self.reachability.missing(node_id, active))
-        return HeartbeatAnswer(broker.fenced, caught_up, broker.shutting_down and broker.fenced, not_reached_by)
+        return HeartbeatAnswer(
+            broker.fenced, caught_up, broker.shutting_down and broker.fenced, not_reached_by
+        )
 
-    # ---- time -----------------------------------------------------------------------------------------------------------------
+    # ---- time
+    # --------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> Plan:
-        """Called every `tick_interval_ms`.  One plan fences the brokers with expired sessions and elects leaders for their
-        partitions; else one finishes what an earlier plan left; else leaderships return to their preferred replicas."""
+        """Called every `tick_interval_ms`.  One plan fences the brokers with expired sessions and elects
+        leaders for their partitions; else one finishes what an earlier plan left; else leaderships return to
+        their preferred replicas."""
         timeout_s = self._config.session_timeout_ms / 1000
         self._forgive_own_absence(now)
         expired = [
@@ -448,8 +519,9 @@ class ControllerPlanner:
         return Plan()
 
     def _forgive_own_absence(self, now: float) -> None:
-        """A late tick means that this process did not run, or had too much to do (paused, starved, stuck).  The heartbeats of
-        that time may still be in its sockets, so sessions get that time back.  The brokers' leases end no later for it."""
+        """A late tick means that this process did not run, or had too much to do (paused, starved, stuck).
+        The heartbeats of that time may still be in its sockets, so sessions get that time back.  The brokers'
+        leases end no later for it."""
         interval_s = self._config.tick_interval_ms / 1000
         late_s = now - self._last_tick - interval_s
         self._last_tick = now
@@ -459,7 +531,9 @@ class ControllerPlanner:
 
     def _steps_of_moves(self) -> list[Wanted]:
         present = self._active_node_ids()
-        steps = (advanced(t, n, partition, self.able(t, n, present)) for t, n, partition in moving(self._state))
+        steps = (
+            advanced(t, n, partition, self.able(t, n, present)) for t, n, partition in moving(self._state)
+        )
         return [step for step in steps if step is not None]
 
     def _session_of(self, broker: BrokerState, now: float) -> Session:
@@ -469,7 +543,8 @@ class ControllerPlanner:
         return session
 
     def fence(self, node_ids: list[int], reason: str) -> Plan:
-        """Fences these brokers and elects other leaders, in one plan (`FenceBroker`; producers are fenced elsewhere)."""
+        """Fences these brokers and elects other leaders, in one plan (`FenceBroker`; producers are fenced
+        elsewhere)."""
         plan = Plan(reason=f"fence brokers: {reason}")
         for node_id in node_ids:
             broker = self._state.brokers[node_id]
@@ -481,7 +556,8 @@ class ControllerPlanner:
         return plan
 
     def rebalance(self) -> Plan:
-        """Moves leaderships back to preferred replicas, for every broker that lacks more than the allowed share of its own."""
+        """Moves leaderships back to preferred replicas, for every broker that lacks more than the allowed
+        share of its own."""
         present = self._active_node_ids()
         preferred: Counter[int] = Counter()
         elsewhere: Counter[int] = Counter()
@@ -491,20 +567,27 @@ class ControllerPlanner:
             for number, partition in found.partitions.items():
                 preferred[partition.preferred_leader] += 1
                 elsewhere[partition.preferred_leader] += partition.leader != partition.preferred_leader
-                change = preferred_leader(found, number, partition, self.able(found, number, present), self.reached)
+                change = preferred_leader(
+                    found, number, partition, self.able(found, number, present), self.reached
+                )
                 if change is not None:
                     wanted.append(change)
         share = self._config.leader_imbalance_percentage
         returning = [each for each in wanted if 100 * elsewhere[each.leader] > share * preferred[each.leader]]
-        return Plan(list(change_operations(returning[: self._config.rebalanced_at_once_max])), "preferred leaders")
+        return Plan(
+            list(change_operations(returning[: self._config.rebalanced_at_once_max])), "preferred leaders"
+        )
 
-    # ---- in-sync replicas -----------------------------------------------------------------------------------------------------
+    # ---- in-sync replicas
+    # -----------------------------------------------------------------------------------------------------
 
     def alter_partitions(self, request: rpc.AlterPartitionsRequest) -> tuple[Plan, list[ErrorCode]]:
-        """ISR changes that leaders ask for: the plan of the valid ones, and one error a change (NONE: planned, or already so).
+        """ISR changes that leaders ask for: the plan of the valid ones, and one error a change (NONE:
+        planned, or already so).
 
-        Raises REQUEST_TIMED_OUT for an attempt that is older than the last: after INELIGIBLE_REPLICA a leader no longer counts
-        that replica, so the controller must not accept an earlier copy of the change later (rule M12).
+        Raises REQUEST_TIMED_OUT for an attempt that is older than the last: after INELIGIBLE_REPLICA a leader
+        no longer counts that replica, so the controller must not accept an earlier copy of the change later
+        (rule M12).
         """
         self.broker_with_epoch(request.node_id, request.broker_epoch)
         attempt = (request.broker_epoch, request.attempt)
@@ -516,7 +599,9 @@ class ControllerPlanner:
             topic = self._state.topic_by_raw_id(change.topic_id)
             partition = None if topic is None else topic.partitions.get(change.partition)
             if topic is None or partition is None:
-                errors.append(ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                errors.append(
+                    ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
                 continue
             error = self._isr_change_error(request.node_id, change, topic, partition)
             errors.append(ErrorCode.NONE if error is None else error)
@@ -525,7 +610,11 @@ class ControllerPlanner:
             isr = tuple(change.isr)
             elr = eligible_leaders(topic, partition, isr)
             epochs = tuple(change.isr_broker_epochs)
-            wanted.append(Wanted(topic, change.partition, partition, partition.leader, isr, elr, partition.leader, epochs))
+            wanted.append(
+                Wanted(
+                    topic, change.partition, partition, partition.leader, isr, elr, partition.leader, epochs
+                )
+            )
         return Plan(list(change_operations(wanted)), "alter partitions"), errors
 
     def _isr_change_error(
@@ -549,19 +638,26 @@ class ControllerPlanner:
             broker = self._state.brokers.get(member)
             if broker is None or broker.fenced or (broker.shutting_down and member not in partition.isr):
                 return ErrorCode.INELIGIBLE_REPLICA
-            if (topic.topic_id.bytes, change.partition) in broker.offline_replicas and member not in partition.isr:
+            if (
+                topic.topic_id.bytes,
+                change.partition,
+            ) in broker.offline_replicas and member not in partition.isr:
                 return ErrorCode.INELIGIBLE_REPLICA
-            if epoch != NO_BROKER_EPOCH and epoch != broker.broker_epoch:  # rule M4: an earlier epoch of that broker
+            # rule M4: an earlier epoch of that broker
+            if epoch != NO_BROKER_EPOCH and epoch != broker.broker_epoch:
                 return ErrorCode.INELIGIBLE_REPLICA
         return None
 
     def producer_ids(self, request: rpc.AllocateProducerIdsRequest) -> Plan:
         self.broker_with_epoch(request.node_id, request.broker_epoch)
-        allocate = pb.AllocateProducerIds(node_id=request.node_id, broker_epoch=request.broker_epoch, count=PRODUCER_ID_BLOCK)
+        allocate = pb.AllocateProducerIds(
+            node_id=request.node_id, broker_epoch=request.broker_epoch, count=PRODUCER_ID_BLOCK
+        )
         return Plan([pb.Operation(allocate_producer_ids=allocate)], "producer ids")
 
 
 def _already_so(change: rpc.IsrChange, partition: PartitionState) -> bool:
-    """Whether the partition already is as the change asks: a retry whose first attempt succeeded, or no change at all."""
+    """Whether the partition already is as the change asks: a retry whose first attempt succeeded, or no
+    change at all."""
     same = tuple(change.isr) == partition.isr and change.leader_epoch == partition.leader_epoch
     return same and change.partition_epoch in (partition.partition_epoch, partition.partition_epoch - 1)

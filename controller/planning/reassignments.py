@@ -1,7 +1,8 @@
 """Plans to move partitions, and to cancel moves (AlterPartitionReassignments).
 
-Pure; the rules of a move are those of `state/moves.py`.  Each partition has its own answer and its own compare-and-set.  A
-request that was applied before moves nothing: its answer says which partitions are not, or no longer, as it asks.
+Pure; the rules of a move are those of `state/moves.py`.  Each partition has its own answer and its own
+compare-and-set.  A request that was applied before moves nothing: its answer says which partitions are not,
+or no longer, as it asks.
 """
 
 from __future__ import annotations
@@ -89,28 +90,45 @@ def _plan_one(
         if applied_before:
             return None
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "this partition does not move")
-    _check_target(state, topic, partition, target, keep_factor=request.keep_replication_factor and not wanted.cancel)
+    _check_target(
+        state, topic, partition, target, keep_factor=request.keep_replication_factor and not wanted.cancel
+    )
     able = present - state.offline_nodes(topic.topic_id, wanted.partition)
     change = reassigned(topic, wanted.partition, partition, target, able)
     if applied_before and change is not None:
-        message = "this request was carried out before, and this partition is not as it asks: refused then, or changed since"
+        message = (
+            "this request was carried out before, and this partition is not as it asks: refused then, or "
+            "changed since"
+        )
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
     return change
 
 
 def _check_target(
-    state: ClusterState, topic: TopicState, partition: PartitionState, target: tuple[int, ...], *, keep_factor: bool
+    state: ClusterState,
+    topic: TopicState,
+    partition: PartitionState,
+    target: tuple[int, ...],
+    *,
+    keep_factor: bool,
 ) -> None:
     if not target or len(set(target)) != len(target):
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(target)} are empty or not distinct")
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(target)} are empty or not distinct"
+        )
     unknown = [node_id for node_id in target if node_id not in state.brokers]
     if unknown:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(target)} name unknown brokers {unknown}")
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(target)} name unknown brokers {unknown}"
+        )
     before = len(partition.settled_replicas)
     if keep_factor and len(target) != before:
         message = f"The replication factor is changed from {before} to {len(target)}"
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     least = topic.min_in_sync_replicas(partition.settled_replicas)
     if topic.internal and len(target) < least:
-        message = f"{topic.name!r} holds the coordinators' state: it needs the {least} replicas of {MIN_IN_SYNC_REPLICAS_CONFIG}"
+        message = (
+            f"{topic.name!r} holds the coordinators' state: it needs the {least} replicas of "
+            f"{MIN_IN_SYNC_REPLICAS_CONFIG}"
+        )
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{message}, not {len(target)}")

@@ -1,9 +1,11 @@
-"""Elections that an operator asks for (ElectLeaders): preferred leaders, and unclean ones where the topic allows them.
+"""Elections that an operator asks for (ElectLeaders): preferred leaders, and unclean ones where the topic
+allows them.
 
-Pure, like `planner.py`, and with the same election rules (`state/elections.py`): a request elects no replica that could not be
-elected without it.  So an unclean election needs `unclean.leader.election.enable` on the topic: the decision to lose records is
-visible in its settings.  A state topic has no such setting (docs/semantics.md M16), and one exception, which loses no record that
-another replica may have: an operator who has repaired the files of the only replica may ask for an election of this partition.
+Pure, like `planner.py`, and with the same election rules (`state/elections.py`): a request elects no replica
+that could not be elected without it.  So an unclean election needs `unclean.leader.election.enable` on the
+topic: the decision to lose records is visible in its settings.  A state topic has no such setting
+(docs/semantics.md M16), and one exception, which loses no record that another replica may have: an operator
+who has repaired the files of the only replica may ask for an election of this partition.
 
 A request that was applied before elects no leader: a late unclean election would lose newer records.
 """
@@ -34,7 +36,9 @@ class Elections:
 
     @property
     def plan(self) -> Plan:
-        return Plan(list(change_operations(self.wanted.values())), "elections that were asked for", self.request_id)
+        return Plan(
+            list(change_operations(self.wanted.values())), "elections that were asked for", self.request_id
+        )
 
     def outcome(self, state: ClusterState) -> list[rpc.PartitionResult]:
         """The results, after the plan was carried out: a change that lost a race did not elect."""
@@ -51,7 +55,11 @@ class Elections:
 
 
 def plan_elections(
-    state: ClusterState, request: rpc.ElectLeadersRequest, *, applied_before: bool = False, reached: Reached | None = None
+    state: ClusterState,
+    request: rpc.ElectLeadersRequest,
+    *,
+    applied_before: bool = False,
+    reached: Reached | None = None,
 ) -> Elections:
     """One result a partition; with `every_partition` only for those where something was to be done."""
     elections = Elections()
@@ -76,15 +84,20 @@ def plan_elections(
         elif not (request.every_partition and outcome[0] is ErrorCode.ELECTION_NOT_NEEDED):
             elections.results.append(_result(name, number, *outcome))
     as_asked = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
-    if not applied_before and (request.every_partition or any(result.error in as_asked for result in elections.results)):
+    if not applied_before and (
+        request.every_partition or any(result.error in as_asked for result in elections.results)
+    ):
         elections.request_id = request.request_id
     return elections
 
 
 def _done_before(outcome: Wanted | tuple[ErrorCode, str]) -> tuple[ErrorCode, str]:
-    """The answer for a partition whose election was applied before; `outcome`: the result that it would have now."""
+    """The answer for a partition whose election was applied before; `outcome`: the result that it would have
+    now."""
     if isinstance(outcome, Wanted):
-        message = "this request was carried out before, and elects nobody again: ask anew if that is still wanted"
+        message = (
+            "this request was carried out before, and elects nobody again: ask anew if that is still wanted"
+        )
         return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message
     return (ErrorCode.NONE, "") if outcome[0] is ErrorCode.ELECTION_NOT_NEEDED else outcome
 
@@ -102,7 +115,10 @@ def _preferred(
         return ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica leads already"
     wanted = preferred_leader(topic, number, partition, present, reached)
     if wanted is None:
-        message = f"the preferred replica {partition.preferred_leader} is absent, not in sync, or not reached by the others"
+        message = (
+            f"the preferred replica {partition.preferred_leader} is absent, not in sync, or not reached "
+            "by the others"
+        )
         return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message
     return wanted
 
@@ -116,18 +132,25 @@ def _unclean(
     if wanted is not None and wanted.leader != NO_LEADER:
         return wanted
     if topic.unclean_election_allowed:
-        return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"none of the replicas {list(partition.replicas)} is present"
+        return (
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+            f"none of the replicas {list(partition.replicas)} is present",
+        )
     if topic.internal:
         return _mended(topic, number, partition, present, is_named=is_named)
     reason = f"set {UNCLEAN_ELECTION_CONFIG}=true on the topic first"
-    message = f"no replica that is present holds every committed record; to lose records by an unclean election: {reason}"
+    message = (
+        "no replica that is present holds every committed record; to lose records by an unclean "
+        f"election: {reason}"
+    )
     return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message
 
 
 def _mended(
     topic: TopicState, number: int, partition: PartitionState, present: set[int], *, is_named: bool
 ) -> Wanted | tuple[ErrorCode, str]:
-    """Elects the only replica of a state topic's partition at the operator's word; see the module docstring."""
+    """Elects the only replica of a state topic's partition at the operator's word; see the module
+    docstring."""
     able = [node for node in partition.replicas if node in present]
     counted_on = sorted({*partition.isr, *partition.elr, partition.last_known_leader} - {NO_LEADER})
     if counted_on:
@@ -135,7 +158,10 @@ def _mended(
     elif not is_named:
         reason = "name this partition alone, after its files were mended"
     elif len(partition.replicas) != 1:
-        reason = f"of its replicas {list(partition.replicas)}, any may have records that the others have not: mend their files"
+        reason = (
+            f"of its replicas {list(partition.replicas)}, any may have records that the others have not: "
+            "mend their files"
+        )
     elif not able:
         reason = f"node {partition.replicas[0]} is absent"
     else:
@@ -143,5 +169,7 @@ def _mended(
     return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"never by itself on a state topic: {reason}"
 
 
-def _result(topic: str, partition: int, code: ErrorCode = ErrorCode.NONE, message: str = "") -> rpc.PartitionResult:
+def _result(
+    topic: str, partition: int, code: ErrorCode = ErrorCode.NONE, message: str = ""
+) -> rpc.PartitionResult:
     return rpc.PartitionResult(topic=topic, partition=partition, error=int(code), message=message)

@@ -1,7 +1,7 @@
 """What a request makes of the settings of groups and of subscriptions to clients' metrics.  Pure.
 
-They are part of the metadata, by type and name: there is nothing else that would have to exist.  A resource whose last setting is
-taken away is gone.
+They are part of the metadata, by type and name: there is nothing else that would have to exist.  A resource
+whose last setting is taken away is gone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from ...wire.errors import ErrorCode, KafkaError
 from ..state.cluster_state import ClusterState
 from ..state.features import require_level
 from ..state.model import RESOURCES_LEVEL
-from ..state.resource_settings import SETTINGS_OF, ConfigKind, GroupLimits, ResourceType, check_config, list_of
+from ..state.resource_settings import (
+    SETTINGS_OF,
+    ConfigKind,
+    GroupLimits,
+    ResourceType,
+    check_config,
+    list_of,
+)
 from .topics import TopicPlan, TopicPlans
 
 RESOURCES_MAX: Final = 10_000
@@ -25,7 +32,9 @@ NAME_BYTES_MAX: Final = 1024
 _WORDS: Final = {ResourceType.CLIENT_METRICS: "client-metrics", ResourceType.GROUP: "group"}
 
 
-def plan_resource_configuration(state: ClusterState, limits: GroupLimits, request: rpc.AlterConfigsRequest) -> TopicPlans:
+def plan_resource_configuration(
+    state: ClusterState, limits: GroupLimits, request: rpc.AlterConfigsRequest
+) -> TopicPlans:
     """A plan for each entry of `request.resources`; the result's name is the resource's."""
     plans = TopicPlans()
     times = Counter((each.resource_type, each.change.name) for each in request.resources)
@@ -45,27 +54,40 @@ def plan_resource_configuration(state: ClusterState, limits: GroupLimits, reques
     return plans
 
 
-def _plan(state: ClusterState, limits: GroupLimits, kind: int, change: rpc.ConfigChange, made: int) -> pb.Operation | None:
+def _plan(
+    state: ClusterState, limits: GroupLimits, kind: int, change: rpc.ConfigChange, made: int
+) -> pb.Operation | None:
     require_level(state.features, RESOURCES_LEVEL)
     if kind not in SETTINGS_OF:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown type of resource {kind}")
     if not change.name:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Default {_WORDS[ResourceType(kind)]} resources are not allowed.")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Default {_WORDS[ResourceType(kind)]} resources are not allowed."
+        )
     if len(change.name.encode()) > NAME_BYTES_MAX:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the name of a resource has at most {NAME_BYTES_MAX} bytes")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"the name of a resource has at most {NAME_BYTES_MAX} bytes"
+        )
     present = state.resource_configs.get((kind, change.name), {})
     future = _future(kind, present, change)
     if future == present:
         return None
     check_config(kind, future, limits)
     if not present and len(state.resource_configs) + made >= RESOURCES_MAX:
-        message = f"{RESOURCES_MAX} groups and subscriptions have settings already: take away those that are not needed"
+        message = (
+            f"{RESOURCES_MAX} groups and subscriptions have settings already: take away those that are "
+            "not needed"
+        )
         raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
     return pb.Operation(
         change_resource_config=pb.ChangeResourceConfig(
             resource_type=kind,
             name=change.name,
-            set=[pb.ConfigEntry(key=key, value=future[key]) for key in sorted(future) if present.get(key) != future[key]],
+            set=[
+                pb.ConfigEntry(key=key, value=future[key])
+                for key in sorted(future)
+                if present.get(key) != future[key]
+            ],
             remove=sorted(present.keys() - future.keys()),
         )
     )
@@ -77,14 +99,20 @@ def _future(kind: int, present: Mapping[str, str], change: rpc.ConfigChange) -> 
     twice = sorted(key for key, count in edited.items() if count > 1)
     if twice:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"one request changes {', '.join(twice)} more than once")
-    future = {} if change.replace_all else {key: value for key, value in present.items() if key not in change.remove}
+    future = (
+        {}
+        if change.replace_all
+        else {key: value for key, value in present.items() if key not in change.remove}
+    )
     future.update(change.set)
     for key, text in change.append.items():
         values = _values(kind, present, key, "APPEND")
         future[key] = ",".join([*values, *(value for value in list_of(text) if value not in values)])
     for key, text in change.subtract.items():
         gone = list_of(text)
-        future[key] = ",".join(value for value in _values(kind, present, key, "SUBTRACT") if value not in gone)
+        future[key] = ",".join(
+            value for value in _values(kind, present, key, "SUBTRACT") if value not in gone
+        )
     return future
 
 

@@ -1,10 +1,10 @@
 """Plans topics: creation, deletion, more partitions, configuration.
 
-Pure, like `planner.py`.  An error of one topic is that topic's answer and does not affect the other topics.  Repeating a request
-changes nothing: half of a topic's id is derived from the request's id, so a retry recognises the topic that its first attempt
-made; the other half is new each time, so that a retry that comes after a deletion makes another topic, and not the deleted one
-again, whose records a replica that was away may still have.  The other requests travel under their id and are applied once
-(`proposers.py`). """
+Pure, like `planner.py`.  An error of one topic is that topic's answer and does not affect the other topics.
+Repeating a request changes nothing: half of a topic's id is derived from the request's id, so a retry
+recognises the topic that its first attempt made; the other half is new each time, so that a retry that comes
+after a deletion makes another topic, and not the deleted one again, whose records a replica that was away may
+still have.  The other requests travel under their id and are applied once (`proposers.py`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ from ..state.elections import Wanted, change_operations
 from ..state.features import require_setting_levels
 from ..state.model import INTERNAL_TOPICS, PartitionState, TopicState, topic_name_problem
 from ..state.topic_defaults import controllers_defaults, inherited
-from ..state.topic_settings import check_may_be_flushed, check_state_topic, check_stays_compacted, future_config
+from ..state.topic_settings import (
+    check_may_be_flushed,
+    check_state_topic,
+    check_stays_compacted,
+    future_config,
+)
 from .placement import Load, check_assignments, place
 from .planner import ControllerConfig
 
@@ -34,8 +39,8 @@ _NAMESPACE = UUID("6f9c4d0e-5a0b-4c0f-9a57-74696465672e")
 
 @dataclass(slots=True)
 class TopicPlan:
-    """One topic's answer and its operation (None: an error, nothing to do, or only validation), with the operations that follow
-    it in the same command."""
+    """One topic's answer and its operation (None: an error, nothing to do, or only validation), with the
+    operations that follow it in the same command."""
 
     result: rpc.TopicResult
     operation: pb.Operation | None = None
@@ -67,13 +72,17 @@ class TopicPlans:
 
 
 def _refusal(name: str, error: KafkaError, raw_id: bytes = b"") -> TopicPlan:
-    return TopicPlan(rpc.TopicResult(name=name, topic_id=raw_id, error=int(error.code), message=error.message))
+    return TopicPlan(
+        rpc.TopicResult(name=name, topic_id=raw_id, error=int(error.code), message=error.message)
+    )
 
 
 def _success(topic: TopicState, partitions: int | None = None) -> rpc.TopicResult:
     factor = len(topic.partitions[0].future_replicas) if topic.partitions else 0
     count = len(topic.partitions) if partitions is None else partitions
-    return rpc.TopicResult(name=topic.name, topic_id=topic.topic_id.bytes, partitions=count, replication_factor=factor)
+    return rpc.TopicResult(
+        name=topic.name, topic_id=topic.topic_id.bytes, partitions=count, replication_factor=factor
+    )
 
 
 def new_topic_id(request_id: rpc.RequestId, name: str, fresh: UUID) -> UUID:
@@ -90,7 +99,8 @@ def _mark_of(request_id: rpc.RequestId, name: str) -> bytes:
     return uuid5(_NAMESPACE, f"{request_id.client_id}/{request_id.sequence}/{name}").bytes[:8]
 
 
-# ---- create ---------------------------------------------------------------------------------------------------------------
+# ---- create
+# ------------------------------------------------------------------------------------------------------------
 
 
 def plan_creation(
@@ -113,7 +123,10 @@ def plan_creation(
             break
         try:
             _refuse_repetition(names, topic.name)
-            count = max(config.default_partitions if topic.partitions == -1 else topic.partitions, len(topic.assignments))
+            count = max(
+                config.default_partitions if topic.partitions == -1 else topic.partitions,
+                len(topic.assignments),
+            )
             if count <= config.partitions_per_request_max:  # or else it is refused for itself
                 _check_total(config, done.partitions + plans.partitions + count)
             plan = _plan_topic(state, config, request, topic, fresh_id(), load, taken)
@@ -143,21 +156,29 @@ def _plan_topic(
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{wanted.name}' already exists.")
     other = taken.get(_metric_name(wanted.name))
     if other is not None:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{wanted.name}' collides with existing topic: {other}")
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{wanted.name}' collides with existing topic: {other}"
+        )
     topic_config = parsed_topic_config(wanted.config)
     require_setting_levels(state.features, topic_config)
     if wanted.name in INTERNAL_TOPICS:
         check_state_topic(wanted.name, topic_config)
     partitions = _new_partitions(state, config, wanted, load)
     factor = len(partitions[0].replicas)
-    result = rpc.TopicResult(name=wanted.name, topic_id=topic_id.bytes, partitions=len(partitions), replication_factor=factor)
+    result = rpc.TopicResult(
+        name=wanted.name, topic_id=topic_id.bytes, partitions=len(partitions), replication_factor=factor
+    )
     if request.validate_only:
         return TopicPlan(result)
     entries = [pb.ConfigEntry(key=key, value=topic_config[key]) for key in sorted(topic_config)]
-    creation = pb.CreateTopic(topic_id=topic_id.bytes, name=wanted.name, config=entries, partitions=partitions)
+    creation = pb.CreateTopic(
+        topic_id=topic_id.bytes, name=wanted.name, config=entries, partitions=partitions
+    )
     defaults = {} if wanted.name in INTERNAL_TOPICS else controllers_defaults(state.node_configs)
     topic = TopicState(wanted.name, topic_id, topic_config, defaults=defaults)
-    return TopicPlan(result, pb.Operation(create_topic=creation), eligible_from_the_start(topic, enumerate(partitions)))
+    return TopicPlan(
+        result, pb.Operation(create_topic=creation), eligible_from_the_start(topic, enumerate(partitions))
+    )
 
 
 def _metric_name(name: str) -> str:
@@ -174,10 +195,14 @@ def _check_name(name: str, allow_internal: bool) -> None:
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if name in INTERNAL_TOPICS and not allow_internal:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} is made by the brokers when they need it")
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} is made by the brokers when they need it"
+        )
 
 
-def _new_partitions(state: ClusterState, config: ControllerConfig, wanted: rpc.NewTopic, load: Load) -> list[pb.NewPartition]:
+def _new_partitions(
+    state: ClusterState, config: ControllerConfig, wanted: rpc.NewTopic, load: Load
+) -> list[pb.NewPartition]:
     if wanted.assignments:
         if wanted.partitions not in (-1, 0) or wanted.replication_factor not in (-1, 0):
             message = "give either assignments or counts (-1 for both counts when the replicas are assigned)"
@@ -185,7 +210,11 @@ def _new_partitions(state: ClusterState, config: ControllerConfig, wanted: rpc.N
         assignments = check_assignments([list(a.replicas) for a in wanted.assignments], state.brokers)
     else:
         count = config.default_partitions if wanted.partitions == -1 else wanted.partitions
-        factor = config.default_replication_factor if wanted.replication_factor == -1 else wanted.replication_factor
+        factor = (
+            config.default_replication_factor
+            if wanted.replication_factor == -1
+            else wanted.replication_factor
+        )
         _check_count(config, count)
         assignments = place(count, factor, state.registered_brokers(), load)
     _check_count(config, len(assignments))
@@ -213,10 +242,12 @@ def _new_partition(state: ClusterState, replicas: Sequence[int]) -> pb.NewPartit
     return pb.NewPartition(replicas=replicas, isr=isr)
 
 
-def eligible_from_the_start(topic: TopicState, made: Iterable[tuple[int, pb.NewPartition]]) -> list[pb.Operation]:
-    """The ELR of new partitions whose ISR is below min.insync.replicas: no record can be committed there yet, so the replicas
-    outside the ISR have every committed record as well, and may lead (KIP-966).  Without this, a partition that was created while
-    brokers were away would be lost with its only active replica.
+def eligible_from_the_start(
+    topic: TopicState, made: Iterable[tuple[int, pb.NewPartition]]
+) -> list[pb.Operation]:
+    """The ELR of new partitions whose ISR is below min.insync.replicas: no record can be committed there yet,
+    so the replicas outside the ISR have every committed record as well, and may lead (KIP-966).  Without
+    this, a partition that was created while brokers were away would be lost with its only active replica.
 
     A separate operation, which every version knows, in the same entry: no replica has led before it."""
     wanted = []
@@ -229,13 +260,19 @@ def eligible_from_the_start(topic: TopicState, made: Iterable[tuple[int, pb.NewP
     return list(change_operations(wanted))
 
 
-# ---- delete, enlarge, configure -------------------------------------------------------------------------------------------
+# ---- delete, enlarge, configure
+# -------------------------------------------------------------------------------------------
 
 
-def plan_deletion(state: ClusterState, request: rpc.DeleteTopicsRequest, *, applied_before: bool) -> TopicPlans:
-    """`applied_before`: this request was carried out already, so a topic that is gone is the success of that time."""
+def plan_deletion(
+    state: ClusterState, request: rpc.DeleteTopicsRequest, *, applied_before: bool
+) -> TopicPlans:
+    """`applied_before`: this request was carried out already, so a topic that is gone is the success of that
+    time."""
     plans, seen = TopicPlans(), set[UUID]()
-    by_name: list[tuple[str | bytes, TopicState | None]] = [(name, state.topics.get(name)) for name in request.names]
+    by_name: list[tuple[str | bytes, TopicState | None]] = [
+        (name, state.topics.get(name)) for name in request.names
+    ]
     by_id = [(raw, state.topic_by_raw_id(raw)) for raw in request.topic_ids]
     for asked, topic in (*by_name, *by_id):
         name, raw_id = (asked, b"") if isinstance(asked, str) else ("", asked)
@@ -248,7 +285,9 @@ def plan_deletion(state: ClusterState, request: rpc.DeleteTopicsRequest, *, appl
             plans.topics.append(_refusal(name, KafkaError(code, message), raw_id))
         elif topic.internal:
             message = f"{topic.name!r} holds the coordinators' state: it cannot be deleted"
-            plans.topics.append(_refusal(topic.name, KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message), raw_id))
+            plans.topics.append(
+                _refusal(topic.name, KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message), raw_id)
+            )
         else:
             seen.add(topic.topic_id)
             deletion = pb.Operation(delete_topic=pb.DeleteTopic(topic_id=topic.topic_id.bytes))
@@ -257,7 +296,11 @@ def plan_deletion(state: ClusterState, request: rpc.DeleteTopicsRequest, *, appl
 
 
 def plan_enlargement(
-    state: ClusterState, config: ControllerConfig, request: rpc.CreatePartitionsRequest, *, applied_before: bool
+    state: ClusterState,
+    config: ControllerConfig,
+    request: rpc.CreatePartitionsRequest,
+    *,
+    applied_before: bool,
 ) -> TopicPlans:
     plans, load = TopicPlans(), Load.of(state.topics.values())
     names = Counter(topic.name for topic in request.topics)
@@ -285,13 +328,18 @@ def _plan_more(
 ) -> TopicPlan:
     topic = _existing(state, wanted.name)
     if topic.internal:
-        message = f"the number of partitions of {topic.name!r} never changes: keys would lose their coordinator"
+        message = (
+            f"the number of partitions of {topic.name!r} never changes: keys would lose their coordinator"
+        )
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
     present = len(topic.partitions)
     if applied_before and present >= wanted.total:
         return TopicPlan(_success(topic))
     if wanted.total <= present:
-        message = f"The topic {topic.name} currently has {present} partition(s); {wanted.total} would not be an increase."
+        message = (
+            f"The topic {topic.name} currently has {present} partition(s); {wanted.total} would not be "
+            "an increase."
+        )
         if wanted.total == present:
             message = f"Topic already has {present} partition(s)."
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
@@ -310,7 +358,9 @@ def _plan_more(
     if request.validate_only:
         return TopicPlan(_success(topic, wanted.total))
     partitions = [_new_partition(state, replicas) for replicas in assignments]
-    enlargement = pb.CreatePartitions(topic_id=topic.topic_id.bytes, expected_partitions=present, partitions=partitions)
+    enlargement = pb.CreatePartitions(
+        topic_id=topic.topic_id.bytes, expected_partitions=present, partitions=partitions
+    )
     following = eligible_from_the_start(topic, enumerate(partitions, start=present))
     return TopicPlan(_success(topic, wanted.total), pb.Operation(create_partitions=enlargement), following)
 
@@ -328,7 +378,9 @@ def plan_configuration(state: ClusterState, request: rpc.AlterConfigsRequest) ->
     return plans
 
 
-def _plan_config(state: ClusterState, request: rpc.AlterConfigsRequest, change: rpc.ConfigChange) -> TopicPlan:
+def _plan_config(
+    state: ClusterState, request: rpc.AlterConfigsRequest, change: rpc.ConfigChange
+) -> TopicPlan:
     topic = _existing(state, change.name)
     future = future_config(topic.config, change)
     changed = {key: text for key, text in future.items() if topic.config.get(key) != text}
@@ -342,7 +394,11 @@ def _plan_config(state: ClusterState, request: rpc.AlterConfigsRequest, change: 
     check_may_be_flushed(topic, future)
     if request.validate_only or future == topic.config:
         return TopicPlan(_success(topic))
-    entries = [pb.ConfigEntry(key=key, value=future[key]) for key in sorted(future) if topic.config.get(key) != future[key]]
+    entries = [
+        pb.ConfigEntry(key=key, value=future[key])
+        for key in sorted(future)
+        if topic.config.get(key) != future[key]
+    ]
     remove = sorted(key for key in topic.config if key not in future)
     alteration = pb.ChangeTopicConfig(topic_id=topic.topic_id.bytes, set=entries, remove=remove)
     return TopicPlan(_success(topic), pb.Operation(change_topic_config=alteration))

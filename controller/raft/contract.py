@@ -1,4 +1,5 @@
-"""The types between the quorum's core and its surroundings: settings, status, proposals, outbox, state machine.
+"""The types between the quorum's core and its surroundings: settings, status, proposals, outbox, state
+machine.
 
 Values only; the algorithm is in `core` and `replication`.
 """
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, frozen=True)
 class RaftTimings:
-    """Seconds and sizes.  A leader is replaced within about `election_s_max`; PreVote keeps a noisy machine from overdoing it."""
+    """Seconds and sizes.  A leader is replaced within about `election_s_max`; PreVote keeps a noisy machine
+    from overdoing it."""
 
     election_s_min: float = 0.5
     election_s_max: float = 1.0
@@ -42,7 +44,8 @@ class QuorumStatus:
     commit_index: int
     last_index: int
     connected: tuple[int, ...] = ()
-    not_voting: tuple[int, ...] = ()  # voters without a vote at present, as far as this one knows (`membership`)
+    # voters without a vote at present, as far as this one knows (`membership`)
+    not_voting: tuple[int, ...] = ()
     waits_for: str = ""  # what stands between this node and its vote; "" when it has it
 
 
@@ -57,15 +60,16 @@ class FollowerView:
 
 @dataclass(slots=True)
 class Contact:
-    """When a follower last answered, and when it last had the leader's whole log: monotonic seconds; None: never."""
+    """When a follower last answered, and when it last had the leader's whole log: monotonic seconds; None:
+    never."""
 
     answered_at: float | None = None
     caught_up_at: float | None = None
     end_at_answer: int = 0
 
     def answered(self, now: float, reached: int, end: int) -> None:
-        """The follower has entry `reached`, while the log ends at `end`.  Under load it never has the whole log: once it has
-        reached the end of its last answer, it counts as caught up at that answer."""
+        """The follower has entry `reached`, while the log ends at `end`.  Under load it never has the whole
+        log: once it has reached the end of its last answer, it counts as caught up at that answer."""
         if reached >= end:
             self.caught_up_at = now
         elif self.answered_at is not None and reached >= self.end_at_answer > 0:
@@ -74,7 +78,9 @@ class Contact:
 
     def view(self, now: float, match_index: int) -> FollowerView:
         silent_s = None if self.answered_at is None else now - self.answered_at
-        return FollowerView(match_index, silent_s, None if self.caught_up_at is None else now - self.caught_up_at)
+        return FollowerView(
+            match_index, silent_s, None if self.caught_up_at is None else now - self.caught_up_at
+        )
 
 
 class Outbox(Protocol):

@@ -1,12 +1,14 @@
 """PySyncObj's Raft, hardened.  Everything that touches a private name of `SyncObj` stands in this file.
 
-What is kept of PySyncObj 0.3.17 (a guard test pins version and hash): its state, the election timer, the start of an election,
-the counting of commits, the leader's fall-back, the order of one tick.  What is replaced, and why, stands at each override.
+What is kept of PySyncObj 0.3.17 (a guard test pins version and hash): its state, the election timer, the
+start of an election, the counting of commits, the leader's fall-back, the order of one tick.  What is
+replaced, and why, stands at each override.
 
-Order within one round (`thread.py` drives it): 1. `sync` - one fdatasync for everything added in the round before; 2. the
-messages; 3. `tick` - elections, commit, apply, new commands, frames to followers; 4. `sync` when the messages added something,
-then the acknowledgements.  So (docs/raft.md Q1 to Q3) no answer speaks of an entry, a term or a vote that is not on this disk.  A
-leader's frames may leave before its own sync, but it counts itself only for entries that this sync has covered.
+Order within one round (`thread.py` drives it): 1. `sync` - one fdatasync for everything added in the round
+before; 2. the messages; 3. `tick` - elections, commit, apply, new commands, frames to followers; 4. `sync`
+when the messages added something, then the acknowledgements.  So (docs/raft.md Q1 to Q3) no answer speaks of
+an entry, a term or a vote that is not on this disk.  A leader's frames may leave before its own sync, but it
+counts itself only for entries that this sync has covered.
 
 A journal without a vote (`membership`) gives none, does not stand, and does not count.
 
@@ -77,13 +79,16 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         random: Callable[[], float],
     ) -> None:
         if VERSION != LIBRARY_VERSION:
-            raise RaftFatal(f"PySyncObj {VERSION} is installed; the overrides are written for exactly {LIBRARY_VERSION}")
+            raise RaftFatal(
+                f"PySyncObj {VERSION} is installed; the overrides are written for exactly {LIBRARY_VERSION}"
+            )
         self._journal, self._snapshots, self._machine, self._outbox = journal, snapshots, machine, outbox
         self._timings, self._random = timings, random
         self._replies: list[tuple[int, AppendReply | SnapshotReply]] = []
         self._proposals: deque[Proposal] = deque()
         self._votes: set[int] = set()
-        self._pre_vote: tuple[int, set[int]] | None = None  # (the term asked for, the voters that would grant it)
+        # (the term asked for, the voters that would grant it)
+        self._pre_vote: tuple[int, set[int]] | None = None
         # (monotonic seconds; the last term for which this voter let another candidate go first)
         self._pre_vote_again_at, self._gave_way_in = 0.0, 0
         self._leader_heard_at = float("-inf")
@@ -117,22 +122,28 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         self._take_over_journal()
 
     def _take_over_journal(self) -> None:
-        """Puts the durable journal in the place of the one in memory that `SyncObj` made, and starts from the snapshot."""
+        """Puts the durable journal in the place of the one in memory that `SyncObj` made, and starts from the
+        snapshot."""
         journal, snapshot = self._journal, self._snapshots.latest
         self._SyncObj__raftLog = journal
         self._SyncObj__raftCurrentTerm = max(journal.getCurrentTerm(), journal[-1][2])
-        self._SyncObj__votedForNodeId = journal.getVotedForNodeId() if journal.getCurrentTerm() >= journal[-1][2] else None
+        self._SyncObj__votedForNodeId = (
+            journal.getVotedForNodeId() if journal.getCurrentTerm() >= journal[-1][2] else None
+        )
         self._SyncObj__raftCommitIndex = self._SyncObj__raftLastApplied = 1
         if snapshot is not None:
             align(journal, snapshot)
             self._SyncObj__raftCommitIndex = self._SyncObj__raftLastApplied = snapshot.index
             self._machine.installed(snapshot)
         elif journal[0][1] != 1:
-            raise RaftFatal(f"the journal begins at entry {journal[0][1]} and there is no snapshot of what was before")
+            raise RaftFatal(
+                f"the journal begins at entry {journal[0][1]} and there is no snapshot of what was before"
+            )
         if not self._SyncObj__otherNodes:
             self._SyncObj__raftElectionDeadline = self.now()  # a quorum of one waits for no other voter
 
-    # ---- names for PySyncObj's state ----------------------------------------------------------------------------------------
+    # ---- names for PySyncObj's state
+    # ----------------------------------------------------------------------------------------
 
     @staticmethod
     def now() -> float:
@@ -195,10 +206,16 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         )
 
     def followers(self) -> dict[int, FollowerView]:
-        """The acknowledged index of each follower, and how long it has been silent; empty unless this node leads."""
-        return {node.id: self._replication.view(node) for node in self._SyncObj__otherNodes} if self.role == LEADER else {}
+        """The acknowledged index of each follower, and how long it has been silent; empty unless this node
+        leads."""
+        return (
+            {node.id: self._replication.view(node) for node in self._SyncObj__otherNodes}
+            if self.role == LEADER
+            else {}
+        )
 
-    # ---- driven by the thread -----------------------------------------------------------------------------------------------
+    # ---- driven by the thread
+    # -----------------------------------------------------------------------------------------------
 
     def propose(self, proposal: Proposal) -> None:
         """Queues the proposal for the next tick."""
@@ -208,7 +225,8 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         self._journal.sync()
 
     def tick(self) -> bool:
-        """One step: elections, commits, queued proposals, frames.  True: the thread must run another round at once."""
+        """One step: elections, commits, queued proposals, frames.  True: the thread must run another round at
+        once."""
         last_index = self.last_index
         self._onTick(0)
         if self.role == LEADER and self.last_index != last_index:
@@ -239,7 +257,8 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             self._replication.begin_again(node)
 
     def peer_disconnected(self, node_id: int) -> None:
-        """Losing the connection to the leader hurries the election; PreVote stops it when only this connection was lost."""
+        """Losing the connection to the leader hurries the election; PreVote stops it when only this
+        connection was lost."""
         self._SyncObj__connectedNodes.discard(Node(node_id))
         if self.leader_id == node_id and self.role == FOLLOWER:
             self._leader_heard_at = float("-inf")
@@ -265,7 +284,9 @@ class RaftCore(SyncObj):  # type: ignore[misc]
                     self._replication.on_append_reply(node, message)
                     if message.success and not message.voting:
                         reached = self._replication.reached(node)
-                        self._returns.follows(node.id, message.journal, reached, self.commit_index, self.now())
+                        self._returns.follows(
+                            node.id, message.journal, reached, self.commit_index, self.now()
+                        )
             case VoteRequest(preliminary=True):
                 self._on_pre_vote_request(node, message)
             case VoteRequest():
@@ -278,7 +299,8 @@ class RaftCore(SyncObj):  # type: ignore[misc]
                 if self._leads(node, message.term) and self._is_present_journal(node, message):
                     self._replication.on_snapshot_reply(node, message)
 
-    # ---- votes of journals ----------------------------------------------------------------------------------------------------
+    # ---- votes of journals
+    # ----------------------------------------------------------------------------------------------------
 
     def _on_voter_status(self, node_id: int, voter_status: VoterStatus) -> None:
         had_vote = self._membership.voting
@@ -290,7 +312,8 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             self._delay_first_election()
 
     def _delay_first_election(self) -> None:
-        """All voters get their vote at the same time: a short random wait keeps them from all starting an election at once."""
+        """All voters get their vote at the same time: a short random wait keeps them from all starting an
+        election at once."""
         self._SyncObj__raftElectionDeadline = self.now() + self._timings.election_s_min * self._random()
 
     def _announce(self) -> None:
@@ -311,8 +334,8 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         return self._membership.voting
 
     def _is_present_journal(self, node: Any, reply: AppendReply | SnapshotReply) -> bool:
-        """Whether the answer is from the voter's present journal.  Only answers of journals with a vote keep the leader
-        leading."""
+        """Whether the answer is from the voter's present journal.  Only answers of journals with a vote keep
+        the leader leading."""
         if reply.voting:
             self._SyncObj__lastResponseTime[node] = self.now()
         return not self._membership.is_superseded(node.id, reply.journal)
@@ -321,7 +344,8 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         self._journal.bind_cluster(cluster_id)
 
     def snapshot_stored(self, index: int | None) -> None:
-        """The wanted snapshot is durable up to `index` (None: none was made): now, and only now, the journal may be trimmed."""
+        """The wanted snapshot is durable up to `index` (None: none was made): now, and only now, the journal
+        may be trimmed."""
         self._snapshot_pending = False
         if index is None:
             return
@@ -340,12 +364,21 @@ class RaftCore(SyncObj):  # type: ignore[misc]
 
     def _report(self) -> None:
         links, waits_for = tuple(self._SyncObj__connectedNodes), self._without_vote.lasts and self._waits_for
-        news = (self.role, self.term, self.leader_id, self.active, links, self._membership.not_voting(), waits_for)
+        news = (
+            self.role,
+            self.term,
+            self.leader_id,
+            self.active,
+            links,
+            self._membership.not_voting(),
+            waits_for,
+        )
         if news != self._reported:  # without the indexes, which change all the time
             self._reported = news
             self._machine.status_changed(self.status())
 
-    # ---- overrides: time, terms, elections ------------------------------------------------------------------------------------
+    # ---- overrides: time, terms, elections
+    # ------------------------------------------------------------------------------------
 
     def _SyncObj__generateRaftTimeout(self) -> float:
         """Replaced: randomness comes from the Clock port."""
@@ -360,19 +393,25 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         self._votes = {self.selfNode.id} if vote == self.selfNode.id else set()
 
     def _SyncObj__connectedToAnyone(self) -> bool:
-        """Replaced: stock asks this when the election timer has run out; it became the PreVote gate.  A node that could not win
-        does not raise the term, so a node that returns from a network partition does not depose a good leader."""
+        """Replaced: stock asks this when the election timer has run out; it became the PreVote gate.  A node
+        that could not win does not raise the term, so a node that returns from a network partition does not
+        depose a good leader."""
         if not self._SyncObj__otherNodes:
             return True
         if not self.hasQuorum or not self._may_vote():
             return False
         wanted_term = self.term + 1
-        if self._pre_vote is not None and self._pre_vote[0] == wanted_term and len(self._pre_vote[1]) >= self._majority:
+        if (
+            self._pre_vote is not None
+            and self._pre_vote[0] == wanted_term
+            and len(self._pre_vote[1]) >= self._majority
+        ):
             self._pre_vote = None
             return True
         if self.now() >= self._pre_vote_again_at:
             self._pre_vote, cut = (wanted_term, {self.selfNode.id}), self._leader_heard_at == float("-inf")
-            # After a lost connection to the leader it asks again soon: the others may notice only now that the leader is gone.
+            # After a lost connection to the leader it asks again soon: the others may notice only now that
+            # the leader is gone.
             pause_s = self._timings.hurry_s if cut else self._SyncObj__generateRaftTimeout() / 2
             self._pre_vote_again_at = self.now() + pause_s
             _, last_index, last_term = self._journal[-1]
@@ -381,8 +420,11 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         return False
 
     def _SyncObj__onBecomeLeader(self) -> None:
-        """Extended: the followers' progress begins anew, and the no-op is durable before this tick counts this node for it."""
-        self._replication.begin(self._SyncObj__otherNodes, self._SyncObj__raftNextIndex, self._SyncObj__raftMatchIndex)
+        """Extended: the followers' progress begins anew, and the no-op is durable before this tick counts
+        this node for it."""
+        self._replication.begin(
+            self._SyncObj__otherNodes, self._SyncObj__raftNextIndex, self._SyncObj__raftMatchIndex
+        )
         self._returns.begin()
         super()._SyncObj__onBecomeLeader()
         self._journal.sync()
@@ -399,14 +441,26 @@ class RaftCore(SyncObj):  # type: ignore[misc]
 
     def _on_pre_vote_request(self, node: Any, request: VoteRequest) -> None:
         leader_is_silent = self.now() - self._leader_heard_at > self._timings.election_s_min
-        granted = request.term > self.term and self.role != LEADER and leader_is_silent and self._is_up_to_date(request)
+        granted = (
+            request.term > self.term
+            and self.role != LEADER
+            and leader_is_silent
+            and self._is_up_to_date(request)
+        )
         granted = granted and self._may_vote()
         stands_too = self._pre_vote is not None and self._pre_vote[0] == request.term
         if granted and self._gave_way_in < request.term and (node.id > self.selfNode.id or not stands_too):
-            # Two candidates at once would split the votes and lose a whole timeout.  Once a term: the other may fail to win.
-            self._gave_way_in, self._pre_vote, until = request.term, None, self.now() + self._timings.election_s_min
+            # Two candidates at once would split the votes and lose a whole timeout.  Once a term: the other
+            # may fail to win.
+            self._gave_way_in, self._pre_vote, until = (
+                request.term,
+                None,
+                self.now() + self._timings.election_s_min,
+            )
             self._SyncObj__raftElectionDeadline = max(self._SyncObj__raftElectionDeadline, until)
-        self._outbox.send(node.id, VoteReply(request.term if granted else self.term, granted, preliminary=True))
+        self._outbox.send(
+            node.id, VoteReply(request.term if granted else self.term, granted, preliminary=True)
+        )
 
     def _on_vote_request(self, node: Any, request: VoteRequest) -> None:
         if not self._may_vote():
@@ -434,16 +488,20 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             if len(self._votes) >= self._majority:
                 self._SyncObj__onBecomeLeader()
 
-    # ---- overrides: commands, apply, compaction -------------------------------------------------------------------------------
+    # ---- overrides: commands, apply, compaction
+    # -------------------------------------------------------------------------------
 
     def _checkCommandsToApply(self) -> None:
-        """Replaced: only the active leader takes commands, nothing is forwarded, and every proposal is answered."""
+        """Replaced: only the active leader takes commands, nothing is forwarded, and every proposal is
+        answered."""
         for _ in range(min(len(self._proposals), PROPOSALS_PER_TICK_MAX)):
             proposal = self._proposals.popleft()
             if not self.active:
                 proposal.refused("not the active controller")
             elif len(proposal.command) > COMMAND_BYTES_MAX:
-                proposal.refused(f"a command of {len(proposal.command)} bytes is larger than {COMMAND_BYTES_MAX}")
+                proposal.refused(
+                    f"a command of {len(proposal.command)} bytes is larger than {COMMAND_BYTES_MAX}"
+                )
             else:
                 index = self.last_index + 1
                 self._journal.add(REGULAR + proposal.command, index, self.term)
@@ -455,12 +513,15 @@ class RaftCore(SyncObj):  # type: ignore[misc]
                 self._returns.proposed(voter, journal, index, self.now())
 
     def _SyncObj__applyLogEntries(self) -> bool:
-        """Replaced: each entry exactly once and in order (stock applies one twice when a callback raises), as bytes."""
+        """Replaced: each entry exactly once and in order (stock applies one twice when a callback raises), as
+        bytes."""
         applied, commit, first = self.applied_index, self.commit_index, self._journal[0][1]
         if commit == applied:
             return False
         if commit > self.last_index or (self.role == LEADER and commit > self._journal.durable_index):
-            raise RaftFatal(f"commit index {commit} is beyond what this node has ({self.last_index}) or has on disk")
+            raise RaftFatal(
+                f"commit index {commit} is beyond what this node has ({self.last_index}) or has on disk"
+            )
         batch: list[Entry] = []
         for command, index, term in self._journal[applied + 1 - first : commit + 1 - first]:
             kind = command[:1]
@@ -477,7 +538,8 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         return True
 
     def _SyncObj__tryLogCompaction(self) -> None:
-        """Replaced: the state machine makes the snapshot when asked, without a fork, and the journal is trimmed afterwards."""
+        """Replaced: the state machine makes the snapshot when asked, without a fork, and the journal is
+        trimmed afterwards."""
         if self._snapshot_pending:
             return
         latest = self._snapshots.latest
@@ -493,12 +555,14 @@ class RaftCore(SyncObj):  # type: ignore[misc]
     def _SyncObj__onMessageReceived(self, node: Any, message: Any) -> None:
         raise RaftFatal("PySyncObj's own messages are never used")
 
-    # ---- the follower ---------------------------------------------------------------------------------------------------------
+    # ---- the follower
+    # --------------------------------------------------------------------------------------------------------
 
     def _accept_leader(self, node: Any, term: int) -> bool:
         """Whether `node` leads in a term not older than this voter's; then this voter follows it."""
         if term < self.term:
-            self._replies.append((node.id, self._append_reply(False, self.last_index + 1, 0)))  # our term deposes it
+            # our term deposes it
+            self._replies.append((node.id, self._append_reply(False, self.last_index + 1, 0)))
             return False
         if term > self.term:
             self._step_down(term)
@@ -512,8 +576,9 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         return True
 
     def _on_append(self, node: Any, message: AppendEntries) -> None:
-        """Stock truncates everything after the previous entry, also what agrees: a late frame then takes back what was
-        acknowledged.  This override truncates only at a conflict, and never below the commit index."""
+        """Stock truncates everything after the previous entry, also what agrees: a late frame then takes back
+        what was acknowledged.  This override truncates only at a conflict, and never below the commit
+        index."""
         if not self._accept_leader(node, message.term):
             return
         self._SyncObj__leaderCommitIndex = message.commit_index
@@ -530,7 +595,9 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             self._reply(node, False, last + 1, message.previous_index)
             return
         if journal[previous - first][2] != previous_term:
-            self._reply(node, False, conflict_start(journal, self.commit_index, previous), message.previous_index)
+            self._reply(
+                node, False, conflict_start(journal, self.commit_index, previous), message.previous_index
+            )
             return
         match = self._append_missing(previous, entries)
         self._reply(node, True, match + 1, message.previous_index)
@@ -547,7 +614,12 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             self._replies = [
                 (to, kept)
                 for to, kept in self._replies
-                if not (to == node.id and isinstance(kept, AppendReply) and kept.success and kept.next_index <= next_index)
+                if not (
+                    to == node.id
+                    and isinstance(kept, AppendReply)
+                    and kept.success
+                    and kept.next_index <= next_index
+                )
             ]
         self._replies.append((node.id, reply))
 
@@ -580,25 +652,33 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             self._SyncObj__raftLastApplied = snapshot.index
             self._SyncObj__raftCommitIndex = max(snapshot.index, self.commit_index)
             self._machine.installed(snapshot)
-            log.info("quorum_snapshot_installed", index=snapshot.index, term=snapshot.term, file_bytes=len(snapshot.file))
+            log.info(
+                "quorum_snapshot_installed",
+                index=snapshot.index,
+                term=snapshot.term,
+                file_bytes=len(snapshot.file),
+            )
         self._replies.append((node.id, self._snapshot_reply(chunk, chunk.total_bytes, self.applied_index)))
 
     def _snapshot_reply(self, chunk: SnapshotChunk, received: int, last_index: int) -> SnapshotReply:
-        return SnapshotReply(self.term, chunk.checksum, received, last_index, self._journal.journal_id, self._journal.voting)
+        return SnapshotReply(
+            self.term, chunk.checksum, received, last_index, self._journal.journal_id, self._journal.voting
+        )
 
-    # ---- the leader -----------------------------------------------------------------------------------------------------------
+    # ---- the leader
+    # --------------------------------------------------------------------------------------------------------
 
     def _leads(self, node: Any, term: int) -> bool:
-        """Whether an answer belongs to this leadership.  Stock's answers carry no term: one given to an earlier leadership of
-        the same node counted, although the follower had truncated since."""
+        """Whether an answer belongs to this leadership.  Stock's answers carry no term: one given to an
+        earlier leadership of the same node counted, although the follower had truncated since."""
         if term > self.term:
             self._step_down(term)
             return False
         return self.role == LEADER and term == self.term
 
     def _SyncObj__sendAppendEntries(self) -> None:
-        """Replaced: stock never reconciles a divergent tail with a backlog above its batch size, and sends a snapshot again with
-        every heartbeat."""
+        """Replaced: stock never reconciles a divergent tail with a backlog above its batch size, and sends a
+        snapshot again with every heartbeat."""
         now = self.now()
         heartbeat = now >= self._SyncObj__newAppendEntriesTime
         if heartbeat:

@@ -2,10 +2,12 @@
 
     durable                 [crc u32][term u64][index u64] of the last entry that a sync has covered
 
-The note is written after each sync and not synced itself: it costs one small write, and a power cut may bring an older one back,
-or none that can be read.  It never says more than was durable.  It is lowered, durably, before entries are truncated.
+The note is written after each sync and not synced itself: it costs one small write, and a power cut may bring
+an older one back, or none that can be read.  It never says more than was durable.  It is lowered, durably,
+before entries are truncated.
 
-It tells damage from an honest torn tail where the journal cannot: a last batch that the disk changed later, a shortened file.
+It tells damage from an honest torn tail where the journal cannot: a last batch that the disk changed later, a
+shortened file.
 """
 
 from __future__ import annotations

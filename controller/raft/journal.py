@@ -1,25 +1,31 @@
 """The durable part of a quorum member: its log entries, its term and its vote.
 
-Two files in one folder, which comes into being whole (made under another name, then renamed) and never half; beside them, a note
-of how far it was durable (`durable_note.py`):
+Two files in one folder, which comes into being whole (made under another name, then renamed) and never half;
+beside them, a note of how far it was durable (`durable_note.py`):
 
-* `entries`: records appended one after the other, `[length u32][crc u32][index u64][term u64][durable u64][command]`, the CRC
-  over everything after it.  `durable` is the last index known to be on disk when the record was written.
-* `vote`: cluster, node, term and vote, the journal's own id, whether it has a vote in the quorum at all, and the voter
-  records that it knows; replaced as a whole by every change (temporary file, fsync, rename, fsync of the folder).
+* `entries`: records appended one after the other, `[length u32][crc u32][index u64][term u64][durable
+  u64][command]`, the CRC over everything after it.  `durable` is the last index known to be on disk when the
+  record was written.
+* `vote`: cluster, node, term and vote, the journal's own id, whether it has a vote in the quorum at all, and
+  the voter records that it knows; replaced as a whole by every change (temporary file, fsync, rename, fsync
+  of the folder).
 
 What it promises
-* After `sync()` everything added before is on disk.  The core acknowledges and counts no entry, and gives no vote, before that.
-* One of the two files missing, or a folder of another cluster or node: refuses to open: a vote that was forgotten could be given
-  twice.  No folder at all: a new journal under a new random id, which has no vote (`voting`) until the quorum as a whole is
-  formed or takes it back (`membership`).  An empty folder never votes in place of the lost one.
-* A torn tail (a crash before `sync`) is truncated.  Damage to entries known to have been durable never is: an unreadable record
-  followed by one that says "what you cannot read was durable" stops the node.  That is what `durable` is for: unsynced pages
-  reach the disk in any order, so a readable record after an unreadable one proves nothing by itself.
-  A disk that changes the very last batch afterwards, or shortens the file, is told from a torn tail by the note.
+* After `sync()` everything added before is on disk.  The core acknowledges and counts no entry, and gives no
+  vote, before that.
+* One of the two files missing, or a folder of another cluster or node: refuses to open: a vote that was
+  forgotten could be given twice.  No folder at all: a new journal under a new random id, which has no vote
+  (`voting`) until the quorum as a whole is formed or takes it back (`membership`).  An empty folder never
+  votes in place of the lost one.
+* A torn tail (a crash before `sync`) is truncated.  Damage to entries known to have been durable never is: an
+  unreadable record followed by one that says "what you cannot read was durable" stops the node.  That is what
+  `durable` is for: unsynced pages reach the disk in any order, so a readable record after an unreadable one
+  proves nothing by itself. A disk that changes the very last batch afterwards, or shortens the file, is told
+  from a torn tail by the note.
 * A failed write or sync is final: the error goes up (OSError) and the journal refuses every further use.
-* What is read at the opening is made durable before anything else.  A process that was killed, or stopped because a sync failed,
-  leaves in the page cache what never reached the disk; taken for durable, it would be acknowledged and lost in a power cut.
+* What is read at the opening is made durable before anything else.  A process that was killed, or stopped
+  because a sync failed, leaves in the page cache what never reached the disk; taken for durable, it would be
+  acknowledged and lost in a power cut.
 """
 
 from __future__ import annotations
@@ -56,14 +62,16 @@ _IDENTITY = struct.Struct("<QBB")  # journal id, voting, voter_records
 _VOTER_RECORD = struct.Struct("<iQQ")
 _CRC = struct.Struct("<I")
 _COMMAND_BYTES_MAX = 64 << 20
-_INDEX_SPAN_MAX = 1 << 24  # how far past the expected index a record can be while we search behind a damaged one
+# how far past the expected index a record can be while we search behind a damaged one
+_INDEX_SPAN_MAX = 1 << 24
 
 
 class DurableJournal(Journal):  # type: ignore[misc]
     """PySyncObj's journal interface over the Disk port.  Used by the Raft thread only."""
 
     def __init__(self, disk: Disk, folder: Path, *, node_id: int, new_id: int, cluster_id: str = "") -> None:
-        """`new_id`: random and not 0; the journal's id when it is made now (or was, by a version without ids)."""
+        """`new_id`: random and not 0; the journal's id when it is made now (or was, by a version without
+        ids)."""
         self._disk = disk
         self._entries_path = folder / "entries"
         self._vote_path = folder / "vote"
@@ -87,7 +95,9 @@ class DurableJournal(Journal):  # type: ignore[misc]
             self._create(folder)
         version = self._read_vote()
         if not disk.exists(self._entries_path):
-            raise RaftFatal(f"{self._entries_path} is missing although {self._vote_path.name} is there: refusing to start")
+            raise RaftFatal(
+                f"{self._entries_path} is missing although {self._vote_path.name} is there: refusing to start"
+            )
         self._file: File = disk.open(self._entries_path)
         self._note = DurableNote(disk, folder / "durable")
         self._make_names_durable(folder)
@@ -97,7 +107,8 @@ class DurableJournal(Journal):  # type: ignore[misc]
             self._voting = not self.is_empty  # it may have acknowledged or voted
             disk.write_atomic(self._vote_path, self._encode_vote(self._term, self._vote))
 
-    # ---- opening ----------------------------------------------------------------------------------------------------------
+    # ---- opening
+    # --------------------------------------------------------------------------------------------------------
 
     def _create(self, folder: Path) -> None:
         making = folder.with_name(folder.name + ".making")
@@ -111,7 +122,10 @@ class DurableJournal(Journal):  # type: ignore[misc]
 
     def _read_vote(self) -> int:
         if not self._disk.exists(self._vote_path):
-            raise RaftFatal(f"{self._vote_path} is missing: a vote may have been given that nobody remembers, refusing to start")
+            raise RaftFatal(
+                f"{self._vote_path} is missing: a vote may have been given that nobody remembers, "
+                "refusing to start"
+            )
         data = self._disk.read(self._vote_path)
         body = data[_CRC.size :]
         if len(data) < _CRC.size + _VOTE.size or _CRC.unpack_from(data)[0] != zlib.crc32(body):
@@ -121,9 +135,15 @@ class DurableJournal(Journal):  # type: ignore[misc]
             raise RaftFatal(f"{self._vote_path} has a format that this version does not know")
         stored_cluster = body[_VOTE.size : _VOTE.size + name_length].decode()
         if node_id != self._node_id:
-            raise RaftFatal(f"{self._vote_path} belongs to node {node_id}, this is node {self._node_id}: wrong data folder?")
+            raise RaftFatal(
+                f"{self._vote_path} belongs to node {node_id}, this is node {self._node_id}: wrong "
+                "data folder?"
+            )
         if stored_cluster and self._cluster_id and stored_cluster != self._cluster_id:
-            message = f"belongs to cluster {stored_cluster}, this node is configured for {self._cluster_id}: wrong data folder?"
+            message = (
+                f"belongs to cluster {stored_cluster}, this node is configured for {self._cluster_id}: "
+                "wrong data folder?"
+            )
             raise RaftFatal(f"{self._vote_path} {message}")
         self._cluster_id = stored_cluster or self._cluster_id
         self._term, self._vote = int(term), int(vote)
@@ -131,12 +151,14 @@ class DurableJournal(Journal):  # type: ignore[misc]
             position = _VOTE.size + name_length
             self._id, voting, _ = _IDENTITY.unpack_from(body, position)
             self._voting = bool(voting)
-            self._voter_records = {record[0]: record for record in _VOTER_RECORD.iter_unpack(body[position + _IDENTITY.size :])}
+            self._voter_records = {
+                record[0]: record for record in _VOTER_RECORD.iter_unpack(body[position + _IDENTITY.size :])
+            }
         return int(version)
 
     def _make_names_durable(self, folder: Path) -> None:
-        """Syncs the directories: renames of a vote, of trimmed entries, of a snapshot or of the folder may not be durable yet,
-        nor the creation of the folder above it."""
+        """Syncs the directories: renames of a vote, of trimmed entries, of a snapshot or of the folder may
+        not be durable yet, nor the creation of the folder above it."""
         for directory in (folder, folder.parent, folder.parent.parent):
             self._disk.sync_directory(directory)
 
@@ -160,8 +182,8 @@ class DurableJournal(Journal):  # type: ignore[misc]
         self.durable_index = self._entries[-1][1]
 
     def _make_durable(self, claimed: int, data: bytes) -> None:
-        """Writes again and syncs the entries that the last record does not call durable: after a failed sync the kernel may count
-        their pages as clean, and the next sync would succeed without them."""
+        """Writes again and syncs the entries that the last record does not call durable: after a failed sync
+        the kernel may count their pages as clean, and the next sync would succeed without them."""
         first, last = self._entries[0][1], self._entries[-1][1]
         if claimed < last:
             position = self._positions[max(claimed + 1 - first, 0)]
@@ -172,7 +194,8 @@ class DurableJournal(Journal):  # type: ignore[misc]
         if self._note.position > self._end_position():
             term, index = self._note.position
             raise RaftFatal(
-                f"{self._entries_path} is damaged: it ends at entry {self._entries[-1][1]}, and entry {index} of term {term} was"
+                f"{self._entries_path} is damaged: it ends at entry {self._entries[-1][1]}, and "
+                f"entry {index} of term {term} was"
                 " durable; remove this folder, and the quorum takes the node back (operations.md)"
             )
 
@@ -194,15 +217,24 @@ class DurableJournal(Journal):  # type: ignore[misc]
         proof = _find_proof_of_damage(data, position, expected)
         if proof is not None:
             raise RaftFatal(
-                f"{self._entries_path} is damaged at byte {position}: entry {expected} cannot be read, but the record at byte "
-                f"{proof} says that it was durable; remove this folder, and the quorum takes the node back (operations.md)"
+                f"{self._entries_path} is damaged at byte {position}: entry {expected} cannot be "
+                "read, but the record at byte "
+                f"{proof} says that it was durable; remove this folder, and the quorum takes the "
+                "node back (operations.md)"
             )
         self._require_what_was_durable()
-        log.warning("journal_tail_cut", path=self._entries_path, at=position, cut_bytes=len(data) - position, last=expected - 1)
+        log.warning(
+            "journal_tail_cut",
+            path=self._entries_path,
+            at=position,
+            cut_bytes=len(data) - position,
+            last=expected - 1,
+        )
         self._file.truncate(position)
         self._file.sync_data()
 
-    # ---- PySyncObj's list interface -----------------------------------------------------------------------------------------
+    # ---- PySyncObj's list interface
+    # -----------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -249,7 +281,8 @@ class DurableJournal(Journal):  # type: ignore[misc]
             self._file.sync_data()
             self._note.raise_to(self._end_position())
         except OSError:
-            self._failed = True  # the kernel may have dropped the pages: a later sync that succeeds would prove nothing
+            # the kernel may have dropped the pages: a later sync that succeeds would prove nothing
+            self._failed = True
             raise
         faults.point("raft.journal.after_sync", index=last_index)
         self._dirty = False
@@ -264,8 +297,8 @@ class DurableJournal(Journal):  # type: ignore[misc]
             self._pending.clear()
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:
-        """Truncates the entries from this position of the list on: they conflict with the leader.  Durable before it returns,
-        because a new record beside the remains of the old tail would look like damage."""
+        """Truncates the entries from this position of the list on: they conflict with the leader.  Durable
+        before it returns, because a new record beside the remains of the old tail would look like damage."""
         if entryFrom >= len(self._entries):
             return
         self._require_usable()
@@ -283,7 +316,8 @@ class DurableJournal(Journal):  # type: ignore[misc]
         self._dirty = False
 
     def deleteEntriesTo(self, entryTo: int) -> None:
-        """Removes the entries before this position; the caller has made the snapshot that holds them durable."""
+        """Removes the entries before this position; the caller has made the snapshot that holds them
+        durable."""
         if entryTo > 0:
             self._rewrite(self._entries[entryTo:])
 
@@ -304,7 +338,8 @@ class DurableJournal(Journal):  # type: ignore[misc]
         try:
             faults.point("raft.journal.before_rewrite")
             self._note.lower_to((entries[-1][2], entries[-1][1]))
-            self._disk.write_atomic(self._entries_path, b"".join(parts))  # the old file is whole until the new one is durable
+            # the old file is whole until the new one is durable
+            self._disk.write_atomic(self._entries_path, b"".join(parts))
             faults.point("raft.journal.after_rewrite")
             self._file.close()
             self._file = self._disk.open(self._entries_path)
@@ -328,7 +363,8 @@ class DurableJournal(Journal):  # type: ignore[misc]
         if self._failed:
             raise RaftFatal(f"{self._entries_path} failed before and cannot be used any more")
 
-    # ---- term and vote ------------------------------------------------------------------------------------------------------
+    # ---- term and vote
+    # ------------------------------------------------------------------------------------------------------
 
     def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:
         """Durable before it returns.  A term never goes back and a vote within a term never changes."""
@@ -372,7 +408,8 @@ class DurableJournal(Journal):  # type: ignore[misc]
 
     @property
     def journal_id(self) -> int:
-        """Identifies the disk that made this journal's promises: random, made with the folder, never changed."""
+        """Identifies the disk that made this journal's promises: random, made with the folder, never
+        changed."""
         return self._id
 
     @property
@@ -391,8 +428,9 @@ class DurableJournal(Journal):  # type: ignore[misc]
         return (self._term, self._vote, self._entries[-1][1]) == (0, NO_VOTE, FIRST_ENTRY[1])
 
     def store_voter_records(self, *voter_records: VoterRecord, voting: bool) -> None:
-        """Stores voter records, and with `voting` this journal's own vote.  First makes everything added before durable, then
-        this, then returns: a journal must not have a vote while it could still lose the entries for which it got it."""
+        """Stores voter records, and with `voting` this journal's own vote.  First makes everything added
+        before durable, then this, then returns: a journal must not have a vote while it could still lose the
+        entries for which it got it."""
         self._require_usable()
         self.sync()
         self._voter_records |= {record[0]: record for record in voter_records}
@@ -434,7 +472,8 @@ def _decode_record(data: bytes, position: int) -> tuple[Entry, int, int] | None:
 
 
 def _find_proof_of_damage(data: bytes, damaged: int, expected_index: int) -> int | None:
-    """The position of a valid later record which says that entry `expected_index` was durable; None for an honest torn tail."""
+    """The position of a valid later record which says that entry `expected_index` was durable; None for an
+    honest torn tail."""
     index_at = _HEAD.size
     for position in range(damaged + 1, len(data) - _HEAD.size - _BODY.size + 1):
         (index,) = struct.unpack_from("<Q", data, position + index_at)

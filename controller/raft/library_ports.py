@@ -21,7 +21,9 @@ class VoteRequests(Transport):  # type: ignore[misc]
     def send(self, node: Any, message: dict[str, Any]) -> bool:
         if message["type"] != "request_vote":
             raise RaftFatal(f"PySyncObj tried to send {message['type']!r}, which nothing here understands")
-        request = VoteRequest(message["term"], message["last_log_index"], message["last_log_term"], preliminary=False)
+        request = VoteRequest(
+            message["term"], message["last_log_index"], message["last_log_term"], preliminary=False
+        )
         self._outbox.send(node.id, request)
         return True
 

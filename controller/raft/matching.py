@@ -1,7 +1,8 @@
-"""How a follower's journal is made to agree with its leader's, and with a snapshot.  Pure but for the journal.
+"""How a follower's journal is made to agree with its leader's, and with a snapshot.  Pure but for the
+journal.
 
-Only a conflict truncates the journal, and never at or below the commit index: that would contradict a majority, and stops the
-node.
+Only a conflict truncates the journal, and never at or below the commit index: that would contradict a
+majority, and stops the node.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 
 
 def align(journal: DurableJournal, snapshot: Snapshot) -> None:
-    """Makes journal and snapshot meet: the entry of the snapshot's index stays or becomes part of the journal.
+    """Makes journal and snapshot meet: the entry of the snapshot's index stays or becomes part of the
+    journal.
 
-    A tail that conflicts with the snapshot, or ends before it, is left over from an installation that a crash interrupted
-    after the snapshot was durable: nothing in it can have been committed."""
+    A tail that conflicts with the snapshot, or ends before it, is left over from an installation that a crash
+    interrupted after the snapshot was durable: nothing in it can have been committed."""
     first, last = journal[0][1], journal[-1][1]
     if snapshot.index < first:
         raise RaftFatal(f"the journal begins at entry {first}, after the snapshot of entry {snapshot.index}")
@@ -40,8 +42,11 @@ def conflict_start(journal: DurableJournal, commit_index: int, index: int) -> in
     return index
 
 
-def append_missing(journal: DurableJournal, commit_index: int, previous: int, entries: tuple[Entry, ...]) -> int:
-    """Adds new entries, truncating only from a conflict on; returns the last index known to agree with the leader."""
+def append_missing(
+    journal: DurableJournal, commit_index: int, previous: int, entries: tuple[Entry, ...]
+) -> int:
+    """Adds new entries, truncating only from a conflict on; returns the last index known to agree with the
+    leader."""
     first = journal[0][1]
     for number, (_, index, term) in enumerate(entries):
         position = index - first

@@ -1,8 +1,8 @@
 """The messages between quorum members, and their fixed binary form.
 
-A frame is one message: a type byte, then little-endian fields.  `decode` accepts exactly what `encode` makes: an unknown type,
-a short or a long frame, a length that points outside raises `MalformedMessage`, and such a frame never reaches Raft.
-No pickle, no self-describing format: a frame cannot run code.
+A frame is one message: a type byte, then little-endian fields.  `decode` accepts exactly what `encode` makes:
+an unknown type, a short or a long frame, a length that points outside raises `MalformedMessage`, and such a
+frame never reaches Raft. No pickle, no self-describing format: a frame cannot run code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _NAME_BYTES_MAX = 255
 
 Entry = tuple[bytes, int, int]  # (command, index, term): the shape that PySyncObj's log has
 REGULAR, NO_OP = b"\x00", b"\x01"  # the first byte of every command, PySyncObj's own
-VoterRecord = tuple[int, int, int]  # (voter, the id of its journal, the entry that gave it back the vote; 0: since the formation)
+# (voter, the id of its journal, the entry that gave it back the vote; 0: since the formation)
+VoterRecord = tuple[int, int, int]
 
 
 class MalformedMessage(ValueError):
@@ -26,7 +27,8 @@ class MalformedMessage(ValueError):
 
 @dataclass(slots=True, frozen=True)
 class Hello:
-    """The first frame in both directions: the sender's node id, voters, and cluster id ("" when it has none yet)."""
+    """The first frame in both directions: the sender's node id, voters, and cluster id ("" when it has none
+    yet)."""
 
     node_id: int
     cluster_id: str
@@ -40,7 +42,8 @@ class Ping:
 
 @dataclass(slots=True, frozen=True)
 class VoterStatus:
-    """First on every connection, and after every change: the sender's journal, and whether that has a vote (`membership`)."""
+    """First on every connection, and after every change: the sender's journal, and whether that has a vote
+    (`membership`)."""
 
     journal: int  # never 0
     voting: bool
@@ -65,10 +68,11 @@ class AppendEntries:
 class AppendReply:
     """Follower to leader, only after everything it confirms is durable.
 
-    success: every entry up to `next_index - 1` agrees with the leader's and is on disk.  Otherwise: the frame whose
-    `previous_index` this was did not fit; try again from `next_index`.
+    success: every entry up to `next_index - 1` agrees with the leader's and is on disk.  Otherwise: the frame
+    whose `previous_index` this was did not fit; try again from `next_index`.
 
-    voting: whether `journal` has a vote.  Without a vote the answer only says where to go on sending, and does not count.
+    voting: whether `journal` has a vote.  Without a vote the answer only says where to go on sending, and
+    does not count.
     """
 
     term: int
@@ -110,7 +114,8 @@ class SnapshotChunk:
 
 @dataclass(slots=True, frozen=True)
 class SnapshotReply:
-    """The follower holds `received_bytes` of the named file (0: begin again); all of it means installed and durable."""
+    """The follower holds `received_bytes` of the named file (0: begin again); all of it means installed and
+    durable."""
 
     term: int
     checksum: int
@@ -143,13 +148,17 @@ _VOTERS_MAX = 9
 def encode(frame: Frame) -> bytes:
     match frame:
         case AppendEntries(term, commit_index, previous_index, previous_term, entries):
-            parts = [_APPEND.pack(_TYPE_APPEND, term, commit_index, previous_index, previous_term, len(entries))]
+            parts = [
+                _APPEND.pack(_TYPE_APPEND, term, commit_index, previous_index, previous_term, len(entries))
+            ]
             for command, index, entry_term in entries:
                 parts.append(_ENTRY.pack(index, entry_term, len(command)))
                 parts.append(command)
             return b"".join(parts)
         case AppendReply(term, success, next_index, previous_index, journal, voting):
-            return _APPEND_REPLY.pack(_TYPE_APPEND_REPLY, term, success, next_index, previous_index, journal, voting)
+            return _APPEND_REPLY.pack(
+                _TYPE_APPEND_REPLY, term, success, next_index, previous_index, journal, voting
+            )
         case VoteRequest(term, last_index, last_term, preliminary):
             return _VOTE_REQUEST.pack(_TYPE_VOTE_REQUEST, term, last_index, last_term, preliminary)
         case VoteReply(term, granted, preliminary):
@@ -157,14 +166,18 @@ def encode(frame: Frame) -> bytes:
         case SnapshotChunk(term, commit_index, checksum, total_bytes, position, data):
             return _CHUNK.pack(_TYPE_CHUNK, term, commit_index, checksum, total_bytes, position) + data
         case SnapshotReply(term, checksum, received_bytes, last_index, journal, voting):
-            return _CHUNK_REPLY.pack(_TYPE_CHUNK_REPLY, term, checksum, received_bytes, last_index, journal, voting)
+            return _CHUNK_REPLY.pack(
+                _TYPE_CHUNK_REPLY, term, checksum, received_bytes, last_index, journal, voting
+            )
         case VoterStatus(journal, voting, empty, roster):
             head = _STANDING.pack(_TYPE_STANDING, journal, voting, empty, len(roster))
             return head + b"".join(_VOTER_RECORD.pack(*record) for record in roster)
         case Hello(node_id, cluster_id, voters):
             name = cluster_id.encode()
             if len(name) > _NAME_BYTES_MAX or len(voters) > _VOTERS_MAX:
-                raise MalformedMessage(f"a cluster id has at most {_NAME_BYTES_MAX} bytes, a quorum {_VOTERS_MAX} voters")
+                raise MalformedMessage(
+                    f"a cluster id has at most {_NAME_BYTES_MAX} bytes, a quorum {_VOTERS_MAX} voters"
+                )
             head = _HELLO.pack(_TYPE_HELLO, HELLO_VERSION, node_id, len(voters), len(name))
             return head + struct.pack(f"<{len(voters)}i", *voters) + name
         case Ping():
@@ -178,7 +191,9 @@ def decode(data: bytes) -> Frame:
     try:
         return _decode(data)
     except (struct.error, UnicodeDecodeError) as error:
-        raise MalformedMessage(f"a frame of type {data[0]} and {len(data)} bytes does not fit its schema: {error}") from error
+        raise MalformedMessage(
+            f"a frame of type {data[0]} and {len(data)} bytes does not fit its schema: {error}"
+        ) from error
 
 
 def _decode(data: bytes) -> Frame:
@@ -188,7 +203,9 @@ def _decode(data: bytes) -> Frame:
         case 4:
             _, term, success, next_index, previous_index, journal, voting = _APPEND_REPLY.unpack(data)
             _check_numbers(term, next_index, previous_index)
-            return AppendReply(term, _boolean(success), next_index, previous_index, _journal(journal), _boolean(voting))
+            return AppendReply(
+                term, _boolean(success), next_index, previous_index, _journal(journal), _boolean(voting)
+            )
         case 5:
             _, term, last_index, last_term, preliminary = _VOTE_REQUEST.unpack(data)
             _check_numbers(term, last_index, last_term)
@@ -207,7 +224,9 @@ def _decode(data: bytes) -> Frame:
         case 8:
             _, term, checksum, received_bytes, last_index, journal, voting = _CHUNK_REPLY.unpack(data)
             _check_numbers(term, last_index)
-            return SnapshotReply(term, checksum, received_bytes, last_index, _journal(journal), _boolean(voting))
+            return SnapshotReply(
+                term, checksum, received_bytes, last_index, _journal(journal), _boolean(voting)
+            )
         case 9:
             return _decode_voter_status(data)
         case 2:
@@ -233,7 +252,9 @@ def _decode_append(data: bytes) -> AppendEntries:
         if length == 0 or length > len(data) - position:
             raise MalformedMessage(f"entry {number} is empty or reaches past the end of its frame")
         if index != previous_index + 1 + number or not 0 < entry_term <= term:
-            raise MalformedMessage(f"entry {number} has index {index} and term {entry_term} after index {previous_index}")
+            raise MalformedMessage(
+                f"entry {number} has index {index} and term {entry_term} after index {previous_index}"
+            )
         entries.append((data[position : position + length], index, entry_term))
         position += length
     if position != len(data):
@@ -245,7 +266,10 @@ def _decode_voter_status(data: bytes) -> VoterStatus:
     _, journal, voting, empty, count = _STANDING.unpack_from(data)
     if count > _VOTERS_MAX or len(data) != _STANDING.size + count * _VOTER_RECORD.size:
         raise MalformedMessage("a voter_status of the wrong length")
-    roster = tuple((voter, _journal(seated), since) for voter, seated, since in _VOTER_RECORD.iter_unpack(data[_STANDING.size :]))
+    roster = tuple(
+        (voter, _journal(seated), since)
+        for voter, seated, since in _VOTER_RECORD.iter_unpack(data[_STANDING.size :])
+    )
     _check_numbers(0, *(since for _, _, since in roster))
     if len({voter for voter, _, _ in roster}) != count:
         raise MalformedMessage("a voter has two voter_records")
@@ -255,7 +279,9 @@ def _decode_voter_status(data: bytes) -> VoterStatus:
 def _decode_hello(data: bytes) -> Hello:
     _, version, node_id, voter_count, name_length = _HELLO.unpack_from(data)
     if version != HELLO_VERSION:
-        raise MalformedMessage(f"a peer speaks version {version} of the quorum protocol, this node speaks {HELLO_VERSION}")
+        raise MalformedMessage(
+            f"a peer speaks version {version} of the quorum protocol, this node speaks {HELLO_VERSION}"
+        )
     if voter_count > _VOTERS_MAX or len(data) != _HELLO.size + 4 * voter_count + name_length:
         raise MalformedMessage("a hello of the wrong length")
     voters = struct.unpack_from(f"<{voter_count}i", data, _HELLO.size)

@@ -1,10 +1,14 @@
 """The snapshot of the state machine on disk, and its way over the network in chunks.
 
-One file, `[crc u32][magic, format, index u64, term u64][state]`, replaced as a whole.  The order that must hold:
-1. the state is frozen at an applied index (cheap, where the state lives), 2. encoded and written durably, on whatever thread,
-3. only then does the Raft thread trim the journal up to that index.  A crash between any two leaves a readable pair.
+One file, `[crc u32][magic, format, index u64, term u64][state]`, replaced as a whole.  The order that must
+hold:
+1. the state is frozen at an applied index (cheap, where the state lives), 2. encoded and written durably, on
+   whatever thread,
+3. only then does the Raft thread trim the journal up to that index.  A crash between any two leaves a
+   readable pair.
 
-A snapshot never replaces a newer one: the encoder in the background may be overtaken by an installation from the leader.
+A snapshot never replaces a newer one: the encoder in the background may be overtaken by an installation from
+the leader.
 """
 
 from __future__ import annotations
@@ -56,7 +60,9 @@ class Snapshot:
     @classmethod
     def read(cls, file: bytes) -> Snapshot:
         """Raises ValueError for anything but a whole, undamaged snapshot of a known format."""
-        if len(file) < _CRC.size + _HEAD.size or _CRC.unpack_from(file)[0] != zlib.crc32(memoryview(file)[_CRC.size :]):
+        if len(file) < _CRC.size + _HEAD.size or _CRC.unpack_from(file)[0] != zlib.crc32(
+            memoryview(file)[_CRC.size :]
+        ):
             raise ValueError("the snapshot is damaged")
         magic, version, index, term = _HEAD.unpack_from(file, _CRC.size)
         if magic != _MAGIC or version != _FORMAT:
@@ -76,7 +82,9 @@ class SnapshotStore:
             try:
                 self.latest = Snapshot.read(disk.read(self._path))
             except ValueError as error:
-                raise RaftFatal(f"{self._path}: {error}; refusing to start without the entries it stands for") from error
+                raise RaftFatal(
+                    f"{self._path}: {error}; refusing to start without the entries it stands for"
+                ) from error
 
     def store(self, snapshot: Snapshot) -> bool:
         """Durable when it returns; False when a newer one is there already."""
@@ -92,7 +100,8 @@ class SnapshotStore:
 
 @dataclass(slots=True)
 class SnapshotTransfer:
-    """The leader's side of sending one snapshot to one follower: a window of chunks, resent only when nothing moves."""
+    """The leader's side of sending one snapshot to one follower: a window of chunks, resent only when nothing
+    moves."""
 
     snapshot: Snapshot
     chunk_bytes: int
@@ -107,16 +116,21 @@ class SnapshotTransfer:
         if self.sent_bytes > self.acknowledged_bytes and now - self.moved_at > self.resend_s:
             self.sent_bytes = self.acknowledged_bytes
         file, made = self.snapshot.file, []
-        while self.sent_bytes < len(file) and self.sent_bytes - self.acknowledged_bytes < CHUNKS_IN_FLIGHT_MAX * self.chunk_bytes:
+        while (
+            self.sent_bytes < len(file)
+            and self.sent_bytes - self.acknowledged_bytes < CHUNKS_IN_FLIGHT_MAX * self.chunk_bytes
+        ):
             data = file[self.sent_bytes : self.sent_bytes + self.chunk_bytes]
-            made.append(SnapshotChunk(term, commit_index, self.snapshot.checksum, len(file), self.sent_bytes, data))
+            made.append(
+                SnapshotChunk(term, commit_index, self.snapshot.checksum, len(file), self.sent_bytes, data)
+            )
             self.sent_bytes += len(data)
             self.moved_at = now
         return made
 
     def acknowledge(self, checksum: int, received_bytes: int, now: float) -> None:
-        """A follower that has less than it had (it installed the file, and the news of it was lost; or the file was damaged)
-        begins again, but not for an answer that was merely overtaken."""
+        """A follower that has less than it had (it installed the file, and the news of it was lost; or the
+        file was damaged) begins again, but not for an answer that was merely overtaken."""
         if checksum != self.snapshot.checksum:
             return
         if received_bytes > self.acknowledged_bytes:
@@ -137,8 +151,8 @@ class SnapshotAssembly:
     received: bytearray = field(default_factory=bytearray)
 
     def add(self, chunk: SnapshotChunk) -> Snapshot | None:
-        """The whole snapshot once its last chunk fits, else None.  A chunk of another file begins anew; one out of order is
-        ignored, and so is a whole file that fails its checksum."""
+        """The whole snapshot once its last chunk fits, else None.  A chunk of another file begins anew; one
+        out of order is ignored, and so is a whole file that fails its checksum."""
         if chunk.total_bytes > SNAPSHOT_BYTES_MAX:
             return None
         if (chunk.checksum, chunk.total_bytes) != (self.checksum, self.total_bytes):

@@ -1,13 +1,14 @@
 """The Raft thread: runs a quorum member and its connections on an event loop of its own.
 
-The thread reads, handles and answers the frames of other voters: no client request of the node delays them, and a frame costs one
-wake-up.  It sleeps until a frame arrives or a deadline is due (heartbeat, election), so an idle node costs only its heartbeats.
-The loop reads arrived frames before it acts on deadlines: a member whose process was paused gets the leader's messages first, and
-does not take its own pause for the leader's silence.  A pause often affects all members (a busy machine): so a member that is
-more than `LATE_S` late for its election waits for two more heartbeats, once, unless its connection to the leader broke.
+The thread reads, handles and answers the frames of other voters: no client request of the node delays them,
+and a frame costs one wake-up.  It sleeps until a frame arrives or a deadline is due (heartbeat, election), so
+an idle node costs only its heartbeats. The loop reads arrived frames before it acts on deadlines: a member
+whose process was paused gets the leader's messages first, and does not take its own pause for the leader's
+silence.  A pause often affects all members (a busy machine): so a member that is more than `LATE_S` late for
+its election waits for two more heartbeats, once, unless its connection to the leader broke.
 
-Any error in a round ends the process: the thread calls `die` with the reason (fail-stop), because a member that cannot write must
-not go on voting and acknowledging.
+Any error in a round ends the process: the thread calls `die` with the reason (fail-stop), because a member
+that cannot write must not go on voting and acknowledging.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ INBOX_MAX = 50_000
 LATE_S = 0.05
 EXIT_CODE = 70  # EX_SOFTWARE
 TERMS_AHEAD_MAX = 1 << 32
-"""No voter is ever so many elections behind.  Terms never fall: a voter that accepted a term with a flipped high bit would leave
-no higher term for further elections."""
+"""No voter is ever so many elections behind.  Terms never fall: a voter that accepted a term with a flipped
+high bit would leave no higher term for further elections."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -68,21 +69,23 @@ Event = PeerUp | PeerDown | Received | Proposal | SnapshotStored | BindCluster |
 
 
 def exit_process(reason: str) -> NoReturn:
-    """The default `die`: ends the process at once, without unwinding, because code that runs afterwards could still send
-    promises."""
+    """The default `die`: ends the process at once, without unwinding, because code that runs afterwards could
+    still send promises."""
     log.error("process_stopped", reason=reason, exit_code=EXIT_CODE)
     os._exit(EXIT_CODE)
 
 
 def in_order(events: list[Event]) -> list[Event]:
-    """The events in order, but PreVote requests last: after its own pause a member finds them beside the leader's messages, and
-    must handle the leader's first."""
+    """The events in order, but PreVote requests last: after its own pause a member finds them beside the
+    leader's messages, and must handle the leader's first."""
     asked = [event for event in events if _asks_to_stand(event)]
     return [*(event for event in events if not _asks_to_stand(event)), *asked] if asked else events
 
 
 def _asks_to_stand(event: Event) -> bool:
-    return isinstance(event, Received) and isinstance(event.message, VoteRequest) and event.message.preliminary
+    return (
+        isinstance(event, Received) and isinstance(event.message, VoteRequest) and event.message.preliminary
+    )
 
 
 async def _cancel_all() -> None:
@@ -95,12 +98,15 @@ async def _cancel_all() -> None:
 class RaftThread:
     """Runs a core.  `post` may be called from any thread."""
 
-    def __init__(self, core: RaftCore, die: Callable[[str], None], now: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self, core: RaftCore, die: Callable[[str], None], now: Callable[[], float] = lambda: 0.0
+    ) -> None:
         """`now`: monotonic seconds; only `alive_s` needs it."""
         self._core = core
         self._now = now
         self.alive_s = now()
-        """When the last round began; any thread may look.  A flush of the journal that hangs keeps the next from beginning."""
+        """When the last round began; any thread may look.  A flush of the journal that hangs keeps the next
+        from beginning."""
         self._die = die
         self._inbox: deque[Event] = deque()
         self._links: dict[int, int] = {}
@@ -123,7 +129,8 @@ class RaftThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def post(self, event: Event) -> bool:
-        """False when the inbox is full: the event was not taken (never so for anything but a peer's message)."""
+        """False when the inbox is full: the event was not taken (never so for anything but a peer's
+        message)."""
         if isinstance(event, Received) and len(self._inbox) >= INBOX_MAX:
             return False
         self._inbox.append(event)
@@ -190,8 +197,8 @@ class RaftThread:
             self._sleep(sleeps_s)
 
     def _sleep(self, seconds: float) -> None:
-        """Until the next round; an event wakes the thread before that.  An alarm that is set and early enough stays: most rounds
-        (a follower's) only put off what is due."""
+        """Until the next round; an event wakes the thread before that.  An alarm that is set and early enough
+        stays: most rounds (a follower's) only put off what is due."""
         assert self._loop is not None
         if seconds <= 0:
             self._round_is_near = True
@@ -218,7 +225,8 @@ class RaftThread:
             self._round()
 
     def handle(self, event: Event) -> None:
-        """One event, on the Raft thread (or in the simulator, which has none); frames of a replaced connection are ignored."""
+        """One event, on the Raft thread (or in the simulator, which has none); frames of a replaced
+        connection are ignored."""
         match event:
             case Received(node_id, link, message):
                 if self._links.get(node_id) != link:
@@ -226,7 +234,9 @@ class RaftThread:
                 if isinstance(message, VoterStatus) or message.term <= self._core.term + TERMS_AHEAD_MAX:
                     self._core.receive(node_id, message)
                 else:
-                    log.error("quorum_term_not_believed", peer=node_id, term=message.term, own_term=self._core.term)
+                    log.error(
+                        "quorum_term_not_believed", peer=node_id, term=message.term, own_term=self._core.term
+                    )
             case Proposal():
                 self._core.propose(event)
             case PeerUp(node_id, link):

@@ -1,14 +1,18 @@
-"""The quorum's own network: one connection between each pair of voters, bounded frames of a fixed schema, an identity hello.
+"""The quorum's own network: one connection between each pair of voters, bounded frames of a fixed schema, an
+identity hello.
 
-* The voter with the higher id dials the lower one, so there is one connection a pair; a newer connection of the same pair
-  replaces the older one, and frames of a replaced connection are ignored.
-* The first frame in both directions is a `Hello`: node id, cluster id, the set of voters; the dialer speaks first.  The
-  listener rejects a stranger, a voter of another cluster, and one with other `quorum.voters` (two majorities could form), with
-  one log line.
-* With mutual TLS both sides show a certificate of the quorum's authority, and the hello's node id must be one that it names.
-* A frame that is not exactly a message of the schema closes its connection, is counted, and never reaches Raft.
-* The transport pings a silent connection, and closes it after `SILENCE_S_MAX`: the kernel notices a lost network only after
-  minutes.  Time in which this process itself was paused does not count: it has not read the frames of that time yet.
+* The voter with the higher id dials the lower one, so there is one connection a pair; a newer connection of
+  the same pair replaces the older one, and frames of a replaced connection are ignored.
+* The first frame in both directions is a `Hello`: node id, cluster id, the set of voters; the dialer speaks
+  first.  The listener rejects a stranger, a voter of another cluster, and one with other `quorum.voters` (two
+  majorities could form), with one log line.
+* With mutual TLS both sides show a certificate of the quorum's authority, and the hello's node id must be one
+  that it names.
+* A frame that is not exactly a message of the schema closes its connection, is counted, and never reaches
+  Raft.
+* The transport pings a silent connection, and closes it after `SILENCE_S_MAX`: the kernel notices a lost
+  network only after minutes.  Time in which this process itself was paused does not count: it has not read
+  the frames of that time yet.
 
 All of it runs on one event loop, that of the Raft thread.
 """
@@ -64,7 +68,8 @@ PeerEvent = PeerUp | PeerDown | Received
 
 
 class Inbox(Protocol):
-    """Takes events; thread-safe and never blocking.  False: full, the transport closes the connection of the event."""
+    """Takes events; thread-safe and never blocking.  False: full, the transport closes the connection of the
+    event."""
 
     def __call__(self, event: PeerEvent) -> bool: ...
 
@@ -107,7 +112,9 @@ class QuorumTransport:
                 host, port, self._accept, FRAME_BYTES_MAX, max_connections=CONNECTIONS_MAX, tls=self._tls
             )
             self.port = self._server.port
-            self._tasks = [asyncio.create_task(self._dial(peer)) for peer in self.voters if peer < self.node_id]
+            self._tasks = [
+                asyncio.create_task(self._dial(peer)) for peer in self.voters if peer < self.node_id
+            ]
             self._tasks.append(asyncio.create_task(self._keep_alive()))
 
     async def stop(self) -> None:
@@ -130,7 +137,8 @@ class QuorumTransport:
         if link.connection.write_backlog > BACKLOG_BYTES_MAX:
             link.connection.abort("the peer does not take what is sent to it")
 
-    # ---- connections ----------------------------------------------------------------------------------------------------------
+    # ---- connections
+    # --------------------------------------------------------------------------------------------------------
 
     def hello(self) -> Hello:
         return Hello(self.node_id, self.cluster_id, tuple(sorted(self.voters)))
@@ -160,7 +168,9 @@ class QuorumTransport:
 
     def _not_reached(self, peer: int, reason: str) -> None:
         host, port = self.voters[peer]
-        self._unreached[peer].failed(self.clock.monotonic(), news=reason, peer=peer, host=host, port=port, reason=reason)
+        self._unreached[peer].failed(
+            self.clock.monotonic(), news=reason, peer=peer, host=host, port=port, reason=reason
+        )
 
     async def _dial_once(self, peer: int, host: str, port: int) -> asyncio.Future[None]:
         closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -172,7 +182,8 @@ class QuorumTransport:
 
         def on_close(reason: str) -> None:
             if made:
-                if not made[0].is_named:  # it hung up on us, or its hello was refused: its own log says why, ours says that
+                # it hung up on us, or its hello was refused: its own log says why, ours says that
+                if not made[0].is_named:
                     self._not_reached(peer, reason)
                 made[0].on_close(reason)
             if not closed.done():
@@ -201,7 +212,10 @@ class QuorumTransport:
         if hello.cluster_id and self.cluster_id and hello.cluster_id != self.cluster_id:
             return f"node {peer} belongs to cluster {hello.cluster_id}, this node to {self.cluster_id}"
         if sorted(hello.voters) != sorted(self.voters):
-            return f"node {peer} is configured with the voters {sorted(hello.voters)}, this node with {sorted(self.voters)}"
+            return (
+                f"node {peer} is configured with the voters {sorted(hello.voters)}, this node with "
+                f"{sorted(self.voters)}"
+            )
         return None
 
     def link_up(self, link: _Link, peer: int) -> None:
@@ -252,7 +266,9 @@ class _Link:
 
     __slots__ = ("_dialed", "_peer", "_transport", "connection", "heard_at", "number", "sent_at")
 
-    def __init__(self, transport: QuorumTransport, connection: network.FrameConnection, number: int, dialed: int | None) -> None:
+    def __init__(
+        self, transport: QuorumTransport, connection: network.FrameConnection, number: int, dialed: int | None
+    ) -> None:
         self.connection = connection
         self.number = number
         self.heard_at = self.sent_at = transport.clock.monotonic()
@@ -299,7 +315,9 @@ class _Link:
 
     def _refuse(self, problem: str) -> None:
         where = self.connection.peer.rpartition(":")[0]
-        self._transport.warn_once(("refused", where, self._dialed), problem, "quorum_peer_refused", peer=self.connection.peer)
+        self._transport.warn_once(
+            ("refused", where, self._dialed), problem, "quorum_peer_refused", peer=self.connection.peer
+        )
         self.connection.abort(problem)
 
     def close_when_unnamed(self) -> None:

@@ -1,9 +1,11 @@
-"""The client of the metadata quorum, for brokers and tools: finds the active controller, retries within a deadline.
+"""The client of the metadata quorum, for brokers and tools: finds the active controller, retries within a
+deadline.
 
-Every call is safe to repeat.  Registrations carry an incarnation, ISR changes carry epochs, and the requests that create or
-change something carry a request id chosen here once a call, so that a retry whose first attempt did succeed is answered with
-that first outcome.  (The Kafka protocol has no such id: a client that repeats its own request makes another call.)  A call
-that no controller answered within its deadline raises REQUEST_TIMED_OUT: its outcome is unknown.
+Every call is safe to repeat.  Registrations carry an incarnation, ISR changes carry epochs, and the requests
+that create or change something carry a request id chosen here once a call, so that a retry whose first
+attempt did succeed is answered with that first outcome.  (The Kafka protocol has no such id: a client that
+repeats its own request makes another call.)  A call that no controller answered within its deadline raises
+REQUEST_TIMED_OUT: its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ log = logs.get(__name__)
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 1.0
 VOTER_TIMEOUT_S = 3.0
-"""The timeout of DescribeQuorum at one controller: longer than a gRPC channel's pause between two attempts to connect."""
+"""The timeout of DescribeQuorum at one controller: longer than a gRPC channel's pause between two attempts to
+connect."""
 
 
 class _HasStatus(Protocol):
@@ -79,8 +82,9 @@ class ControllerClient:
         self._here: tuple[int, HeartbeatHere] | None = None
 
     def heartbeats_here(self, node_id: int, answer: HeartbeatHere) -> None:
-        """This node's own controller is `node_id`: heartbeats to it are calls.  By the network each would cost the active
-        controller, which answers those of all brokers, as much as the heartbeats of two others."""
+        """This node's own controller is `node_id`: heartbeats to it are calls.  By the network each would
+        cost the active controller, which answers those of all brokers, as much as the heartbeats of two
+        others."""
         self._here = node_id, answer
 
     async def close(self) -> None:
@@ -88,59 +92,90 @@ class ControllerClient:
         for channel in channels:
             await channel.close()
 
-    # ---- calls ------------------------------------------------------------------------------------------------------------
-    # Each returns the reply when its status is NONE and raises KafkaError otherwise.  Errors of single topics or partitions
-    # stand inside the reply.
+    # ---- calls
+    # --------------------------------------------------------------------------------------------------------
+    # Each returns the reply when its status is NONE and raises KafkaError otherwise.  Errors of single topics
+    # or partitions stand inside the reply.
 
-    async def register_broker(self, request: pb.RegisterBrokerRequest, timeout_s: float = 30.0) -> pb.RegisterBrokerReply:
+    async def register_broker(
+        self, request: pb.RegisterBrokerRequest, timeout_s: float = 30.0
+    ) -> pb.RegisterBrokerReply:
         return await self._call(pb.RegisterBrokerReply, "RegisterBroker", request, timeout_s)
 
     async def heartbeat(
         self, request: pb.HeartbeatRequest, timeout_s: float = 3.0, patience_s: float | None = None
     ) -> pb.HeartbeatReply:
-        """After `patience_s` no further attempt begins, and other calls avoid a controller that has not answered; the last
-        attempt still runs until `timeout_s`, because a late answer is valid, too."""
+        """After `patience_s` no further attempt begins, and other calls avoid a controller that has not
+        answered; the last attempt still runs until `timeout_s`, because a late answer is valid, too."""
         attempt_s = None if patience_s is None else timeout_s
         return await self._call(
-            pb.HeartbeatReply, "Heartbeat", request, timeout_s, attempt_timeout_s=attempt_s, patience_s=patience_s
+            pb.HeartbeatReply,
+            "Heartbeat",
+            request,
+            timeout_s,
+            attempt_timeout_s=attempt_s,
+            patience_s=patience_s,
         )
 
-    async def alter_partitions(self, request: pb.AlterPartitionsRequest, timeout_s: float = 10.0) -> pb.AlterPartitionsReply:
-        return await self._call(pb.AlterPartitionsReply, "AlterPartitions", request, timeout_s, self._number_attempt)
+    async def alter_partitions(
+        self, request: pb.AlterPartitionsRequest, timeout_s: float = 10.0
+    ) -> pb.AlterPartitionsReply:
+        return await self._call(
+            pb.AlterPartitionsReply, "AlterPartitions", request, timeout_s, self._number_attempt
+        )
 
     def _number_attempt(self, request: pb.AlterPartitionsRequest) -> None:
-        """Numbers the attempt: the same controller rejects an older number after a newer one, another controller an older
-        term."""
+        """Numbers the attempt: the same controller rejects an older number after a newer one, another
+        controller an older term."""
         self._attempts += 1
         request.attempt = self._attempts
         request.controller_epoch = self._controller_epoch
 
-    async def create_topics(self, request: pb.CreateTopicsRequest, timeout_s: float = 30.0) -> pb.CreateTopicsReply:
+    async def create_topics(
+        self, request: pb.CreateTopicsRequest, timeout_s: float = 30.0
+    ) -> pb.CreateTopicsReply:
         return await self._call(pb.CreateTopicsReply, "CreateTopics", self._named(request), timeout_s)
 
-    async def delete_topics(self, request: pb.DeleteTopicsRequest, timeout_s: float = 30.0) -> pb.DeleteTopicsReply:
+    async def delete_topics(
+        self, request: pb.DeleteTopicsRequest, timeout_s: float = 30.0
+    ) -> pb.DeleteTopicsReply:
         return await self._call(pb.DeleteTopicsReply, "DeleteTopics", self._named(request), timeout_s)
 
-    async def create_partitions(self, request: pb.CreatePartitionsRequest, timeout_s: float = 30.0) -> pb.CreatePartitionsReply:
+    async def create_partitions(
+        self, request: pb.CreatePartitionsRequest, timeout_s: float = 30.0
+    ) -> pb.CreatePartitionsReply:
         return await self._call(pb.CreatePartitionsReply, "CreatePartitions", self._named(request), timeout_s)
 
-    async def alter_configs(self, request: pb.AlterConfigsRequest, timeout_s: float = 30.0) -> pb.AlterConfigsReply:
+    async def alter_configs(
+        self, request: pb.AlterConfigsRequest, timeout_s: float = 30.0
+    ) -> pb.AlterConfigsReply:
         return await self._call(pb.AlterConfigsReply, "AlterConfigs", self._named(request), timeout_s)
 
-    async def elect_leaders(self, request: pb.ElectLeadersRequest, timeout_s: float = 30.0) -> pb.ElectLeadersReply:
+    async def elect_leaders(
+        self, request: pb.ElectLeadersRequest, timeout_s: float = 30.0
+    ) -> pb.ElectLeadersReply:
         return await self._call(pb.ElectLeadersReply, "ElectLeaders", self._named(request), timeout_s)
 
     async def reassign_partitions(
         self, request: pb.ReassignPartitionsRequest, timeout_s: float = 30.0
     ) -> pb.ReassignPartitionsReply:
-        return await self._call(pb.ReassignPartitionsReply, "ReassignPartitions", self._named(request), timeout_s)
+        return await self._call(
+            pb.ReassignPartitionsReply, "ReassignPartitions", self._named(request), timeout_s
+        )
 
-    async def update_features(self, request: pb.UpdateFeaturesRequest, timeout_s: float = 30.0) -> pb.UpdateFeaturesReply:
-        attempt_s = self._attempt_timeout_s + VOTER_TIMEOUT_S  # it asks all voters, one of which may stand still
+    async def update_features(
+        self, request: pb.UpdateFeaturesRequest, timeout_s: float = 30.0
+    ) -> pb.UpdateFeaturesReply:
+        # it asks all voters, one of which may stand still
+        attempt_s = self._attempt_timeout_s + VOTER_TIMEOUT_S
         named = self._named(request)
-        return await self._call(pb.UpdateFeaturesReply, "UpdateFeatures", named, timeout_s, attempt_timeout_s=attempt_s)
+        return await self._call(
+            pb.UpdateFeaturesReply, "UpdateFeatures", named, timeout_s, attempt_timeout_s=attempt_s
+        )
 
-    async def unregister_broker(self, request: pb.UnregisterBrokerRequest, timeout_s: float = 30.0) -> pb.UnregisterBrokerReply:
+    async def unregister_broker(
+        self, request: pb.UnregisterBrokerRequest, timeout_s: float = 30.0
+    ) -> pb.UnregisterBrokerReply:
         return await self._call(pb.UnregisterBrokerReply, "UnregisterBroker", self._named(request), timeout_s)
 
     async def allocate_producer_ids(
@@ -148,16 +183,22 @@ class ControllerClient:
     ) -> pb.AllocateProducerIdsReply:
         return await self._call(pb.AllocateProducerIdsReply, "AllocateProducerIds", request, timeout_s)
 
-    async def describe_quorum(self, node_id: int, timeout_s: float = VOTER_TIMEOUT_S) -> pb.DescribeQuorumReply:
-        """Asks one controller, active or not.  Raises grpc.aio.AioRpcError when it cannot be reached within `timeout_s`.
+    async def describe_quorum(
+        self, node_id: int, timeout_s: float = VOTER_TIMEOUT_S
+    ) -> pb.DescribeQuorumReply:
+        """Asks one controller, active or not.  Raises grpc.aio.AioRpcError when it cannot be reached within
+        `timeout_s`.
 
         One that has just come back is waited for, while the channel to it still backs off."""
         ask = self._stub(node_id).DescribeQuorum
-        reply: pb.DescribeQuorumReply = await ask(pb.DescribeQuorumRequest(), timeout=timeout_s, wait_for_ready=True)
+        reply: pb.DescribeQuorumReply = await ask(
+            pb.DescribeQuorumRequest(), timeout=timeout_s, wait_for_ready=True
+        )
         return reply
 
     async def describe_active_quorum(self, timeout_s: float = 10.0) -> pb.DescribeQuorumReply:
-        """What the active controller knows of the quorum.  Raises KafkaError when there is none within `timeout_s`."""
+        """What the active controller knows of the quorum.  Raises KafkaError when there is none within
+        `timeout_s`."""
         deadline = self._clock.monotonic() + timeout_s
         problem = "no controller answered"
         while (left_s := deadline - self._clock.monotonic()) > 0:
@@ -166,19 +207,27 @@ class ControllerClient:
                 reply = await self.describe_quorum(node_id, min(left_s, VOTER_TIMEOUT_S))
             except grpc.aio.AioRpcError as error:
                 self.note_failure(node_id)
-                problem = f"controller {node_id} at {self._endpoints[node_id]}: {error.code().name} {error.details()}"
+                problem = (
+                    f"controller {node_id} at {self._endpoints[node_id]}: {error.code().name} "
+                    f"{error.details()}"
+                )
                 continue
             if reply.active and reply.term >= self._controller_epoch:
                 return reply
             problem = f"controller {node_id} is not active"
-            if reply.leader_id != node_id and reply.leader_id in self._endpoints and self.active_id in (None, node_id):
+            if (
+                reply.leader_id != node_id
+                and reply.leader_id in self._endpoints
+                and self.active_id in (None, node_id)
+            ):
                 self.active_id = reply.leader_id
             else:
                 self.note_failure(node_id)
             await self._clock.sleep(min(BACKOFF_S_MIN, max(0.0, deadline - self._clock.monotonic())))
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"DescribeQuorum: {problem} within {timeout_s:g} s")
 
-    # ---- the metadata stream (for MetadataFollower) -------------------------------------------------------------------------
+    # ---- the metadata stream (for MetadataFollower)
+    # -------------------------------------------------------------------------
 
     def candidate(self) -> int:
         """The controller to try next: the active one when known, else the next in turn."""
@@ -192,8 +241,8 @@ class ControllerClient:
         return self._stub(node_id).FollowMetadata(request)
 
     def note_answer(self, node_id: int, status: pb.Status) -> bool:
-        """Learns the active controller from a status.  False: the answer is of a past term, whose controller may not know that
-        yet; the caller must not act on it."""
+        """Learns the active controller from a status.  False: the answer is of a past term, whose controller
+        may not know that yet; the caller must not act on it."""
         if status.error == ErrorCode.NOT_CONTROLLER:
             hint = status.controller_id_plus_one - 1
             self.active_id = hint if hint in self._endpoints and hint != node_id else None
@@ -209,10 +258,12 @@ class ControllerClient:
         if self.active_id == node_id:
             self.active_id = None
 
-    # ---- inside -----------------------------------------------------------------------------------------------------------
+    # ---- inside
+    # --------------------------------------------------------------------------------------------------------
 
     def _named(self, request: Any) -> Any:
-        """Gives the request its id, before the first attempt; another call gets another one, also for the same object."""
+        """Gives the request its id, before the first attempt; another call gets another one, also for the
+        same object."""
         if request.request_id.client_id in ("", self._client_id):
             self._sequence += 1
             request.request_id.client_id = self._client_id
@@ -233,7 +284,8 @@ class ControllerClient:
                 return await self._here[1](request, None)
         except TimeoutError as error:
             raise _NotAnsweredHere(f"no answer in {timeout_s:g} s") from error
-        except Exception as error:  # of the controller's: a defect that would be an answer's UNKNOWN on the network
+        # of the controller's: a defect that would be an answer's UNKNOWN on the network
+        except Exception as error:
             log.exception("heartbeat_failed_here")
             raise _NotAnsweredHere(repr(error)) from error
 
@@ -253,14 +305,19 @@ class ControllerClient:
         backoff_s, problem, hinted = BACKOFF_S_MIN, "no controller answered", False
         while True:
             left_s = deadline - self._clock.monotonic()
-            if self._clock.monotonic() >= (deadline if hinted else last_start):  # a hint that comes late is followed, too
+            # a hint that comes late is followed, too
+            if self._clock.monotonic() >= (deadline if hinted else last_start):
                 message = f"{method}: {problem} within {patience_s or timeout_s:g} s; its outcome is unknown"
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
             node_id = self.candidate()
             hinted = False
             if prepare is not None:
                 prepare(request)
-            impatient = None if patience_s is None else self._clock.call_later(patience_s, partial(self.note_failure, node_id))
+            impatient = (
+                None
+                if patience_s is None
+                else self._clock.call_later(patience_s, partial(self.note_failure, node_id))
+            )
             try:
                 attempt_s = min(left_s, attempt_timeout_s or self._attempt_timeout_s)
                 reply: _Reply = await self._attempt(node_id, method, request, attempt_s)
@@ -269,7 +326,10 @@ class ControllerClient:
                 problem = f"controller {node_id}, in this process: {error}"
             except grpc.aio.AioRpcError as error:
                 self.note_failure(node_id)
-                problem = f"controller {node_id} at {self._endpoints[node_id]}: {error.code().name} {error.details()}"
+                problem = (
+                    f"controller {node_id} at {self._endpoints[node_id]}: {error.code().name} "
+                    f"{error.details()}"
+                )
             else:
                 status = reply.status
                 if not self.note_answer(node_id, status):

@@ -1,15 +1,18 @@
-"""A broker's copy of the cluster metadata: follows the active controller's log and applies every committed entry in order.
+"""A broker's copy of the cluster metadata: follows the active controller's log and applies every committed
+entry in order.
 
 Promises
-* `on_applied(state, result)` is called on the event loop once for every entry, in log order, and once for a snapshot (then
-  `result.from_snapshot` is true and the result tells the difference to the state before).
-* Only committed entries arrive, so nothing is ever undone; an entry that does not fit the next index ends the stream and is
-  asked for again.
-* A stream of an older controller than one already heard is dropped: a deposed controller cannot hold a broker back.
-* `last_contact` is when an active controller was last heard: a broker must not act on a lease older than that plus its session.
+* `on_applied(state, result)` is called on the event loop once for every entry, in log order, and once for a
+  snapshot (then `result.from_snapshot` is true and the result tells the difference to the state before).
+* Only committed entries arrive, so nothing is ever undone; an entry that does not fit the next index ends the
+  stream and is asked for again.
+* A stream of an older controller than one already heard is dropped: a deposed controller cannot hold a broker
+  back.
+* `last_contact` is when an active controller was last heard: a broker must not act on a lease older than that
+  plus its session.
 
-An exception out of `on_applied` means that the broker no longer does what the metadata says: it is logged, handed to
-`on_failure`, and the follower stops (fail-stop).
+An exception out of `on_applied` means that the broker no longer does what the metadata says: it is logged,
+handed to `on_failure`, and the follower stops (fail-stop).
 """
 
 from __future__ import annotations
@@ -69,8 +72,8 @@ class MetadataFollower:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
     async def start(self, on_applied: OnApplied | None = None) -> None:
-        """Begins to follow; returns at once (`wait_for_index` waits for something to be there).  `on_applied` is called for
-        every entry and snapshot, in order."""
+        """Begins to follow; returns at once (`wait_for_index` waits for something to be there).  `on_applied`
+        is called for every entry and snapshot, in order."""
         if self._task is None:
             self._on_applied = on_applied
             self._task = asyncio.create_task(self._run(), name="metadata-follower")
@@ -98,7 +101,8 @@ class MetadataFollower:
             finally:
                 self._waiters = [waiter for waiter in self._waiters if waiter[1] is not future]
 
-    # ---- the task ---------------------------------------------------------------------------------------------------------
+    # ---- the task
+    # --------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
@@ -118,12 +122,15 @@ class MetadataFollower:
             self._on_failure(error)
 
     async def _follow(self, node_id: int) -> None:
-        request = pb.FollowMetadataRequest(node_id=self._node_id, applied_index=self.state.index, applied_term=self.state.term)
+        request = pb.FollowMetadataRequest(
+            node_id=self._node_id, applied_index=self.state.index, applied_term=self.state.term
+        )
         call = self._client.follow_metadata(node_id, request)
         assembly = _SnapshotAssembly()
         try:
             while True:
-                # Not wait_for: in Python 3.11 it loses a cancellation that comes with the stream's end, and `stop` hangs.
+                # Not wait_for: in Python 3.11 it loses a cancellation that comes with the stream's end, and
+                # `stop` hangs.
                 async with asyncio.timeout(self._silence_s_max):
                     update = await call.read()
                 if update is grpc.aio.EOF:
@@ -141,14 +148,18 @@ class MetadataFollower:
             raise _StreamEnded(update.status.message)
         if update.controller_epoch < self.controller_epoch:
             self._client.note_failure(node_id)
-            raise _StreamEnded(f"controller epoch {update.controller_epoch} is older than {self.controller_epoch}")
+            raise _StreamEnded(
+                f"controller epoch {update.controller_epoch} is older than {self.controller_epoch}"
+            )
         self.controller_epoch = update.controller_epoch
         self.committed_index = max(self.committed_index, update.committed_index)
         self.last_contact = self._clock.monotonic()
         if update.HasField("snapshot"):
             whole = assembly.add(update.snapshot)
             if whole is not None and update.snapshot.index <= self.state.index:
-                raise _StreamEnded(f"a snapshot of entry {update.snapshot.index} would go back from {self.state.index}")
+                raise _StreamEnded(
+                    f"a snapshot of entry {update.snapshot.index} would go back from {self.state.index}"
+                )
             if whole is not None:
                 self._restore(whole)
         for entry in update.entries:
@@ -157,11 +168,18 @@ class MetadataFollower:
             if entry.index != self.state.index + 1:
                 raise _StreamEnded(f"entry {entry.index} after {self.state.index}")
             self._publish(self.state.apply(entry.index, entry.term, entry.command))
-        if not update.entries and not update.HasField("snapshot") and update.committed_index > self.state.index:
-            raise _StreamEnded(f"nothing came up to entry {update.committed_index}, and {self.state.index} is applied here")
+        if (
+            not update.entries
+            and not update.HasField("snapshot")
+            and update.committed_index > self.state.index
+        ):
+            raise _StreamEnded(
+                f"nothing came up to entry {update.committed_index}, and {self.state.index} is applied here"
+            )
 
     def _restore(self, data: bytes) -> None:
-        """A whole snapshot replaces the state in one step; one that cannot be read ends the stream and changes nothing."""
+        """A whole snapshot replaces the state in one step; one that cannot be read ends the stream and
+        changes nothing."""
         if self.state.index > 1:
             log.info("metadata_snapshot_installed", before=self.state.index)
         try:
@@ -192,8 +210,16 @@ class _SnapshotAssembly:
     def add(self, chunk: pb.SnapshotChunk) -> bytes | None:
         if chunk.position == 0:
             self._index, self._total_bytes, self._received = chunk.index, chunk.total_bytes, bytearray()
-        fits = chunk.index == self._index and chunk.total_bytes == self._total_bytes and chunk.position == len(self._received)
-        if not fits or chunk.total_bytes > SNAPSHOT_BYTES_MAX or len(self._received) + len(chunk.data) > chunk.total_bytes:
+        fits = (
+            chunk.index == self._index
+            and chunk.total_bytes == self._total_bytes
+            and chunk.position == len(self._received)
+        )
+        if (
+            not fits
+            or chunk.total_bytes > SNAPSHOT_BYTES_MAX
+            or len(self._received) + len(chunk.data) > chunk.total_bytes
+        ):
             raise _StreamEnded("a snapshot chunk does not fit those before it")
         self._received += chunk.data
         if len(self._received) < self._total_bytes:

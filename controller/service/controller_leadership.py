@@ -1,10 +1,13 @@
 """One controller's terms as the active controller: begins and ends the planner of each.
 
 A node becomes the active controller in this order:
-1. it applies the no-op of its own term, so its state has everything that was committed before (`MetadataLog`);
-2. it proposes its own name as controller, and the id of a cluster that has none yet (`ControllerPlanner.begin_term`);
-3. when these commands are applied, a new planner begins: the service answers, timers run, every session starts whole.
-When the node stops being active, or proposes into another term, the planner of that term ends and nothing of it is kept.
+1. it applies the no-op of its own term, so its state has everything that was committed before
+   (`MetadataLog`);
+2. it proposes its own name as controller, and the id of a cluster that has none yet
+   (`ControllerPlanner.begin_term`);
+3. when these commands are applied, a new planner begins: the service answers, timers run, every session
+   starts whole. When the node stops being active, or proposes into another term, the planner of that term
+   ends and nothing of it is kept.
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ class ControllerLeadership:
         self._role_changed(False)
         for outcome_task in self._outcome_tasks:
             outcome_task.cancel()
-        await asyncio.gather(*self._outcome_tasks, *([] if term_task is None else [term_task]), return_exceptions=True)
+        await asyncio.gather(
+            *self._outcome_tasks, *([] if term_task is None else [term_task]), return_exceptions=True
+        )
 
     def _role_changed(self, active: bool) -> None:
         term_task, self._term_task = self._term_task, None
@@ -64,7 +69,9 @@ class ControllerLeadership:
             term_task.cancel()
         self._service.end()
         if active:
-            self._term_task = asyncio.create_task(self._serve_term(self._metadata.term), name=f"controller-{self._metadata.term}")
+            self._term_task = asyncio.create_task(
+                self._serve_term(self._metadata.term), name=f"controller-{self._metadata.term}"
+            )
 
     async def _serve_term(self, term: int) -> None:
         try:
@@ -83,7 +90,9 @@ class ControllerLeadership:
     async def _begin_term(self, term: int) -> ControllerPlanner:
         planner = ControllerPlanner(self._metadata.state, self._config, self._clock.monotonic())
         cluster_id = self._cluster_id or self._metadata.state.cluster_id or str(self._clock.uuid())
-        plan = planner.begin_term(self._metadata.node_id, cluster_id, str(self._clock.uuid()), dict(INITIAL_FEATURES))
+        plan = planner.begin_term(
+            self._metadata.node_id, cluster_id, str(self._clock.uuid()), dict(INITIAL_FEATURES)
+        )
         for command in plan.commands(term):
             while True:
                 try:
@@ -103,15 +112,22 @@ class ControllerLeadership:
             # the end of the term cancelled an await that had finished, so nothing was raised
             raise NotController(self._metadata.leader_id)
         pipeline = PlanPipeline(self._metadata, term)
-        planner = ControllerPlanner(self._metadata.state, self._config, self._clock.monotonic(), lambda: pipeline.state)
+        planner = ControllerPlanner(
+            self._metadata.state, self._config, self._clock.monotonic(), lambda: pipeline.state
+        )
         self._service.begin(planner, pipeline)
-        log.info("controller_active", term=term, cluster=self._metadata.state.cluster_id, index=self._metadata.applied_index)
+        log.info(
+            "controller_active",
+            term=term,
+            cluster=self._metadata.state.cluster_id,
+            index=self._metadata.applied_index,
+        )
         return planner
 
     def _tick(self, planner: ControllerPlanner) -> None:
-        """Awaits nothing, so no client can delay a tick: too long a time between two ticks means that this process did not run.
-        While the node is not active (a flush of the journal hangs) the tick does nothing; the end of the term cancels its
-        task."""
+        """Awaits nothing, so no client can delay a tick: too long a time between two ticks means that this
+        process did not run. While the node is not active (a flush of the journal hangs) the tick does
+        nothing; the end of the term cancels its task."""
         try:
             self._service.require_planner()
             plan = planner.tick(self._clock.monotonic())
@@ -132,7 +148,8 @@ class ControllerLeadership:
         outcome_task.add_done_callback(self._outcome_tasks.discard)
 
     async def _await_outcome(self, plan: Plan, proposed: list[Proposed]) -> None:
-        """After an error of the quorum (no majority at the moment) a later tick plans again on the state applied by then."""
+        """After an error of the quorum (no majority at the moment) a later tick plans again on the state
+        applied by then."""
         try:
             await self._service.outcome(plan, proposed)
         except KafkaError as error:

@@ -1,16 +1,17 @@
 """The metadata log as the rest of the node uses it: propose a command, get its result, read the state.
 
-Two threads meet here.  The Raft thread decides what is committed; the event loop owns `state` and all of its readers.  Committed
-entries come from the Raft thread in log order through one queue; the event loop applies each, and only then answers its proposer:
-a caller that has a result sees it in `state`.
+Two threads meet here.  The Raft thread decides what is committed; the event loop owns `state` and all of its
+readers.  Committed entries come from the Raft thread in log order through one queue; the event loop applies
+each, and only then answers its proposer: a caller that has a result sees it in `state`.
 
-* `is_active`: this node leads and has applied the no-op of its own term, hence everything committed before it; `term` is then the
-  controller epoch.  Safety never rests on it: commands carry the epoch in which they were planned, and `apply` rejects them in
-  another.
-* `propose` ends in one of three ways: the result; `NotController` (surely not applied, now or later); `ProposalUnknown` (it may
-  be applied, now or later; repeat it only under the same proposer and sequence, or as a compare-and-set).
-* Snapshots: the event loop freezes the state between two entries, a worker thread encodes it and makes it durable, then the
-  Raft thread trims the journal.
+* `is_active`: this node leads and has applied the no-op of its own term, hence everything committed before
+  it; `term` is then the controller epoch.  Safety never rests on it: commands carry the epoch in which they
+  were planned, and `apply` rejects them in another.
+* `propose` ends in one of three ways: the result; `NotController` (surely not applied, now or later);
+  `ProposalUnknown` (it may be applied, now or later; repeat it only under the same proposer and sequence, or
+  as a compare-and-set).
+* Snapshots: the event loop freezes the state between two entries, a worker thread encodes it and makes it
+  durable, then the Raft thread trims the journal.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class MetadataLogUnusable(Exception):
 
 
 class NotController(KafkaError):
-    """This node is not the active controller, and nothing was or will be applied.  `leader_id`: the active controller, -1
-    unknown."""
+    """This node is not the active controller, and nothing was or will be applied.  `leader_id`: the active
+    controller, -1 unknown."""
 
     def __init__(self, leader_id: int = -1) -> None:
         who = "not known at the moment" if leader_id < 0 else f"node {leader_id}"
@@ -136,7 +137,9 @@ class MetadataLog:
         die: Callable[[str], None] = exit_process,
     ) -> None:
         if node_id not in voters or len(voters) not in (1, 3, 5):
-            raise ValueError(f"node {node_id} must be one of 1, 3 or 5 quorum voters, they are {sorted(voters)}")
+            raise ValueError(
+                f"node {node_id} must be one of 1, 3 or 5 quorum voters, they are {sorted(voters)}"
+            )
         self.node_id = node_id
         self.voters = dict(voters)
         self.state = ClusterState()
@@ -167,7 +170,8 @@ class MetadataLog:
         self._bound = False
         self._stopping = False
 
-    # ---- life -----------------------------------------------------------------------------------------------------------------
+    # ---- life
+    # --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Opens the folder, listens, and runs.  Raises MetadataLogUnusable, PortInUse, OSError."""
@@ -250,7 +254,11 @@ class MetadataLog:
             if not future.done():
                 future.set_exception(ProposalUnknown("the node is stopping"))
         self._waiting.clear()
-        self._set_status(QuorumStatus(FOLLOWER, self.status.term, -1, False, self.status.commit_index, self.status.last_index))
+        self._set_status(
+            QuorumStatus(
+                FOLLOWER, self.status.term, -1, False, self.status.commit_index, self.status.last_index
+            )
+        )
         if self._lock is not None:
             self._lock.release()
 
@@ -272,7 +280,8 @@ class MetadataLog:
     def malformed_frames(self) -> int:
         return self._transport.malformed_frames if self._transport is not None else 0
 
-    # ---- views ----------------------------------------------------------------------------------------------------------------
+    # ---- views
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def is_active(self) -> bool:
@@ -280,9 +289,12 @@ class MetadataLog:
 
     @property
     def _is_alive(self) -> bool:
-        """Whether the Raft thread would have noticed that its majority is gone: not while a flush of its journal hangs."""
+        """Whether the Raft thread would have noticed that its majority is gone: not while a flush of its
+        journal hangs."""
         thread = self._thread
-        return thread is not None and self._clock.monotonic() - thread.alive_s <= self._timings.leader_fallback_s
+        return (
+            thread is not None and self._clock.monotonic() - thread.alive_s <= self._timings.leader_fallback_s
+        )
 
     @property
     def leader_id(self) -> int:
@@ -297,11 +309,13 @@ class MetadataLog:
         return self.state.index
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """`subscriber(command, result)` after every applied entry, in order; after a snapshot with an empty command."""
+        """`subscriber(command, result)` after every applied entry, in order; after a snapshot with an empty
+        command."""
         self._subscribers.append(subscriber)
 
     def on_role_change(self, listener: Callable[[bool], None]) -> None:
-        """`listener(is_active)` whenever this node becomes the active controller (again), or stops being it."""
+        """`listener(is_active)` whenever this node becomes the active controller (again), or stops being
+        it."""
         self._role_listeners.append(listener)
 
     async def quorum(self) -> QuorumView:
@@ -319,7 +333,8 @@ class MetadataLog:
         return await asyncio.wait_for(future, STOP_S_MAX)
 
     def entries_after(self, index: int, entries_max: int, bytes_max: int) -> list[LogEntry] | None:
-        """Applied entries from `index + 1` on, as many as fit (at least one when there is one); None: no longer in memory."""
+        """Applied entries from `index + 1` on, as many as fit (at least one when there is one); None: no
+        longer in memory."""
         if index >= self.state.index:
             return []
         if not self._tail or self._tail[0].index > index + 1:
@@ -345,22 +360,27 @@ class MetadataLog:
         return self.state.index > index
 
     async def encoded_snapshot(self) -> tuple[int, int, bytes]:
-        """(index, term, bytes) of the present state, for a follower that is too far behind; encoded off the loop."""
+        """(index, term, bytes) of the present state, for a follower that is too far behind; encoded off the
+        loop."""
         index, term = self.state.index, self.state.term
         if self._encoded is None or self._encoded[0] != index:
             data = await asyncio.to_thread(self.state.freeze())
             self._encoded = (index, data)
         return index, term, self._encoded[1]
 
-    # ---- proposing ------------------------------------------------------------------------------------------------------------
+    # ---- proposing
+    # --------------------------------------------------------------------------------------------------------
 
     def submit(self, command: bytes) -> asyncio.Future[ApplyResult]:
-        """Proposes at once, after all earlier submissions; the future ends as `propose` does, but without a timeout.
-        Raises NotController, THROTTLING_QUOTA_EXCEEDED."""
+        """Proposes at once, after all earlier submissions; the future ends as `propose` does, but without a
+        timeout. Raises NotController, THROTTLING_QUOTA_EXCEEDED."""
         if not self.is_active or self._thread is None:
             raise NotController(self.leader_id)
         if len(self._proposed) >= PROPOSALS_IN_FLIGHT_MAX or self._proposed_bytes >= PROPOSED_BYTES_MAX:
-            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too many metadata changes are under way: try again later")
+            raise KafkaError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                "too many metadata changes are under way: try again later",
+            )
         future: asyncio.Future[ApplyResult] = asyncio.get_running_loop().create_future()
         proposal = Proposal(
             command,
@@ -381,13 +401,17 @@ class MetadataLog:
         try:
             return await asyncio.wait_for(self.submit(command), timeout_s)
         except TimeoutError:
-            raise ProposalUnknown(f"the quorum did not commit within {timeout_s:g} s; the outcome is unknown") from None
+            raise ProposalUnknown(
+                f"the quorum did not commit within {timeout_s:g} s; the outcome is unknown"
+            ) from None
 
     async def barrier(self, timeout_s: float = 10.0) -> int:
-        """A linearizable read: returns once everything committed before this call is in `state`; the index of the barrier."""
+        """A linearizable read: returns once everything committed before this call is in `state`; the index of
+        the barrier."""
         return (await self.propose(b"", timeout_s)).index
 
-    # ---- from the Raft thread to the loop -----------------------------------------------------------------------------------
+    # ---- from the Raft thread to the loop
+    # -----------------------------------------------------------------------------------
 
     def _take_from_peer(self, event: PeerEvent) -> bool:
         return self._thread is None or self._thread.post(event)
@@ -442,7 +466,8 @@ class MetadataLog:
                 self._snapshot_task = asyncio.create_task(self._make_snapshot())
 
     def _end_dropped(self, index: int) -> None:
-        """An entry that this node proposed at `index` in an earlier term was replaced, and can never be committed."""
+        """An entry that this node proposed at `index` in an earlier term was replaced, and can never be
+        committed."""
         _term, dropped = self._waiting.pop(index, (0, None))
         if dropped is not None and not dropped.done():
             dropped.set_exception(NotController(self.leader_id))
@@ -460,7 +485,9 @@ class MetadataLog:
         self._check_features()
         self._tail.append(entry)
         self._tail_bytes += len(entry.command)
-        while len(self._tail) > TAIL_ENTRIES_MAX or (self._tail_bytes > TAIL_BYTES_MAX and len(self._tail) > 1):
+        while len(self._tail) > TAIL_ENTRIES_MAX or (
+            self._tail_bytes > TAIL_BYTES_MAX and len(self._tail) > 1
+        ):
             self._tail_bytes -= len(self._tail.popleft().command)
         self._check_cluster()
         waiting = self._waiting.pop(entry.index, None)
@@ -490,7 +517,8 @@ class MetadataLog:
             subscriber(b"", result)
 
     def _check_features(self) -> None:
-        """Stops the node at an unknown feature level: it would apply later entries otherwise than the other nodes."""
+        """Stops the node at an unknown feature level: it would apply later entries otherwise than the other
+        nodes."""
         if self.state.features == self._features_checked:
             return
         self._features_checked = dict(self.state.features)
@@ -500,13 +528,17 @@ class MetadataLog:
             self._die(str(problem))
 
     def _check_cluster(self) -> None:
-        """Stores the cluster id, once it is known, beside the vote: this folder then opens for no other cluster."""
+        """Stores the cluster id, once it is known, beside the vote: this folder then opens for no other
+        cluster."""
         cluster_id = self.state.cluster_id
         if self._bound or not cluster_id:
             return
         self._bound = True
         if self._cluster_id and self._cluster_id != cluster_id:
-            self._die(f"this node is configured for cluster {self._cluster_id}, but the quorum's cluster is {cluster_id}")
+            self._die(
+                f"this node is configured for cluster {self._cluster_id}, but the quorum's cluster "
+                f"is {cluster_id}"
+            )
             return
         self._cluster_id = cluster_id
         if self._transport is not None:
@@ -529,8 +561,8 @@ class MetadataLog:
             listener(active)
 
     async def _make_snapshot(self) -> None:
-        """Freezes the state between two entries, encodes and stores it off the loop, then lets the Raft thread trim the journal.
-        A failure is fatal."""
+        """Freezes the state between two entries, encodes and stores it off the loop, then lets the Raft
+        thread trim the journal. A failure is fatal."""
         index, term, encode = self.state.index, self.state.term, self.state.freeze()
         store = self._snapshots
         if store is None:

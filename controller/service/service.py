@@ -1,9 +1,12 @@
-"""The controller's gRPC service: turns requests into plans, plans into log entries, and their outcomes into replies.
+"""The controller's gRPC service: turns requests into plans, plans into log entries, and their outcomes into
+replies.
 
-The service makes a plan and proposes its commands in one step, on the state that earlier plans lead to; the answer waits until
-these commands, and all commands before them, are committed (`pipeline.py`).  It plans a large request in slices.
+The service makes a plan and proposes its commands in one step, on the state that earlier plans lead to; the
+answer waits until these commands, and all commands before them, are committed (`pipeline.py`).  It plans a
+large request in slices.
 
-A rejected request gets its error as a status inside the reply.  A controller that is not active names the active one there.
+A rejected request gets its error as a status inside the reply.  A controller that is not active names the
+active one there.
 """
 
 from __future__ import annotations
@@ -61,7 +64,9 @@ def keep_alive_s(session_timeout_s: float) -> float:
 class ControllerService(controller_pb2_grpc.ControllerServicer):
     """Answers for one node of the quorum."""
 
-    def __init__(self, metadata: MetadataLog, config: ControllerConfig, clock: Clock, ask_voter: AskVoter | None = None) -> None:
+    def __init__(
+        self, metadata: MetadataLog, config: ControllerConfig, clock: Clock, ask_voter: AskVoter | None = None
+    ) -> None:
         """`ask_voter(node_id)` sends DescribeQuorum to another voter of the quorum."""
         self._log = metadata
         self._config = config
@@ -74,7 +79,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self._stopped = asyncio.Event()
         self._keep_alive_s = keep_alive_s(config.session_timeout_ms / 1000)
 
-    # ---- leadership (driven by ControllerLeadership) --------------------------------------------------------------------------
+    # ---- leadership (driven by ControllerLeadership)
+    # --------------------------------------------------------------------------
 
     def begin(self, planner: ControllerPlanner, pipeline: PlanPipeline) -> None:
         self._planner, self._pipeline, self._contacts = planner, pipeline, {}
@@ -98,30 +104,38 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         """The state on which plans are made: applied entries and commands in flight."""
         return self._pipeline.state
 
-    # ---- plans and replies ----------------------------------------------------------------------------------------------------
+    # ---- plans and replies
+    # ----------------------------------------------------------------------------------------------------
 
     def propose(self, plan: Plan) -> list[Proposed]:
-        """Proposes the plan's commands at once, however many commands are in flight.  Raises NotController."""
+        """Proposes the plan's commands at once, however many commands are in flight.  Raises
+        NotController."""
         if plan:
             log.debug("plan", reason=plan.reason, operations=len(plan.operations))
         return self._pipeline.propose_in_order(plan.commands(self._pipeline.term))
 
     async def outcome(self, plan: Plan, proposed: Sequence[Proposed]) -> ApplyResult | None:
-        """The result of the last command, or of the first rejected one; None without commands.  Raises NotController,
-        ProposalUnknown."""
+        """The result of the last command, or of the first rejected one; None without commands.  Raises
+        NotController, ProposalUnknown."""
         result = None
         for each in proposed:
             result = await self._pipeline.outcome(each)
             if result.error != ErrorCode.NONE:
-                log.warning("plan_refused", reason=plan.reason, error=result.error.name, message=result.message)
+                log.warning(
+                    "plan_refused", reason=plan.reason, error=result.error.name, message=result.message
+                )
                 break
         return result
 
     async def _carry_out(
-        self, make: Callable[[ControllerPlanner], _Planned], plan_of: Callable[[_Planned], Plan], *, idle_waits: bool = True
+        self,
+        make: Callable[[ControllerPlanner], _Planned],
+        plan_of: Callable[[_Planned], Plan],
+        *,
+        idle_waits: bool = True,
     ) -> tuple[_Planned, ApplyResult | None]:
-        """Plans, proposes, waits for the outcome.  Raises KafkaError, also for a command that was rejected when it was
-        applied."""
+        """Plans, proposes, waits for the outcome.  Raises KafkaError, also for a command that was rejected
+        when it was applied."""
 
         def plan_and_propose(planner: ControllerPlanner) -> tuple[tuple[_Planned, Plan], list[Proposed]]:
             planned = make(planner)
@@ -138,23 +152,27 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     async def _in_one_go(
         self, make: Callable[[ControllerPlanner], tuple[_Planned, list[Proposed]]], *, idle_waits: bool = True
     ) -> tuple[_Planned, list[Proposed]]:
-        """Runs `make` as the active controller.  A result without a command rests on the commands in flight, so this returns or
-        raises only when they are committed.  `idle_waits` off: it returns at once, for callers that do not answer with the
-        result."""
+        """Runs `make` as the active controller.  A result without a command rests on the commands in flight,
+        so this returns or raises only when they are committed.  `idle_waits` off: it returns at once, for
+        callers that do not answer with the result."""
         planner, pipeline = self.require_planner(), self._pipeline
         rests_on = pipeline.newest
         try:
             planned, proposed = make(planner)
         except KafkaError as error:
-            if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:  # an error that says nothing of the state
+            # an error that says nothing of the state
+            if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
                 await pipeline.wait_committed(rests_on)
             raise
         if not proposed and idle_waits:
             await pipeline.wait_committed(rests_on)
         return planned, proposed
 
-    async def _answer(self, make: Callable[..., _Reply], work: Callable[[], Awaitable[_Reply]], *, waits: bool = True) -> _Reply:
-        """Runs `work`; an error becomes a reply with its status.  `waits`: first waits while many commands are in flight."""
+    async def _answer(
+        self, make: Callable[..., _Reply], work: Callable[[], Awaitable[_Reply]], *, waits: bool = True
+    ) -> _Reply:
+        """Runs `work`; an error becomes a reply with its status.  `waits`: first waits while many commands
+        are in flight."""
         try:
             self.require_planner()
             if waits:
@@ -172,12 +190,18 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         code, message = (ErrorCode.NONE, "") if error is None else (error.code, error.message)
         epoch = 0 if self._planner is None else self._pipeline.term
         return rpc.Status(
-            error=int(code), message=message, controller_id_plus_one=self._log.leader_id + 1, controller_epoch=epoch
+            error=int(code),
+            message=message,
+            controller_id_plus_one=self._log.leader_id + 1,
+            controller_epoch=epoch,
         )
 
-    # ---- brokers --------------------------------------------------------------------------------------------------------------
+    # ---- brokers
+    # --------------------------------------------------------------------------------------------------------
 
-    async def RegisterBroker(self, request: rpc.RegisterBrokerRequest, context: Any) -> rpc.RegisterBrokerReply:
+    async def RegisterBroker(
+        self, request: rpc.RegisterBrokerRequest, context: Any
+    ) -> rpc.RegisterBrokerReply:
         async def work() -> rpc.RegisterBrokerReply:
             plan, _ = await self._carry_out(lambda planner: planner.register(request), _itself)
             broker = self._log.state.brokers.get(request.node_id)
@@ -186,7 +210,12 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message)
             self.require_planner().registered(request.node_id, self._clock.monotonic())
             if plan:
-                log.info("broker_registered", node=broker.node_id, broker_epoch=broker.broker_epoch, kafka=broker.kafka)
+                log.info(
+                    "broker_registered",
+                    node=broker.node_id,
+                    broker_epoch=broker.broker_epoch,
+                    kafka=broker.kafka,
+                )
             return rpc.RegisterBrokerReply(
                 status=self._status(),
                 broker_epoch=broker.broker_epoch,
@@ -198,7 +227,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return await self._answer(rpc.RegisterBrokerReply, work, waits=False)
 
     async def Heartbeat(self, request: rpc.HeartbeatRequest, context: Any) -> rpc.HeartbeatReply:
-        """Most heartbeats change nothing and wait for no command in flight; that of a broker that is being fenced waits."""
+        """Most heartbeats change nothing and wait for no command in flight; that of a broker that is being
+        fenced waits."""
 
         async def work() -> rpc.HeartbeatReply:
             planner = self.require_planner()
@@ -207,7 +237,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             contact.answered(self._clock.monotonic(), request.applied_index, self._log.applied_index)
             being_fenced = planner.is_being_fenced(request.node_id)
             plan, _ = await self._carry_out(
-                lambda planner: planner.heartbeat(request, self._clock.monotonic()), _itself, idle_waits=being_fenced
+                lambda planner: planner.heartbeat(request, self._clock.monotonic()),
+                _itself,
+                idle_waits=being_fenced,
             )
             planner = self.require_planner()
             if being_fenced:
@@ -230,34 +262,46 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return await self._answer(rpc.HeartbeatReply, work, waits=False)
 
     def _require_same_term(self, controller_epoch: int) -> None:
-        """Rejects an ISR change of another term.  After INELIGIBLE_REPLICA a leader no longer counts that replica, so this
-        controller must not accept a late copy of the change that was sent in an earlier term (docs/semantics.md M12)."""
+        """Rejects an ISR change of another term.  After INELIGIBLE_REPLICA a leader no longer counts that
+        replica, so this controller must not accept a late copy of the change that was sent in an earlier term
+        (docs/semantics.md M12)."""
         if controller_epoch > self._pipeline.term:
             raise NotController
         if 0 < controller_epoch < self._pipeline.term:
-            message = f"asked of the controller of term {controller_epoch}; this is term {self._pipeline.term}"
+            message = (
+                f"asked of the controller of term {controller_epoch}; this is term {self._pipeline.term}"
+            )
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
 
-    async def AlterPartitions(self, request: rpc.AlterPartitionsRequest, context: Any) -> rpc.AlterPartitionsReply:
+    async def AlterPartitions(
+        self, request: rpc.AlterPartitionsRequest, context: Any
+    ) -> rpc.AlterPartitionsReply:
         async def work() -> rpc.AlterPartitionsReply:
             self._require_same_term(request.controller_epoch)
-            (_, errors), _ = await self._carry_out(lambda planner: planner.alter_partitions(request), itemgetter(0))
+            (_, errors), _ = await self._carry_out(
+                lambda planner: planner.alter_partitions(request), itemgetter(0)
+            )
             views = []
             for change, error in zip(request.changes, errors, strict=True):
                 views.append(self._partition_view(change, error))
-            return rpc.AlterPartitionsReply(status=self._status(), partitions=views, metadata_index=self._log.applied_index)
+            return rpc.AlterPartitionsReply(
+                status=self._status(), partitions=views, metadata_index=self._log.applied_index
+            )
 
         return await self._answer(rpc.AlterPartitionsReply, work, waits=False)
 
     def _partition_view(self, change: rpc.IsrChange, error: ErrorCode) -> rpc.PartitionView:
-        """The partition as it is now.  A change that was planned but lost its race shows as INVALID_UPDATE_VERSION."""
+        """The partition as it is now.  A change that was planned but lost its race shows as
+        INVALID_UPDATE_VERSION."""
         view = rpc.PartitionView(topic_id=change.topic_id, partition=change.partition, error=int(error))
         topic = self._log.state.topic_by_raw_id(change.topic_id)
         partition = None if topic is None else topic.partitions.get(change.partition)
         if partition is None:
             view.error = int(error if error != ErrorCode.NONE else ErrorCode.UNKNOWN_TOPIC_ID)
             return view
-        if error == ErrorCode.NONE and (partition.isr != tuple(change.isr) or partition.leader_epoch != change.leader_epoch):
+        if error == ErrorCode.NONE and (
+            partition.isr != tuple(change.isr) or partition.leader_epoch != change.leader_epoch
+        ):
             view.error = int(ErrorCode.INVALID_UPDATE_VERSION)
         view.leader, view.leader_epoch, view.partition_epoch = (
             partition.leader,
@@ -268,7 +312,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         view.elr.extend(partition.elr)
         return view
 
-    async def AllocateProducerIds(self, request: rpc.AllocateProducerIdsRequest, context: Any) -> rpc.AllocateProducerIdsReply:
+    async def AllocateProducerIds(
+        self, request: rpc.AllocateProducerIdsRequest, context: Any
+    ) -> rpc.AllocateProducerIdsReply:
         async def work() -> rpc.AllocateProducerIdsReply:
             plan, result = await self._carry_out(lambda planner: planner.producer_ids(request), _itself)
             assert result is not None and isinstance(result.value, int)
@@ -280,7 +326,10 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     async def ElectLeaders(self, request: rpc.ElectLeadersRequest, context: Any) -> rpc.ElectLeadersReply:
         def plan(planner: ControllerPlanner) -> Elections:
             return plan_elections(
-                self._ahead, request, applied_before=self._applied_before(request.request_id), reached=planner.reached
+                self._ahead,
+                request,
+                applied_before=self._applied_before(request.request_id),
+                reached=planner.reached,
             )
 
         async def work() -> rpc.ElectLeadersReply:
@@ -290,9 +339,13 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
         return await self._answer(rpc.ElectLeadersReply, work)
 
-    async def ReassignPartitions(self, request: rpc.ReassignPartitionsRequest, context: Any) -> rpc.ReassignPartitionsReply:
+    async def ReassignPartitions(
+        self, request: rpc.ReassignPartitionsRequest, context: Any
+    ) -> rpc.ReassignPartitionsReply:
         def plan(planner: ControllerPlanner) -> Reassignments:
-            return plan_reassignments(self._ahead, request, applied_before=self._applied_before(request.request_id))
+            return plan_reassignments(
+                self._ahead, request, applied_before=self._applied_before(request.request_id)
+            )
 
         async def work() -> rpc.ReassignPartitionsReply:
             moves, _ = await self._carry_out(plan, _plan_of)
@@ -302,9 +355,12 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
         return await self._answer(rpc.ReassignPartitionsReply, work)
 
-    # ---- the cluster ----------------------------------------------------------------------------------------------------------
+    # ---- the cluster
+    # --------------------------------------------------------------------------------------------------------
 
-    async def UnregisterBroker(self, request: rpc.UnregisterBrokerRequest, context: Any) -> rpc.UnregisterBrokerReply:
+    async def UnregisterBroker(
+        self, request: rpc.UnregisterBrokerRequest, context: Any
+    ) -> rpc.UnregisterBrokerReply:
         def plan(planner: ControllerPlanner) -> Plan:
             if self._applied_before(request.request_id):  # by now another broker may have the id
                 return Plan()
@@ -322,7 +378,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
         return await self._answer(rpc.UnregisterBrokerReply, work)
 
-    async def UpdateFeatures(self, request: rpc.UpdateFeaturesRequest, context: Any) -> rpc.UpdateFeaturesReply:
+    async def UpdateFeatures(
+        self, request: rpc.UpdateFeaturesRequest, context: Any
+    ) -> rpc.UpdateFeaturesReply:
         # The voters are asked before planning: a voter that does not answer must not delay other plans.
         voters = await self._voters_features() if self._log.is_active else {}
 
@@ -341,7 +399,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return await self._answer(rpc.UpdateFeaturesReply, work)
 
     async def _voters_features(self) -> dict[int, Ranges | None]:
-        """The feature ranges of every voter, asked now: a voter may have run another version when it last answered."""
+        """The feature ranges of every voter, asked now: a voter may have run another version when it last
+        answered."""
 
         async def ask(node_id: int) -> Ranges | None:
             if node_id == self._log.node_id:
@@ -357,7 +416,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         voters = sorted(self._log.voters)
         return dict(zip(voters, await asyncio.gather(*(ask(voter) for voter in voters)), strict=True))
 
-    # ---- topics ---------------------------------------------------------------------------------------------------------------
+    # ---- topics
+    # --------------------------------------------------------------------------------------------------------
 
     async def CreateTopics(self, request: rpc.CreateTopicsRequest, context: Any) -> rpc.CreateTopicsReply:
         """In slices, with one command a topic: other plans run between the slices."""
@@ -391,10 +451,15 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 continue
             command = pb.Command(controller_epoch=self._pipeline.term, operations=plan.operations)
             if command.ByteSize() > COMMAND_BYTES_MAX:
-                command = pb.Command(controller_epoch=self._pipeline.term, operations=plan.without_what_follows())
+                command = pb.Command(
+                    controller_epoch=self._pipeline.term, operations=plan.without_what_follows()
+                )
             size = command.ByteSize()
             if size > COMMAND_BYTES_MAX:
-                message = f"the topic's description has {size} bytes, at most {COMMAND_BYTES_MAX} can be: add partitions in steps"
+                message = (
+                    f"the topic's description has {size} bytes, at most {COMMAND_BYTES_MAX} can be: add "
+                    "partitions in steps"
+                )
                 _put_error(plan.result, ErrorCode.INVALID_REQUEST, message)
                 plan.operation = None
             else:
@@ -403,7 +468,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     async def DeleteTopics(self, request: rpc.DeleteTopicsRequest, context: Any) -> rpc.DeleteTopicsReply:
         def plan() -> topics.TopicPlans:
-            return topics.plan_deletion(self._ahead, request, applied_before=self._applied_before(request.request_id))
+            return topics.plan_deletion(
+                self._ahead, request, applied_before=self._applied_before(request.request_id)
+            )
 
         async def work() -> rpc.DeleteTopicsReply:
             plans, index = await self._carry_out_named(request.request_id, plan)
@@ -411,14 +478,18 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
         return await self._answer(rpc.DeleteTopicsReply, work)
 
-    async def CreatePartitions(self, request: rpc.CreatePartitionsRequest, context: Any) -> rpc.CreatePartitionsReply:
+    async def CreatePartitions(
+        self, request: rpc.CreatePartitionsRequest, context: Any
+    ) -> rpc.CreatePartitionsReply:
         def plan() -> topics.TopicPlans:
             before = self._applied_before(request.request_id)
             return topics.plan_enlargement(self._ahead, self._config, request, applied_before=before)
 
         async def work() -> rpc.CreatePartitionsReply:
             plans, index = await self._carry_out_named(request.request_id, plan)
-            return rpc.CreatePartitionsReply(status=self._status(), topics=plans.results, metadata_index=index)
+            return rpc.CreatePartitionsReply(
+                status=self._status(), topics=plans.results, metadata_index=index
+            )
 
         return await self._answer(rpc.CreatePartitionsReply, work)
 
@@ -426,12 +497,16 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         def plan() -> topics.TopicPlans:
             plans = topics.plan_configuration(self._ahead, request)
             plans.topics += plan_node_configuration(self._ahead, request).topics
-            plans.topics += plan_resource_configuration(self._ahead, self._config.group_limits, request).topics
+            plans.topics += plan_resource_configuration(
+                self._ahead, self._config.group_limits, request
+            ).topics
             if self._applied_before(request.request_id):
                 for each in plans.topics:
                     each.operation = None
             else:
-                plans.accepted = not request.validate_only and any(each.result.error == 0 for each in plans.topics)
+                plans.accepted = not request.validate_only and any(
+                    each.result.error == 0 for each in plans.topics
+                )
             return plans
 
         async def work() -> rpc.AlterConfigsReply:
@@ -446,7 +521,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             request.request_id.client_id = str(self._clock.uuid())
 
     def _applied_before(self, request_id: rpc.RequestId) -> bool:
-        """Whether this request was applied before.  Raises KafkaError when it was rejected then, or is too old to be known."""
+        """Whether this request was applied before.  Raises KafkaError when it was rejected then, or is too
+        old to be known."""
         if not request_id.client_id:
             return False
         outcome = self._ahead.was_applied(request_id.client_id, request_id.sequence)
@@ -456,8 +532,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     async def _carry_out_named(
         self, request_id: rpc.RequestId, plan: Callable[[], topics.TopicPlans]
     ) -> tuple[topics.TopicPlans, int]:
-        """Proposes all operations of a request as one command under the request's id: applied once, however often the client
-        sends it, and never after an answer that nothing is to be done.  Returns the plans, and the applied index."""
+        """Proposes all operations of a request as one command under the request's id: applied once, however
+        often the client sends it, and never after an answer that nothing is to be done.  Returns the plans,
+        and the applied index."""
 
         def plan_and_propose(planner: ControllerPlanner) -> tuple[topics.TopicPlans, list[Proposed]]:
             plans = plan()
@@ -469,9 +546,13 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             )
             if command.ByteSize() > COMMAND_BYTES_MAX:
                 del command.operations[:]
-                command.operations.extend(operation for each in plans.topics for operation in each.without_what_follows())
+                command.operations.extend(
+                    operation for each in plans.topics for operation in each.without_what_follows()
+                )
             if command.ByteSize() > COMMAND_BYTES_MAX:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "the request is too large for one metadata command: split it")
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "the request is too large for one metadata command: split it"
+                )
             named = bool(request_id.client_id) and plans.accepted
             return plans, [self._pipeline.propose(command)] if command.operations or named else []
 
@@ -480,12 +561,18 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             self._require(await self._pipeline.outcome(each))
         return plans, self._log.applied_index
 
-    # ---- the metadata stream --------------------------------------------------------------------------------------------------
+    # ---- the metadata stream
+    # --------------------------------------------------------------------------------------------------
 
-    async def FollowMetadata(self, request: rpc.FollowMetadataRequest, context: Any) -> AsyncIterator[rpc.MetadataUpdate]:
-        """Committed entries in order; a keep-alive when there are none; ends with a status when this node is not active."""
+    async def FollowMetadata(
+        self, request: rpc.FollowMetadataRequest, context: Any
+    ) -> AsyncIterator[rpc.MetadataUpdate]:
+        """Committed entries in order; a keep-alive when there are none; ends with a status when this node is
+        not active."""
         if self._followers >= FOLLOWERS_MAX:
-            error = KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{FOLLOWERS_MAX} followers are served already")
+            error = KafkaError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{FOLLOWERS_MAX} followers are served already"
+            )
             yield rpc.MetadataUpdate(status=self._status(error))
             return
         self._followers += 1
@@ -496,8 +583,13 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                     yield rpc.MetadataUpdate(status=self._status(NotController(self._log.leader_id)))
                     return
                 if index > self._log.applied_index:
-                    message = f"the follower has entry {index}, this quorum only {self._log.applied_index}: another cluster?"
-                    yield rpc.MetadataUpdate(status=self._status(KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)))
+                    message = (
+                        f"the follower has entry {index}, this quorum only {self._log.applied_index}: "
+                        "another cluster?"
+                    )
+                    yield rpc.MetadataUpdate(
+                        status=self._status(KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, message))
+                    )
                     return
                 entries = self._log.entries_after(index, ENTRIES_PER_UPDATE_MAX, UPDATE_BYTES_MAX)
                 if entries is None:
@@ -515,7 +607,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             self._followers -= 1
 
     def _update(self) -> rpc.MetadataUpdate:
-        return rpc.MetadataUpdate(status=self._status(), controller_epoch=self._log.term, committed_index=self._log.applied_index)
+        return rpc.MetadataUpdate(
+            status=self._status(), controller_epoch=self._log.term, committed_index=self._log.applied_index
+        )
 
     def _snapshot_updates(self, index: int, term: int, data: bytes) -> Sequence[rpc.MetadataUpdate]:
         updates = []
@@ -523,12 +617,16 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             update = self._update()
             chunk = data[position : position + SNAPSHOT_CHUNK_BYTES]
             update.snapshot.CopyFrom(
-                rpc.SnapshotChunk(index=index, term=term, position=position, total_bytes=len(data), data=chunk)
+                rpc.SnapshotChunk(
+                    index=index, term=term, position=position, total_bytes=len(data), data=chunk
+                )
             )
             updates.append(update)
         return updates
 
-    async def DescribeQuorum(self, request: rpc.DescribeQuorumRequest, context: Any) -> rpc.DescribeQuorumReply:
+    async def DescribeQuorum(
+        self, request: rpc.DescribeQuorumRequest, context: Any
+    ) -> rpc.DescribeQuorumReply:
         view = await self._log.quorum()
         status = view.status
         reply = rpc.DescribeQuorumReply(
@@ -543,7 +641,11 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         )
         for voter in sorted(self._log.voters):
             mine = voter == self._log.node_id
-            known = FollowerView(status.last_index, 0.0, 0.0) if mine else view.followers.get(voter, FollowerView(0))
+            known = (
+                FollowerView(status.last_index, 0.0, 0.0)
+                if mine
+                else view.followers.get(voter, FollowerView(0))
+            )
             voter_view = self._voter_view(voter, known)
             voter_view.connected = mine or voter in status.connected
             voter_view.without_vote = voter in status.not_voting
@@ -553,7 +655,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             for node_id, contact in sorted(self._contacts.items()):
                 session = self._planner.sessions.get(node_id)
                 if session is not None and node_id not in self._log.voters:
-                    reply.observers.append(self._voter_view(node_id, contact.view(now, session.applied_index)))
+                    reply.observers.append(
+                        self._voter_view(node_id, contact.view(now, session.applied_index))
+                    )
         return reply
 
     def _voter_view(self, node_id: int, known: FollowerView) -> rpc.VoterView:

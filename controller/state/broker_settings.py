@@ -1,7 +1,8 @@
-"""Settings of brokers that change while they run: name, type, range, meaning.  Pure tables, as those of topics are.
+"""Settings of brokers that change while they run: name, type, range, meaning.  Pure tables, as those of
+topics are.
 
-Names, types and what is accepted are Kafka's (`tests/node/test_kafka_settings.py`).  Those that give topics their defaults are
-made from the table of topics; `topic_defaults.py` says what topics make of them.
+Names, types and what is accepted are Kafka's (`tests/node/test_kafka_settings.py`).  Those that give topics
+their defaults are made from the table of topics; `topic_defaults.py` says what topics make of them.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ _BUFFER_MIN: Final = 1 << 20
 
 @dataclass(slots=True, frozen=True)
 class BrokerSetting:
-    """`default`: what holds without a value, as DescribeConfigs shows it; None: nothing of its own.  `of_cluster`: the controller
-    acts on it, or replicas must agree on it, so there is one value for all brokers."""
+    """`default`: what holds without a value, as DescribeConfigs shows it; None: nothing of its own.
+    `of_cluster`: the controller acts on it, or replicas must agree on it, so there is one value for all
+    brokers."""
 
     key: ConfigKey
     default: str | None
@@ -54,9 +56,13 @@ class BrokerSetting:
 
 
 # Kafka's own defaults come from other settings there (log.retention.hours), or are no settings of their own.
-_WITHOUT_DEFAULT: Final = frozenset({"log.retention.ms", "log.roll.ms", "log.roll.jitter.ms", "log.flush.interval.ms"})
+_WITHOUT_DEFAULT: Final = frozenset(
+    {"log.retention.ms", "log.roll.ms", "log.roll.jitter.ms", "log.flush.interval.ms"}
+)
 _WITHOUT_MINIMUM: Final = frozenset({"log.retention.ms", "log.flush.interval.ms"})
-_OF_CLUSTER: Final = frozenset({"min.insync.replicas", "unclean.leader.election.enable", "log.cleanup.policy"})
+_OF_CLUSTER: Final = frozenset(
+    {"min.insync.replicas", "unclean.leader.election.enable", "log.cleanup.policy"}
+)
 
 
 def _of_topic(row: ConfigKey) -> BrokerSetting:
@@ -64,7 +70,9 @@ def _of_topic(row: ConfigKey) -> BrokerSetting:
     meaning = f"{row.name} of topics that do not set it: {row.documentation}"
     minimum = None if name in _WITHOUT_MINIMUM else row.minimum
     key = replace(row, name=name, documentation=meaning, minimum=minimum, broker_name="")
-    return BrokerSetting(key, None if name in _WITHOUT_DEFAULT else row.default, name in _OF_CLUSTER, row.name)
+    return BrokerSetting(
+        key, None if name in _WITHOUT_DEFAULT else row.default, name in _OF_CLUSTER, row.name
+    )
 
 
 def _own(name: str, kind: ConfigType, default: str | None, doc: str, minimum: int = 0) -> BrokerSetting:
@@ -77,15 +85,58 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = {
     for each in (
         _own(CATCH_UP_SETTING, _T.LONG, "0", "Most sent to replicas outside the ISR; 0: no limit."),
         _own(CLEANER_SETTING, _T.DOUBLE, str(32 << 20), "The cleaner's reads and writes; 0: no limit."),
-        _own(CLEANER_BACKOFF_SETTING, _T.LONG, "15000", "How long the cleaner waits when there is nothing to clean."),
-        _own(CLEANER_BUFFER_SETTING, _T.LONG, str(128 << 20), "Most memory of the cleaner's key map.", _BUFFER_MIN),
-        _own(LEADER_THROTTLE_SETTING, _T.LONG, None, "Bytes a second that leaders send to throttled replicas outside the ISR."),
-        _own(FOLLOWER_THROTTLE_SETTING, _T.LONG, None, "Bytes a second that throttled replicas outside the ISR fetch."),
-        _own(LOG_DIRS_THROTTLE_SETTING, _T.LONG, None, "Bytes a second at which replicas move between data folders."),
+        _own(
+            CLEANER_BACKOFF_SETTING,
+            _T.LONG,
+            "15000",
+            "How long the cleaner waits when there is nothing to clean.",
+        ),
+        _own(
+            CLEANER_BUFFER_SETTING,
+            _T.LONG,
+            str(128 << 20),
+            "Most memory of the cleaner's key map.",
+            _BUFFER_MIN,
+        ),
+        _own(
+            LEADER_THROTTLE_SETTING,
+            _T.LONG,
+            None,
+            "Bytes a second that leaders send to throttled replicas outside the ISR.",
+        ),
+        _own(
+            FOLLOWER_THROTTLE_SETTING,
+            _T.LONG,
+            None,
+            "Bytes a second that throttled replicas outside the ISR fetch.",
+        ),
+        _own(
+            LOG_DIRS_THROTTLE_SETTING,
+            _T.LONG,
+            None,
+            "Bytes a second at which replicas move between data folders.",
+        ),
         _own(CONNECTIONS_SETTING, _T.INT, _INT_MAX, "Connections of the Kafka listener.", 1),
-        _own(CONNECTIONS_PER_IP_SETTING, _T.INT, _INT_MAX, "Connections of the Kafka listener from one address.", 1),
-        _own(CONNECTIONS_OVERRIDES_SETTING, _T.STRING, "", "address:connections, instead of max.connections.per.ip."),
-        _own(PRODUCER_ID_EXPIRATION_SETTING, _T.INT, "86400000", "An idle producer id is forgotten after this long.", 1),
+        _own(
+            CONNECTIONS_PER_IP_SETTING,
+            _T.INT,
+            _INT_MAX,
+            "Connections of the Kafka listener from one address.",
+            1,
+        ),
+        _own(
+            CONNECTIONS_OVERRIDES_SETTING,
+            _T.STRING,
+            "",
+            "address:connections, instead of max.connections.per.ip.",
+        ),
+        _own(
+            PRODUCER_ID_EXPIRATION_SETTING,
+            _T.INT,
+            "86400000",
+            "An idle producer id is forgotten after this long.",
+            1,
+        ),
         *(_of_topic(row) for row in TOPIC_CONFIGS.values() if row.broker_name),
     )
 }

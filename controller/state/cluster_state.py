@@ -1,17 +1,20 @@
 """The replicated state machine of the cluster metadata.
 
-Only `ClusterState.apply(index, term, command)` changes the state (and `restore`, which loads a snapshot).  It is total (it never
-raises, whatever the bytes are: errors are values and change nothing), deterministic (no clock, no randomness, no I/O: ids and
-times come inside the command), and idempotent (docs/semantics.md M1, M2): a command either names its proposer and sequence, and
-is then applied once, or it is a compare-and-set on an epoch.
+Only `ClusterState.apply(index, term, command)` changes the state (and `restore`, which loads a snapshot).  It
+is total (it never raises, whatever the bytes are: errors are values and change nothing), deterministic (no
+clock, no randomness, no I/O: ids and times come inside the command), and idempotent (docs/semantics.md M1,
+M2): a command either names its proposer and sequence, and is then applied once, or it is a compare-and-set on
+an epoch.
 
-Order inside one command: term fence, duplicate check, then its operations one after the other until the first that fails.
+Order inside one command: term fence, duplicate check, then its operations one after the other until the first
+that fails.
 
 Invariants, checked by `violations()` in tests after every command:
 * a partition has a leader exactly when its ISR is not empty, and the leader is a member of it;
-* ISR and ELR are disjoint sets of replicas; with an ISR of at least min.insync.replicas the ELR is empty (KIP-966);
-* no broker joins an ISR or becomes leader while it is fenced or shutting down, or under another broker epoch than the change
-  names (rule M4);
+* ISR and ELR are disjoint sets of replicas; with an ISR of at least min.insync.replicas the ELR is empty
+  (KIP-966);
+* no broker joins an ISR or becomes leader while it is fenced or shutting down, or under another broker epoch
+  than the change names (rule M4);
 * a broker gets a new epoch only after its old one was fenced and removed from every ISR (rule M5).
 """
 
@@ -144,15 +147,18 @@ class ClusterState:
         self.controller_epoch = 0
         self.next_producer_id = 0
         self.node_configs: Mapping[int, Mapping[str, str]] = {}
-        """Settings that change at run time, by node id or ALL_NODES (`node_settings`); another object after each change."""
-        self.resource_configs: Mapping[tuple[int, str], Mapping[str, str]] = {}  # by type and name (`resource_configs`)
+        """Settings that change at run time, by node id or ALL_NODES (`node_settings`); another object after
+        each change."""
+        # by type and name (`resource_configs`)
+        self.resource_configs: Mapping[tuple[int, str], Mapping[str, str]] = {}
         self._features: dict[str, int] = {}
         self._brokers: dict[int, BrokerState] = {}
         self._topics: dict[str, TopicState] = {}
         self._names: dict[UUID, str] = {}
         self._proposers = ProposerTable()
 
-    # ---- views ------------------------------------------------------------------------------------------------------------
+    # ---- views
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def brokers(self) -> Mapping[int, BrokerState]:
@@ -173,8 +179,11 @@ class ClusterState:
         return [self._brokers[node_id] for node_id in sorted(self._brokers)]
 
     def active_brokers(self) -> list[BrokerState]:
-        """The brokers that are not fenced, by node id (those in a controlled shutdown are still among them)."""
-        return [self._brokers[node_id] for node_id in sorted(self._brokers) if not self._brokers[node_id].fenced]
+        """The brokers that are not fenced, by node id (those in a controlled shutdown are still among
+        them)."""
+        return [
+            self._brokers[node_id] for node_id in sorted(self._brokers) if not self._brokers[node_id].fenced
+        ]
 
     def topic_by_id(self, topic_id: UUID) -> TopicState | None:
         name = self._names.get(topic_id)
@@ -189,14 +198,21 @@ class ClusterState:
         return None if found is None else found.partitions.get(partition)
 
     def was_applied(self, proposer: str, sequence: int) -> ApplyResult | None:
-        """The stored outcome of an earlier command with this name; None when it was not seen (or long ago)."""
+        """The stored outcome of an earlier command with this name; None when it was not seen (or long
+        ago)."""
         seen = self._proposers.find(proposer, sequence)
-        return None if seen is None else ApplyResult(self.index, self.term, seen.error, seen.message, seen.value, True)
+        return (
+            None
+            if seen is None
+            else ApplyResult(self.index, self.term, seen.error, seen.message, seen.value, True)
+        )
 
-    # ---- applying entries --------------------------------------------------------------------------------------------------
+    # ---- applying entries
+    # --------------------------------------------------------------------------------------------------
 
     def apply(self, index: int, term: int, command: bytes) -> ApplyResult:
-        """Applies the log entry at `index`.  Never raises; empty bytes are a no-op that only moves the index."""
+        """Applies the log entry at `index`.  Never raises; empty bytes are a no-op that only moves the
+        index."""
         self.index = index
         self.term = term
         if not command:
@@ -206,7 +222,9 @@ class ClusterState:
         except DecodeError:
             return ApplyResult(index, term, ErrorCode.INVALID_REQUEST, "the command cannot be parsed")
         if parsed.controller_epoch not in (0, term):
-            message = f"planned in controller epoch {parsed.controller_epoch}, but this entry is of term {term}"
+            message = (
+                f"planned in controller epoch {parsed.controller_epoch}, but this entry is of term {term}"
+            )
             return ApplyResult(index, term, ErrorCode.NOT_CONTROLLER, message)
         if parsed.proposer:
             seen = self._proposers.find(parsed.proposer, parsed.sequence)
@@ -214,7 +232,9 @@ class ClusterState:
                 return ApplyResult(index, term, seen.error, seen.message, seen.value, duplicate=True)
         result = self._apply_operations(parsed, _Changes(index, term))
         if parsed.proposer:
-            self._proposers.remember(parsed.proposer, parsed.sequence, result.error, result.message, result.value)
+            self._proposers.remember(
+                parsed.proposer, parsed.sequence, result.error, result.message, result.value
+            )
         return result
 
     def _apply_operations(self, command: pb.Command, changes: _Changes) -> ApplyResult:
@@ -223,7 +243,9 @@ class ClusterState:
             kind = operation.WhichOneof("kind")
             handler = None if kind is None else _HANDLERS.get(kind)
             if kind is None or handler is None:
-                return changes.result(ErrorCode.UNSUPPORTED_VERSION, "an operation that this version does not know", value)
+                return changes.result(
+                    ErrorCode.UNSUPPORTED_VERSION, "an operation that this version does not know", value
+                )
             try:
                 self._require_level(OPERATION_LEVELS.get(kind, 0))
                 value = handler(self, getattr(operation, kind), changes)
@@ -231,11 +253,14 @@ class ClusterState:
                 return changes.result(refused.error, refused.message, value)
         return changes.result(ErrorCode.NONE, "", value)
 
-    # ---- cluster ----------------------------------------------------------------------------------------------------------
+    # ---- cluster
+    # --------------------------------------------------------------------------------------------------------
 
     def _bootstrap(self, op: pb.Bootstrap, changes: _Changes) -> Value:
         if self.cluster_id:
-            raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"the cluster already has the id {self.cluster_id}")
+            raise _Refused(
+                ErrorCode.INVALID_UPDATE_VERSION, f"the cluster already has the id {self.cluster_id}"
+            )
         if not op.cluster_id:
             raise _Refused(ErrorCode.INVALID_REQUEST, "a cluster id must not be empty")
         self.cluster_id, self.metadata_id = op.cluster_id, op.metadata_id
@@ -244,16 +269,23 @@ class ClusterState:
 
     def _become_controller(self, op: pb.BecomeController, changes: _Changes) -> Value:
         if changes.term <= self.controller_epoch:
-            raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"controller epoch {self.controller_epoch} is not below this term")
+            raise _Refused(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"controller epoch {self.controller_epoch} is not below this term",
+            )
         self.controller_id = op.node_id
         self.controller_epoch = changes.term
         return changes.term
 
     def _set_feature_level(self, op: pb.SetFeatureLevel, changes: _Changes) -> Value:
         if self._features.get(op.name, 0) != op.expected_level:
-            raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"{op.name} is at level {self._features.get(op.name, 0)}")
+            raise _Refused(
+                ErrorCode.INVALID_UPDATE_VERSION, f"{op.name} is at level {self._features.get(op.name, 0)}"
+            )
         if not op.name or op.level < 0:
-            raise _Refused(ErrorCode.INVALID_REQUEST, "a feature level needs a name and a level of at least 0")
+            raise _Refused(
+                ErrorCode.INVALID_REQUEST, "a feature level needs a name and a level of at least 0"
+            )
         if op.name == FORMER_METADATA_VERSION and METADATA_VERSION in self._features:
             raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"{op.name} has become {METADATA_VERSION}")
         features = {**self._features, op.name: op.level}
@@ -272,7 +304,8 @@ class ClusterState:
         self.next_producer_id = first + op.count
         return first
 
-    # ---- brokers ----------------------------------------------------------------------------------------------------------
+    # ---- brokers
+    # --------------------------------------------------------------------------------------------------------
 
     def _broker_with_epoch(self, node_id: int, broker_epoch: int) -> BrokerState:
         broker = self._brokers.get(node_id)
@@ -289,9 +322,13 @@ class ClusterState:
             return existing.broker_epoch
         present_epoch = NO_BROKER_EPOCH if existing is None else existing.broker_epoch
         if op.expected_broker_epoch != present_epoch:
-            raise _Refused(ErrorCode.STALE_BROKER_EPOCH, f"broker {op.node_id} has epoch {present_epoch} by now")
+            raise _Refused(
+                ErrorCode.STALE_BROKER_EPOCH, f"broker {op.node_id} has epoch {present_epoch} by now"
+            )
         if op.node_id < 0 or not op.incarnation:
-            raise _Refused(ErrorCode.INVALID_REQUEST, "a registration needs a node id of at least 0 and an incarnation")
+            raise _Refused(
+                ErrorCode.INVALID_REQUEST, "a registration needs a node id of at least 0 and an incarnation"
+            )
         if existing is not None and not existing.fenced:
             message = f"broker {op.node_id} is registered and alive as {existing.incarnation}: fence it first"
             raise _Refused(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message)
@@ -301,7 +338,8 @@ class ClusterState:
             for number, partition in topic.partitions.items()
             if op.node_id in partition.isr
         )
-        first = min(held, default=None)  # not the first in the table: a snapshot changes the order of the table
+        # not the first in the table: a snapshot changes the order of the table
+        first = min(held, default=None)
         if first is not None:  # rule M5: out of every ISR before a new epoch
             raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"still in the ISR of {first[0]}-{first[1]}")
         self._brokers[op.node_id] = BrokerState(
@@ -315,7 +353,9 @@ class ClusterState:
             grpc_host=op.grpc.host,
             grpc_port=op.grpc.port,
             directory_id=op.directory_id,
-            supported_features=tuple(sorted((feature.name, feature.level) for feature in op.supported_features)),
+            supported_features=tuple(
+                sorted((feature.name, feature.level) for feature in op.supported_features)
+            ),
             offline_replicas=decode_replicas(op.offline_replicas),
         )
         changes.brokers.add(op.node_id)
@@ -359,17 +399,22 @@ class ClusterState:
         if self.replicas_of(op.node_id, 1):
             raise _Refused(ErrorCode.POLICY_VIOLATION, f"broker {op.node_id} holds replicas")
         del self._brokers[op.node_id]
-        self.node_configs = {node_id: each for node_id, each in self.node_configs.items() if node_id != op.node_id}
+        self.node_configs = {
+            node_id: each for node_id, each in self.node_configs.items() if node_id != op.node_id
+        }
         changes.brokers.add(op.node_id)
         return broker.broker_epoch
 
     def _require_level(self, level: int) -> None:
         present = metadata_level(self._features)
         if present < level:
-            raise _Refused(ErrorCode.UNSUPPORTED_VERSION, f"{METADATA_VERSION} is {present}, this needs {level}")
+            raise _Refused(
+                ErrorCode.UNSUPPORTED_VERSION, f"{METADATA_VERSION} is {present}, this needs {level}"
+            )
 
     def replicas_of(self, node_id: int, at_most: int) -> list[tuple[str, int]]:
-        """Partitions of which this broker is a replica, also by a move that is not finished; at most `at_most`."""
+        """Partitions of which this broker is a replica, also by a move that is not finished; at most
+        `at_most`."""
         held = (
             (topic.name, number)
             for topic in self._topics.values()
@@ -381,9 +426,12 @@ class ClusterState:
     def offline_nodes(self, topic_id: UUID, partition: int) -> frozenset[int]:
         """Brokers whose replica of this partition is offline, although they may be alive."""
         key = (topic_id.bytes, partition)
-        return frozenset(broker.node_id for broker in self._brokers.values() if key in broker.offline_replicas)
+        return frozenset(
+            broker.node_id for broker in self._brokers.values() if key in broker.offline_replicas
+        )
 
-    # ---- topics -----------------------------------------------------------------------------------------------------------
+    # ---- topics
+    # --------------------------------------------------------------------------------------------------------
 
     def _topic_with_id(self, raw: bytes) -> TopicState:
         topic = self.topic_by_raw_id(raw)
@@ -394,13 +442,21 @@ class ClusterState:
     def _new_partition(self, wanted: pb.NewPartition) -> PartitionState:
         replicas, isr = tuple(wanted.replicas), tuple(wanted.isr)
         if not replicas or len(set(replicas)) != len(replicas):
-            raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(replicas)} are empty or not distinct")
+            raise _Refused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(replicas)} are empty or not distinct"
+            )
         if any(node_id not in self._brokers for node_id in replicas):
-            raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(replicas)} name an unknown broker")
+            raise _Refused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(replicas)} name an unknown broker"
+            )
         if not isr or len(set(isr)) != len(isr) or not set(isr) <= set(replicas):
-            raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the ISR {list(isr)} does not fit the replicas")
+            raise _Refused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the ISR {list(isr)} does not fit the replicas"
+            )
         if any(not self._brokers[node_id].active for node_id in isr):
-            raise _Refused(ErrorCode.INELIGIBLE_REPLICA, f"a member of the ISR {list(isr)} was fenced meanwhile")
+            raise _Refused(
+                ErrorCode.INELIGIBLE_REPLICA, f"a member of the ISR {list(isr)} was fenced meanwhile"
+            )
         return PartitionState(replicas, isr, leader=isr[0])
 
     def _create_topic(self, op: pb.CreateTopic, changes: _Changes) -> Value:
@@ -469,7 +525,8 @@ class ClusterState:
         self.resource_configs = with_change(self.resource_configs, (op.resource_type, op.name), op)
         return None
 
-    # ---- partitions -------------------------------------------------------------------------------------------------------
+    # ---- partitions
+    # -------------------------------------------------------------------------------------------------------
 
     def _change_partitions(self, op: pb.ChangePartitions, changes: _Changes) -> Value:
         errors: list[ErrorCode] = []
@@ -482,7 +539,9 @@ class ClusterState:
             known: dict[Hashable, Members | ErrorCode] = {}
             for change in group.partitions:
                 number = change.partition
-                found = changed_partition(self._brokers, self._features, topic, partitions.get(number), change, known)
+                found = changed_partition(
+                    self._brokers, self._features, topic, partitions.get(number), change, known
+                )
                 if isinstance(found, ErrorCode):
                     errors.append(found)
                     continue
@@ -492,7 +551,8 @@ class ClusterState:
             self._topics[topic.name] = replace(topic, partitions=partitions)
         return tuple(errors) or None  # as a snapshot remembers it
 
-    # ---- snapshots --------------------------------------------------------------------------------------------------------
+    # ---- snapshots
+    # --------------------------------------------------------------------------------------------------------
 
     def copy(self) -> ClusterState:
         """Another state with the same contents; cheap, because the values in the tables are immutable."""
@@ -502,7 +562,11 @@ class ClusterState:
         other.controller_id, other.controller_epoch = self.controller_id, self.controller_epoch
         other.next_producer_id, other._features = self.next_producer_id, self._features
         other.node_configs, other.resource_configs = self.node_configs, self.resource_configs
-        other._brokers, other._topics, other._names = dict(self._brokers), dict(self._topics), dict(self._names)
+        other._brokers, other._topics, other._names = (
+            dict(self._brokers),
+            dict(self._topics),
+            dict(self._names),
+        )
         other._proposers = ProposerTable(self._proposers.freeze())
         return other
 
@@ -530,7 +594,8 @@ class ClusterState:
         return self.freeze()()
 
     def restore(self, data: bytes) -> ApplyResult:
-        """Replaces everything by a snapshot.  Raises ValueError when it cannot be read; then nothing has changed."""
+        """Replaces everything by a snapshot.  Raises ValueError when it cannot be read; then nothing has
+        changed."""
         contents = snapshot.decode(data)
         old_topics, old_brokers = self._topics, self._brokers
         self.index, self.term = contents.index, contents.term
@@ -540,7 +605,9 @@ class ClusterState:
         self._features = dict(contents.features)
         self._brokers = contents.brokers
         defaults = controllers_defaults(contents.node_configs)
-        self._topics = {t.name: t if t.internal else replace(t, defaults=defaults) for t in contents.topics.values()}
+        self._topics = {
+            t.name: t if t.internal else replace(t, defaults=defaults) for t in contents.topics.values()
+        }
         self._names = {topic.topic_id: topic.name for topic in contents.topics.values()}
         self._proposers = ProposerTable(contents.proposers)
         self.node_configs, self.resource_configs = contents.node_configs, contents.resource_configs
@@ -551,12 +618,14 @@ class ClusterState:
         return hashlib.sha256(self.encode()).hexdigest()
 
     def violations(self) -> list[str]:
-        """The invariants that do not hold; always empty, unless an election is spread over several commands of which some are not
-        applied yet."""
+        """The invariants that do not hold; always empty, unless an election is spread over several commands
+        of which some are not applied yet."""
         return [violation for topic in self._topics.values() for violation in topic_violations(topic)]
 
 
-def _difference(state: ClusterState, old_topics: dict[str, TopicState], old_brokers: dict[int, BrokerState]) -> ApplyResult:
+def _difference(
+    state: ClusterState, old_topics: dict[str, TopicState], old_brokers: dict[int, BrokerState]
+) -> ApplyResult:
     """The difference between the old state and the snapshot, as one result: new, changed and deleted."""
     topics, brokers = state.topics, state.brokers
     gone = [old for old in old_topics.values() if state.topic_by_id(old.topic_id) is None]
@@ -574,8 +643,12 @@ def _difference(state: ClusterState, old_topics: dict[str, TopicState], old_brok
         state.term,
         changed_topics=frozenset(changed_topics),
         changed_partitions=frozenset(changed_partitions),
-        changed_brokers=frozenset(n for n in brokers.keys() | old_brokers.keys() if brokers.get(n) != old_brokers.get(n)),
-        deleted_topics=tuple(DeletedTopic(old.name, old.topic_id, tuple(sorted(old.partitions))) for old in gone),
+        changed_brokers=frozenset(
+            n for n in brokers.keys() | old_brokers.keys() if brokers.get(n) != old_brokers.get(n)
+        ),
+        deleted_topics=tuple(
+            DeletedTopic(old.name, old.topic_id, tuple(sorted(old.partitions))) for old in gone
+        ),
         from_snapshot=True,
     )
 

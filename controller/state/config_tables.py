@@ -11,7 +11,9 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def with_change(
-    configs: Mapping[_Key, Mapping[str, str]], key: _Key, change: pb.ChangeNodeConfig | pb.ChangeResourceConfig
+    configs: Mapping[_Key, Mapping[str, str]],
+    key: _Key,
+    change: pb.ChangeNodeConfig | pb.ChangeResourceConfig,
 ) -> Mapping[_Key, Mapping[str, str]]:
     """Another table, with what the change makes of one entry; an entry without settings is gone."""
     config = {name: value for name, value in configs.get(key, {}).items() if name not in change.remove}

@@ -2,14 +2,16 @@
 
 The controller elects, in this order (KIP-966):
 1. a member of the ISR that is present: it has every committed record;
-2. an eligible leader replica (ELR): it left the ISR, or was not in it from the start, while that was below min.insync.replicas,
-   when the high watermark stood still, so it has every committed record as well; the new ISR is that replica alone;
+2. an eligible leader replica (ELR): it left the ISR, or was not in it from the start, while that was below
+   min.insync.replicas, when the high watermark stood still, so it has every committed record as well; the new
+   ISR is that replica alone;
 3. with an empty ISR and ELR: the last known leader, when it is back on the same disk;
-4. only if the topic asks for it, and never on a state topic: any replica that is present ("unclean": records may be lost).
+4. only if the topic asks for it, and never on a state topic: any replica that is present ("unclean": records
+   may be lost).
 
-`present` is a set of node ids: brokers that are registered, not fenced and not shutting down.  `lost` replicas may lack records
-that they acknowledged: after an unclean shutdown, for a topic that is not flushed before it is acknowledged, or with a replaced
-disk.
+`present` is a set of node ids: brokers that are registered, not fenced and not shutting down.  `lost`
+replicas may lack records that they acknowledged: after an unclean shutdown, for a topic that is not flushed
+before it is acknowledged, or with a replaced disk.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Wanted:
 
     topic: TopicState
     partition: int
-    present: PartitionState  # the state that the plan was made on: its partition epoch is the condition of the change
+    # the state that the plan was made on: its partition epoch is the condition of the change
+    present: PartitionState
     leader: int
     isr: tuple[int, ...]
     elr: tuple[int, ...]
@@ -45,7 +48,8 @@ class Wanted:
 def eligible_leaders(
     topic: TopicState, partition: PartitionState, isr: tuple[int, ...], lost: Collection[int] = ()
 ) -> tuple[int, ...]:
-    """The ELR that goes with a new ISR: empty while the ISR is large enough, else all other replicas known to be complete."""
+    """The ELR that goes with a new ISR: empty while the ISR is large enough, else all other replicas known to
+    be complete."""
     if len(isr) >= topic.min_in_sync_replicas(partition.settled_replicas):
         return ()
     known = (*partition.elr, *(node_id for node_id in partition.isr if node_id not in partition.elr))
@@ -60,8 +64,8 @@ def settle(
     lost: Collection[int] = (),
     reached: Reached | None = None,
 ) -> Wanted | None:
-    """Elects: the change that the partition needs when only `present` brokers may serve it; None when it may stay as it is.  Of
-    several candidates, one that the other replicas have `reached` goes first."""
+    """Elects: the change that the partition needs when only `present` brokers may serve it; None when it may
+    stay as it is.  Of several candidates, one that the other replicas have `reached` goes first."""
     isr = tuple(node_id for node_id in partition.isr if node_id in present and node_id not in lost)
     elr = eligible_leaders(topic, partition, isr, lost)
     last = partition.leader if partition.leader != NO_LEADER else partition.last_known_leader
@@ -90,7 +94,8 @@ def settle(
 
 
 class Settler:
-    """`settle` for the partitions of one topic, with a cache: of thousands of partitions most equal an earlier one."""
+    """`settle` for the partitions of one topic, with a cache: of thousands of partitions most equal an
+    earlier one."""
 
     __slots__ = ("_known", "_reached", "_topic")
 
@@ -99,9 +104,12 @@ class Settler:
         self._reached = reached
         self._known: dict[Hashable, Wanted | None] = {}
 
-    def settle(self, number: int, partition: PartitionState, present: Set[int], lost: tuple[int, ...]) -> Wanted | None:
+    def settle(
+        self, number: int, partition: PartitionState, present: Set[int], lost: tuple[int, ...]
+    ) -> Wanted | None:
         key = (
-            partition.replicas, partition.adding, partition.isr, partition.elr, partition.leader, partition.last_known_leader,
+            partition.replicas, partition.adding, partition.isr, partition.elr, partition.leader,
+            partition.last_known_leader,
             frozenset(present), lost,
         )  # fmt: skip
         if key not in self._known:
@@ -110,11 +118,14 @@ class Settler:
         if like is None:
             return None
         return Wanted(
-            self._topic, number, partition, like.leader, like.isr, like.elr, like.last_known_leader, unclean=like.unclean
+            self._topic, number, partition, like.leader, like.isr, like.elr, like.last_known_leader,
+            unclean=like.unclean
         )  # fmt: skip
 
 
-def forget_disk(wanted: Wanted | None, topic: TopicState, number: int, partition: PartitionState, node_id: int) -> Wanted | None:
+def forget_disk(
+    wanted: Wanted | None, topic: TopicState, number: int, partition: PartitionState, node_id: int
+) -> Wanted | None:
     """After a replaced disk `node_id` is no longer the last known leader: its records are gone."""
     last = partition.last_known_leader if wanted is None else wanted.last_known_leader
     leader = partition.leader if wanted is None else wanted.leader
@@ -131,7 +142,8 @@ def _first(order: Iterable[int], among: Collection[int]) -> int:
 def _found_first(
     order: Sequence[int], among: Collection[int], present: Collection[int], reached: Reached | None
 ) -> int:
-    """The first candidate that all other present replicas have reached; if there is none, the first candidate at all."""
+    """The first candidate that all other present replicas have reached; if there is none, the first candidate
+    at all."""
     if reached is not None and len(among) > 1:
         others = [node_id for node_id in order if node_id in present]
         found = [node_id for node_id in among if reached(node_id, others)]
@@ -140,13 +152,20 @@ def _found_first(
 
 
 def preferred_leader(
-    topic: TopicState, number: int, partition: PartitionState, present: Collection[int], reached: Reached | None = None
+    topic: TopicState,
+    number: int,
+    partition: PartitionState,
+    present: Collection[int],
+    reached: Reached | None = None,
 ) -> Wanted | None:
-    """Moves the leadership back to the preferred replica, when that is in sync and present, and the others have reached it."""
+    """Moves the leadership back to the preferred replica, when that is in sync and present, and the others
+    have reached it."""
     wanted = partition.preferred_leader
     if wanted == partition.leader or wanted not in partition.isr or wanted not in present:
         return None
-    if reached is not None and not reached(wanted, [node_id for node_id in partition.replicas if node_id in present]):
+    if reached is not None and not reached(
+        wanted, [node_id for node_id in partition.replicas if node_id in present]
+    ):
         return None
     return Wanted(topic, number, partition, wanted, partition.isr, partition.elr, wanted)
 
@@ -161,7 +180,10 @@ def change_operations(wanted: Iterable[Wanted]) -> Iterator[pb.Operation]:
             yield operation
             operation, group, count = pb.Operation(), None, 0
         if group is None or item.topic is not grouped:
-            group, grouped = operation.change_partitions.topics.add(topic_id=item.topic.topic_id.bytes), item.topic
+            group, grouped = (
+                operation.change_partitions.topics.add(topic_id=item.topic.topic_id.bytes),
+                item.topic,
+            )
         change = group.partitions.add(
             partition=item.partition,
             expected_partition_epoch=item.present.partition_epoch,

@@ -1,23 +1,27 @@
 """Feature levels: the finalised levels of a cluster, and which nodes may take part (KIP-584).
 
-The finalised levels stand in the cluster's state.  A level may be raised only when every registered broker and every voter of
-the quorum knows it (`feature_updates.py`); from then on a node that does not know it cannot take part: `level_problem` rejects
-the registration of a broker, and `check_known` stops a voter or a reader of the metadata log that meets the level there.  So no
-node applies an entry that it would understand otherwise.
+The finalised levels stand in the cluster's state.  A level may be raised only when every registered broker
+and every voter of the quorum knows it (`feature_updates.py`); from then on a node that does not know it
+cannot take part: `level_problem` rejects the registration of a broker, and `check_known` stops a voter or a
+reader of the metadata log that meets the level there.  So no node applies an entry that it would understand
+otherwise.
 
-How something new in the metadata is gated.  Its level is the one that this release adds (`model.SUPPORTED_FEATURES`; `model.py`
-has a name for each level).  A new *operation* of the log gets its level in `model.OPERATION_LEVELS`: below it no node applies
-one; the plan calls `require_level` first, so that the client gets an error that says why.  A new *field* of an operation that
-exists is planned only after `require_level`, or left out below the level, and has an effect only where `metadata_level(features)`
-has reached it (`partition_changes.py` shows how); a field of a snapshot is empty below its level.  A new *setting* of a topic or
-a node, and a new value of an old one, gets its level in `SETTING_LEVELS` or `VALUE_LEVELS` here: the plans of CreateTopics and
-AlterConfigs refuse it below that, and what a node writes by itself (state topics, auto-creation) leaves it out.  Tests hold
-that no operation, setting or value is without a level.  What travels only in a request between nodes needs no level, where a
-receiver of an older version may ignore it.
+How something new in the metadata is gated.  Its level is the one that this release adds
+(`model.SUPPORTED_FEATURES`; `model.py` has a name for each level).  A new *operation* of the log gets its
+level in `model.OPERATION_LEVELS`: below it no node applies one; the plan calls `require_level` first, so that
+the client gets an error that says why.  A new *field* of an operation that exists is planned only after
+`require_level`, or left out below the level, and has an effect only where `metadata_level(features)` has
+reached it (`partition_changes.py` shows how); a field of a snapshot is empty below its level.  A new
+*setting* of a topic or a node, and a new value of an old one, gets its level in `SETTING_LEVELS` or
+`VALUE_LEVELS` here: the plans of CreateTopics and AlterConfigs refuse it below that, and what a node writes
+by itself (state topics, auto-creation) leaves it out.  Tests hold that no operation, setting or value is
+without a level.  What travels only in a request between nodes needs no level, where a receiver of an older
+version may ignore it.
 
-The feature's name was `metadata.version` up to level 3, which in Kafka is another thing: its tools would print a release of Kafka
-for it.  In the log those levels keep that name, and level 4 takes its place under the new one: a node that only knows the former
-name stops there.  Clients are told the new name alone, whatever the level (`shown`).
+The feature's name was `metadata.version` up to level 3, which in Kafka is another thing: its tools would
+print a release of Kafka for it.  In the log those levels keep that name, and level 4 takes its place under
+the new one: a node that only knows the former name stops there.  Clients are told the new name alone,
+whatever the level (`shown`).
 
 Pure, like `planner.py`.
 """
@@ -63,7 +67,8 @@ SETTING_LEVELS: Final[Mapping[str, int]] = dict.fromkeys(
     ),
     RESOURCES_LEVEL,
 )
-"""The settings of topics that not every level has; the others came with level 1.  (Those of nodes: `node_settings.py`.)"""
+"""The settings of topics that not every level has; the others came with level 1.  (Those of nodes:
+`node_settings.py`.)"""
 
 VALUE_LEVELS: Final[Mapping[str, Mapping[str, int]]] = {
     "cleanup.policy": {"": RESOURCES_LEVEL},
@@ -77,14 +82,18 @@ class UnknownLevel(Exception):
 
 
 def level_problem(who: str, known: Ranges, finalised: Mapping[str, int]) -> str | None:
-    """Why `who` cannot take part in a cluster with these levels, in words for the operator; None when it can."""
+    """Why `who` cannot take part in a cluster with these levels, in words for the operator; None when it
+    can."""
     for name in sorted(finalised):
         level, (low, high) = finalised[name], known.get(name, (0, 0))
         if level > high:
             supports = f"knows at most {high}" if high else "does not know it"
             return f"the cluster runs {name}={level}, {who} {supports}: upgrade it"
         if level < low:
-            return f"the cluster runs {name}={level}, {who} needs at least {low}: first run `tidegate features upgrade`"
+            return (
+                f"the cluster runs {name}={level}, {who} needs at least {low}: first run `tidegate "
+                "features upgrade`"
+            )
     return None
 
 
@@ -96,14 +105,16 @@ def check_known(node_id: int, finalised: Mapping[str, int]) -> None:
 
 
 def require_level(finalised: Mapping[str, int], level: int) -> None:
-    """Raises UNSUPPORTED_VERSION: what is asked for came with this level of the metadata, and not every node may know it."""
+    """Raises UNSUPPORTED_VERSION: what is asked for came with this level of the metadata, and not every node
+    may know it."""
     _require(finalised, level, "this")
 
 
 def require_setting_levels(
     finalised: Mapping[str, int], settings: Mapping[str, str], levels: Mapping[str, int] | None = None
 ) -> None:
-    """Raises UNSUPPORTED_VERSION for settings, or values, that not every node may know; `levels`: of those of nodes."""
+    """Raises UNSUPPORTED_VERSION for settings, or values, that not every node may know; `levels`: of those of
+    nodes."""
     levels = SETTING_LEVELS if levels is None else levels
     for name in sorted(settings):
         _require(finalised, levels.get(name, 1), name)
@@ -141,4 +152,7 @@ def ranges_of(features: Iterable[rpc.FeatureRange]) -> Ranges:
 
 
 def as_messages(known: Ranges) -> list[rpc.FeatureRange]:
-    return [rpc.FeatureRange(name=name, min_level=low, max_level=high) for name, (low, high) in sorted(known.items())]
+    return [
+        rpc.FeatureRange(name=name, min_level=low, max_level=high)
+        for name, (low, high) in sorted(known.items())
+    ]

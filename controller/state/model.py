@@ -1,7 +1,7 @@
 """The values of the cluster metadata: brokers, topics and partitions.
 
-Everything here is a value.  `ClusterState` replaces values and never changes one, so a view taken earlier stays what it was:
-it may be handed to another thread, kept across an `await` and compared with a later one.
+Everything here is a value.  `ClusterState` replaces values and never changes one, so a view taken earlier
+stays what it was: it may be handed to another thread, kept across an `await` and compared with a later one.
 """
 
 from __future__ import annotations
@@ -23,21 +23,25 @@ CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 
 METADATA_VERSION = "tidegate.metadata.version"
-FORMER_METADATA_VERSION = "metadata.version"  # the same feature up to level 3, under a name that means something else in Kafka
+# the same feature up to level 3, under a name that means something else in Kafka
+FORMER_METADATA_VERSION = "metadata.version"
 FORMER_LEVEL_MAX = 3
 GROUP_VERSION = "group.version"  # 1: consumer groups (KIP-848)
-# What came with which level of METADATA_VERSION: until every node knows it, no entry of the log may hold it (`features.py`).
+# What came with which level of METADATA_VERSION: until every node knows it, no entry of the log may hold it
+# (`features.py`).
 MOVES_LEVEL = 2  # partitions that move, brokers that are unregistered
 NODE_SETTINGS_LEVEL = 3  # settings of nodes that change while they run
 RESOURCES_LEVEL = 4  # more settings, of more kinds of resources
-# The operations that not every level has: below it none of them is applied.  (Moves are fields of `change_partitions`, which
-# `partition_changes` looks at.)
+# The operations that not every level has: below it none of them is applied.  (Moves are fields of
+# `change_partitions`, which `partition_changes` looks at.)
 OPERATION_LEVELS: dict[str, int] = {
-    "unregister_broker": MOVES_LEVEL, "change_node_config": NODE_SETTINGS_LEVEL, "change_resource_config": RESOURCES_LEVEL,
+    "unregister_broker": MOVES_LEVEL, "change_node_config": NODE_SETTINGS_LEVEL,
+    "change_resource_config": RESOURCES_LEVEL,
 }  # fmt: skip
 # The feature levels that this version of Tidegate knows, and the ones a fresh cluster starts with.
 SUPPORTED_FEATURES: dict[str, int] = {
-    METADATA_VERSION: 4, FORMER_METADATA_VERSION: FORMER_LEVEL_MAX, "transaction.version": 2, GROUP_VERSION: 1,
+    METADATA_VERSION: 4, FORMER_METADATA_VERSION: FORMER_LEVEL_MAX, "transaction.version": 2,
+    GROUP_VERSION: 1,
 }  # fmt: skip
 # The lowest levels that it still knows; 0: the feature may be off.
 FEATURE_LEVEL_MIN: dict[str, int] = {
@@ -59,8 +63,8 @@ def metadata_level(finalised: Mapping[str, int]) -> int:
 
 
 def name_of_metadata_level(level: int) -> str:
-    """The feature's name in the log: nodes of the version before the name was changed know the former one alone, and must meet
-    a name that they do not know where a level begins that they do not know."""
+    """The feature's name in the log: nodes of the version before the name was changed know the former one
+    alone, and must meet a name that they do not know where a level begins that they do not know."""
     return METADATA_VERSION if level > FORMER_LEVEL_MAX else FORMER_METADATA_VERSION
 
 
@@ -74,7 +78,8 @@ def topic_name_problem(name: str) -> str | None:
         return f"a topic's name has at most {TOPIC_NAME_LENGTH_MAX} characters, this one has {len(name)}"
     if not _TOPIC_NAME.fullmatch(name):
         return (
-            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII "
+            "alphanumerics, '.', '_' and '-'"
         )
     return None
 
@@ -92,7 +97,8 @@ class Endpoint:
 
 @dataclass(slots=True, frozen=True)
 class BrokerState:
-    """One registered broker.  `broker_epoch` is the metadata index of its registration: it identifies this run of the process."""
+    """One registered broker.  `broker_epoch` is the metadata index of its registration: it identifies this
+    run of the process."""
 
     node_id: int
     incarnation: str
@@ -107,7 +113,8 @@ class BrokerState:
     shutting_down: bool = False
     supported_features: tuple[tuple[str, int], ...] = ()
     offline_replicas: frozenset[tuple[bytes, int]] = frozenset()
-    """(topic id, partition) of the replicas that the broker cannot serve: their disk failed, or their data is damaged."""
+    """(topic id, partition) of the replicas that the broker cannot serve: their disk failed, or their data is
+    damaged."""
 
     @property
     def kafka(self) -> Endpoint:
@@ -125,14 +132,15 @@ class BrokerState:
 
 @dataclass(slots=True, frozen=True)
 class PartitionState:
-    """One partition.  `partition_epoch` grows with every change, `leader_epoch` with every change of leadership.
+    """One partition.  `partition_epoch` grows with every change, `leader_epoch` with every change of
+    leadership.
 
-    There is a leader exactly when `isr` is not empty, and it is a member of it.  `elr` holds the eligible leader replicas
-    (KIP-966): those that left the ISR, or were not in it from the start, while it was below min.insync.replicas, and therefore
-    hold every committed record.
+    There is a leader exactly when `isr` is not empty, and it is a member of it.  `elr` holds the eligible
+    leader replicas (KIP-966): those that left the ISR, or were not in it from the start, while it was below
+    min.insync.replicas, and therefore hold every committed record.
 
-    While the partition moves (KIP-455), `target` says what `replicas` are to become, and `adding` which of them joined for the
-    sake of the move; `replicas` begin with those from before it, in their old order.
+    While the partition moves (KIP-455), `target` says what `replicas` are to become, and `adding` which of
+    them joined for the sake of the move; `replicas` begin with those from before it, in their old order.
     """
 
     replicas: tuple[int, ...]
@@ -152,7 +160,11 @@ class PartitionState:
     @property
     def settled_replicas(self) -> tuple[int, ...]:
         """The replicas from before the move; all replicas without a move."""
-        return tuple(node_id for node_id in self.replicas if node_id not in self.adding) if self.adding else self.replicas
+        return (
+            tuple(node_id for node_id in self.replicas if node_id not in self.adding)
+            if self.adding
+            else self.replicas
+        )
 
     @property
     def future_replicas(self) -> tuple[int, ...]:
@@ -160,12 +172,15 @@ class PartitionState:
 
     @property
     def removing(self) -> tuple[int, ...]:
-        return tuple(node_id for node_id in self.replicas if node_id not in self.target) if self.target else ()
+        return (
+            tuple(node_id for node_id in self.replicas if node_id not in self.target) if self.target else ()
+        )
 
 
 @dataclass(slots=True, frozen=True)
 class TopicState:
-    """One topic.  Neither `config` (overrides only) nor `partitions` (dense from 0) is ever changed in place."""
+    """One topic.  Neither `config` (overrides only) nor `partitions` (dense from 0) is ever changed in
+    place."""
 
     name: str
     topic_id: UUID
@@ -184,25 +199,28 @@ class TopicState:
 
     @property
     def unclean_election_allowed(self) -> bool:
-        """Whether the topic, or the cluster, has switched it on; never for a state topic (docs/semantics.md M13, M16)."""
+        """Whether the topic, or the cluster, has switched it on; never for a state topic (docs/semantics.md
+        M13, M16)."""
         return not self.internal and self._value(UNCLEAN_ELECTION_CONFIG, "false").lower() == "true"
 
     @property
     def flushed_before_acknowledged(self) -> bool:
-        """Every record below the high watermark was flushed by every in-sync replica; state topics always are."""
+        """Every record below the high watermark was flushed by every in-sync replica; state topics always
+        are."""
         return self.internal or self.config.get(FLUSH_POLICY_CONFIG, "always").strip().lower() == "always"
 
     def min_in_sync_replicas(self, replicas: tuple[int, ...]) -> int:
-        """min.insync.replicas, but never more than there are replicas (KIP-966).  To be asked with `settled_replicas`: replicas
-        that a move adds must not raise the bar before the move is over, nor those that it removes lower it."""
+        """min.insync.replicas, but never more than there are replicas (KIP-966).  To be asked with
+        `settled_replicas`: replicas that a move adds must not raise the bar before the move is over, nor
+        those that it removes lower it."""
         text = self._value(MIN_IN_SYNC_REPLICAS_CONFIG, "1")
         wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
         return max(1, min(wanted, len(replicas)))
 
     def with_settled_eligible_leaders(self) -> tuple[TopicState, list[int]]:
-        """After a change of settings, and the partitions that it changes.  A lower min.insync.replicas lets the high watermark
-        move with fewer replicas from now on, so those outside the ISR are no longer known to hold every committed record: they
-        leave the ELR with this very entry (KIP-966)."""
+        """After a change of settings, and the partitions that it changes.  A lower min.insync.replicas lets
+        the high watermark move with fewer replicas from now on, so those outside the ISR are no longer known
+        to hold every committed record: they leave the ELR with this very entry (KIP-966)."""
         changed = {
             number: replace(partition, elr=(), partition_epoch=partition.partition_epoch + 1)
             for number, partition in self.partitions.items()
@@ -220,13 +238,15 @@ class DeletedTopic:
     partitions: tuple[int, ...]
 
 
-# What a successful operation hands back: a broker epoch or a first producer id, a topic id, or one error code a partition.
+# What a successful operation hands back: a broker epoch or a first producer id, a topic id, or one error code
+# a partition.
 Value = int | UUID | tuple[ErrorCode, ...] | None
 
 
 @dataclass(slots=True, frozen=True)
 class ApplyResult:
-    """The result of one log entry.  `error` is the first failed operation's; `value` belongs to the last operation applied."""
+    """The result of one log entry.  `error` is the first failed operation's; `value` belongs to the last
+    operation applied."""
 
     index: int
     term: int

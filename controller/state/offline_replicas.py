@@ -1,7 +1,7 @@
 """Replicas that a living broker cannot serve, as messages: partitions grouped by topic id, in one order.
 
-A broker names them in every heartbeat; for these partitions the controller treats the broker as absent.  An offline replica may
-come back with its data and stays eligible to lead; a damaged one does not.
+A broker names them in every heartbeat; for these partitions the controller treats the broker as absent.  An
+offline replica may come back with its data and stays eligible to lead; a damaged one does not.
 """
 
 from __future__ import annotations

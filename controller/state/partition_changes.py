@@ -1,7 +1,9 @@
-"""What one PartitionChange makes of a partition: a part of `ClusterState.apply`, and as total and deterministic as that.
+"""What one PartitionChange makes of a partition: a part of `ClusterState.apply`, and as total and
+deterministic as that.
 
-Every change is a compare-and-set on the partition epoch.  It names the complete new replicas, ISR, ELR and leader, and is
-rejected alone when that would break a rule: those of `partition_violations`, and which brokers may join or lead at all.
+Every change is a compare-and-set on the partition epoch.  It names the complete new replicas, ISR, ELR and
+leader, and is rejected alone when that would break a rule: those of `partition_violations`, and which brokers
+may join or lead at all.
 """
 
 from __future__ import annotations
@@ -11,7 +13,15 @@ from typing import TYPE_CHECKING
 
 from ...proto import metadata_pb2 as pb
 from ...wire.errors import ErrorCode
-from .model import MOVES_LEVEL, NO_BROKER_EPOCH, NO_LEADER, BrokerState, PartitionState, TopicState, metadata_level
+from .model import (
+    MOVES_LEVEL,
+    NO_BROKER_EPOCH,
+    NO_LEADER,
+    BrokerState,
+    PartitionState,
+    TopicState,
+    metadata_level,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
@@ -33,8 +43,9 @@ def changed_partition(
 ) -> PartitionState | ErrorCode:
     """The partition after the change, or the error for which it stays as it is.
 
-    `known`: a cache of earlier changes of this topic in the same operation, which all see the same brokers.  Ten thousand
-    partitions that change at once have few different replica sets: each is checked once, and its tuples are shared.
+    `known`: a cache of earlier changes of this topic in the same operation, which all see the same brokers.
+    Ten thousand partitions that change at once have few different replica sets: each is checked once, and its
+    tuples are shared.
     """
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -44,13 +55,24 @@ def changed_partition(
         return ErrorCode.UNKNOWN_SERVER_ERROR
     held, loses_replicas = partition, False
     if change.replicas:
-        held = replace(partition, replicas=tuple(change.replicas), adding=tuple(change.adding), target=tuple(change.target))
+        held = replace(
+            partition,
+            replicas=tuple(change.replicas),
+            adding=tuple(change.adding),
+            target=tuple(change.target),
+        )
         error = _assignment_error(brokers, features, partition, held)
         if error != ErrorCode.NONE:
             return error
         loses_replicas = _loses_replicas(partition, held)
     leader, last_known_leader = change.leader, change.last_known_leader
-    wanted = (tuple(change.isr), tuple(change.elr), leader, last_known_leader, tuple(change.isr_broker_epochs))
+    wanted = (
+        tuple(change.isr),
+        tuple(change.elr),
+        leader,
+        last_known_leader,
+        tuple(change.isr_broker_epochs),
+    )
     key = (held.replicas, held.adding, partition.isr, partition.leader, wanted)
     members = None if known is None else known.get(key)
     if members is None:
@@ -90,7 +112,10 @@ def _members(
 
 
 def _assignment_error(
-    brokers: Mapping[int, BrokerState], features: Mapping[str, int], before: PartitionState, after: PartitionState
+    brokers: Mapping[int, BrokerState],
+    features: Mapping[str, int],
+    before: PartitionState,
+    after: PartitionState,
 ) -> ErrorCode:
     if metadata_level(features) < MOVES_LEVEL:
         return ErrorCode.UNSUPPORTED_VERSION
@@ -102,8 +127,9 @@ def _assignment_error(
 
 
 def _loses_replicas(before: PartitionState, after: PartitionState) -> bool:
-    """A broker deletes a replica that it loses.  A fetch that it sent before must not count if it becomes a replica again: the
-    new leader epoch fences that fetch, and the leader forgets the follower's fetch offset (KIP-320)."""
+    """A broker deletes a replica that it loses.  A fetch that it sent before must not count if it becomes a
+    replica again: the new leader epoch fences that fetch, and the leader forgets the follower's fetch offset
+    (KIP-320)."""
     return not set(before.replicas) <= set(after.replicas)
 
 
@@ -116,7 +142,10 @@ def _is_sound(partition: PartitionState) -> bool:
 
 
 def _membership_error(
-    brokers: Mapping[int, BrokerState], before: PartitionState, after: PartitionState, change: pb.PartitionChange
+    brokers: Mapping[int, BrokerState],
+    before: PartitionState,
+    after: PartitionState,
+    change: pb.PartitionChange,
 ) -> ErrorCode:
     isr, replicas = tuple(change.isr), set(after.replicas)
     members = (*isr, *change.elr)
@@ -144,7 +173,9 @@ def topic_violations(topic: TopicState) -> Iterator[str]:
     if sorted(topic.partitions) != list(range(len(topic.partitions))):
         yield f"{topic.name}: partitions are not dense"
     for number, partition in topic.partitions.items():
-        yield from (f"{topic.name}-{number}: {partition}: {each}" for each in partition_violations(topic, partition))
+        yield from (
+            f"{topic.name}-{number}: {partition}: {each}" for each in partition_violations(topic, partition)
+        )
 
 
 def partition_violations(topic: TopicState, partition: PartitionState) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """The outcomes of applied commands by proposer and sequence, so that a duplicate changes nothing.
 
-Part of the replicated state, so it is bounded by counts and orders only, never by time: the `PROPOSERS_MAX` most recently used
-proposers, each with its last `WINDOW` outcomes.  A sequence below the window is rejected, because it may have been applied
-before. """
+Part of the replicated state, so it is bounded by counts and orders only, never by time: the `PROPOSERS_MAX`
+most recently used proposers, each with its last `WINDOW` outcomes.  A sequence below the window is rejected,
+because it may have been applied before."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ class CommandOutcome:
 
 @dataclass(slots=True, frozen=True)
 class ProposerMemory:
-    """One proposer: every sequence up to `floor` is closed; `seen` are those above it that were applied, ascending."""
+    """One proposer: every sequence up to `floor` is closed; `seen` are those above it that were applied,
+    ascending."""
 
     floor: int
     seen: dict[int, CommandOutcome]
 
 
-_TOO_OLD = CommandOutcome(ErrorCode.INVALID_REQUEST, "this request is older than what is remembered of its sender", None)
+_TOO_OLD = CommandOutcome(
+    ErrorCode.INVALID_REQUEST, "this request is older than what is remembered of its sender", None
+)
 
 
 class ProposerTable:

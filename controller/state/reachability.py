@@ -1,13 +1,15 @@
-"""Which brokers have reached which other since it came back, as each broker reports of itself in its heartbeats.
+"""Which brokers have reached which other since it came back, as each broker reports of itself in its
+heartbeats.
 
-Where names are cached, a broker that comes back with another address is in sync long before the others find it: it fetches from
-them.  A leader that its followers cannot find loses them.  So an election that has a choice waits until the other replicas have
-reached the broker, and among several candidates prefers a reached one.  Where there is no choice the only candidate leads,
-reached or not.
+Where names are cached, a broker that comes back with another address is in sync long before the others find
+it: it fetches from them.  A leader that its followers cannot find loses them.  So an election that has a
+choice waits until the other replicas have reached the broker, and among several candidates prefers a reached
+one.  Where there is no choice the only candidate leads, reached or not.
 
-Each broker asks every other broker for its identity, once per broker epoch (`node/lifecycle/reachability.py`); the asked broker
-reports the asker in its heartbeats.  A broker of a version without this is not waited for, and does not wait.  Not replicated: a
-new controller gets the reports anew.
+Each broker asks every other broker for its identity, once per broker epoch
+(`node/lifecycle/reachability.py`); the asked broker reports the asker in its heartbeats.  A broker of a
+version without this is not waited for, and does not wait.  Not replicated: a new controller gets the reports
+anew.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ class Reachability:
         self._said.pop(node_id, None)
 
     def missing(self, node_id: int, others: Iterable[int]) -> list[int]:
-        """The brokers of `others` that ask and have not reached this epoch of the broker.  A broker without a report counts as
-        reached by none; and whether a broker asks is unknown before its first report to this controller."""
+        """The brokers of `others` that ask and have not reached this epoch of the broker.  A broker without a
+        report counts as reached by none; and whether a broker asks is unknown before its first report to this
+        controller."""
         mine = self._said.get(node_id)
         reached_by = frozenset[Life]() if mine is None else mine[1]
         if reached_by is None:

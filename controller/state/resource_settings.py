@@ -1,8 +1,9 @@
-"""The settings of what is neither a topic nor a node: of consumer groups (KIP-848), and of subscriptions to clients' metrics
-(KIP-714).  Which there are, their defaults, and what is wrong with a value, in Kafka's words.
+"""The settings of what is neither a topic nor a node: of consumer groups (KIP-848), and of subscriptions to
+clients' metrics (KIP-714).  Which there are, their defaults, and what is wrong with a value, in Kafka's
+words.
 
-Groups of the kinds that Tidegate does not serve (share, streams) have their settings all the same: they are kept and checked as
-Kafka does, so that what an operator prepared is there.  Pure.
+Groups of the kinds that Tidegate does not serve (share, streams) have their settings all the same: they are
+kept and checked as Kafka does, so that what an operator prepared is there.  Pure.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class ConfigKind(IntEnum):
 
 @dataclass(slots=True, frozen=True)
 class ResourceSetting:
-    """One setting.  `minimum` is below what a number can ever be; the bounds of a cluster are GroupLimits'."""
+    """One setting.  `minimum` is below what a number can ever be; the bounds of a cluster are
+    GroupLimits'."""
 
     default: str
     kind: ConfigKind
@@ -75,17 +77,25 @@ GROUP_SETTINGS: Final[Mapping[str, ResourceSetting]] = {
     CONSUMER_SESSION: ResourceSetting("45000", ConfigKind.INT, _SESSION, 1),
     "share.auto.offset.reset": ResourceSetting("latest", ConfigKind.STRING, "Where a share group begins."),
     "share.heartbeat.interval.ms": ResourceSetting("5000", ConfigKind.INT, _HEARTBEAT, 1),
-    "share.isolation.level": ResourceSetting("read_uncommitted", ConfigKind.STRING, "What a share group reads of transactions."),
-    "share.record.lock.duration.ms": ResourceSetting("30000", ConfigKind.INT, "How long a share group's record is lent.", 1000),
+    "share.isolation.level": ResourceSetting(
+        "read_uncommitted", ConfigKind.STRING, "What a share group reads of transactions."
+    ),
+    "share.record.lock.duration.ms": ResourceSetting(
+        "30000", ConfigKind.INT, "How long a share group's record is lent.", 1000
+    ),
     "share.session.timeout.ms": ResourceSetting("45000", ConfigKind.INT, _SESSION, 1),
     "streams.heartbeat.interval.ms": ResourceSetting("5000", ConfigKind.INT, _HEARTBEAT, 1),
-    "streams.num.standby.replicas": ResourceSetting("0", ConfigKind.INT, "Standby replicas of a streams group's tasks.", 0),
+    "streams.num.standby.replicas": ResourceSetting(
+        "0", ConfigKind.INT, "Standby replicas of a streams group's tasks.", 0
+    ),
     "streams.session.timeout.ms": ResourceSetting("45000", ConfigKind.INT, _SESSION, 1),
 }
 
 CLIENT_METRICS_SETTINGS: Final[Mapping[str, ResourceSetting]] = {
     INTERVAL: ResourceSetting("300000", ConfigKind.INT, "How often a client pushes these metrics."),
-    MATCH: ResourceSetting("", ConfigKind.LIST, "Which clients: client_id=pattern and the like, all of which fit; none: all."),
+    MATCH: ResourceSetting(
+        "", ConfigKind.LIST, "Which clients: client_id=pattern and the like, all of which fit; none: all."
+    ),
     METRICS: ResourceSetting("", ConfigKind.LIST, "Prefixes of the metrics that are wanted; *: all."),
 }
 
@@ -101,7 +111,8 @@ _DURATION = re.compile(r"P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+([.,]\d{0,9})?S)?
 _ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 # What a client can be chosen by.
 _SELECTORS: Final = frozenset(
-    {"client_instance_id", "client_id", "client_software_name", "client_software_version", "client_source_address",
+    {"client_instance_id", "client_id", "client_software_name", "client_software_version",
+        "client_source_address",
      "client_source_port"}
 )  # fmt: skip
 _PATTERN_LENGTH_MAX: Final = 1024
@@ -125,7 +136,11 @@ def _check_group(config: Mapping[str, str], limits: GroupLimits) -> None:
     for name in config:
         if name not in GROUP_SETTINGS:
             raise _invalid(f"Unknown group config name: {name}")
-    numbers = {name: _number(GROUP_SETTINGS[name], name, value) for name, value in _with_defaults(config) if name in limits}
+    numbers = {
+        name: _number(GROUP_SETTINGS[name], name, value)
+        for name, value in _with_defaults(config)
+        if name in limits
+    }
     for name, check in _TEXTS.items():
         if name in config and not check(config[name]):
             raise _invalid(f"Invalid value {config[name]} for configuration {name}: {_WANTED[name]}")
@@ -154,13 +169,17 @@ def _number(setting: ResourceSetting, name: str, text: str) -> int:
     if not _NUMBER.fullmatch(text) or not -(2**31) <= int(text) < 2**31:
         raise _invalid(f"Invalid value {text[:100]} for configuration {name}: Not a number of type INT")
     if int(text) < setting.minimum:
-        raise _invalid(f"Invalid value {text} for configuration {name}: Value must be at least {setting.minimum}")
+        raise _invalid(
+            f"Invalid value {text} for configuration {name}: Value must be at least {setting.minimum}"
+        )
     return int(text)
 
 
 def _is_offset_reset(value: str) -> bool:
     kind, _, duration = value.partition(":")
-    return value in ("earliest", "latest") or (kind == "by_duration" and _DURATION.fullmatch(duration) is not None)
+    return value in ("earliest", "latest") or (
+        kind == "by_duration" and _DURATION.fullmatch(duration) is not None
+    )
 
 
 _TEXTS: Final[Mapping[str, Callable[[str], bool]]] = {
@@ -168,7 +187,9 @@ _TEXTS: Final[Mapping[str, Callable[[str], bool]]] = {
     "share.isolation.level": lambda value: value in _ISOLATION_LEVELS,
 }
 _WANTED: Final[Mapping[str, str]] = {
-    "share.auto.offset.reset": "The value must be either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'.",
+    "share.auto.offset.reset": (
+        "The value must be either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
+    ),
     "share.isolation.level": f"String must be one of: {', '.join(_ISOLATION_LEVELS)}",
 }
 
@@ -180,13 +201,17 @@ def _check_client_metrics(config: Mapping[str, str]) -> None:
     if INTERVAL in config:
         interval = _number(CLIENT_METRICS_SETTINGS[INTERVAL], INTERVAL, config[INTERVAL])
         if not INTERVAL_MS_MIN <= interval <= INTERVAL_MS_MAX:
-            message = f"Invalid value {interval} for {INTERVAL}, interval must be between {INTERVAL_MS_MIN} and {INTERVAL_MS_MAX}"
+            message = (
+                f"Invalid value {interval} for {INTERVAL}, interval must be between {INTERVAL_MS_MIN} "
+                f"and {INTERVAL_MS_MAX}"
+            )
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{message} (1 hour)")
     matching_patterns(config.get(MATCH, ""))
 
 
 class ClientPattern:
-    """A regular expression of RE2: however it is made, it takes time in proportion to what it is held against."""
+    """A regular expression of RE2: however it is made, it takes time in proportion to what it is held
+    against."""
 
     def __init__(self, pattern: str) -> None:
         import re2  # most nodes never see a pattern

@@ -1,7 +1,7 @@
 """The snapshot of the cluster metadata: compact protobuf, one encoding for one state.
 
-Brokers are ordered by id, topics and features by name, proposers by last use, so the bytes can be hashed to compare nodes.
-The file and its checksum are `raft/snapshot_store.py`'s; this is the inside.
+Brokers are ordered by id, topics and features by name, proposers by last use, so the bytes can be hashed to
+compare nodes. The file and its checksum are `raft/snapshot_store.py`'s; this is the inside.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def encode(contents: Contents) -> bytes:
             for node_id in sorted(contents.node_configs)
         ],
         resource_configs=[
-            pb.ResourceConfigRecord(resource_type=kind, name=name, config=_encode_config(contents.resource_configs[kind, name]))
+            pb.ResourceConfigRecord(
+                resource_type=kind, name=name, config=_encode_config(contents.resource_configs[kind, name])
+            )
             for kind, name in sorted(contents.resource_configs)
         ],
     ).SerializeToString(deterministic=True)
@@ -81,7 +83,9 @@ def decode(data: bytes) -> Contents:
         controller_epoch=parsed.controller_epoch,
         proposers=tuple((record.proposer, _decode_proposer(record)) for record in parsed.proposers),
         node_configs={record.node_id: _decode_config(record.config) for record in parsed.node_configs},
-        resource_configs={(each.resource_type, each.name): _decode_config(each.config) for each in parsed.resource_configs},
+        resource_configs={
+            (each.resource_type, each.name): _decode_config(each.config) for each in parsed.resource_configs
+        },
     )
 
 
@@ -100,7 +104,9 @@ def _parse(data: bytes) -> pb.ClusterSnapshot:
     except DecodeError as error:
         raise ValueError("the metadata snapshot cannot be parsed") from error
     if parsed.format != FORMAT:
-        raise ValueError(f"the metadata snapshot has format {parsed.format}, this version reads format {FORMAT}")
+        raise ValueError(
+            f"the metadata snapshot has format {parsed.format}, this version reads format {FORMAT}"
+        )
     return parsed
 
 

@@ -1,7 +1,8 @@
 """What a change makes of a topic's settings, and what state topics may carry.
 
-Two parts of `topics.py`, as pure as that: `future_config` carries out the single edits of a request; `check_state_topic` holds
-the settings on which the coordinators' promises rest (docs/semantics.md T2), whoever asks.
+Two parts of `topics.py`, as pure as that: `future_config` carries out the single edits of a request;
+`check_state_topic` holds the settings on which the coordinators' promises rest (docs/semantics.md T2),
+whoever asks.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ from ...wire.errors import ErrorCode, KafkaError
 from .model import FLUSH_POLICY_CONFIG, MIN_IN_SYNC_REPLICAS_CONFIG, UNCLEAN_ELECTION_CONFIG, TopicState
 
 # Without these a decision of a transaction, or a committed offset, could be lost although it was answered.
-_STATE_TOPIC_VALUES: Final = {"cleanup.policy": "compact", FLUSH_POLICY_CONFIG: "always", UNCLEAN_ELECTION_CONFIG: "false"}
+_STATE_TOPIC_VALUES: Final = {
+    "cleanup.policy": "compact",
+    FLUSH_POLICY_CONFIG: "always",
+    UNCLEAN_ELECTION_CONFIG: "false",
+}
 _MESSAGE_BYTES: Final = "max.message.bytes"
-# What an operator may change freely: sizes and times of files, and how fast replicas catch up, which no promise rests on.
+# What an operator may change freely: sizes and times of files, and how fast replicas catch up, which no
+# promise rests on.
 _STATE_TOPIC_FREE: Final = frozenset(
     {"segment.bytes", "segment.ms", "segment.jitter.ms", "segment.index.bytes", "index.interval.bytes",
      "min.cleanable.dirty.ratio", "file.delete.delay.ms", "preallocate",
@@ -33,14 +39,21 @@ def future_config(present: Mapping[str, str], change: rpc.ConfigChange) -> dict[
     return edited(present, change, _list_default)
 
 
-def edited(present: Mapping[str, str], change: rpc.ConfigChange, list_default: Callable[[str], str]) -> dict[str, str]:
-    """What is set after the change, not validated yet.  What was never set can be removed.  Raises INVALID_REQUEST when one key
-    is edited twice; `list_default(key)` is what a list has without a value, or raises for what is no list."""
+def edited(
+    present: Mapping[str, str], change: rpc.ConfigChange, list_default: Callable[[str], str]
+) -> dict[str, str]:
+    """What is set after the change, not validated yet.  What was never set can be removed.  Raises
+    INVALID_REQUEST when one key is edited twice; `list_default(key)` is what a list has without a value, or
+    raises for what is no list."""
     times = Counter((*change.set, *change.remove, *change.append, *change.subtract))
     twice = sorted(key for key, count in times.items() if count > 1)
     if twice:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"one request changes {', '.join(twice)} more than once")
-    future = {} if change.replace_all else {key: value for key, value in present.items() if key not in change.remove}
+    future = (
+        {}
+        if change.replace_all
+        else {key: value for key, value in present.items() if key not in change.remove}
+    )
     future.update(change.set)
     for key, text in change.append.items():
         default = list_default(key)
@@ -55,37 +68,50 @@ def edited(present: Mapping[str, str], change: rpc.ConfigChange, list_default: C
 def _list_default(key: str) -> str:
     known = TOPIC_CONFIGS.get(key)
     if known is None or known.type is not ConfigType.LIST:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"cannot append to {key} or subtract from it: it is no list")
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"cannot append to {key} or subtract from it: it is no list"
+        )
     return known.default
 
 
 def check_stays_compacted(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Raises INVALID_CONFIG when a topic is to be compacted no longer: its logs have gaps in their offsets by then, and where
-    logs may have none a gap is taken for lost data, by followers and after a crash."""
+    """Raises INVALID_CONFIG when a topic is to be compacted no longer: its logs have gaps in their offsets by
+    then, and where logs may have none a gap is taken for lost data, by followers and after a crash."""
     was, is_now = (split_list(effective_topic_config(config)["cleanup.policy"]) for config in (before, after))
     if "compact" in was and "compact" not in is_now:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"topic {name!r} is compacted and has to stay so: to let old segments go as well, set cleanup.policy=compact,delete",
+            f"topic {name!r} is compacted and has to stay so: to let old segments go as well, set "
+            "cleanup.policy=compact,delete",
         )
 
 
 def check_may_be_flushed(topic: TopicState, after: Mapping[str, str]) -> None:
-    """Raises POLICY_VIOLATION when a topic is to be flushed from now on while a replica is away.  After an unclean stop that may
-    lack what it acknowledged before the change, and would be taken for complete, as one of a flushed topic is (KIP-966)."""
-    if topic.flushed_before_acknowledged or not replace(topic, config=dict(after)).flushed_before_acknowledged:
+    """Raises POLICY_VIOLATION when a topic is to be flushed from now on while a replica is away.  After an
+    unclean stop that may lack what it acknowledged before the change, and would be taken for complete, as one
+    of a flushed topic is (KIP-966)."""
+    if (
+        topic.flushed_before_acknowledged
+        or not replace(topic, config=dict(after)).flushed_before_acknowledged
+    ):
         return
-    away = sorted(number for number, partition in topic.partitions.items() if not set(partition.replicas) <= set(partition.isr))
+    away = sorted(
+        number
+        for number, partition in topic.partitions.items()
+        if not set(partition.replicas) <= set(partition.isr)
+    )
     if away:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"{FLUSH_POLICY_CONFIG}=always: {len(away)} partitions of {topic.name!r} ({away[0]} among them) have replicas that"
+            f"{FLUSH_POLICY_CONFIG}=always: {len(away)} partitions of {topic.name!r} ({away[0]} "
+            "among them) have replicas that"
             " are not in sync, and may have lost what they never flushed: wait until all are in sync",
         )
 
 
 def check_state_topic(name: str, config: Mapping[str, str], topic: TopicState | None = None) -> None:
-    """Raises POLICY_VIOLATION for settings that would make a state topic unsafe.  `topic`: as it is, when it exists already."""
+    """Raises POLICY_VIOLATION for settings that would make a state topic unsafe.  `topic`: as it is, when it
+    exists already."""
     present = {} if topic is None else topic.config
     effective = effective_topic_config(config)
     for key, value in _STATE_TOPIC_VALUES.items():
@@ -104,8 +130,8 @@ def check_state_topic(name: str, config: Mapping[str, str], topic: TopicState | 
 
 
 def _least(topic: TopicState, key: str) -> int:
-    """The present value, or what is safe in any case when the present value is above that.  (A cluster that was set up with
-    less keeps it: a node that is alone has no second replica to wait for.)"""
+    """The present value, or what is safe in any case when the present value is above that.  (A cluster that
+    was set up with less keeps it: a node that is alone has no second replica to wait for.)"""
     present = int(effective_topic_config(topic.config)[key])
     if key == _MESSAGE_BYTES:
         return min(present, int(TOPIC_CONFIGS[key].default))

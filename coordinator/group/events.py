@@ -1,4 +1,5 @@
-"""The requests, timers and answers of the group shard: plain values.  Errors of a whole request travel as `KafkaError`."""
+"""The requests, timers and answers of the group shard: plain values.  Errors of a whole request travel as
+`KafkaError`."""
 
 from __future__ import annotations
 
@@ -42,9 +43,11 @@ class OffsetToCommit:
 
 @dataclass(slots=True, frozen=True)
 class OffsetCommit:
-    """generation -1 and an empty member id: a consumer that manages its partitions itself, or an administrator.
+    """generation -1 and an empty member id: a consumer that manages its partitions itself, or an
+    administrator.
 
-    In a consumer group the generation is the member epoch; knows_member_epochs: version 9, whose clients know its errors.
+    In a consumer group the generation is the member epoch; knows_member_epochs: version 9, whose clients know
+    its errors.
     """
 
     group_id: str
@@ -58,8 +61,8 @@ class OffsetCommit:
 
 @dataclass(slots=True, frozen=True)
 class TxnOffsetCommit:
-    """Offsets that count only if the producer's transaction commits.  The node has enlisted or verified the partition of
-    __consumer_offsets before; the append checks `guard` again (KIP-890 part 1)."""
+    """Offsets that count only if the producer's transaction commits.  The node has enlisted or verified the
+    partition of __consumer_offsets before; the append checks `guard` again (KIP-890 part 1)."""
 
     group_id: str
     producer_id: int
@@ -73,8 +76,8 @@ class TxnOffsetCommit:
 
 @dataclass(slots=True, frozen=True)
 class OffsetFetch:
-    """partitions None: all of the group's.  require_stable: UNSTABLE_OFFSET_COMMIT while a transaction is undecided.
-    member_id None: the client does not ask as a member of a consumer group."""
+    """partitions None: all of the group's.  require_stable: UNSTABLE_OFFSET_COMMIT while a transaction is
+    undecided. member_id None: the client does not ask as a member of a consumer group."""
 
     group_id: str
     partitions: tuple[TopicPartition, ...] | None
@@ -190,7 +193,8 @@ class ListGroupsReply:
 
 @dataclass(slots=True, frozen=True)
 class DescribeGroupReply:
-    """An unknown group is Dead.  problem: why there is no such classic group (KIP-1043); since version 6 that is an error."""
+    """An unknown group is Dead.  problem: why there is no such classic group (KIP-1043); since version 6 that
+    is an error."""
 
     group_id: str
     state: GroupState
@@ -202,12 +206,7 @@ class DescribeGroupReply:
 
 
 GroupReply = (
-    ClassicReply
-    | OffsetsReply
-    | OffsetFetchReply
-    | ListGroupsReply
-    | DescribeGroupReply
-    | ConsumerGroupReply
+    ClassicReply | OffsetsReply | OffsetFetchReply | ListGroupsReply | DescribeGroupReply | ConsumerGroupReply
 )
 
 

@@ -1,17 +1,18 @@
 """A group that moves from one protocol to the other while it lives (KIP-848's online migration).
 
-Upgrade: the first member of the consumer protocol that joins a classic group makes a consumer group of it.  The group keeps its
-members as classic members with the assignment of the last generation, and their generation is their epoch; members that wait for
-a rebalance are told to join again.
+Upgrade: the first member of the consumer protocol that joins a classic group makes a consumer group of it.
+The group keeps its members as classic members with the assignment of the last generation, and their
+generation is their epoch; members that wait for a rebalance are told to join again.
 
-Downgrade: when the last member of the consumer protocol leaves and classic members are left, the group is a classic group again.
-Its generation is the group epoch; the members at that epoch keep their assignment until a heartbeat tells them to join again, and
-the leader among them assigns what the departed member had.  A silence note (`silence.py`) tells the next coordinator that this
-rebalance is due.  Where the last member became a classic member itself, no rebalance follows.
+Downgrade: when the last member of the consumer protocol leaves and classic members are left, the group is a
+classic group again. Its generation is the group epoch; the members at that epoch keep their assignment until
+a heartbeat tells them to join again, and the leader among them assigns what the departed member had.  A
+silence note (`silence.py`) tells the next coordinator that this rebalance is due.  Where the last member
+became a classic member itself, no rebalance follows.
 
-`group.consumer.migration.policy` says which of the two is allowed.  Each is one batch of records, so a log holds either group,
-never both.  Where the batch would be too large for the log, the group keeps its type: the shard rejects the consumer that joins,
-and a consumer group goes on with classic members alone.
+`group.consumer.migration.policy` says which of the two is allowed.  Each is one batch of records, so a log
+holds either group, never both.  Where the batch would be too large for the log, the group keeps its type: the
+shard rejects the consumer that joins, and a consumer group goes on with classic members alone.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ from .consumer.records import ClassicMember, CurrentAssignment, RecordKind
 from .events import GroupConfig
 
 STICKY_ASSIGNORS: Final = frozenset({"sticky", "cooperative-sticky"})
-"""Kafka's own: their user data repeats what the member owns (librdkafka), which the coordinator knows already."""
+"""Kafka's own: their user data repeats what the member owns (librdkafka), which the coordinator knows
+already."""
 
 
 def upgraded(group: ClassicGroup, catalog: TopicCatalog, size_max: int) -> Draft:
-    """The consumer group that a classic group with members becomes.  Raises GROUP_ID_NOT_FOUND where it cannot."""
+    """The consumer group that a classic group with members becomes.  Raises GROUP_ID_NOT_FOUND where it
+    cannot."""
     if group.members and group.protocol_type != PROTOCOL_TYPE:
         raise _cannot(group, "the group does not use the consumer embedded protocol")
     if len(group.members) > size_max:
@@ -62,7 +65,8 @@ def _convert_member(draft: Draft, group: ClassicGroup, member: Member, catalog: 
     if assignment.user_data and group.protocol not in STICKY_ASSIGNORS:
         raise _cannot(
             group,
-            "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default assignor before "
+            "an unsupported custom assignor is in use. Please refer to the documentation or switch "
+            "to a default assignor before "
             "re-attempting the upgrade",
         )
     metadata = metadata_of(
@@ -78,7 +82,11 @@ def _convert_member(draft: Draft, group: ClassicGroup, member: Member, catalog: 
     draft.write(RecordKind.MEMBER, metadata, member.member_id)
     if group.generation > 0:
         draft.write(RecordKind.TARGET, held, member.member_id)
-        draft.write(RecordKind.CURRENT, CurrentAssignment(group.generation, group.generation, assigned=held), member.member_id)
+        draft.write(
+            RecordKind.CURRENT,
+            CurrentAssignment(group.generation, group.generation, assigned=held),
+            member.member_id,
+        )
     return set(subscription.topics)
 
 
@@ -94,17 +102,21 @@ def check_upgrade_fits(group: ClassicGroup, written: Sequence[CoordinatorRecord]
 
 
 def downgrade_bytes_min(group: ConsumerGroup) -> int:
-    """A lower bound of the bytes that a downgrade writes: three tombstones for each member, and the members."""
+    """A lower bound of the bytes that a downgrade writes: three tombstones for each member, and the
+    members."""
     group_bytes = 3 * len(group.group_id)
     return sum(
-        group_bytes + 4 * len(member_id) + sum(len(subscription) for _, subscription in metadata.classic.protocols[:1])
+        group_bytes
+        + 4 * len(member_id)
+        + sum(len(subscription) for _, subscription in metadata.classic.protocols[:1])
         for member_id, metadata in group.members.items()
         if metadata.classic is not None
     )
 
 
 def may_downgrade(config: GroupConfig, group: ConsumerGroup, bytes_max: int) -> bool:
-    """Whether a consumer group of classic members may become a classic group.  The exact size of the batch is checked later."""
+    """Whether a consumer group of classic members may become a classic group.  The exact size of the batch is
+    checked later."""
     small = len(group.members) <= config.classic.max_size and downgrade_bytes_min(group) <= bytes_max
     return small and config.migration_policy.goes_down
 

@@ -2,11 +2,12 @@
 
 `replay_*` are the only mutators.  `shard.py` checks the requests.
 
-- A plain commit counts once it is in the log.  A transactional one waits under its producer id for the marker.
-- On COMMIT an offset replaces the committed one only if its *record* is newer (rule O2): a plain commit or a tombstone after
-  the transactional record and before the marker stays.
-- While a group has an undecided offset, a stable read gets UNSTABLE_OFFSET_COMMIT, the offset does not expire, and the group
-  cannot be deleted (rules O3, O4).
+- A plain commit counts once it is in the log.  A transactional one waits under its producer id for the
+  marker.
+- On COMMIT an offset replaces the committed one only if its *record* is newer (rule O2): a plain commit or a
+  tombstone after the transactional record and before the marker stays.
+- While a group has an undecided offset, a stable read gets UNSTABLE_OFFSET_COMMIT, the offset does not
+  expire, and the group cannot be deleted (rules O3, O4).
 """
 
 from __future__ import annotations
@@ -53,13 +54,16 @@ class OffsetStore:
         self._pending: dict[int, dict[str, dict[TopicPartition, CommittedOffset | None]]] = {}
         self._undecided: dict[str, dict[TopicPartition, set[int]]] = {}
 
-    # --- replay ------------------------------------------------------------------------------------------------------------
+    # --- replay
+    # --------------------------------------------------------------------------------------------------------
 
     def replay_commit(self, key: OffsetKey, value: OffsetValue | None, record_offset: int) -> None:
         """A plain commit, or a tombstone."""
         topic_partition = (key.topic, key.partition)
         if value is not None:
-            self._committed.setdefault(key.group_id, {})[topic_partition] = CommittedOffset(value, record_offset)
+            self._committed.setdefault(key.group_id, {})[topic_partition] = CommittedOffset(
+                value, record_offset
+            )
             return
         self._forget_undecided(key.group_id, topic_partition)
         offsets = self._committed.get(key.group_id)
@@ -69,7 +73,8 @@ class OffsetStore:
                 del self._committed[key.group_id]
 
     def _forget_undecided(self, group_id: str, topic_partition: TopicPartition) -> None:
-        """A tombstone is newer than the records of open transactions before it (rule O2); log cleaning keeps the tombstone."""
+        """A tombstone is newer than the records of open transactions before it (rule O2); log cleaning keeps
+        the tombstone."""
         undecided = self._undecided.get(group_id, {})
         for producer_id in undecided.pop(topic_partition, ()):
             offsets = self._pending[producer_id][group_id]
@@ -81,7 +86,9 @@ class OffsetStore:
         if not undecided:
             self._undecided.pop(group_id, None)
 
-    def replay_transactional(self, producer_id: int, key: OffsetKey, value: OffsetValue | None, record_offset: int) -> None:
+    def replay_transactional(
+        self, producer_id: int, key: OffsetKey, value: OffsetValue | None, record_offset: int
+    ) -> None:
         """A commit inside a transaction; the last one of a partition counts."""
         topic_partition = (key.topic, key.partition)
         committed = None if value is None else CommittedOffset(value, record_offset)
@@ -89,8 +96,8 @@ class OffsetStore:
         self._undecided.setdefault(key.group_id, {}).setdefault(topic_partition, set()).add(producer_id)
 
     def replay_marker(self, producer_id: int, commit: bool) -> set[str]:
-        """A marker decides the transaction; returns the groups that it touched.  Without pending offsets nothing changes (rule
-        L4)."""
+        """A marker decides the transaction; returns the groups that it touched.  Without pending offsets
+        nothing changes (rule L4)."""
         decided = self._pending.pop(producer_id, {})
         for group_id, offsets in decided.items():
             undecided = self._undecided[group_id]
@@ -107,7 +114,8 @@ class OffsetStore:
                 del self._undecided[group_id]
         return set(decided)
 
-    # --- views -------------------------------------------------------------------------------------------------------------
+    # --- views
+    # --------------------------------------------------------------------------------------------------------
 
     def get(self, group_id: str, topic_partition: TopicPartition) -> CommittedOffset | None:
         return self._committed.get(group_id, {}).get(topic_partition)
@@ -135,12 +143,16 @@ class OffsetStore:
 
     def newest_of_group(self, group_id: str) -> dict[TopicPartition, int]:
         """For each partition: the time (ms) of its newest offset, committed or undecided."""
-        newest = {key: committed.value.commit_timestamp_ms for key, committed in self.of_group(group_id).items()}
+        newest = {
+            key: committed.value.commit_timestamp_ms for key, committed in self.of_group(group_id).items()
+        }
         for topic_partition, producers in self._undecided.get(group_id, {}).items():
             for producer_id in producers:
                 pending = self._pending[producer_id][group_id][topic_partition]
                 if pending is not None:
-                    newest[topic_partition] = max(newest.get(topic_partition, -1), pending.value.commit_timestamp_ms)
+                    newest[topic_partition] = max(
+                        newest.get(topic_partition, -1), pending.value.commit_timestamp_ms
+                    )
         return newest
 
     def groups(self) -> Iterator[str]:

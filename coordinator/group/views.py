@@ -38,8 +38,9 @@ def description(group: ClassicGroup) -> DescribeGroupReply:
 
 
 def subscribed_topics(group: ClassicGroup) -> set[str] | None:
-    """The topics that its members read (ConsumerProtocolSubscription begins with version and topics); None when a subscription
-    cannot be read: then any topic may be meant, as in Kafka (ClassicGroup.isSubscribedToTopic)."""
+    """The topics that its members read (ConsumerProtocolSubscription begins with version and topics); None
+    when a subscription cannot be read: then any topic may be meant, as in Kafka
+    (ClassicGroup.isSubscribedToTopic)."""
     read: set[str] = set()
     for member in group.members.values():
         protocol = group.protocol or next(iter(member.protocol_names), None)

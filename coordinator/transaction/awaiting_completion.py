@@ -1,13 +1,16 @@
-"""Requests that arrive before the last transaction of their id is complete (its markers are not all written) wait for a moment.
+"""Requests that arrive before the last transaction of their id is complete (its markers are not all written)
+wait for a moment.
 
-Kafka answers CONCURRENT_TRANSACTIONS, and the producer retries after a back-off of 20 to 100 ms; the markers are mostly written
-within a few.  Once COMPLETE is in the log the shard handles a waiting request as if it had arrived at that moment.  Volatile:
-when a shard is unloaded, `CoordinatorRuntime` answers its waiting requests with NOT_COORDINATOR.
+Kafka answers CONCURRENT_TRANSACTIONS, and the producer retries after a back-off of 20 to 100 ms; the markers
+are mostly written within a few.  Once COMPLETE is in the log the shard handles a waiting request as if it had
+arrived at that moment.  Volatile: when a shard is unloaded, `CoordinatorRuntime` answers its waiting requests
+with NOT_COORDINATOR.
 
-These may wait: a client's request that begins the next transaction (TV1), InitProducerId, and an EndTxn that names its
-transaction by its epoch (TV2).  An EndTxn of TV1 names none and may not: a repeated one that waited behind the beginning of the
-next transaction would end that one.  A partition leader that enlists or verifies for a producer (KIP-890) may not either: a
-marker ends the guard that the leader holds while it asks, so it has to ask again after the marker (`TransactionEnlistment`).
+These may wait: a client's request that begins the next transaction (TV1), InitProducerId, and an EndTxn that
+names its transaction by its epoch (TV2).  An EndTxn of TV1 names none and may not: a repeated one that waited
+behind the beginning of the next transaction would end that one.  A partition leader that enlists or verifies
+for a producer (KIP-890) may not either: a marker ends the guard that the leader holds while it asks, so it
+has to ask again after the marker (`TransactionEnlistment`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The requests, timers, answers and effects of the transaction shard: plain values.
 
-`TransactionShard.handle` takes them; it raises errors as `KafkaError`.  Codes are those of the newest API versions: a
-handler of AddPartitionsToTxn/AddOffsetsToTxn/EndTxn below version 2 must turn PRODUCER_FENCED into INVALID_PRODUCER_EPOCH.
+`TransactionShard.handle` takes them; it raises errors as `KafkaError`.  Codes are those of the newest API
+versions: a handler of AddPartitionsToTxn/AddOffsetsToTxn/EndTxn below version 2 must turn PRODUCER_FENCED
+into INVALID_PRODUCER_EPOCH.
 """
 
 from __future__ import annotations
@@ -10,12 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...wire.errors import ErrorCode
-from .state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionMetadata, TransactionPartition, TransactionState
+from .state import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TransactionMetadata,
+    TransactionPartition,
+    TransactionState,
+)
 
 
 @dataclass(slots=True, frozen=True)
 class TransactionIdentity:
-    """Names one prepared transaction under one coordinator.  A pair (producer id, epoch) may be used again; this never is."""
+    """Names one prepared transaction under one coordinator.  A pair (producer id, epoch) may be used again;
+    this never is."""
 
     transactional_id: str
     producer_id: int
@@ -26,9 +34,11 @@ class TransactionIdentity:
 
 @dataclass(slots=True, frozen=True)
 class InitProducerId:
-    """Begins or resumes a transactional id.  producer_id and producer_epoch are the expected pair of KIP-360, or -1.
+    """Begins or resumes a transactional id.  producer_id and producer_epoch are the expected pair of KIP-360,
+    or -1.
 
-    A request with a null transactional id never comes here: the node answers an id of its block, with epoch 0.
+    A request with a null transactional id never comes here: the node answers an id of its block, with epoch
+    0.
     """
 
     transactional_id: str
@@ -39,8 +49,9 @@ class InitProducerId:
 
 @dataclass(slots=True, frozen=True)
 class AddPartitions:
-    """AddPartitionsToTxn: by a client (TV1, v0-3), by a partition leader before a first append (TV2, v5: KIP-890 part 2), or,
-    with verify_only, to ask whether the partitions are enlisted (v4: part 1).  Topic ids are filled in by the node."""
+    """AddPartitionsToTxn: by a client (TV1, v0-3), by a partition leader before a first append (TV2, v5:
+    KIP-890 part 2), or, with verify_only, to ask whether the partitions are enlisted (v4: part 1).  Topic ids
+    are filled in by the node."""
 
     transactional_id: str
     producer_id: int
@@ -52,7 +63,8 @@ class AddPartitions:
 
 @dataclass(slots=True, frozen=True)
 class AddOffsets:
-    """AddOffsetsToTxn; the node computes the partition of __consumer_offsets from the group id (docs/semantics.md O1)."""
+    """AddOffsetsToTxn; the node computes the partition of __consumer_offsets from the group id
+    (docs/semantics.md O1)."""
 
     transactional_id: str
     producer_id: int
@@ -130,7 +142,8 @@ TransactionEvent = (
 
 @dataclass(slots=True, frozen=True)
 class ProducerReply:
-    """The identity that the producer uses from now on (InitProducerId; EndTxn of TV2).  EndTxn of TV1 answers (-1, -1)."""
+    """The identity that the producer uses from now on (InitProducerId; EndTxn of TV2).  EndTxn of TV1 answers
+    (-1, -1)."""
 
     producer_id: int
     producer_epoch: int
@@ -191,7 +204,8 @@ class SendMarkers:
 
 @dataclass(slots=True, frozen=True)
 class NeedProducerIds:
-    """Effect: the block of producer ids is used up: the node fetches another, and the rejected client retries."""
+    """Effect: the block of producer ids is used up: the node fetches another, and the rejected client
+    retries."""
 
 
 TransactionEffect = SendMarkers | NeedProducerIds
@@ -209,6 +223,6 @@ class TransactionConfig:
     expiration_batch_max: int = 500
     timeouts_per_scan_max: int = 1_000
     completion_wait_ms: int = 0
-    """How long a client's request waits for the completion of the last transaction (`awaiting_completion`); 0: the shard answers
-    CONCURRENT_TRANSACTIONS at once."""
+    """How long a client's request waits for the completion of the last transaction (`awaiting_completion`);
+    0: the shard answers CONCURRENT_TRANSACTIONS at once."""
     max_producer_epoch: int = field(default=32767)

@@ -1,18 +1,22 @@
-"""The marker queue: which markers are still to be written where, for all prepared transactions that this node coordinates.
+"""The marker queue: which markers are still to be written where, for all prepared transactions that this node
+coordinates.
 
-Pure: the node sends the batches that `take` returns, reports each answer to `complete` or `failed`, and submits the
-`MarkersWritten` events of the result.
+Pure: the node sends the batches that `take` returns, reports each answer to `complete` or `failed`, and
+submits the `MarkersWritten` events of the result.
 
 Promises
-- Entries are keyed by `TransactionIdentity`, which names one PREPARE under one coordinator epoch.  A late answer about an older
-  transaction of the same transactional id removes nothing (KAFKA-16352).
-- The queue looks up a partition's leader when it sends the marker, and again for every retry (docs/semantics.md T16).
-- The queue gives up a marker only on `partition_gone` (the controller's metadata, newer than the enlistment, says so), on fencing
-  (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED) or when this node stops coordinating; never on stale metadata.
-- At most one request per broker is in flight, and a request holds at most one transaction per producer id, so that an answer,
-  which names only producer id and partition, is never ambiguous.
+- Entries are keyed by `TransactionIdentity`, which names one PREPARE under one coordinator epoch.  A late
+  answer about an older transaction of the same transactional id removes nothing (KAFKA-16352).
+- The queue looks up a partition's leader when it sends the marker, and again for every retry
+  (docs/semantics.md T16).
+- The queue gives up a marker only on `partition_gone` (the controller's metadata, newer than the enlistment,
+  says so), on fencing (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED) or when this node stops
+  coordinating; never on stale metadata.
+- At most one request per broker is in flight, and a request holds at most one transaction per producer id, so
+  that an answer, which names only producer id and partition, is never ambiguous.
 
-Order:  SendMarkers effect -> add -> take -> the node sends -> complete / failed -> ... -> MarkersWritten -> the node submits it.
+Order:  SendMarkers effect -> add -> take -> the node sends -> complete / failed -> ... -> MarkersWritten ->
+the node submits it.
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ from ...wire.errors import ErrorCode
 from .events import MarkersWritten, SendMarkers, TransactionIdentity
 from .state import TransactionPartition
 
-# Any other error is retried: without the marker the last stable offset stands still, and read_committed readers wait.
+# Any other error is retried: without the marker the last stable offset stands still, and read_committed
+# readers wait.
 CANCELLING = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 
 
@@ -47,7 +52,8 @@ class MarkerBatch:
 
 @dataclass(slots=True, frozen=True)
 class MarkerResult:
-    """The result of an answer.  `written`: the partition of __transaction_state and the event to submit there."""
+    """The result of an answer.  `written`: the partition of __transaction_state and the event to submit
+    there."""
 
     written: tuple[tuple[int, MarkersWritten], ...] = ()
     cancelled: tuple[SendMarkers, ...] = ()
@@ -56,7 +62,8 @@ class MarkerResult:
 
 @dataclass(slots=True)
 class _Pending:
-    """A prepared transaction: its partitions without an acknowledged marker, and those of them that are not in flight."""
+    """A prepared transaction: its partitions without an acknowledged marker, and those of them that are not
+    in flight."""
 
     state_partition: int
     send: SendMarkers
@@ -75,7 +82,8 @@ class MarkerQueue:
         retry_backoff_ms: int = 20,
         blocked_wait_ms: int = 50,
     ) -> None:
-        """`blocked_wait_ms`: how often a marker that waits for another request's answer looks up its leader again."""
+        """`blocked_wait_ms`: how often a marker that waits for another request's answer looks up its leader
+        again."""
         self._leader_of = leader_of
         self._batch_max = markers_per_batch_max
         self._backoff_ms = retry_backoff_ms
@@ -91,7 +99,9 @@ class MarkerQueue:
             return MarkerResult(((state_partition, MarkersWritten(send.identity)),))
         if send.identity not in self._pending:
             partitions = set(send.partitions)
-            self._pending[send.identity] = _Pending(state_partition, send, partitions, dict.fromkeys(send.partitions, 0))
+            self._pending[send.identity] = _Pending(
+                state_partition, send, partitions, dict.fromkeys(send.partitions, 0)
+            )
         return MarkerResult()
 
     def take(self, now_ms: int) -> list[MarkerBatch]:
@@ -127,13 +137,18 @@ class MarkerQueue:
 
     def _batch(self, node_id: int, entries: list[tuple[_Pending, list[TransactionPartition]]]) -> MarkerBatch:
         self._last_number += 1
-        transactions = tuple(BatchedMarkers(pending.send, tuple(partitions)) for pending, partitions in entries)
+        transactions = tuple(
+            BatchedMarkers(pending.send, tuple(partitions)) for pending, partitions in entries
+        )
         batch = MarkerBatch(node_id, self._last_number, transactions)
         self._in_flight[node_id] = batch
         return batch
 
-    def complete(self, batch: MarkerBatch, errors: Mapping[tuple[int, str, int], ErrorCode], now_ms: int) -> MarkerResult:
-        """The broker answered; `errors` by (producer id, topic, partition).  Markers without an error code are sent again."""
+    def complete(
+        self, batch: MarkerBatch, errors: Mapping[tuple[int, str, int], ErrorCode], now_ms: int
+    ) -> MarkerResult:
+        """The broker answered; `errors` by (producer id, topic, partition).  Markers without an error code
+        are sent again."""
         self._land(batch)
         written: list[tuple[int, MarkersWritten]] = []
         cancelled: list[SendMarkers] = []
@@ -159,8 +174,8 @@ class MarkerQueue:
         return MarkerResult(tuple(written), tuple(cancelled), retried)
 
     def failed(self, batch: MarkerBatch, now_ms: int) -> MarkerResult:
-        """The broker did not answer (disconnected, timed out).  It may have written the markers; writing them again is
-        harmless."""
+        """The broker did not answer (disconnected, timed out).  It may have written the markers; writing them
+        again is harmless."""
         return self.complete(batch, {}, now_ms)
 
     def _land(self, batch: MarkerBatch) -> None:
@@ -179,7 +194,8 @@ class MarkerQueue:
             del self._pending[pending.send.identity]
 
     def partition_gone(self, partition: TransactionPartition) -> MarkerResult:
-        """The controller's metadata, newer than this queue, says that the partition is deleted: it needs no marker."""
+        """The controller's metadata, newer than this queue, says that the partition is deleted: it needs no
+        marker."""
         written: list[tuple[int, MarkersWritten]] = []
         for pending in list(self._pending.values()):
             if partition in pending.remaining:
@@ -189,7 +205,8 @@ class MarkerQueue:
         return MarkerResult(tuple(written))
 
     def cancel_state_partition(self, state_partition: int) -> int:
-        """This node stops coordinating the partition, or loads it anew; returns the number of transactions that are cancelled."""
+        """This node stops coordinating the partition, or loads it anew; returns the number of transactions
+        that are cancelled."""
         gone = [pending for pending in self._pending.values() if pending.state_partition == state_partition]
         for pending in gone:
             self._remove(pending)

@@ -1,13 +1,17 @@
-"""Records of __transaction_state in Kafka's formats: TransactionLogKey 0; TransactionLogValue 0 (read) and 1 (read, written).
+"""Records of __transaction_state in Kafka's formats: TransactionLogKey 0; TransactionLogValue 0 (read) and 1
+(read, written).
 
-Version 1 is flexible and carries, as tagged fields, PreviousProducerId (0), NextProducerId (1), ClientTransactionVersion (2)
-(docs/semantics.md T26).  Two tagged fields are Tidegate's own; other readers skip them:
+Version 1 is flexible and carries, as tagged fields, PreviousProducerId (0), NextProducerId (1),
+ClientTransactionVersion (2) (docs/semantics.md T26).  Two tagged fields are Tidegate's own; other readers
+skip them:
 
-    100  LastProducerEpoch    int16, so that the coordinator knows a repeated InitProducerId or EndTxn after a failover
-    101  PartitionsByTopicId  array of (topic id, topic, array of int32): markers are dropped only when the controller says that
+    100  LastProducerEpoch    int16, so that the coordinator knows a repeated InitProducerId or EndTxn after a
+    failover 101  PartitionsByTopicId  array of (topic id, topic, array of int32): markers are dropped only
+    when the controller says that
                               this topic id is gone, never because a name is unknown (rule T17)
 
-Where tag 101 is present, the reader takes the partitions from it; the classic array holds the same without the ids.
+Where tag 101 is present, the reader takes the partitions from it; the classic array holds the same without
+the ids.
 """
 
 from __future__ import annotations
@@ -64,7 +68,9 @@ def encode_value(metadata: TransactionMetadata, version: int = VALUE_VERSION) ->
     return writer.finish()
 
 
-def _write_partitions(writer: FieldWriter, groups: dict[tuple[str, UUID], list[int]], *, with_ids: bool) -> None:
+def _write_partitions(
+    writer: FieldWriter, groups: dict[tuple[str, UUID], list[int]], *, with_ids: bool
+) -> None:
     writer.array(len(groups))
     for topic, topic_id in sorted(groups):
         if with_ids:
@@ -87,7 +93,9 @@ def _tags(metadata: TransactionMetadata) -> dict[int, bytes]:
     if any(partition.topic_id is not None for partition in metadata.partitions):
         by_id: dict[tuple[str, UUID], list[int]] = {}
         for partition in metadata.partitions:
-            by_id.setdefault((partition.topic, partition.topic_id or _NO_TOPIC_ID), []).append(partition.partition)
+            by_id.setdefault((partition.topic, partition.topic_id or _NO_TOPIC_ID), []).append(
+                partition.partition
+            )
         writer = FieldWriter(flexible=True)
         _write_partitions(writer, by_id, with_ids=True)
         tags[_TAG_PARTITIONS_BY_TOPIC_ID] = writer.finish()
@@ -101,18 +109,29 @@ def _read_partitions(reader: FieldReader, *, with_ids: bool) -> frozenset[Transa
         topic = reader.string()
         indexes = [reader.int32() for _ in range(reader.array())]
         reader.tags()
-        found.update(TransactionPartition(topic, index, None if topic_id == _NO_TOPIC_ID else topic_id) for index in indexes)
+        found.update(
+            TransactionPartition(topic, index, None if topic_id == _NO_TOPIC_ID else topic_id)
+            for index in indexes
+        )
     return frozenset(found)
 
 
 def decode_value(transactional_id: str, data: bytes, record_offset: int) -> TransactionMetadata:
-    """The state that a record holds.  Raises RecordFormatError; a coordinator that cannot read its log must not serve."""
+    """The state that a record holds.  Raises RecordFormatError; a coordinator that cannot read its log must
+    not serve."""
     reader = FieldReader(data)
     version = reader.int16()
     if version not in (0, 1):
-        raise RecordFormatError(f"version {version} of {transactional_id!r} is unknown: a later release wrote it")
+        raise RecordFormatError(
+            f"version {version} of {transactional_id!r} is unknown: a later release wrote it"
+        )
     reader.flexible = version >= 1
-    producer_id, producer_epoch, timeout_ms, number = reader.int64(), reader.int16(), reader.int32(), reader.int8()
+    producer_id, producer_epoch, timeout_ms, number = (
+        reader.int64(),
+        reader.int16(),
+        reader.int32(),
+        reader.int8(),
+    )
     if number not in _STORED:
         raise RecordFormatError(f"{transactional_id!r} is in state {number}, which is never stored")
     partitions = _read_partitions(reader, with_ids=False)
@@ -120,7 +139,9 @@ def decode_value(transactional_id: str, data: bytes, record_offset: int) -> Tran
     tags = reader.tags()
     reader.finish()
     if _TAG_PARTITIONS_BY_TOPIC_ID in tags:
-        partitions = _read_partitions(FieldReader(tags[_TAG_PARTITIONS_BY_TOPIC_ID], flexible=True), with_ids=True)
+        partitions = _read_partitions(
+            FieldReader(tags[_TAG_PARTITIONS_BY_TOPIC_ID], flexible=True), with_ids=True
+        )
 
     def tagged(tag: int, default: int) -> int:
         return int.from_bytes(tags[tag], "big", signed=True) if tag in tags else default

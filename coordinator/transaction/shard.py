@@ -1,32 +1,38 @@
-"""The transaction shard: the transactional ids of one partition of __transaction_state (docs/semantics.md, T).
+"""The transaction shard: the transactional ids of one partition of __transaction_state (docs/semantics.md,
+T).
 
-`handle` checks the identity (producer id and epoch), looks up the action in `state.RULES`, and returns the record to write;
-`replay` puts the record into the map.  Nothing else changes the map.
+`handle` checks the identity (producer id and epoch), looks up the action in `state.RULES`, and returns the
+record to write; `replay` puts the record into the map.  Nothing else changes the map.
 
 Promises
-- The client is answered after PREPARE is committed and before the markers (rule T11).  The runtime parks both the answer
-  and the `SendMarkers` effect, so no marker ever leaves for an uncommitted PREPARE (rule T12).
-- Fencing a producer (`Action.FENCE`) bumps its epoch exactly once, in the record of PREPARE_ABORT; a failed append bumps none
-  (KAFKA-9666, KAFKA-19367).
-- A bump past the last epoch of a producer id rotates to a fresh id instead, in every path: InitProducerId, EndTxn of TV2, and
-  the fencing of a producer (rule T7).
-- The shard repeats COMPLETE until it is in the log: the timer retries an append that failed (NOT_ENOUGH_REPLICAS).
-- COMPLETE is written only for the very PREPARE whose markers are written: `TransactionIdentity`, not the transactional id
-  (KAFKA-16352).
+- The client is answered after PREPARE is committed and before the markers (rule T11).  The runtime parks both
+  the answer and the `SendMarkers` effect, so no marker ever leaves for an uncommitted PREPARE (rule T12).
+- Fencing a producer (`Action.FENCE`) bumps its epoch exactly once, in the record of PREPARE_ABORT; a failed
+  append bumps none (KAFKA-9666, KAFKA-19367).
+- A bump past the last epoch of a producer id rotates to a fresh id instead, in every path: InitProducerId,
+  EndTxn of TV2, and the fencing of a producer (rule T7).
+- The shard repeats COMPLETE until it is in the log: the timer retries an append that failed
+  (NOT_ENOUGH_REPLICAS).
+- COMPLETE is written only for the very PREPARE whose markers are written: `TransactionIdentity`, not the
+  transactional id (KAFKA-16352).
 
-- TV1 uses one epoch for many transactions, so a deposed coordinator that does not know it yet cannot see that a request belongs
-  to a later transaction than the last one in its log.  Therefore every answer that lets a TV1 producer go on is *confirmed*:
-  the shard writes the unchanged entry again, and only the real leader gets it committed.  Without this, the deposed coordinator
-  could answer "committed" for the transaction before, or call a partition enlisted to which no coordinator sends a marker.
-  Where this node holds the only replica there is nothing to confirm: only a replica that the leader itself brought into the ISR
-  can lead a state partition later (rule M16), and a leader that knows of no other replica has brought none into it.
+- TV1 uses one epoch for many transactions, so a deposed coordinator that does not know it yet cannot see that
+  a request belongs to a later transaction than the last one in its log.  Therefore every answer that lets a
+  TV1 producer go on is *confirmed*: the shard writes the unchanged entry again, and only the real leader gets
+  it committed.  Without this, the deposed coordinator could answer "committed" for the transaction before, or
+  call a partition enlisted to which no coordinator sends a marker. Where this node holds the only replica
+  there is nothing to confirm: only a replica that the leader itself brought into the ISR can lead a state
+  partition later (rule M16), and a leader that knows of no other replica has brought none into it.
 
 Where Tidegate is stricter or kinder than Kafka
-- InitProducerId with an expected epoch that is not the current one never aborts the transaction of the rightful producer.
-- A producer whose transaction timed out may resume by KIP-360 (KIP-588); a producer that a new instance fenced may not.
-- TV2: a *next* EndTxn that overtakes the markers of the last transaction gets CONCURRENT_TRANSACTIONS (retry), it is not fenced.
-- A producer that resumes after it was fenced gets an epoch above that of the abort markers, so that no delayed marker of its
-  aborted transaction applies to it.
+- InitProducerId with an expected epoch that is not the current one never aborts the transaction of the
+  rightful producer.
+- A producer whose transaction timed out may resume by KIP-360 (KIP-588); a producer that a new instance
+  fenced may not.
+- TV2: a *next* EndTxn that overtakes the markers of the last transaction gets CONCURRENT_TRANSACTIONS
+  (retry), it is not fenced.
+- A producer that resumes after it was fenced gets an epoch above that of the abort markers, so that no
+  delayed marker of its aborted transaction applies to it.
 """
 
 from __future__ import annotations
@@ -80,16 +86,25 @@ from .state import (
 TransactionOutcome = ShardOutcome[TransactionReply, TransactionEffect]
 
 ENLISTED_BYTES_MAX: Final = (1 << 20) - 4096
-"""The largest record that enlists partitions.  The records that end the transaction name the same partitions, are a little
-longer, and must fit into a batch of `max.message.bytes` as well."""
+"""The largest record that enlists partitions.  The records that end the transaction name the same partitions,
+are a little longer, and must fit into a batch of `max.message.bytes` as well."""
 
 _REFUSALS: dict[Action, tuple[ErrorCode, str]] = {
-    Action.REFUSE_CONCURRENT: (ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is still being completed: retry"),
+    Action.REFUSE_CONCURRENT: (
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        "the last transaction is still being completed: retry",
+    ),
     Action.REFUSE_STATE: (ErrorCode.INVALID_TXN_STATE, "the transaction is not in a state that allows this"),
     Action.REFUSE_FENCED: (ErrorCode.PRODUCER_FENCED, "the request belongs to a transaction that has ended"),
     Action.REFUSE_NOT_FOUND: (ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, "there is no such transactional id"),
-    Action.REFUSE_MAPPING: (ErrorCode.INVALID_PRODUCER_ID_MAPPING, "unknown transactional id: call InitProducerId first"),
-    Action.UNREACHABLE: (ErrorCode.UNKNOWN_SERVER_ERROR, "the transaction is in a state that is never stored"),
+    Action.REFUSE_MAPPING: (
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        "unknown transactional id: call InitProducerId first",
+    ),
+    Action.UNREACHABLE: (
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        "the transaction is in a state that is never stored",
+    ),
 }
 
 
@@ -98,8 +113,9 @@ class ProducerIdsExhausted(Exception):
 
 
 class TransactionShard:
-    """One partition's transactional ids.  take_producer_id() returns a fresh id from the node's block, or None.
-    is_only_replica(): as far as this node knows, no other node holds a replica of the partition, or is to get one."""
+    """One partition's transactional ids.  take_producer_id() returns a fresh id from the node's block, or
+    None. is_only_replica(): as far as this node knows, no other node holds a replica of the partition, or is
+    to get one."""
 
     def __init__(
         self,
@@ -113,7 +129,8 @@ class TransactionShard:
         self.transactions: dict[str, TransactionMetadata] = {}
         self.ongoing: dict[str, None] = {}
         self.prepared: dict[str, None] = {}
-        self._marked: dict[str, TransactionIdentity] = {}  # volatile: all markers are written, COMPLETE is not in the log yet
+        # volatile: all markers are written, COMPLETE is not in the log yet
+        self._marked: dict[str, TransactionIdentity] = {}
         self._awaiting_completion = RequestsAwaitingCompletion(config.completion_wait_ms)
         self._take_producer_id = take_producer_id
         self._is_only_replica = is_only_replica
@@ -122,7 +139,8 @@ class TransactionShard:
         self._next_expiration_scan_ms = 0
         self._activated_ms = 0
 
-    # --- replay: the only mutator ------------------------------------------------------------------------------------------
+    # --- replay: the only mutator
+    # ------------------------------------------------------------------------------------------
 
     def replay(self, record: ReplayedRecord) -> None:
         written = record.decoded if isinstance(record.decoded, TransactionMetadata) else None
@@ -154,9 +172,13 @@ class TransactionShard:
         """The timeout of a transaction runs on, as it does during the election of a coordinator."""
 
     def activated(self, context: Context) -> TransactionOutcome:
-        """Sends the markers of every transaction that the former coordinator left between PREPARE and COMPLETE (rule T20)."""
+        """Sends the markers of every transaction that the former coordinator left between PREPARE and
+        COMPLETE (rule T20)."""
         self._activated_ms = context.now_ms
-        effects = [self._send_markers(self.transactions[name], self.transactions[name].record_offset) for name in self.prepared]
+        effects = [
+            self._send_markers(self.transactions[name], self.transactions[name].record_offset)
+            for name in self.prepared
+        ]
         return ShardOutcome(effects=tuple(effects))
 
     def due(self, now_ms: int) -> Sequence[TransactionEvent]:
@@ -174,10 +196,13 @@ class TransactionShard:
             self._next_expiration_scan_ms = now_ms + self.config.expiration_scan_interval_ms
             idle = [name for name, metadata in self.transactions.items() if self._expired(metadata, now_ms)]
             size = self.config.expiration_batch_max
-            events += [ExpireTransactions(tuple(idle[start : start + size])) for start in range(0, len(idle), size)]
+            events += [
+                ExpireTransactions(tuple(idle[start : start + size])) for start in range(0, len(idle), size)
+            ]
         return events
 
-    # --- handle ------------------------------------------------------------------------------------------------------------
+    # --- handle
+    # --------------------------------------------------------------------------------------------------------
 
     def handle(self, event: TransactionEvent, context: Context) -> TransactionOutcome:
         try:
@@ -188,7 +213,11 @@ class TransactionShard:
         except KafkaError as error:
             busy = error.code is ErrorCode.CONCURRENT_TRANSACTIONS
             name = getattr(event, "transactional_id", "")
-            if busy and name in self.prepared and self._awaiting_completion.add(name, event, context.token, context.now_ms):
+            if (
+                busy
+                and name in self.prepared
+                and self._awaiting_completion.add(name, event, context.token, context.now_ms)
+            ):
                 return ShardOutcome(defer=True)
             raise
 
@@ -201,7 +230,9 @@ class TransactionShard:
             case AddOffsets():
                 partitions = (event.offsets_partition,)
                 version = event.transaction_version
-                add = AddPartitions(event.transactional_id, event.producer_id, event.producer_epoch, partitions, version)
+                add = AddPartitions(
+                    event.transactional_id, event.producer_id, event.producer_epoch, partitions, version
+                )
                 return self._add_partitions(add, context)
             case EndTxn():
                 return self._end(event, context)
@@ -221,8 +252,8 @@ class TransactionShard:
                 return self._describe(event)
 
     def _lookup(self, transactional_id: str, stimulus: Stimulus) -> tuple[TransactionMetadata, Action]:
-        """The entry and the action of the table.  Raises the error of a rejecting action, and INVALID_PRODUCER_ID_MAPPING without
-        an entry."""
+        """The entry and the action of the table.  Raises the error of a rejecting action, and
+        INVALID_PRODUCER_ID_MAPPING without an entry."""
         current = self.transactions.get(transactional_id)
         action = RULES[(current.state if current else TransactionState.DEAD, stimulus)]
         refusal = _REFUSALS.get(action)
@@ -232,13 +263,17 @@ class TransactionShard:
             raise KafkaError(code, f"{transactional_id}: {stimulus.value} while {state}: {message}")
         return current, action
 
-    # --- InitProducerId ----------------------------------------------------------------------------------------------------
+    # --- InitProducerId
+    # ----------------------------------------------------------------------------------------------------
 
     def _init_producer_id(self, event: InitProducerId, context: Context) -> TransactionOutcome:
         if not event.transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
         if not 0 < event.timeout_ms <= self.config.max_timeout_ms:
-            limit = f"the transaction timeout {event.timeout_ms} ms must lie between 1 and {self.config.max_timeout_ms} ms"
+            limit = (
+                f"the transaction timeout {event.timeout_ms} ms must lie between 1 and "
+                f"{self.config.max_timeout_ms} ms"
+            )
             raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, limit + " (transaction.max.timeout.ms)")
         if event.transactional_id not in self.transactions:
             created = TransactionMetadata(
@@ -255,9 +290,11 @@ class TransactionShard:
             return self._init_over_ongoing(event, current, context)
         return self._next_identity(event, current, context)
 
-    def _init_over_ongoing(self, event: InitProducerId, current: TransactionMetadata, context: Context) -> TransactionOutcome:
-        """Fences the producer and aborts its open transaction; the client retries until the abort is complete.  No client ever
-        gets the epoch of the abort markers."""
+    def _init_over_ongoing(
+        self, event: InitProducerId, current: TransactionMetadata, context: Context
+    ) -> TransactionOutcome:
+        """Fences the producer and aborts its open transaction; the client retries until the abort is
+        complete.  No client ever gets the epoch of the abort markers."""
         expected = _expected(event)
         if expected is not None and expected != (current.producer_id, current.producer_epoch):
             raise self._fenced(event.transactional_id, expected, current)
@@ -265,7 +302,9 @@ class TransactionShard:
         retry = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, message)
         return self._fence(current, context, retry, may_resume=expected is not None)
 
-    def _next_identity(self, event: InitProducerId, current: TransactionMetadata, context: Context) -> TransactionOutcome:
+    def _next_identity(
+        self, event: InitProducerId, current: TransactionMetadata, context: Context
+    ) -> TransactionOutcome:
         expected = _expected(event)
         exhausted = is_exhausted(current.producer_epoch, self.config.max_producer_epoch)
         base = replace(
@@ -277,13 +316,15 @@ class TransactionShard:
             timeout_ms=event.timeout_ms,
         )
         if expected is None:
-            last_epoch = NO_PRODUCER_EPOCH  # a new instance: no repeated request of an older instance may succeed any more
+            # a new instance: no repeated request of an older instance may succeed any more
+            last_epoch = NO_PRODUCER_EPOCH
         elif expected == (current.producer_id, current.producer_epoch):
             last_epoch = current.producer_epoch
         elif self._owned_last_epoch(current, *expected):
             last_epoch = expected[1]
-            # Still Empty: the client repeats an InitProducerId whose answer was lost.  Complete: its first InitProducerId after
-            # an EndTxn of unknown outcome, or after a timeout: the next epoch, or the next id, is above that of the markers.
+            # Still Empty: the client repeats an InitProducerId whose answer was lost.  Complete: its first
+            # InitProducerId after an EndTxn of unknown outcome, or after a timeout: the next epoch, or the
+            # next id, is above that of the markers.
             if current.state is TransactionState.EMPTY:
                 kept = replace(base, last_producer_epoch=last_epoch)
                 return self._write(kept, current.state, ProducerReply(kept.producer_id, kept.producer_epoch))
@@ -294,18 +335,24 @@ class TransactionShard:
             following = replace(base, producer_id=rotated, producer_epoch=0, previous_producer_id=previous)
             following = replace(following, last_producer_epoch=last_epoch)
         else:
-            following = replace(base, producer_epoch=current.producer_epoch + 1, last_producer_epoch=last_epoch)
-        return self._write(following, current.state, ProducerReply(following.producer_id, following.producer_epoch))
+            following = replace(
+                base, producer_epoch=current.producer_epoch + 1, last_producer_epoch=last_epoch
+            )
+        return self._write(
+            following, current.state, ProducerReply(following.producer_id, following.producer_epoch)
+        )
 
     def _owned_last_epoch(self, current: TransactionMetadata, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the last request of this producer led to the current identity.  Epochs of one id only grow, so a last epoch
-        that is not below the current one belongs to the previous id."""
+        """Whether the last request of this producer led to the current identity.  Epochs of one id only grow,
+        so a last epoch that is not below the current one belongs to the previous id."""
         if producer_epoch == NO_PRODUCER_EPOCH or producer_epoch != current.last_producer_epoch:
             return False
         rotated = current.producer_epoch <= producer_epoch
         return producer_id == (current.previous_producer_id if rotated else current.producer_id)
 
-    def _fenced(self, transactional_id: str, held: tuple[int, int], current: TransactionMetadata) -> KafkaError:
+    def _fenced(
+        self, transactional_id: str, held: tuple[int, int], current: TransactionMetadata
+    ) -> KafkaError:
         present = current.client_identity
         held_by, now_by = f"producer {held[0]} epoch {held[1]}", f"producer {present[0]} epoch {present[1]}"
         message = f"{transactional_id}: {held_by} was replaced by {now_by}"
@@ -317,7 +364,8 @@ class TransactionShard:
             raise ProducerIdsExhausted
         return producer_id
 
-    # --- partitions --------------------------------------------------------------------------------------------------------
+    # --- partitions
+    # --------------------------------------------------------------------------------------------------------
 
     def _check_identity(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
         if not transactional_id:
@@ -343,23 +391,28 @@ class TransactionShard:
         following = replace(
             current,
             state=TransactionState.ONGOING,
-            partitions=current.partitions | frozenset(event.partitions) if ongoing else frozenset(event.partitions),
+            partitions=current.partitions | frozenset(event.partitions)
+            if ongoing
+            else frozenset(event.partitions),
             start_ms=current.start_ms if ongoing else context.now_ms,
             last_update_ms=context.now_ms,
             transaction_version=event.transaction_version,
-            # A producer that begins a transaction has received the current epoch: it does not repeat older requests, and a
-            # delayed duplicate of one must not bump the epoch.
+            # A producer that begins a transaction has received the current epoch: it does not repeat older
+            # requests, and a delayed duplicate of one must not bump the epoch.
             last_producer_epoch=NO_PRODUCER_EPOCH,
         )
         outcome = self._write(following, current.state, reply)
         if sum(len(record.key) + len(record.value or b"") for record in outcome.records) > ENLISTED_BYTES_MAX:
-            message = f"{event.transactional_id}: {len(following.partitions)} partitions are more than one transaction can name"
+            message = (
+                f"{event.transactional_id}: {len(following.partitions)} partitions are more than one "
+                "transaction can name"
+            )
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message)
         return outcome
 
     def _verify(self, event: AddPartitions) -> TransactionOutcome:
-        """Answers a partition leader which partitions are enlisted (KIP-890 part 1).  Outside an open transaction the answer is
-        TRANSACTION_ABORTABLE."""
+        """Answers a partition leader which partitions are enlisted (KIP-890 part 1).  Outside an open
+        transaction the answer is TRANSACTION_ABORTABLE."""
         self._check_identity(event.transactional_id, event.producer_id, event.producer_epoch)
         current, action = self._lookup(event.transactional_id, Stimulus.VERIFY_PARTITIONS)
         errors = {
@@ -369,13 +422,20 @@ class TransactionShard:
             for partition in event.partitions
         }
         reply = PartitionsReply(errors)
-        return self._unchanged(current, reply, 1) if ErrorCode.NONE in errors.values() else ShardOutcome(reply=reply)
+        return (
+            self._unchanged(current, reply, 1)
+            if ErrorCode.NONE in errors.values()
+            else ShardOutcome(reply=reply)
+        )
 
-    # --- the end of a transaction ------------------------------------------------------------------------------------------
+    # --- the end of a transaction
+    # ------------------------------------------------------------------------------------------
 
     def _end(self, event: EndTxn, context: Context) -> TransactionOutcome:
         current = self.transactions.get(event.transactional_id)
-        repeated = current is not None and event.transaction_version >= 2 and self._repeats_end(event, current)
+        repeated = (
+            current is not None and event.transaction_version >= 2 and self._repeats_end(event, current)
+        )
         if not repeated:
             self._check_identity(event.transactional_id, event.producer_id, event.producer_epoch)
         stimulus = _end_stimulus(event, repeated)
@@ -395,7 +455,9 @@ class TransactionShard:
         if with_epoch:
             following = self._bumped(following, last_producer_epoch=current.producer_epoch)
         reply = ProducerReply(*following.client_identity) if with_epoch else ProducerReply(-1, -1)
-        return self._write(following, current.state, reply, self._send_markers(following, context.next_offset))
+        return self._write(
+            following, current.state, reply, self._send_markers(following, context.next_offset)
+        )
 
     def _repeats_end(self, event: EndTxn, current: TransactionMetadata) -> bool:
         """TV2: whether the request carries the epoch with which the last transaction ended (rule T13)."""
@@ -403,7 +465,9 @@ class TransactionShard:
             return False
         if event.producer_epoch == NO_PRODUCER_EPOCH or event.producer_epoch != current.last_producer_epoch:
             return False
-        bumped = event.producer_id == current.producer_id and current.producer_epoch == event.producer_epoch + 1
+        bumped = (
+            event.producer_id == current.producer_id and current.producer_epoch == event.producer_epoch + 1
+        )
         rotated = (
             event.producer_id == current.previous_producer_id
             and current.producer_epoch == 0
@@ -420,17 +484,29 @@ class TransactionShard:
         return replace(metadata, producer_epoch=epoch, last_producer_epoch=last_producer_epoch)
 
     def _fence(
-        self, current: TransactionMetadata, context: Context, reply: TransactionReply | KafkaError, *, may_resume: bool
+        self,
+        current: TransactionMetadata,
+        context: Context,
+        reply: TransactionReply | KafkaError,
+        *,
+        may_resume: bool,
     ) -> TransactionOutcome:
-        """Bumps the producer's epoch and aborts its transaction, in one record.  The abort markers carry the new epoch."""
+        """Bumps the producer's epoch and aborts its transaction, in one record.  The abort markers carry the
+        new epoch."""
         aborting = replace(current, state=TransactionState.PREPARE_ABORT, last_update_ms=context.now_ms)
         last_epoch = current.producer_epoch if may_resume else NO_PRODUCER_EPOCH
         following = self._bumped(aborting, last_epoch)
-        return self._write(following, current.state, reply, self._send_markers(following, context.next_offset))
+        return self._write(
+            following, current.state, reply, self._send_markers(following, context.next_offset)
+        )
 
     def _identity(self, metadata: TransactionMetadata, prepare_offset: int) -> TransactionIdentity:
         return TransactionIdentity(
-            metadata.transactional_id, metadata.producer_id, metadata.producer_epoch, self.coordinator_epoch, prepare_offset
+            metadata.transactional_id,
+            metadata.producer_id,
+            metadata.producer_epoch,
+            self.coordinator_epoch,
+            prepare_offset,
         )
 
     def _send_markers(self, metadata: TransactionMetadata, prepare_offset: int) -> SendMarkers:
@@ -448,7 +524,8 @@ class TransactionShard:
     def _complete(self, identity: TransactionIdentity, context: Context) -> TransactionOutcome:
         current = self.transactions.get(identity.transactional_id)
         if current is None or identity != self._identity(current, current.record_offset):
-            # The markers of another transaction, or of an older coordinator: compare by identity, never by transactional id.
+            # The markers of another transaction, or of an older coordinator: compare by identity, never by
+            # transactional id.
             return ShardOutcome(reply=Done())
         if RULES[(current.state, Stimulus.MARKERS_WRITTEN)] is not Action.COMPLETE:
             return ShardOutcome(reply=Done())
@@ -471,10 +548,12 @@ class TransactionShard:
         waiting = self._awaiting_completion.requests_of(identity.transactional_id)
         return replace(self._write(following, current.state, Done()), again=waiting)
 
-    # --- time --------------------------------------------------------------------------------------------------------------
+    # --- time
+    # --------------------------------------------------------------------------------------------------------
 
     def _timed_out(self, metadata: TransactionMetadata, now_ms: int) -> bool:
-        # A coordinator whose clock was ahead wrote a start in the future: the timeout then runs from this election on.
+        # A coordinator whose clock was ahead wrote a start in the future: the timeout then runs from this
+        # election on.
         start_ms = metadata.start_ms if metadata.start_ms <= now_ms else self._activated_ms
         return start_ms + metadata.timeout_ms < now_ms
 
@@ -492,10 +571,17 @@ class TransactionShard:
 
     def _expire(self, transactional_ids: Sequence[str], context: Context) -> TransactionOutcome:
         found = [self.transactions.get(name) for name in transactional_ids]
-        names = [metadata.transactional_id for metadata in found if metadata and self._expired(metadata, context.now_ms)]
-        return ShardOutcome(records=[CoordinatorRecord(records.encode_key(name), None) for name in names], reply=Done())
+        names = [
+            metadata.transactional_id
+            for metadata in found
+            if metadata and self._expired(metadata, context.now_ms)
+        ]
+        return ShardOutcome(
+            records=[CoordinatorRecord(records.encode_key(name), None) for name in names], reply=Done()
+        )
 
-    # --- views -------------------------------------------------------------------------------------------------------------
+    # --- views
+    # --------------------------------------------------------------------------------------------------------
 
     def _list(self, event: ListTransactions, context: Context) -> TransactionOutcome:
         known = {state.display_name for state in TransactionState}
@@ -510,7 +596,8 @@ class TransactionShard:
 
     @staticmethod
     def _running_for_ms(metadata: TransactionMetadata, now_ms: int) -> int:
-        """KIP-994; -1 without an open transaction.  An entry keeps the start of its last transaction after the end of that."""
+        """KIP-994; -1 without an open transaction.  An entry keeps the start of its last transaction after
+        the end of that."""
         running = metadata.state is TransactionState.ONGOING or metadata.state.is_prepare
         return now_ms - metadata.start_ms if running else -1
 
@@ -519,13 +606,17 @@ class TransactionShard:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
         return ShardOutcome(reply=DescribeReply(self._lookup(event.transactional_id, Stimulus.DESCRIBE)[0]))
 
-    def _unchanged(self, current: TransactionMetadata, reply: TransactionReply, transaction_version: int) -> TransactionOutcome:
-        """A positive answer without a change of state: *confirmed* for TV1; a TV2 request names its transaction by its epoch."""
+    def _unchanged(
+        self, current: TransactionMetadata, reply: TransactionReply, transaction_version: int
+    ) -> TransactionOutcome:
+        """A positive answer without a change of state: *confirmed* for TV1; a TV2 request names its
+        transaction by its epoch."""
         if transaction_version >= 2 or self._is_only_replica():
             return ShardOutcome(reply=reply)
         return ShardOutcome(records=(_record_of(current),), reply=reply)
 
-    # --- writing -----------------------------------------------------------------------------------------------------------
+    # --- writing
+    # --------------------------------------------------------------------------------------------------------
 
     def _write(
         self,
@@ -535,14 +626,20 @@ class TransactionShard:
         *effects: TransactionEffect,
     ) -> TransactionOutcome:
         if not may_follow(previous, following.state, following.transaction_version):
-            raise AssertionError(f"{following.transactional_id}: {following.state.name} may not follow {previous.name}")
+            raise AssertionError(
+                f"{following.transactional_id}: {following.state.name} may not follow {previous.name}"
+            )
         if not 0 <= following.producer_epoch <= self.config.max_producer_epoch:
-            raise AssertionError(f"{following.transactional_id}: producer epoch {following.producer_epoch} is out of range")
+            raise AssertionError(
+                f"{following.transactional_id}: producer epoch {following.producer_epoch} is out of range"
+            )
         return ShardOutcome(records=(_record_of(following),), reply=reply, effects=effects)
 
 
 def _record_of(metadata: TransactionMetadata) -> CoordinatorRecord:
-    return CoordinatorRecord(records.encode_key(metadata.transactional_id), records.encode_value(metadata), metadata)
+    return CoordinatorRecord(
+        records.encode_key(metadata.transactional_id), records.encode_value(metadata), metadata
+    )
 
 
 def _expected(event: InitProducerId) -> tuple[int, int] | None:

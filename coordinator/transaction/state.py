@@ -2,17 +2,18 @@
 
 Two tables:
 
-`VALID_PREVIOUS` (docs/semantics.md T1) says from which states a state may be entered.  The shard checks every record against it
-before the append.
+`VALID_PREVIOUS` (docs/semantics.md T1) says from which states a state may be entered.  The shard checks every
+record against it before the append.
 
-`RULES` says what each stimulus does in each state.  The shard looks up the pair and carries out the action; it has no other
-branch on the state.  Identity (producer id, epoch) is checked first: the stimulus already says whether the caller is the
-*current* producer or one that *repeats* its last EndTxn (which TV2 can tell apart, because the epoch moves with every
-transaction; rule T13).
+`RULES` says what each stimulus does in each state.  The shard looks up the pair and carries out the action;
+it has no other branch on the state.  Identity (producer id, epoch) is checked first: the stimulus already
+says whether the caller is the *current* producer or one that *repeats* its last EndTxn (which TV2 can tell
+apart, because the epoch moves with every transaction; rule T13).
 
-A transactional id without an entry counts as DEAD: an expired id leaves a tombstone in the log and nothing in memory.
-PREPARE_EPOCH_FENCE is never entered: Kafka holds it in memory between the decision to fence and the append of PREPARE_ABORT;
-here fence and PREPARE_ABORT are one record, so there is no moment in between (KAFKA-9666, KAFKA-19367).
+A transactional id without an entry counts as DEAD: an expired id leaves a tombstone in the log and nothing in
+memory. PREPARE_EPOCH_FENCE is never entered: Kafka holds it in memory between the decision to fence and the
+append of PREPARE_ABORT; here fence and PREPARE_ABORT are one record, so there is no moment in between
+(KAFKA-9666, KAFKA-19367).
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class Action(Enum):
 
     CREATE = "new id, epoch 0 -> Empty"
     BUMP_EPOCH = "bump epoch or rotate id -> Empty"
-    FENCE = "bump epoch -> PrepareAbort"  # fences the producer; FenceBroker of the metadata log is another thing
+    # fences the producer; FenceBroker of the metadata log is another thing
+    FENCE = "bump epoch -> PrepareAbort"
     ENLIST = "add -> Ongoing"
     VERIFY = "answer per partition"
     PREPARE_COMMIT = "-> PrepareCommit"
@@ -128,7 +130,8 @@ _COLUMNS = (EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMP
 
 _BUMP, _NEW, _FENCE, _ADD, _ASK = Action.BUMP_EPOCH, Action.CREATE, Action.FENCE, Action.ENLIST, Action.VERIFY
 _CMT, _ABT, _DONE, _TOMB, _NONE, _SKIP = (
-    Action.PREPARE_COMMIT, Action.PREPARE_ABORT, Action.COMPLETE, Action.TOMBSTONE, Action.CONFIRM, Action.IGNORE,
+    Action.PREPARE_COMMIT, Action.PREPARE_ABORT, Action.COMPLETE, Action.TOMBSTONE, Action.CONFIRM,
+    Action.IGNORE,
 )  # fmt: skip
 _BUSY, _BAD, _OLD = Action.REFUSE_CONCURRENT, Action.REFUSE_STATE, Action.REFUSE_FENCED
 _GONE, _LATE = Action.REFUSE_MAPPING, Action.REFUSE_ABORTABLE
@@ -154,7 +157,9 @@ _TABLE: dict[Stimulus, tuple[Action, ...]] = {
 }
 
 RULES: dict[tuple[TransactionState, Stimulus], Action] = {
-    (state, stimulus): action for stimulus, row in _TABLE.items() for state, action in zip(_COLUMNS, row, strict=True)
+    (state, stimulus): action
+    for stimulus, row in _TABLE.items()
+    for state, action in zip(_COLUMNS, row, strict=True)
 } | {(PREPARE_EPOCH_FENCE, stimulus): Action.UNREACHABLE for stimulus in Stimulus}
 
 
@@ -174,8 +179,8 @@ def leads_to(state: TransactionState, action: Action) -> TransactionState | None
 class TransactionPartition(NamedTuple):
     """A partition that takes part in a transaction.
 
-    The topic id tells a topic from a later one of the same name: a marker may be dropped only when the controller's metadata,
-    known to be newer than the enlistment, says that *this id* is gone (rule T17).
+    The topic id tells a topic from a later one of the same name: a marker may be dropped only when the
+    controller's metadata, known to be newer than the enlistment, says that *this id* is gone (rule T17).
     """
 
     topic: str
@@ -187,10 +192,11 @@ class TransactionPartition(NamedTuple):
 class TransactionMetadata:
     """The state of a transactional id, as its newest record in the log says.
 
-    last_producer_epoch: the producer with this epoch may repeat its last request (InitProducerId by KIP-360, EndTxn by KIP-890);
-    -1 when a new instance took over.  previous_producer_id: the id before the last rotation.  next_producer_id: given to the
-    client already, in force once the transaction completes (rule T7).  record_offset: the offset of this record, which
-    makes a prepared transaction unique although its producer id and epoch may be used again (rule T18).
+    last_producer_epoch: the producer with this epoch may repeat its last request (InitProducerId by KIP-360,
+    EndTxn by KIP-890); -1 when a new instance took over.  previous_producer_id: the id before the last
+    rotation.  next_producer_id: given to the client already, in force once the transaction completes (rule
+    T7).  record_offset: the offset of this record, which makes a prepared transaction unique although its
+    producer id and epoch may be used again (rule T18).
     """
 
     transactional_id: str
@@ -209,7 +215,8 @@ class TransactionMetadata:
 
     @property
     def client_identity(self) -> tuple[int, int]:
-        """The identity that the current producer has: another one than the stored while a rotated id waits for the markers."""
+        """The identity that the current producer has: another one than the stored while a rotated id waits
+        for the markers."""
         if self.state.is_prepare and self.next_producer_id != NO_PRODUCER_ID:
             return self.next_producer_id, 0
         return self.producer_id, self.producer_epoch

@@ -1,4 +1,5 @@
-"""Records of two topics in one transaction, with confluent-kafka:  python transaction_confluent.py BOOTSTRAP"""
+"""Records of two topics in one transaction, with confluent-kafka:  python transaction_confluent.py
+BOOTSTRAP"""
 
 import sys
 
@@ -7,7 +8,8 @@ from confluent_kafka import KafkaException, Producer
 
 def main(bootstrap: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "transfer-1"})
-    producer.init_transactions()  # fences every older producer of this name, and waits for what it left undecided
+    # fences every older producer of this name, and waits for what it left undecided
+    producer.init_transactions()
     for number in range(3):
         producer.begin_transaction()
         try:

@@ -1,4 +1,5 @@
-"""Records of two topics in one transaction, with Tidegate's client:  python transaction_tidegate.py BOOTSTRAP"""
+"""Records of two topics in one transaction, with Tidegate's client:  python transaction_tidegate.py
+BOOTSTRAP"""
 
 import sys
 

@@ -1,4 +1,5 @@
-"""Consume, transform, produce, each record exactly once, with confluent-kafka:  python transform_confluent.py BOOTSTRAP COUNT"""
+"""Consume, transform, produce, each record exactly once, with confluent-kafka:  python transform_confluent.py
+BOOTSTRAP COUNT"""
 
 import sys
 

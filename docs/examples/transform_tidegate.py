@@ -1,4 +1,5 @@
-"""Consume, transform, produce, each record exactly once, with Tidegate's client:  python transform_tidegate.py BOOTSTRAP COUNT"""
+"""Consume, transform, produce, each record exactly once, with Tidegate's client:  python
+transform_tidegate.py BOOTSTRAP COUNT"""
 
 import sys
 
@@ -8,7 +9,9 @@ from tidegate.client.blocking import Consumer, Producer
 
 def main(bootstrap: str, count: int) -> None:
     producer = Producer(bootstrap, transactional_id="doubler-tidegate-1")
-    consumer = Consumer(bootstrap, group_id="doubler-tidegate", auto_commit=False, auto_offset_reset="earliest")
+    consumer = Consumer(
+        bootstrap, group_id="doubler-tidegate", auto_commit=False, auto_offset_reset="earliest"
+    )
     with producer, consumer:
         consumer.subscribe(["numbers"])
         done = 0

@@ -1,6 +1,8 @@
-"""The cluster by the metadata that this broker has applied: topics, leaders and brokers, for all other parts of the node.
+"""The cluster by the metadata that this broker has applied: topics, leaders and brokers, for all other parts
+of the node.
 
-The broker acts only on metadata that it has applied itself, in order.  All methods are called on the node's loop.
+The broker acts only on metadata that it has applied itself, in order.  All methods are called on the node's
+loop.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ STATE_TOPIC_WAIT_S: Final = 1.0
 
 
 class ClusterView:
-    """`serving`: this node has applied the metadata up to its own registration.  Older metadata may name it leader although it
-    lost records in an unclean stop."""
+    """`serving`: this node has applied the metadata up to its own registration.  Older metadata may name it
+    leader although it lost records in an unclean stop."""
 
-    def __init__(self, node_id: int, metadata: MetadataFollower, controller: ControllerClient, clock: Clock) -> None:
+    def __init__(
+        self, node_id: int, metadata: MetadataFollower, controller: ControllerClient, clock: Clock
+    ) -> None:
         self.node_id = node_id
         self.serving = False
         self._metadata = metadata
@@ -48,7 +52,8 @@ class ClusterView:
         """The active controller's node id, -1 when this broker does not know it."""
         return -1 if self._controller.active_id is None else self._controller.active_id
 
-    # --- brokers ------------------------------------------------------------------------------------------------------------
+    # --- brokers
+    # --------------------------------------------------------------------------------------------------------
 
     def rack_of(self, node_id: int) -> str:
         """The rack of a broker; empty when it has none or is fenced."""
@@ -67,7 +72,8 @@ class ClusterView:
         return found.kafka_host, found.kafka_port
 
     def isr_eligibility(self, topic_id: UUID, partition: int, node_id: int, broker_epoch: int) -> Eligibility:
-        """Whether the controller would accept this follower as an ISR member, by the metadata that this node has applied."""
+        """Whether the controller would accept this follower as an ISR member, by the metadata that this node
+        has applied."""
         follower = self.state.brokers.get(node_id)
         if follower is None:
             return Eligibility.NOT_NOW
@@ -80,7 +86,8 @@ class ClusterView:
         offline = (topic_id.bytes, partition) in follower.offline_replicas
         return Eligibility.NOT_NOW if follower.fenced or offline else Eligibility.YES
 
-    # --- topics -------------------------------------------------------------------------------------------------------------
+    # --- topics
+    # --------------------------------------------------------------------------------------------------------
 
     def topic_name(self, topic_id: UUID) -> str | None:
         topic = self.state.topic_by_id(topic_id)
@@ -92,8 +99,9 @@ class ClusterView:
         return len(found.partitions) if found else 0
 
     async def state_partitions(self, topic: str) -> int:
-        """The number of partitions of a state topic.  Waits a moment for the topic's creation, because another node that has
-        applied it may have sent the client here; then raises COORDINATOR_NOT_AVAILABLE."""
+        """The number of partitions of a state topic.  Waits a moment for the topic's creation, because
+        another node that has applied it may have sent the client here; then raises
+        COORDINATOR_NOT_AVAILABLE."""
         deadline_s = self._clock.monotonic() + STATE_TOPIC_WAIT_S
         while (count := self.partition_count(topic)) == 0:
             try:
@@ -109,8 +117,9 @@ class ClusterView:
         return place is not None and place.leader == self.node_id
 
     def in_sync_everywhere(self) -> bool:
-        """True when this node is in the ISR of each of its partitions that has a leader.  A partition that a reassignment moves
-        here does not count: the move may take long, and no other replica has been removed yet."""
+        """True when this node is in the ISR of each of its partitions that has a leader.  A partition that a
+        reassignment moves here does not count: the move may take long, and no other replica has been removed
+        yet."""
         return all(
             self.node_id in partition.isr
             for topic in self.state.topics.values()

@@ -1,7 +1,7 @@
 """The two state topics, their configurations, and which of their partitions is responsible for a key.
 
-docs/semantics.md T2: compacted, stored as written, unclean election off, and a partition count that never changes: the hash of a
-key must lead to the same partition for as long as the cluster lives.
+docs/semantics.md T2: compacted, stored as written, unclean election off, and a partition count that never
+changes: the hash of a key must lead to the same partition for as long as the cluster lives.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE, CONSUMER_OFFSETS})
 
 @lru_cache(maxsize=4096)  # several times a transaction, a character at a time
 def partition_for(key: str, partition_count: int) -> int:
-    """The state partition of a transactional id or group id: Java's String.hashCode, as Kafka does, modulo the count."""
+    """The state partition of a transactional id or group id: Java's String.hashCode, as Kafka does, modulo
+    the count."""
     value = 0
     for unit in memoryview(key.encode("utf-16-le")).cast("H"):
         value = (31 * value + unit) & 0xFFFFFFFF

@@ -16,16 +16,20 @@ from .topic_creation import TOPIC_WAIT_S
 class IsrRequests:
     """`broker_epoch()` is the epoch of the broker's registration."""
 
-    def __init__(self, cluster: ClusterView, controller: ControllerClient, broker_epoch: Callable[[], int]) -> None:
+    def __init__(
+        self, cluster: ClusterView, controller: ControllerClient, broker_epoch: Callable[[], int]
+    ) -> None:
         self._cluster = cluster
         self._controller = controller
         self._broker_epoch = broker_epoch
 
     async def alter_partitions(self, changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
-        """Yields the rejections at once, and the other results when this node has applied the metadata that the controller had.
+        """Yields the rejections at once, and the other results when this node has applied the metadata that
+        the controller had.
 
-        A leader must not use a new ISR with an older min.insync.replicas, or it would acknowledge records that an eligible leader
-        (KIP-966) does not have.  A rejection leaves the leader with the ISR that it had, so it need not wait.
+        A leader must not use a new ISR with an older min.insync.replicas, or it would acknowledge records
+        that an eligible leader (KIP-966) does not have.  A rejection leaves the leader with the ISR that it
+        had, so it need not wait.
         """
         request = pb.AlterPartitionsRequest(node_id=self._cluster.node_id, broker_epoch=self._broker_epoch())
         for change in changes:
@@ -53,5 +57,6 @@ class IsrRequests:
         yield [result for result in results if result.error in REFUSED]
         others = [result for result in results if result.error not in REFUSED]
         if others:
-            await self._cluster.wait_for_index(reply.metadata_index, TOPIC_WAIT_S)  # after a TimeoutError `IsrChanges` asks again
+            # after a TimeoutError `IsrChanges` asks again
+            await self._cluster.wait_for_index(reply.metadata_index, TOPIC_WAIT_S)
             yield others

@@ -1,8 +1,10 @@
-"""Requests from this broker to others over the framed Kafka protocol: fetches, transaction markers, enlistments.
+"""Requests from this broker to others over the framed Kafka protocol: fetches, transaction markers,
+enlistments.
 
-There is one connection for each peer and purpose, made on first use and again after a failure.  It carries many requests at a
-time; responses come in order.  A request without a response raises NETWORK_EXCEPTION or REQUEST_TIMED_OUT: the caller cannot know
-whether the peer executed it, and may repeat every request that is sent this way.
+There is one connection for each peer and purpose, made on first use and again after a failure.  It carries
+many requests at a time; responses come in order.  A request without a response raises NETWORK_EXCEPTION or
+REQUEST_TIMED_OUT: the caller cannot know whether the peer executed it, and may repeat every request that is
+sent this way.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Peer:
         self._correlation_id = 0
         self._waiting: deque[tuple[int, Callable[[memoryview], Any], asyncio.Future[Any]]] = deque()
 
-    async def request(self, api_key: ApiKey, version: int, fields: Mapping[str, Any], timeout_s: float) -> Any:
+    async def request(
+        self, api_key: ApiKey, version: int, fields: Mapping[str, Any], timeout_s: float
+    ) -> Any:
         """Sends a message and returns the decoded response.  Raises KafkaError."""
         return await self.exchange(
             api_key,
@@ -58,7 +62,8 @@ class Peer:
         decode: Callable[[memoryview], Any],
         timeout_s: float,
     ) -> Any:
-        """Sends an encoded body; `decode` gets the response frame (header included), which is only valid during the call."""
+        """Sends an encoded body; `decode` gets the response frame (header included), which is only valid
+        during the call."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
         try:
@@ -67,22 +72,28 @@ class Peer:
                 async with asyncio.timeout_at(deadline_s):
                     connection = await self._connected()
             if len(self._waiting) >= IN_FLIGHT_MAX:
-                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"too many requests wait for node {self.node_id}")
+                raise KafkaError(
+                    ErrorCode.NETWORK_EXCEPTION, f"too many requests wait for node {self.node_id}"
+                )
             self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
             future: asyncio.Future[Any] = loop.create_future()
             self._waiting.append((self._correlation_id, decode, future))
             header = codec.request_header(api_key, version, self._correlation_id, self._client_id)
             if not connection.send(header, *body):
                 self._fail("the connection is closing")
-            timer = loop.call_at(deadline_s, _expire, future)  # half the cost of asyncio.timeout, on every fetch
+            # half the cost of asyncio.timeout, on every fetch
+            timer = loop.call_at(deadline_s, _expire, future)
             try:
                 return await future
             finally:
                 timer.cancel()
         except TimeoutError as error:
-            # Responses come in order, so after a request that timed out the connection is of no use for the later ones.
+            # Responses come in order, so after a request that timed out the connection is of no use for the
+            # later ones.
             self.close()
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"node {self.node_id} did not answer in {timeout_s:g} s") from error
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"node {self.node_id} did not answer in {timeout_s:g} s"
+            ) from error
         except OSError as error:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"node {self.node_id}: {error}") from error
 
@@ -114,7 +125,9 @@ class Peer:
             future.set_exception(error)
         except Exception as error:
             # An error in decoding the response must reach the caller, not the event loop.
-            future.set_exception(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"answer of node {self.node_id}: {error!r}"))
+            future.set_exception(
+                KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"answer of node {self.node_id}: {error!r}")
+            )
 
     def _on_close(self, reason: str) -> None:
         self._connection = None
@@ -124,7 +137,9 @@ class Peer:
         waiting, self._waiting = self._waiting, deque()
         for _, _, future in waiting:
             if not future.done():
-                future.set_exception(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"node {self.node_id}: {reason}"))
+                future.set_exception(
+                    KafkaError(ErrorCode.NETWORK_EXCEPTION, f"node {self.node_id}: {reason}")
+                )
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -134,8 +149,8 @@ class Peer:
 
 
 class Peers:
-    """Connections for coordination, one for each broker; replication has its own, so that a large fetch does not delay a
-    marker."""
+    """Connections for coordination, one for each broker; replication has its own, so that a large fetch does
+    not delay a marker."""
 
     def __init__(self, resolve: Resolve, *, client_id: str, max_frame_bytes: int) -> None:
         self._resolve = resolve
@@ -146,7 +161,9 @@ class Peers:
     def peer(self, node_id: int) -> Peer:
         found = self._peers.get(node_id)
         if found is None:
-            found = Peer(node_id, self._resolve, client_id=self._client_id, max_frame_bytes=self._max_frame_bytes)
+            found = Peer(
+                node_id, self._resolve, client_id=self._client_id, max_frame_bytes=self._max_frame_bytes
+            )
             self._peers[node_id] = found
         return found
 
@@ -166,7 +183,11 @@ class PeerFetchTransport:
     async def fetch(self, request: FetchRequest) -> FetchResponse:
         body = fetch.encode_fetch_request(FETCH_VERSION, request)
         answer: FetchResponse = await self._peer.exchange(
-            ApiKey.FETCH, FETCH_VERSION, [body], _decode_fetch, self._answer_timeout_s + request.max_wait_ms / 1000
+            ApiKey.FETCH,
+            FETCH_VERSION,
+            [body],
+            _decode_fetch,
+            self._answer_timeout_s + request.max_wait_ms / 1000,
         )
         return answer
 
@@ -175,7 +196,8 @@ class PeerFetchTransport:
 
 
 async def ask_who_it_is(broker: BrokerState, client_id: str, max_frame_bytes: int, timeout_s: float) -> bool:
-    """Asks over a connection of its own; False when another broker answers at the address.  Raises KafkaError."""
+    """Asks over a connection of its own; False when another broker answers at the address.  Raises
+    KafkaError."""
     address = broker.kafka_host, broker.kafka_port
     peer = Peer(broker.node_id, lambda _: address, client_id=client_id, max_frame_bytes=max_frame_bytes)
     try:

@@ -1,5 +1,5 @@
-"""Asks the controller to create topics: for CreateTopics, for a client that names a missing topic, and for the state topics at
-their first use."""
+"""Asks the controller to create topics: for CreateTopics, for a client that names a missing topic, and for
+the state topics at their first use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ TOPIC_WAIT_S: Final = 5.0
 
 
 class TopicCreation:
-    """`logs_made(timeout_s)` returns when this node has created the logs of its new partitions; it raises TimeoutError."""
+    """`logs_made(timeout_s)` returns when this node has created the logs of its new partitions; it raises
+    TimeoutError."""
 
     def __init__(
         self,
@@ -39,8 +40,8 @@ class TopicCreation:
         self._creating: dict[str, asyncio.Task[TopicState]] = {}
 
     async def wait_for_metadata(self, index: int) -> None:
-        """Returns when this node has applied the change and created its logs, so that the client can read the change from it and
-        write to the new partitions."""
+        """Returns when this node has applied the change and created its logs, so that the client can read the
+        change from it and write to the new partitions."""
         try:
             await self._cluster.wait_for_index(index, TOPIC_WAIT_S)
             await self._logs_made(TOPIC_WAIT_S)
@@ -56,7 +57,9 @@ class TopicCreation:
 
     async def auto_create(self, name: str) -> ErrorCode:
         """Creates a topic that a client named and that does not exist, when the settings allow it."""
-        if name in internal_topics.INTERNAL_TOPICS or not self._configuration.flag("auto.create.topics.enable"):
+        if name in internal_topics.INTERNAL_TOPICS or not self._configuration.flag(
+            "auto.create.topics.enable"
+        ):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
             await self._create_once(name)
@@ -96,8 +99,9 @@ class TopicCreation:
         return found
 
     def new_topic_config(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The configuration of a new topic.  As long as the cluster has no min.insync.replicas of its own, that of this node's
-        file is written into the topic, so that all nodes mean the same by it (`controller/state/topic_defaults.py`)."""
+        """The configuration of a new topic.  As long as the cluster has no min.insync.replicas of its own,
+        that of this node's file is written into the topic, so that all nodes mean the same by it
+        (`controller/state/topic_defaults.py`)."""
         if metadata_level(self._cluster.state.features) >= RESOURCES_LEVEL:
             return dict(given)
         return {"min.insync.replicas": str(self._configuration.integer("min.insync.replicas")), **given}

@@ -1,10 +1,12 @@
-"""The event-loop side of a coordinator runtime: loads shards from the local log, passes in time and high watermarks, returns
-answers.
+"""The event-loop side of a coordinator runtime: loads shards from the local log, passes in time and high
+watermarks, returns answers.
 
-It has no rule of its own (docs/architecture.md).  The host loads a shard in chunks, so that a large state log does not block the
-loop; at each chunk the runtime compares the leader epoch, because the leadership may change between two chunks.
+It has no rule of its own (docs/architecture.md).  The host loads a shard in chunks, so that a large state log
+does not block the loop; at each chunk the runtime compares the leader epoch, because the leadership may
+change between two chunks.
 
-The host loads a failed shard again after a pause, as long as this node leads: the shard's memory is lost, its log is not.
+The host loads a failed shard again after a pause, as long as this node leads: the shard's memory is lost, its
+log is not.
 """
 
 from __future__ import annotations
@@ -52,9 +54,12 @@ class ReplicatedStateLog:
                 expected_leader_epoch=leader_epoch,
             )
         except KafkaError as error:
-            if error.code is ErrorCode.KAFKA_STORAGE_ERROR and not self._replicas.replica(self._topic, partition).log.is_offline:
-                # A full disk: nothing was written, and the shard's state holds.  The client retries; the shard still answers
-                # reads.
+            if (
+                error.code is ErrorCode.KAFKA_STORAGE_ERROR
+                and not self._replicas.replica(self._topic, partition).log.is_offline
+            ):
+                # A full disk: nothing was written, and the shard's state holds.  The client retries; the
+                # shard still answers reads.
                 raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, error.message) from error
             raise
         return info.next_offset
@@ -63,7 +68,8 @@ class ReplicatedStateLog:
         return self._replicas.leader_log(self._topic, partition).high_watermark
 
     def batch_bytes_max(self, partition: int) -> int:
-        """The most bytes of records in one batch: the topic's `max.message.bytes` now, without the batch header."""
+        """The most bytes of records in one batch: the topic's `max.message.bytes` now, without the batch
+        header."""
         try:
             limit = self._replicas.leader_log(self._topic, partition).config.max_message_bytes
         except KafkaError:
@@ -83,8 +89,8 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         holds_session: Callable[[], bool],
         leads: Callable[[int], bool] = lambda _partition: False,
     ) -> None:
-        """`holds_session()`: this node's session with the controller is not over.  `leads(partition)`: this node leads the
-        partition of the topic, by the metadata that it has applied."""
+        """`holds_session()`: this node's session with the controller is not over.  `leads(partition)`: this
+        node leads the partition of the topic, by the metadata that it has applied."""
         self.topic = topic
         self.runtime = runtime
         self._clock = clock
@@ -100,7 +106,8 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         self._ticker = asyncio.create_task(self._tick_forever(), name=f"tick {self.topic}")
 
     async def stop(self) -> None:
-        """Stops timers and loads; requests that wait get NOT_COORDINATOR, and their clients look for the next coordinator."""
+        """Stops timers and loads; requests that wait get NOT_COORDINATOR, and their clients look for the next
+        coordinator."""
         tasks = [task for task in (self._ticker, *self._loads.values()) if task is not None]
         for task in tasks:
             task.cancel()
@@ -108,11 +115,13 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         for partition, _phase, _shard in list(self.runtime.shards()):
             self.on_resigned(partition, 2**31 - 1)
 
-    # --- leadership and watermarks, from the replica manager ---------------------------------------------------------------
+    # --- leadership and watermarks, from the replica manager
+    # ---------------------------------------------------------------
 
     def on_elected(self, partition: int, leader_epoch: int, replica_log: Log) -> None:
-        """The replica manager's, through the coordination: this node leads the partition from now on.  The log's end at this
-        moment is the barrier (docs/semantics.md T20): the shard answers when the high watermark has passed it."""
+        """The replica manager's, through the coordination: this node leads the partition from now on.  The
+        log's end at this moment is the barrier (docs/semantics.md T20): the shard answers when the high
+        watermark has passed it."""
         self._logs[partition] = replica_log
         self._failures.pop(partition, None)
         self._start(partition, self._begin(partition, leader_epoch))
@@ -121,8 +130,8 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
     def on_failed(self, partition: int, leader_epoch: int, reason: str) -> None:
         """The runtime's: a shard failed while this node leads its partition.
 
-        Loading it again repairs everything that is not in the log itself.  Where the log cannot be read or replayed the pauses
-        grow, and each attempt writes its reason to the node's log.
+        Loading it again repairs everything that is not in the log itself.  Where the log cannot be read or
+        replayed the pauses grow, and each attempt writes its reason to the node's log.
         """
         failures = self._failures[partition] = self._failures.get(partition, 0) + 1
         pause_s = min(RELOAD_S_MAX, RELOAD_S_MIN * 2 ** min(failures - 1, 10))
@@ -135,18 +144,27 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         if previous is not None and previous is not asyncio.current_task():
             previous.cancel()
         self._loads[partition] = task
-        task.add_done_callback(lambda done: self._loads.pop(partition) if self._loads.get(partition) is done else None)
+        task.add_done_callback(
+            lambda done: self._loads.pop(partition) if self._loads.get(partition) is done else None
+        )
 
     def _begin(self, partition: int, leader_epoch: int) -> Coroutine[Any, Any, None]:
         replica_log = self._logs[partition]
-        self.runtime.begin_load(partition, leader_epoch, replica_log.log_end_offset, replica_log.log_start_offset)
+        self.runtime.begin_load(
+            partition, leader_epoch, replica_log.log_end_offset, replica_log.log_start_offset
+        )
         return self._load(partition, leader_epoch, replica_log, replica_log.log_end_offset)
 
     async def _reload(self, partition: int, leader_epoch: int, pause_s: float) -> None:
         await self._clock.sleep(pause_s)
         # A new leadership, or the end of this one, cancels this task; the runtime is checked all the same.
-        if self.runtime.leader_epoch(partition) == leader_epoch and self.runtime.phase(partition) is Phase.FAILED:
-            log.info("coordinator_loads_again", topic=self.topic, partition=partition, leader_epoch=leader_epoch)
+        if (
+            self.runtime.leader_epoch(partition) == leader_epoch
+            and self.runtime.phase(partition) is Phase.FAILED
+        ):
+            log.info(
+                "coordinator_loads_again", topic=self.topic, partition=partition, leader_epoch=leader_epoch
+            )
             await self._begin(partition, leader_epoch)
 
     def on_resigned(self, partition: int, leader_epoch: int) -> None:
@@ -174,8 +192,15 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
             if position >= 0:
                 self.runtime.finish_load(partition, leader_epoch)
         except (CoordinatorLoadError, KafkaError, OSError) as error:
-            # The shard answers NOT_COORDINATOR from now on: as an empty shard it would lose prepared transactions.
-            log.error("coordinator_load_failed", topic=self.topic, partition=partition, leader_epoch=leader_epoch, error=error)
+            # The shard answers NOT_COORDINATOR from now on: as an empty shard it would lose prepared
+            # transactions.
+            log.error(
+                "coordinator_load_failed",
+                topic=self.topic,
+                partition=partition,
+                leader_epoch=leader_epoch,
+                error=error,
+            )
             self.runtime.fail(partition, leader_epoch, f"its log could not be read: {error}")
             return
         # An empty shard has no line at INFO: a node may lead hundreds of them.
@@ -202,16 +227,18 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
                 away_since_ms = None
             # Without a session clients cannot be expected to reach this node, so no member's silence counts.
             self.runtime.tick(now_ms, timers=here)
-            if not here:  # requests that wait for other members get NOT_COORDINATOR: another node may coordinate them now
+            # requests that wait for other members get NOT_COORDINATOR: another node may coordinate them now
+            if not here:
                 away_since_ms = now_ms if away_since_ms is None else away_since_ms
                 self.runtime.reject_waiting_callers()
 
-    # --- requests ---------------------------------------------------------------------------------------------------------
+    # --- requests
+    # --------------------------------------------------------------------------------------------------------
 
     async def ask_partition(self, partition: int, event: EventT) -> ReplyT:
-        """Submits an event to a shard; raises the shard's KafkaError.  Without a session it raises NOT_COORDINATOR, also for
-        events that append nothing: a node without a connection to the controller would answer from old state for ever, and its
-        clients would not look for the next coordinator."""
+        """Submits an event to a shard; raises the shard's KafkaError.  Without a session it raises
+        NOT_COORDINATOR, also for events that append nothing: a node without a connection to the controller
+        would answer from old state for ever, and its clients would not look for the next coordinator."""
         self._require_session()
         self.require_log_open(partition)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -229,11 +256,11 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         return answer
 
     async def ask_all(self, event: EventT, *, whole: bool) -> list[ReplyT]:
-        """The answers of all shards of this node.  Raises COORDINATOR_LOAD_IN_PROGRESS while one of them loads, and
-        NOT_COORDINATOR without a session: a client cannot tell a partial list from a whole one.
+        """The answers of all shards of this node.  Raises COORDINATOR_LOAD_IN_PROGRESS while one of them
+        loads, and NOT_COORDINATOR without a session: a client cannot tell a partial list from a whole one.
 
-        Leaves out a shard that has failed or moves to another node.  With `whole` it raises COORDINATOR_LOAD_IN_PROGRESS for
-        those too: the caller acts on what is missing in the list.
+        Leaves out a shard that has failed or moves to another node.  With `whole` it raises
+        COORDINATOR_LOAD_IN_PROGRESS for those too: the caller acts on what is missing in the list.
         """
         partitions = [partition for partition, _phase, _shard in self.runtime.shards()]
         asked = (self.ask_partition(partition, event) for partition in partitions)
@@ -252,11 +279,16 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         return found
 
     def require_log_open(self, partition: int) -> None:
-        """Raises COORDINATOR_LOAD_IN_PROGRESS while this node leads the partition by the metadata and has not opened its log. 
-        After NOT_COORDINATOR the client would look for the coordinator and find this node again."""
+        """Raises COORDINATOR_LOAD_IN_PROGRESS while this node leads the partition by the metadata and has not
+        opened its log. After NOT_COORDINATOR the client would look for the coordinator and find this node
+        again."""
         if self.runtime.phase(partition) is None and self._leads(partition):
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"the log of {self.topic}-{partition} is not open yet")
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"the log of {self.topic}-{partition} is not open yet"
+            )
 
     def _require_session(self) -> None:
         if not self._holds_session():
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.topic}: the session with the controller is over")
+            raise KafkaError(
+                ErrorCode.NOT_COORDINATOR, f"{self.topic}: the session with the controller is over"
+            )

@@ -1,4 +1,5 @@
-"""The group coordinator of this node: the shards on `__consumer_offsets`, and what request handlers ask them."""
+"""The group coordinator of this node: the shards on `__consumer_offsets`, and what request handlers ask
+them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,12 @@ from ...controller.state.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_S
 from ...coordinator.group.classic.events import ClassicGroupConfig
 from ...coordinator.group.consumer.events import ConsumerGroupConfig, TopicShape
 from ...coordinator.group.consumer.groups import patterns
-from ...coordinator.group.consumer.patterns import MatchedTopics, UnsupportedPattern, is_former_pattern, topic_pattern
+from ...coordinator.group.consumer.patterns import (
+    MatchedTopics,
+    UnsupportedPattern,
+    is_former_pattern,
+    topic_pattern,
+)
 from ...coordinator.group.events import GroupConfig, GroupEvent, GroupReply, TopicsDeleted
 from ...coordinator.group.policy import MigrationPolicy
 from ...coordinator.group.shard import GroupShard
@@ -32,30 +38,34 @@ from .coordinator_host import CoordinatorHost, ReplicatedStateLog
 
 log = logs.get(__name__)
 
-# How long the partition leader waits for a marker to be committed; then the transaction coordinator sends it again.
+# How long the partition leader waits for a marker to be committed; then the transaction coordinator sends it
+# again.
 MARKER_WAIT_S = 30.0
 PATTERNS_S: Final = 0.002
-"""The time in one turn of the loop for matching patterns; a hostile pattern may take 1.5 ms for a single topic name."""
+"""The time in one turn of the loop for matching patterns; a hostile pattern may take 1.5 ms for a single
+topic name."""
 PATTERN_SHOWN_MAX: Final = 200
 LOOKS_IN_A_ROW: Final = 16
-"""So many turns of the loop match one pattern, which is compiled once for all of them, before the next pattern has its turn."""
+"""So many turns of the loop match one pattern, which is compiled once for all of them, before the next
+pattern has its turn."""
 LEARNERS_MAX: Final = 1_000
 """Heartbeats that may wait for their patterns at the same time."""
 PATTERNS_IN_USE_MAX: Final = 10_000
-"""The coordinator rejects a new pattern beyond these: each keeps a reference for each topic that it matches."""
+"""The coordinator rejects a new pattern beyond these: each keeps a reference for each topic that it
+matches."""
 
 
 def check_consumer_groups_enabled(cluster: ClusterView) -> None:
-    """Raises KafkaError UNSUPPORTED_VERSION until the cluster's `group.version` allows consumer groups: before, a node that
-    cannot read their records may become the coordinator."""
+    """Raises KafkaError UNSUPPORTED_VERSION until the cluster's `group.version` allows consumer groups:
+    before, a node that cannot read their records may become the coordinator."""
     if cluster.state.features.get(GROUP_VERSION, 0) < 1:
         message = f"{GROUP_VERSION} is 0, consumer groups need 1: `tidegate features upgrade`"
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
 
 
 class ClusterTopics:
-    """The topics of the metadata, as the group shards see them.  One task matches the topics with the groups' patterns, one
-    pattern after another, and uses at most `PATTERNS_S` of a turn of the loop."""
+    """The topics of the metadata, as the group shards see them.  One task matches the topics with the groups'
+    patterns, one pattern after another, and uses at most `PATTERNS_S` of a turn of the loop."""
 
     def __init__(
         self, cluster: ClusterView, patterns_in_use: Callable[[], Iterable[str]], now: Callable[[], float]
@@ -67,13 +77,18 @@ class ClusterTopics:
         self._names_seen = (-1, 0)
         self._turns = LoopTurns(now, PATTERNS_S)
         self._account = self._turns.account()
-        self._queue: dict[str, list[asyncio.Future[None]]] = {}  # pattern -> the heartbeats that wait until it is whole
+        # pattern -> the heartbeats that wait until it is whole
+        self._queue: dict[str, list[asyncio.Future[None]]] = {}
         self._learners: Counter[str] = Counter()
         self._work: asyncio.Task[None] | None = None
 
     def shapes(self, names: Iterable[str]) -> dict[str, TopicShape]:
         topics = self._cluster.state.topics
-        return {name: TopicShape(topics[name].topic_id, len(topics[name].partitions)) for name in names if name in topics}
+        return {
+            name: TopicShape(topics[name].topic_id, len(topics[name].partitions))
+            for name in names
+            if name in topics
+        }
 
     def _in_use(self) -> set[str]:
         return {*self._patterns_in_use(), *self._queue, *self._learners}
@@ -92,19 +107,23 @@ class ClusterTopics:
         return self._matched.is_complete(pattern)
 
     def matching(self, pattern: str) -> Iterable[str] | None:
-        """The topics that the pattern of an existing group matches; None until every topic has been matched."""
+        """The topics that the pattern of an existing group matches; None until every topic has been
+        matched."""
         if not self._is_whole(pattern):
             self._enqueue(pattern)
         return self._matched.matching(pattern)
 
     async def learn(self, pattern: str) -> None:
-        """Returns when every topic has been matched with the pattern.  Raises UnsupportedPattern, and KafkaError
-        COORDINATOR_LOAD_IN_PROGRESS when too many heartbeats wait for patterns, or the groups have too many patterns."""
+        """Returns when every topic has been matched with the pattern.  Raises UnsupportedPattern, and
+        KafkaError COORDINATOR_LOAD_IN_PROGRESS when too many heartbeats wait for patterns, or the groups have
+        too many patterns."""
         topic_pattern(pattern)
         if self._is_whole(pattern):
             return
         if self._learners.total() >= LEARNERS_MAX:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "too many patterns are being held against the topics")
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "too many patterns are being held against the topics"
+            )
         if not self._has_room(pattern):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the groups have too many patterns")
         whole = asyncio.get_running_loop().create_future()
@@ -133,7 +152,11 @@ class ClusterTopics:
                 log.exception("pattern_not_learned", pattern=pattern[:PATTERN_SHOWN_MAX])
                 for each in self._queue.pop(pattern):
                     if not each.done():
-                        each.set_exception(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the pattern was not learned: {error!r}"))
+                        each.set_exception(
+                            KafkaError(
+                                ErrorCode.UNKNOWN_SERVER_ERROR, f"the pattern was not learned: {error!r}"
+                            )
+                        )
                 continue
             finally:
                 self._turns.end(self._account, begun)
@@ -195,13 +218,18 @@ class GroupCoordination:
         runtime: CoordinatorRuntime[GroupEvent, GroupReply, None] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             lambda partition, _epoch: GroupShard(
-                self._config, self._topics, self._knows_classic_members, self._group_timeouts,
+                self._config,
+                self._topics,
+                self._knows_classic_members,
+                self._group_timeouts,
                 partial(state_log.batch_bytes_max, partition),
             ),
             state_log,
             lambda _partition, _epoch, _effect: None,  # groups have no effects outside their log
             config=RuntimeConfig(),
-            on_failed=lambda partition, leader_epoch, reason: self._host.on_failed(partition, leader_epoch, reason),
+            on_failed=lambda partition, leader_epoch, reason: self._host.on_failed(
+                partition, leader_epoch, reason
+            ),
             now_ms=clock.steady_ms(),
         )
         self._host = CoordinatorHost(
@@ -230,14 +258,16 @@ class GroupCoordination:
         self._host.on_high_watermark(partition, offset)
 
     async def partition_for(self, group_id: str) -> int:
-        """The offsets partition whose shard coordinates the group.  Raises KafkaError COORDINATOR_NOT_AVAILABLE while the
-        topic does not exist, COORDINATOR_LOAD_IN_PROGRESS while this node leads the partition and opens its log."""
+        """The offsets partition whose shard coordinates the group.  Raises KafkaError
+        COORDINATOR_NOT_AVAILABLE while the topic does not exist, COORDINATOR_LOAD_IN_PROGRESS while this node
+        leads the partition and opens its log."""
         partition = partition_for(group_id, await self._cluster.state_partitions(CONSUMER_OFFSETS))
         self._host.require_log_open(partition)
         return partition
 
     def _group_timeouts(self, group_id: str) -> tuple[int | None, int | None]:
-        """The group's own session timeout and heartbeat interval, None where it has none; the controller has checked them."""
+        """The group's own session timeout and heartbeat interval, None where it has none; the controller has
+        checked them."""
         own = self._cluster.state.resource_configs.get((ResourceType.GROUP, group_id), {})
         session, interval = own.get(CONSUMER_SESSION), own.get(CONSUMER_HEARTBEAT)
         return None if session is None else int(session), None if interval is None else int(interval)
@@ -246,14 +276,23 @@ class GroupCoordination:
         return metadata_level(self._cluster.state.features) >= RESOURCES_LEVEL
 
     def _patterns_in_use(self) -> Iterable[str]:
-        return {pattern for shard in self.shards for group in shard.consumers.groups.values() for pattern in patterns(group)}
+        return {
+            pattern
+            for shard in self.shards
+            for group in shard.consumers.groups.values()
+            for pattern in patterns(group)
+        }
 
     async def learn_pattern(self, pattern: str) -> None:
-        """Awaited before the shard gets a heartbeat with a pattern, so that its answer already has the topics that the pattern
-        matches.  The shard itself rejects a pattern that is not valid.  Raises INVALID_REGULAR_EXPRESSION for a pattern that a
-        coordinator of an older version, to which the group may move, cannot read."""
+        """Awaited before the shard gets a heartbeat with a pattern, so that its answer already has the topics
+        that the pattern matches.  The shard itself rejects a pattern that is not valid.  Raises
+        INVALID_REGULAR_EXPRESSION for a pattern that a coordinator of an older version, to which the group
+        may move, cannot read."""
         if not self._knows_classic_members() and not is_former_pattern(pattern):
-            message = f"{pattern!r} cannot be used before the cluster's upgrade is finished: `tidegate features upgrade`"
+            message = (
+                f"{pattern!r} cannot be used before the cluster's upgrade is finished: `tidegate "
+                "features upgrade`"
+            )
             raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
         try:
             await self._topics.learn(pattern)
@@ -265,11 +304,13 @@ class GroupCoordination:
         return await self._host.ask_partition(await self.partition_for(group_id), event)
 
     async def ask_all(self, event: GroupEvent) -> list[Any]:
-        """Asks every active shard of this node; leaves out a shard that failed, so that the others can still be listed."""
+        """Asks every active shard of this node; leaves out a shard that failed, so that the others can still
+        be listed."""
         return list(await self._host.ask_all(event, whole=False))
 
     def topics_changed(self) -> None:
-        """Topics were created or deleted, or got partitions: consumer groups compute their subscribed topics again."""
+        """Topics were created or deleted, or got partitions: consumer groups compute their subscribed topics
+        again."""
         self._topics.version += 1
 
     def topics_deleted(self, names: Iterable[str]) -> None:
@@ -279,10 +320,12 @@ class GroupCoordination:
             self._host.runtime.submit(partition, event, None, self._clock.steady_ms())
 
     def accepts_markers(self, partition: int, leader_epoch: int) -> bool:
-        """Whether this node's shard replays the partition's log: only then may the leader append a marker there, because the
-        shard must apply it in the same step."""
+        """Whether this node's shard replays the partition's log: only then may the leader append a marker
+        there, because the shard must apply it in the same step."""
         runtime = self._host.runtime
-        return runtime.leader_epoch(partition) == leader_epoch and runtime.phase(partition) is not Phase.FAILED
+        return (
+            runtime.leader_epoch(partition) == leader_epoch and runtime.phase(partition) is not Phase.FAILED
+        )
 
     def marker_appended(
         self,

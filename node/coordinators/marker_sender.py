@@ -1,8 +1,9 @@
-"""Sends transaction markers from this node's coordinator to the partitions' leaders: the shell around `MarkerQueue`.
+"""Sends transaction markers from this node's coordinator to the partitions' leaders: the shell around
+`MarkerQueue`.
 
-Every answer goes back into the queue, which alone decides whether a marker is written, sent again or dropped.  The sender drops
-the marker of a deleted topic only by metadata that are newer than the partition's enlistment (docs/semantics.md T17;
-`transaction_coordination.Topics.is_gone` says why this node's are).
+Every answer goes back into the queue, which alone decides whether a marker is written, sent again or dropped.
+The sender drops the marker of a deleted topic only by metadata that are newer than the partition's enlistment
+(docs/semantics.md T17; `transaction_coordination.Topics.is_gone` says why this node's are).
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ class MarkerSender:
         node_id: int,
         write_here: Callable[[MarkerBatch], Awaitable[Codes]],
     ) -> None:
-        """`on_written(state_partition, event)` submits the event to the shard.  `write_here(batch)` writes markers to partitions
-        that this node, `node_id`, leads, without a request over the network, and raises KafkaError."""
+        """`on_written(state_partition, event)` submits the event to the shard.  `write_here(batch)` writes
+        markers to partitions that this node, `node_id`, leads, without a request over the network, and raises
+        KafkaError."""
         self.queue = MarkerQueue(topics.leader_of)
         self._node_id = node_id
         self._write_here = write_here
@@ -75,8 +77,11 @@ class MarkerSender:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def send(self, state_partition: int, markers: SendMarkers) -> None:
-        """The transaction's PREPARE is committed: from now on every one of its partitions must get the marker."""
-        faults.point("transaction.before_markers", transactional_id=markers.transactional_id, commit=markers.commit)
+        """The transaction's PREPARE is committed: from now on every one of its partitions must get the
+        marker."""
+        faults.point(
+            "transaction.before_markers", transactional_id=markers.transactional_id, commit=markers.commit
+        )
         self._settle(self.queue.add(state_partition, markers))
         self._wake.set()
 
@@ -87,7 +92,11 @@ class MarkerSender:
     def _settle(self, result: MarkerResult) -> None:
         self.cancelled += len(result.cancelled)
         for cancelled in result.cancelled:
-            log.warning("markers_abandoned", transactional_id=cancelled.transactional_id, producer_id=cancelled.producer_id)
+            log.warning(
+                "markers_abandoned",
+                transactional_id=cancelled.transactional_id,
+                producer_id=cancelled.producer_id,
+            )
         for state_partition, event in result.written:
             self._on_written(state_partition, event)
 
@@ -100,13 +109,15 @@ class MarkerSender:
             except Exception:  # without this task no transaction of this coordinator would complete
                 log.exception("marker_turn_failed")
             try:
-                async with asyncio.timeout(wait_s):  # not wait_for, which in Python 3.11 may lose the cancellation by `stop`
+                # not wait_for, which in Python 3.11 may lose the cancellation by `stop`
+                async with asyncio.timeout(wait_s):
                     await self._wake.wait()
             except TimeoutError:
                 pass
 
     def _turn(self) -> float | None:
-        """Sends the batches that are due; returns the seconds until the next one, None when the queue is empty."""
+        """Sends the batches that are due; returns the seconds until the next one, None when the queue is
+        empty."""
         for batch in self.queue.take(self._now_ms()):
             task = asyncio.create_task(self._send(batch))
             self._sending.add(task)
@@ -118,7 +129,8 @@ class MarkerSender:
         return IDLE_S if next_ms is None else max(0.005, min(IDLE_S, (next_ms - self._now_ms()) / 1000))
 
     async def _send(self, batch: MarkerBatch) -> None:
-        """Sends one batch and always gives the queue its result: a batch in flight blocks the later markers of its partitions."""
+        """Sends one batch and always gives the queue its result: a batch in flight blocks the later markers
+        of its partitions."""
         try:
             errors = await (self._ask_here(batch) if batch.node_id == self._node_id else self._ask(batch))
         except Exception as error:
@@ -126,7 +138,12 @@ class MarkerSender:
                 self._silent.add(batch.node_id)
                 if not isinstance(error, KafkaError):
                     log.exception("markers_failed", node=batch.node_id)
-                log.info("markers_not_answered", node=batch.node_id, transactions=len(batch.transactions), error=error)
+                log.info(
+                    "markers_not_answered",
+                    node=batch.node_id,
+                    transactions=len(batch.transactions),
+                    error=error,
+                )
             result = self.queue.failed(batch, self._now_ms())
         else:
             if batch.node_id in self._silent:
@@ -155,10 +172,14 @@ class MarkerSender:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await self._write_here(batch)
         except TimeoutError as error:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"not written here in {ANSWER_TIMEOUT_S:g} s") from error
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"not written here in {ANSWER_TIMEOUT_S:g} s"
+            ) from error
 
     def _drop_gone(self) -> None:
-        for partition in [p for p in self.queue.waiting_partitions() if p.topic_id is not None and self._topics.is_gone(p)]:
+        for partition in [
+            p for p in self.queue.waiting_partitions() if p.topic_id is not None and self._topics.is_gone(p)
+        ]:
             log.info("marker_dropped_for_deleted_topic", topic=partition.topic, partition=partition.partition)
             self._settle(self.queue.partition_gone(partition))
 

@@ -1,8 +1,10 @@
-"""Writes transaction markers to the partitions that this node leads: for WriteTxnMarkers and for a coordinator on this node.
+"""Writes transaction markers to the partitions that this node leads: for WriteTxnMarkers and for a
+coordinator on this node.
 
-The partition's leader checks the coordinator epoch and the producer epoch before it appends a marker; a repeated marker succeeds
-(docs/semantics.md L2 to L5).  A marker counts as written when the high watermark has passed it.  At a partition of
-`__consumer_offsets` the group shard also commits or drops the transaction's offsets, in the same step as the append.
+The partition's leader checks the coordinator epoch and the producer epoch before it appends a marker; a
+repeated marker succeeds (docs/semantics.md L2 to L5).  A marker counts as written when the high watermark has
+passed it.  At a partition of `__consumer_offsets` the group shard also commits or drops the transaction's
+offsets, in the same step as the append.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class MarkerWrites:
 
     def __init__(self, replicas: ReplicaManager, groups: GroupCoordination, clock: Clock) -> None:
         self.codes: dict[Key, ErrorCode] = {}
-        """The outcome of each marker that is finished: NONE when it is committed, else the error of its append."""
+        """The outcome of each marker that is finished: NONE when it is committed, else the error of its
+        append."""
         self._replicas, self._groups, self._clock = replicas, groups, clock
         self._waiting = 0
         self._over: asyncio.Future[None] | None = None
@@ -64,10 +67,12 @@ class MarkerWrites:
         return settle
 
     def append(self, marker: Marker, topic: str, index: int) -> None:
-        """Appends the marker before it returns; its outcome is in `codes` at the latest when `all_known` returns."""
+        """Appends the marker before it returns; its outcome is in `codes` at the latest when `all_known`
+        returns."""
         settle = self._awaits((marker.producer_id, topic, index))
         control_type = ControlType.COMMIT if marker.commit else ControlType.ABORT
-        if topic == TRANSACTION_STATE:  # only the shard writes to its log; it stops serving after a foreign append
+        # only the shard writes to its log; it stops serving after a foreign append
+        if topic == TRANSACTION_STATE:
             settle(ErrorCode.INVALID_TOPIC_EXCEPTION)
             return
         try:
@@ -79,7 +84,11 @@ class MarkerWrites:
                 topic,
                 index,
                 encode_marker(
-                    control_type, marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, self._clock.wall_ms()
+                    control_type,
+                    marker.producer_id,
+                    marker.producer_epoch,
+                    marker.coordinator_epoch,
+                    self._clock.wall_ms(),
                 ),
                 origin=AppendOrigin.COORDINATOR,
                 required_acks=-1,
@@ -92,15 +101,20 @@ class MarkerWrites:
         if topic == CONSUMER_OFFSETS and not info.duplicate:
             producer = ProducerIdentity(marker.producer_id, marker.producer_epoch)
             self._groups.marker_appended(
-                index, leader_epoch, producer, marker.commit, info.first_offset, lambda error: settle(_code_of(error))
+                index,
+                leader_epoch,
+                producer,
+                marker.commit,
+                info.first_offset,
+                lambda error: settle(_code_of(error)),
             )
             return
         self._replicas.when_committed(topic, index, leader_epoch, info.next_offset, COMMIT_WAIT_MS, settle)
 
 
 def _code_of(error: KafkaError | None) -> ErrorCode:
-    """The code for the transaction coordinator, which repeats the marker after a retriable one.  NOT_COORDINATOR of a group shard
-    means that this node does not lead the offsets partition any more."""
+    """The code for the transaction coordinator, which repeats the marker after a retriable one.
+    NOT_COORDINATOR of a group shard means that this node does not lead the offsets partition any more."""
     if error is None:
         return ErrorCode.NONE
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if error.code is ErrorCode.NOT_COORDINATOR else error.code

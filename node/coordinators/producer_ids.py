@@ -1,4 +1,5 @@
-"""New producer ids, from blocks that the controller allocates: each id is unique in the cluster and used once.
+"""New producer ids, from blocks that the controller allocates: each id is unique in the cluster and used
+once.
 
 The rest of a block is lost when the process dies; ids have 64 bits, so the cluster does not run out of them.
 """
@@ -21,7 +22,8 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def next(self) -> int:
-        """A producer id that no other producer has.  Raises KafkaError when the controller cannot be reached."""
+        """A producer id that no other producer has.  Raises KafkaError when the controller cannot be
+        reached."""
         async with self._lock:
             if self._next >= self._end:
                 first, count = await self._allocate_block()

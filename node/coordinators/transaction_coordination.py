@@ -1,5 +1,5 @@
-"""The transaction coordinator of this node: the shards on `__transaction_state`, their effects, and what request handlers ask
-them."""
+"""The transaction coordinator of this node: the shards on `__transaction_state`, their effects, and what
+request handlers ask them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ COMPLETION_WAIT_MS: Final = 1000
 
 
 class TransactionCoordination:
-    """The shards of this node's transaction coordinator, their host, and the effects they ask for.  Everything runs on the node's
-    loop.  `new_writes()` makes a batch of markers for the partitions that this node leads."""
+    """The shards of this node's transaction coordinator, their host, and the effects they ask for.
+    Everything runs on the node's loop.  `new_writes()` makes a batch of markers for the partitions that this
+    node leads."""
 
     def __init__(
         self,
@@ -68,20 +69,24 @@ class TransactionCoordination:
         self._config = TransactionConfig(
             max_timeout_ms=configuration.integer("transaction.max.timeout.ms"),
             expiration_ms=configuration.integer("transactional.id.expiration.ms"),
-            timeout_scan_interval_ms=configuration.integer("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+            timeout_scan_interval_ms=configuration.integer(
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+            ),
             completion_wait_ms=COMPLETION_WAIT_MS,
             max_producer_epoch=configuration.integer("transaction.max.producer.epoch"),
         )
-        runtime: CoordinatorRuntime[TransactionEvent, TransactionReply, TransactionEffect] = CoordinatorRuntime(
-            TRANSACTION_STATE,
-            lambda partition, epoch: TransactionShard(
-                self._config, self._take_producer_id, epoch, partial(self._is_only_replica, partition)
-            ),
-            ReplicatedStateLog(TRANSACTION_STATE, replicas),
-            self._execute,
-            config=RuntimeConfig(),
-            on_failed=self._on_failed,
-            now_ms=clock.steady_ms(),
+        runtime: CoordinatorRuntime[TransactionEvent, TransactionReply, TransactionEffect] = (
+            CoordinatorRuntime(
+                TRANSACTION_STATE,
+                lambda partition, epoch: TransactionShard(
+                    self._config, self._take_producer_id, epoch, partial(self._is_only_replica, partition)
+                ),
+                ReplicatedStateLog(TRANSACTION_STATE, replicas),
+                self._execute,
+                config=RuntimeConfig(),
+                on_failed=self._on_failed,
+                now_ms=clock.steady_ms(),
+            )
         )
         self._host = CoordinatorHost(
             TRANSACTION_STATE,
@@ -91,7 +96,9 @@ class TransactionCoordination:
             leads=lambda partition: cluster.leads(TRANSACTION_STATE, partition),
         )
         topics = Topics(lambda: cluster.state, lambda: cluster.serving)
-        self._markers = MarkerSender(topics, peers, clock, self._markers_written, cluster.node_id, self._write_markers_here)
+        self._markers = MarkerSender(
+            topics, peers, clock, self._markers_written, cluster.node_id, self._write_markers_here
+        )
         self._producer_ids: deque[int] = deque()
         self._refill: asyncio.Task[None] | None = None
 
@@ -105,11 +112,13 @@ class TransactionCoordination:
         await self._markers.stop()
         await self._host.stop()
 
-    # --- leadership ---------------------------------------------------------------------------------------------------------
+    # --- leadership
+    # --------------------------------------------------------------------------------------------------------
 
     def on_elected(self, partition: int, leader_epoch: int, replica_log: Log) -> None:
         """The replica manager's: this node leads the state partition in `leader_epoch`."""
-        self._markers.cancel(partition)  # those of an earlier leadership: the shard finds the pending ones in its log
+        # those of an earlier leadership: the shard finds the pending ones in its log
+        self._markers.cancel(partition)
         self._host.on_elected(partition, leader_epoch, replica_log)
         self._refill_producer_ids()
 
@@ -118,13 +127,15 @@ class TransactionCoordination:
         self._markers.cancel(partition)
 
     def _on_failed(self, partition: int, leader_epoch: int, reason: str) -> None:
-        self._markers.cancel(partition)  # the shard that is loaded next finds its prepared transactions in the log
+        # the shard that is loaded next finds its prepared transactions in the log
+        self._markers.cancel(partition)
         self._host.on_failed(partition, leader_epoch, reason)
 
     def on_high_watermark(self, partition: int, offset: int) -> None:
         self._host.on_high_watermark(partition, offset)
 
-    # --- questions --------------------------------------------------------------------------------------------------------
+    # --- questions
+    # --------------------------------------------------------------------------------------------------------
 
     async def ask(self, transactional_id: str, event: TransactionEvent) -> Any:
         """Submits to the shard of `transactional_id`; raises KafkaError (NOT_COORDINATOR, ...)."""
@@ -132,8 +143,8 @@ class TransactionCoordination:
         return await self._host.ask_partition(partition_for(transactional_id, partitions), event)
 
     async def ask_all(self, event: TransactionEvent) -> list[Any]:
-        """Asks every active shard of this node; raises when one is missing.  A tool would abort as hanging (KIP-664) a
-        transaction that no coordinator lists."""
+        """Asks every active shard of this node; raises when one is missing.  A tool would abort as hanging
+        (KIP-664) a transaction that no coordinator lists."""
         return list(await self._host.ask_all(event, whole=True))
 
     def partition(self, topic: str, index: int) -> TransactionPartition:
@@ -142,9 +153,9 @@ class TransactionCoordination:
         return TransactionPartition(topic, index, found.topic_id if found else None)
 
     def refusals(self, wanted: Collection[tuple[str, int]]) -> dict[tuple[str, int], ErrorCode]:
-        """Empty when the transaction may have all of these partitions; else a code for each, because the coordinator adds all or
-        none.  A transaction with a partition that does not exist could never complete, and the shard does not expect a marker in
-        its own log."""
+        """Empty when the transaction may have all of these partitions; else a code for each, because the
+        coordinator adds all or none.  A transaction with a partition that does not exist could never
+        complete, and the shard does not expect a marker in its own log."""
         topics = self._cluster.state.topics
         bad = {
             (topic, index): ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -176,7 +187,8 @@ class TransactionCoordination:
             return False
         return set(assignment.replicas) == {self._cluster.node_id}
 
-    # --- effects ----------------------------------------------------------------------------------------------------------
+    # --- effects
+    # --------------------------------------------------------------------------------------------------------
 
     def _execute(self, partition: int, leader_epoch: int, effect: TransactionEffect) -> None:
         match effect:
@@ -195,14 +207,19 @@ class TransactionCoordination:
         for entry in batch.transactions:
             send = entry.send
             marker = Marker(
-                send.producer_id, send.producer_epoch, send.coordinator_epoch, send.commit, send.transaction_version
+                send.producer_id,
+                send.producer_epoch,
+                send.coordinator_epoch,
+                send.commit,
+                send.transaction_version,
             )
             for partition in entry.partitions:
                 writes.append(marker, partition.topic, partition.partition)
         await writes.all_known()
         return writes.codes
 
-    # --- producer ids -----------------------------------------------------------------------------------------------------
+    # --- producer ids
+    # -----------------------------------------------------------------------------------------------------
 
     def _take_producer_id(self) -> int | None:
         if len(self._producer_ids) <= PRODUCER_IDS_AT_HAND // 2:
@@ -224,9 +241,10 @@ class TransactionCoordination:
 class Topics:
     """The marker sender's view of the metadata.
 
-    Markers go by the topic's name, as the request for them does.  When a topic was deleted and created again, a marker meant for
-    the old one goes to the new one of its name: a coordinator whose metadata lags enlists the old id for a partition of the new
-    topic, whose leader must not wait for a marker for ever; where nothing is open a marker ends nothing.
+    Markers go by the topic's name, as the request for them does.  When a topic was deleted and created again,
+    a marker meant for the old one goes to the new one of its name: a coordinator whose metadata lags enlists
+    the old id for a partition of the new topic, whose leader must not wait for a marker for ever; where
+    nothing is open a marker ends nothing.
     """
 
     def __init__(self, state: Callable[[], ClusterState], serving: Callable[[], bool]) -> None:
@@ -241,12 +259,17 @@ class Topics:
     def is_gone(self, partition: TransactionPartition) -> bool:
         """The topic was deleted, and no topic of its name has this partition now.
 
-        Its id is absent, and this node's metadata is newer than every enlistment in its queue: an enlistment made here took the
-        id from this very metadata; one made by an earlier coordinator took it from metadata older than the election of this one
-        (a coordinator that applies the election of its successor enlists nothing more), and this node has applied its election.
+        Its id is absent, and this node's metadata is newer than every enlistment in its queue: an enlistment
+        made here took the id from this very metadata; one made by an earlier coordinator took it from
+        metadata older than the election of this one (a coordinator that applies the election of its successor
+        enlists nothing more), and this node has applied its election.
         """
         state = self._state()
-        if not self._serving() or partition.topic_id is None or state.topic_by_id(partition.topic_id) is not None:
+        if (
+            not self._serving()
+            or partition.topic_id is None
+            or state.topic_by_id(partition.topic_id) is not None
+        ):
             return False
         topic = state.topics.get(partition.topic)
         return topic is None or partition.partition not in topic.partitions

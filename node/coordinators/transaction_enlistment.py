@@ -1,12 +1,14 @@
-"""Before a transaction's first append at a partition, the partition's leader adds or verifies it at the transaction coordinator.
+"""Before a transaction's first append at a partition, the partition's leader adds or verifies it at the
+transaction coordinator.
 
-KIP-890.  Transactions v2 (the client sends its transactional id with Produce v12): the leader *enlists* the partition.  An older
-client has enlisted it with AddPartitionsToTxn; the leader *verifies* that, so that a delayed batch cannot open a transaction
-that no coordinator will end (docs/semantics.md T8).  The leader takes a guard before it asks, and the append checks that the
-guard is still the partition's: the coordinator's answer alone allows nothing.
+KIP-890.  Transactions v2 (the client sends its transactional id with Produce v12): the leader *enlists* the
+partition.  An older client has enlisted it with AddPartitionsToTxn; the leader *verifies* that, so that a
+delayed batch cannot open a transaction that no coordinator will end (docs/semantics.md T8).  The leader takes
+a guard before it asks, and the append checks that the guard is still the partition's: the coordinator's
+answer alone allows nothing.
 
-The leader merges questions about one transaction that come together into one request: clients send a Produce for each partition,
-and every enlistment costs the coordinator a record that it must commit.
+The leader merges questions about one transaction that come together into one request: clients send a Produce
+for each partition, and every enlistment costs the coordinator a record that it must commit.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ log = logs.get(__name__)
 
 ENLIST_VERSION: Final = 5
 ANSWER_TIMEOUT_S: Final = 5.0
-# The coordinator rejects the producer's next transaction until the markers of the last one are written: mostly milliseconds.
+# The coordinator rejects the producer's next transaction until the markers of the last one are written:
+# mostly milliseconds.
 RETRY_S_FIRST: Final = 0.002
 RETRY_S_MAX: Final = 0.05
 # How long the leader repeats the request, before the client gets an error and backs off.
@@ -55,7 +58,8 @@ Transaction = tuple[str, int, int, bool]
 
 
 class _Question:
-    """One request to the coordinator: partitions of one transaction, and how many Produce requests wait for its answer."""
+    """One request to the coordinator: partitions of one transaction, and how many Produce requests wait for
+    its answer."""
 
     def __init__(self) -> None:
         self.partitions: dict[Partition, None] = {}
@@ -68,7 +72,12 @@ class TransactionEnlistment:
     """Asks the coordinator of a transaction, on this node or another one."""
 
     def __init__(
-        self, node_id: int, topics: TopicCreation, transactions: TransactionCoordination, peers: Peers, clock: Clock
+        self,
+        node_id: int,
+        topics: TopicCreation,
+        transactions: TransactionCoordination,
+        peers: Peers,
+        clock: Clock,
     ) -> None:
         self._node_id = node_id
         self._topics = topics
@@ -87,12 +96,12 @@ class TransactionEnlistment:
         verify_only: bool,
         before_asking: Callable[[], None],
     ) -> dict[Partition, ErrorCode]:
-        """One code for each partition.  Repeats the request for `PATIENCE_S` after an error in `RETRIED`; the code is then
-        NOT_ENOUGH_REPLICAS, which every client retries.
+        """One code for each partition.  Repeats the request for `PATIENCE_S` after an error in `RETRIED`; the
+        code is then NOT_ENOUGH_REPLICAS, which every client retries.
 
-        `before_asking` takes the guards and runs before every repetition: when the marker of the producer's previous transaction
-        arrives meanwhile, the partition drops the guards that were taken before.  It must not raise, because other Produce
-        requests may share this question.
+        `before_asking` takes the guards and runs before every repetition: when the marker of the producer's
+        previous transaction arrives meanwhile, the partition drops the guards that were taken before.  It
+        must not raise, because other Produce requests may share this question.
         """
         transaction = transactional_id, producer_id, producer_epoch, verify_only
         question = self._gathering.setdefault(transaction, _Question())
@@ -105,7 +114,8 @@ class TransactionEnlistment:
             codes = await asyncio.shield(question.answer)
         finally:
             question.waiting -= 1
-            if not question.waiting and not question.answer.done():  # the connections of all requests that share it are closed
+            # the connections of all requests that share it are closed
+            if not question.waiting and not question.answer.done():
                 question.answer.cancel()
                 if self._gathering.get(transaction) is question:
                     del self._gathering[transaction]
@@ -120,18 +130,29 @@ class TransactionEnlistment:
         while True:
             for before_asking in question.before_asking:
                 before_asking()
-            codes = await self._ask_once(transactional_id, producer_id, producer_epoch, partitions, verify_only)
+            codes = await self._ask_once(
+                transactional_id, producer_id, producer_epoch, partitions, verify_only
+            )
             retried = {code for code in codes.values() if code in RETRIED}
             if not retried:
                 return {p: _code_for_producer(code) for p, code in codes.items()}
             if self._clock.monotonic() >= deadline:
-                log.info("transaction_not_enlisted", transactional_id=transactional_id, codes=[code.name for code in retried])
+                log.info(
+                    "transaction_not_enlisted",
+                    transactional_id=transactional_id,
+                    codes=[code.name for code in retried],
+                )
                 return {p: _code_for_producer(code) for p, code in codes.items()}
             await self._clock.sleep(pause_s)
             pause_s = min(RETRY_S_MAX, 2 * pause_s)
 
     async def _ask_once(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[Partition], verify_only: bool
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[Partition],
+        verify_only: bool,
     ) -> dict[Partition, ErrorCode]:
         try:
             node_id = await self._coordinator_of(transactional_id)
@@ -161,23 +182,34 @@ class TransactionEnlistment:
             return dict.fromkeys(partitions, error.code)
 
     async def _coordinator_of(self, transactional_id: str) -> int:
-        """Creates the state topic when it is missing, as FindCoordinator does: only a coordinator may answer that it does not
-        know the transactional id, and this node's metadata may be older than the producer's."""
+        """Creates the state topic when it is missing, as FindCoordinator does: only a coordinator may answer
+        that it does not know the transactional id, and this node's metadata may be older than the
+        producer's."""
         topic = await self._topics.ensure_internal_topic(TRANSACTION_STATE)
         partition = topic.partitions.get(partition_for(transactional_id, len(topic.partitions)))
         if partition is None or partition.leader < 0:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{transactional_id!r} has no coordinator at the moment")
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{transactional_id!r} has no coordinator at the moment"
+            )
         return partition.leader
 
 
 def _code_for_producer(code: ErrorCode) -> ErrorCode:
-    """The code for the producer: NOT_ENOUGH_REPLICAS, which every client retries, for an error that may pass, and for a partition
-    that the coordinator did not add because of another one."""
-    return ErrorCode.NOT_ENOUGH_REPLICAS if code in RETRIED or code is ErrorCode.OPERATION_NOT_ATTEMPTED else code
+    """The code for the producer: NOT_ENOUGH_REPLICAS, which every client retries, for an error that may pass,
+    and for a partition that the coordinator did not add because of another one."""
+    return (
+        ErrorCode.NOT_ENOUGH_REPLICAS
+        if code in RETRIED or code is ErrorCode.OPERATION_NOT_ATTEMPTED
+        else code
+    )
 
 
 def _fields(
-    transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[Partition], verify_only: bool
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Sequence[Partition],
+    verify_only: bool,
 ) -> dict[str, Any]:
     topics: dict[str, list[int]] = {}
     for topic, index in partitions:
@@ -203,5 +235,7 @@ def _codes(response: Any, partitions: Sequence[Partition]) -> dict[Partition, Er
     for result in response.results_by_transaction:
         for topic in result.topic_results:
             for partition in topic.results_by_partition:
-                codes[topic.name, partition.partition_index] = ErrorCode.from_wire(int(partition.partition_error_code))
+                codes[topic.name, partition.partition_index] = ErrorCode.from_wire(
+                    int(partition.partition_error_code)
+                )
     return codes

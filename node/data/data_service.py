@@ -1,22 +1,24 @@
 """The gRPC data service: bulk reads of committed records for Spark, answered by partition leaders.
 
-Every call for a partition first checks that this node leads it in the leader epoch that the caller names, and that the topic
-still has the caller's topic id.  A stream checks that its range is settled, pins the replica and the leader epoch, and repeats,
-chunk by chunk:
+Every call for a partition first checks that this node leads it in the leader epoch that the caller names, and
+that the topic still has the caller's topic id.  A stream checks that its range is settled, pins the replica
+and the leader epoch, and repeats, chunk by chunk:
 
-1. find the place on the loop and read whole batches in a thread (a bulk read must never hold up the node's loop; `bulk_read` says
-   why that is safe);
-2. back on the loop, check again that this node leads in the pinned epoch, and that the log was not truncated below the position;
+1. find the place on the loop and read whole batches in a thread (a bulk read must never hold up the node's
+   loop; `bulk_read` says why that is safe);
+2. back on the loop, check again that this node leads in the pinned epoch, and that the log was not truncated
+   below the position;
 3. only then send the chunk; gRPC's flow control holds the stream until the reader takes it.
 
-So a reader gets no records that were read while this node lost the leadership.  The first chunk carries the aborted
-transactions of the *whole* range: the list cannot change later, since the range ends at or below the last stable offset.
+So a reader gets no records that were read while this node lost the leadership.  The first chunk carries the
+aborted transactions of the *whole* range: the list cannot change later, since the range ends at or below the
+last stable offset.
 
-Streams beyond those that the node serves at once wait in a fair queue (`range_turns`); a reader of a newer version gets a message
-while it waits.
+Streams beyond those that the node serves at once wait in a fair queue (`range_turns`); a reader of a newer
+version gets a message while it waits.
 
-A count of a range takes the same three steps, piece by piece.  The log keeps what a piece has counted, so a caller that times out
-and asks again does not start from the beginning.
+A count of a range takes the same three steps, piece by piece.  The log keeps what a piece has counted, so a
+caller that times out and asks again does not start from the beginning.
 """
 
 from __future__ import annotations
@@ -105,7 +107,8 @@ class DataService(data_pb2_grpc.DataServicer):
         self._cluster = cluster
         self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="bulk-read")
         self._turns = RangeTurns()
-        # One at a time, and not in the threads of the reads: a log that an older version has written is walked over.
+        # One at a time, and not in the threads of the reads: a log that an older version has written is
+        # walked over.
         self._counts = ThreadPoolExecutor(1, thread_name_prefix="count")
         self._counts_turn = asyncio.Lock()
 
@@ -114,7 +117,8 @@ class DataService(data_pb2_grpc.DataServicer):
         for pool in (self._pool, self._counts):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    # --- the calls ----------------------------------------------------------------------------------------------------------
+    # --- the calls
+    # --------------------------------------------------------------------------------------------------------
 
     async def DescribeTopics(
         self, request: pb.DescribeTopicsRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -131,10 +135,14 @@ class DataService(data_pb2_grpc.DataServicer):
                 described.partitions.add(partition=number, leader=self._leader_hint(name, number))
         return reply
 
-    async def Offsets(self, request: pb.OffsetsRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.OffsetsReply:
+    async def Offsets(
+        self, request: pb.OffsetsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.OffsetsReply:
         return await self._answer(context, request.topic, -1, self._offsets(request))
 
-    async def PlanRanges(self, request: pb.PlanRangesRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.PlanRangesReply:
+    async def PlanRanges(
+        self, request: pb.PlanRangesRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.PlanRangesReply:
         return await self._answer(context, request.topic, request.partition, self._plan_ranges(request))
 
     async def PlanManyRanges(
@@ -163,7 +171,8 @@ class DataService(data_pb2_grpc.DataServicer):
             if turn is not None:
                 self._turns.leave(turn, now())
 
-    # --- offsets ------------------------------------------------------------------------------------------------------------
+    # --- offsets
+    # --------------------------------------------------------------------------------------------------------
 
     async def _offsets(self, request: pb.OffsetsRequest) -> pb.OffsetsReply:
         reply = pb.OffsetsReply()
@@ -178,16 +187,23 @@ class DataService(data_pb2_grpc.DataServicer):
         return reply
 
     def _answer_offset(
-        self, request: pb.OffsetsRequest, query: pb.OffsetQuery, answer: pb.PartitionOffset, known: DecodedBatches
+        self,
+        request: pb.OffsetsRequest,
+        query: pb.OffsetQuery,
+        answer: pb.PartitionOffset,
+        known: DecodedBatches,
     ) -> None:
         replica = self._leading(request.topic, request.topic_id, query.partition, query.leader_epoch)
         isolation = 1 if request.isolation == pb.READ_COMMITTED else 0
 
         def look_up(timestamp: int) -> tuple[int, int]:
-            found = self._replicas.list_offsets(request.topic, query.partition, timestamp, isolation, query.leader_epoch, known)
+            found = self._replicas.list_offsets(
+                request.topic, query.partition, timestamp, isolation, query.leader_epoch, known
+            )
             return found.offset, found.timestamp_ms
 
-        # Also for the other kinds: right after an election this refuses, and the limits below would not be true yet.
+        # Also for the other kinds: right after an election this refuses, and the limits below would not be
+        # true yet.
         latest = look_up(LATEST)
         match query.kind:
             case pb.OffsetQuery.LATEST:
@@ -197,17 +213,22 @@ class DataService(data_pb2_grpc.DataServicer):
             case pb.OffsetQuery.EARLIEST:
                 answer.offset = replica.log.log_start_offset
             case _:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"offset query {query.kind} at {query.timestamp_ms} has no meaning")
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"offset query {query.kind} at {query.timestamp_ms} has no meaning",
+                )
         answer.log_start_offset = replica.log.log_start_offset
         answer.last_stable_offset = replica.log.last_stable_offset
         answer.high_watermark = replica.log.high_watermark
 
-    # --- ranges -------------------------------------------------------------------------------------------------------------
+    # --- ranges
+    # --------------------------------------------------------------------------------------------------------
 
     async def _plan_many_ranges(self, request: pb.PlanManyRangesRequest) -> pb.PlanManyRangesReply:
         if len(request.partitions) > PARTITIONS_MAX:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"{len(request.partitions)} partitions in one request: at most {PARTITIONS_MAX}"
+                ErrorCode.INVALID_REQUEST,
+                f"{len(request.partitions)} partitions in one request: at most {PARTITIONS_MAX}",
             )
         reply = pb.PlanManyRangesReply()
         ranges = 0
@@ -229,15 +250,19 @@ class DataService(data_pb2_grpc.DataServicer):
         return reply
 
     async def _estimate_decompressed(self, request: pb.PlanRangesRequest, ranges: Iterable[pb.Range]) -> None:
-        """Notes how much the ranges hold decompressed, judged by the first batch; leaves it open when that cannot be read."""
+        """Notes how much the ranges hold decompressed, judged by the first batch; leaves it open when that
+        cannot be read."""
         replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
         if request.start >= request.end:
             return
         try:
             read = begin_bulk_read(replica.log, request.start, 1, request.end)
             ratio = await asyncio.get_running_loop().run_in_executor(self._pool, _compression_ratio, read)
-        except (KafkaError, OSError) as error:  # beside a truncation a read may fail in any way; a real fault shows in the read
-            log.debug("compression_not_estimated", topic=request.topic, partition=request.partition, reason=error)
+        # beside a truncation a read may fail in any way; a real fault shows in the read
+        except (KafkaError, OSError) as error:
+            log.debug(
+                "compression_not_estimated", topic=request.topic, partition=request.partition, reason=error
+            )
             return
         for part in ranges:
             part.decompressed_bytes_estimated = int(part.bytes_estimated * ratio)
@@ -249,9 +274,12 @@ class DataService(data_pb2_grpc.DataServicer):
         if len(ranges) > RANGES_MAX:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"splits of {request.target_bytes} bytes would make {len(ranges)} ranges: ask for larger ones",
+                f"splits of {request.target_bytes} bytes would make {len(ranges)} ranges: ask for "
+                "larger ones",
             )
-        return pb.PlanRangesReply(ranges=[pb.Range(start=start, end=end, bytes_estimated=size) for start, end, size in ranges])
+        return pb.PlanRangesReply(
+            ranges=[pb.Range(start=start, end=end, bytes_estimated=size) for start, end, size in ranges]
+        )
 
     async def _count(self, request: pb.CountRecordsRequest) -> pb.CountRecordsReply:
         replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
@@ -268,15 +296,21 @@ class DataService(data_pb2_grpc.DataServicer):
             except CountInvalidated as error:
                 attempts += 1
                 if attempts == COUNT_ATTEMPTS:
-                    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{error}, {attempts} times: try again") from error
+                    raise KafkaError(
+                        ErrorCode.REQUEST_TIMED_OUT, f"{error}, {attempts} times: try again"
+                    ) from error
             else:
                 position, attempts = stop, 0
         return pb.CountRecordsReply(records=records)
 
-    async def _count_piece(self, request: pb.CountRecordsRequest, pinned: _Pinned, start: int, end: int) -> int:
+    async def _count_piece(
+        self, request: pb.CountRecordsRequest, pinned: _Pinned, start: int, end: int
+    ) -> int:
         async with self._counts_turn:
             self._require_still_pinned(request, pinned, start)
-            counting = begin_count(pinned.replica.log, start, end, committed=request.isolation == pb.READ_COMMITTED)
+            counting = begin_count(
+                pinned.replica.log, start, end, committed=request.isolation == pb.READ_COMMITTED
+            )
             try:
                 await asyncio.get_running_loop().run_in_executor(self._counts, counting.run)
             finally:  # as with reads: a lost leadership is the better answer
@@ -310,11 +344,14 @@ class DataService(data_pb2_grpc.DataServicer):
                 if error.errno == errno.EIO:  # a disk error, which no truncation or deletion explains
                     replica.log.go_offline(unreadable(error, replica.log.directory, position))
                 raise
-            finally:  # a truncation or deletion may make a read fail in any way: then that is the better answer
+            # a truncation or deletion may make a read fail in any way: then that is the better answer
+            finally:
                 self._require_still_pinned(request, pinned, position)
             chunk = pb.RangeChunk(records=records, start_offset=position, next_offset=next_offset)
             for transaction in aborted:
-                chunk.aborted_transactions.add(producer_id=transaction.producer_id, first_offset=transaction.first_offset)
+                chunk.aborted_transactions.add(
+                    producer_id=transaction.producer_id, first_offset=transaction.first_offset
+                )
             size = len(records)
             parking = loop.call_later(PARK_AFTER_S, self._park, turn, size)
             try:
@@ -336,7 +373,8 @@ class DataService(data_pb2_grpc.DataServicer):
     async def _until_active(
         self, request: pb.ReadRangeRequest, turn: Turn, granted: asyncio.Event, position: int
     ) -> AsyncIterator[pb.RangeChunk]:
-        """Waits for the turn and yields a message from time to time.  Fails only when no stream of the node makes progress."""
+        """Waits for the turn and yields a message from time to time.  Fails only when no stream of the node
+        makes progress."""
         loop = asyncio.get_running_loop()
         while not turn.is_active:
             try:
@@ -346,7 +384,8 @@ class DataService(data_pb2_grpc.DataServicer):
                 if loop.time() - self._turns.progress_at >= QUEUE_STALL_S:
                     raise KafkaError(
                         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                        f"{self._turns.active} range reads are in progress and none got on for {QUEUE_STALL_S:g} s: try again",
+                        f"{self._turns.active} range reads are in progress and none got on for "
+                        f"{QUEUE_STALL_S:g} s: try again",
                     ) from None
                 if request.accepts_waiting:
                     yield pb.RangeChunk(start_offset=position, next_offset=position, waiting=True)
@@ -357,15 +396,18 @@ class DataService(data_pb2_grpc.DataServicer):
         now = self._leading(request.topic, request.topic_id, request.partition, pinned.leader_epoch)
         if now is not pinned.replica:
             raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{request.topic}-{request.partition} was replaced during the read"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{request.topic}-{request.partition} was replaced during the read",
             )
         if position < now.log.log_start_offset:
             raise _out_of_range(now, position, request.end)
 
-    # --- finding the leader ---------------------------------------------------------------------------------------------------
+    # --- finding the leader
+    # ---------------------------------------------------------------------------------------------------
 
     def _leading(self, topic: str, topic_id: bytes, partition: int, leader_epoch: int) -> Replica:
-        """The replica, which this node leads; raises KafkaError when it does not, or when the name means another topic now."""
+        """The replica, which this node leads; raises KafkaError when it does not, or when the name means
+        another topic now."""
         replica = self._replicas.replica(topic, partition)
         if topic_id and replica.topic_id.bytes != topic_id:
             wanted = UUID(bytes=topic_id) if len(topic_id) == 16 else topic_id.hex()
@@ -382,10 +424,12 @@ class DataService(data_pb2_grpc.DataServicer):
         if start < replica.log.log_start_offset:
             raise _out_of_range(replica, start, end)
         if end > bound:
-            # The caller has this end from a leader.  A new leader's high watermark may need a moment to reach it.
+            # The caller has this end from a leader.  A new leader's high watermark may need a moment to reach
+            # it.
             raise KafkaError(
                 ErrorCode.OFFSET_NOT_AVAILABLE,
-                f"{replica.topic}-{replica.partition}: {end} is above {bound}, up to which records are settled",
+                f"{replica.topic}-{replica.partition}: {end} is above {bound}, up to which records "
+                "are settled",
             )
 
     def _leader_hint(self, topic: str, partition: int) -> pb.Leader:
@@ -395,13 +439,18 @@ class DataService(data_pb2_grpc.DataServicer):
         if assigned is None or assigned.leader < 0:
             return pb.Leader(node_id=-1, leader_epoch=assigned.leader_epoch if assigned else -1)
         broker = state.brokers.get(assigned.leader)
-        return pb.Leader(node_id=assigned.leader, leader_epoch=assigned.leader_epoch, endpoint=str(broker.grpc) if broker else "")
+        return pb.Leader(
+            node_id=assigned.leader,
+            leader_epoch=assigned.leader_epoch,
+            endpoint=str(broker.grpc) if broker else "",
+        )
 
-    # --- errors ---------------------------------------------------------------------------------------------------------------
+    # --- errors
+    # --------------------------------------------------------------------------------------------------------
 
     def _judged(self, failure: KafkaError | OSError, topic: str, partition: int) -> tuple[KafkaError, int]:
-        """What to answer, and where the log begins if that is why, else -1.  A partition may be deleted while a request of it
-        waits: then that is the answer."""
+        """What to answer, and where the log begins if that is why, else -1.  A partition may be deleted while
+        a request of it waits: then that is the answer."""
         error = _as_kafka_error(failure, topic, partition)
         if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
             return error, -1
@@ -411,7 +460,11 @@ class DataService(data_pb2_grpc.DataServicer):
             return gone, -1
 
     async def _answer(
-        self, context: grpc.aio.ServicerContext[Any, Any], topic: str, partition: int, call: Coroutine[Any, Any, Reply]
+        self,
+        context: grpc.aio.ServicerContext[Any, Any],
+        topic: str,
+        partition: int,
+        call: Coroutine[Any, Any, Reply],
     ) -> Reply:
         try:
             return await call
@@ -419,19 +472,28 @@ class DataService(data_pb2_grpc.DataServicer):
             await self._abort(context, topic, partition, error)
 
     async def _abort(
-        self, context: grpc.aio.ServicerContext[Any, Any], topic: str, partition: int, error: KafkaError | OSError
+        self,
+        context: grpc.aio.ServicerContext[Any, Any],
+        topic: str,
+        partition: int,
+        error: KafkaError | OSError,
     ) -> NoReturn:
         """Ends the call with the error code and the partition's present leader."""
         error, log_start_offset = self._judged(error, topic, partition)
-        detail = pb.ErrorDetail(error_code=error.code, message=error.message, log_start_offset=log_start_offset)
+        detail = pb.ErrorDetail(
+            error_code=error.code, message=error.message, log_start_offset=log_start_offset
+        )
         detail.leader.CopyFrom(self._leader_hint(topic, partition))
         await context.abort(
-            _STATUS.get(error.code, grpc.StatusCode.UNAVAILABLE), str(error), ((ERROR_DETAIL_KEY, detail.SerializeToString()),)
+            _STATUS.get(error.code, grpc.StatusCode.UNAVAILABLE),
+            str(error),
+            ((ERROR_DETAIL_KEY, detail.SerializeToString()),),
         )
 
 
 def _compression_ratio(read: BulkRead) -> float:
-    """Bytes of the first batch decompressed for each that is stored; 0 where there is none.  Runs in a thread."""
+    """Bytes of the first batch decompressed for each that is stored; 0 where there is none.  Runs in a
+    thread."""
     data, _ = read.run()
     if not data:
         return 0.0

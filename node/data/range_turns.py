@@ -3,14 +3,17 @@
 A read is in one of these states:
 
 - *active*: it has a turn, and reads and sends chunks;
-- *waiting*: it is in the queue; when an active read ends, parks or yields, the first read of the queue becomes active;
-- *parked*: its reader has not taken a chunk for a while, so that it holds a chunk in memory and needs no turn; when the reader
-  takes the chunk, the read queues again.  Parked chunks are bounded in bytes: where they reach the bound, a read keeps its turn.
+- *waiting*: it is in the queue; when an active read ends, parks or yields, the first read of the queue
+  becomes active;
+- *parked*: its reader has not taken a chunk for a while, so that it holds a chunk in memory and needs no
+  turn; when the reader takes the chunk, the read queues again.  Parked chunks are bounded in bytes: where
+  they reach the bound, a read keeps its turn.
 
-A read that has sent `turn_bytes` while others wait goes to the end of the queue: a long range does not delay the short ones.
+A read that has sent `turn_bytes` while others wait goes to the end of the queue: a long range does not delay
+the short ones.
 
-Pure: the caller gives the time.  `progress_at` is the last time that any read made progress: a waiting read fails only when that
-is long ago, however long the queue is.
+Pure: the caller gives the time.  `progress_at` is the last time that any read made progress: a waiting read
+fails only when that is long ago, however long the queue is.
 """
 
 from __future__ import annotations
@@ -67,11 +70,13 @@ class RangeTurns:
         return len(self._waiting)
 
     def enter(self, on_granted: Callable[[], None], now: float) -> Turn:
-        """A place for a new read, active at once where one is free; raises THROTTLING_QUOTA_EXCEEDED when the queue is full."""
+        """A place for a new read, active at once where one is free; raises THROTTLING_QUOTA_EXCEEDED when the
+        queue is full."""
         if len(self._waiting) >= self._waiting_max:
             raise KafkaError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                f"{self._active} range reads are in progress and {len(self._waiting)} wait for their turn: try again",
+                f"{self._active} range reads are in progress and {len(self._waiting)} wait for their "
+                "turn: try again",
             )
         turn = Turn(on_granted)
         if not self._waiting:
@@ -89,7 +94,8 @@ class RangeTurns:
             self._waiting.remove(turn)
 
     def park(self, turn: Turn, held_bytes: int, now: float) -> None:
-        """The reader does not take the chunk: the turn goes to another read, unless the parked chunks reach their bound."""
+        """The reader does not take the chunk: the turn goes to another read, unless the parked chunks reach
+        their bound."""
         held_bytes = max(1, held_bytes)
         if turn.is_active and self._parked_bytes + held_bytes <= self._parked_bytes_max:
             turn.parked_bytes = held_bytes

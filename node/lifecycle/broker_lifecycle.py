@@ -1,16 +1,18 @@
 """The broker's lifecycle in the cluster: registration, heartbeats, the session, and controlled shutdown.
 
-The session is the lease on leadership (`lease`): it ends here before the controller elects other leaders for this broker's
-partitions (docs/semantics.md M6; no two leaders acknowledge in one epoch).  A broker whose session was over (its process was
-paused, or its network was down) leads again only after it has applied the metadata as far as the controller had when it answered.
+The session is the lease on leadership (`lease`): it ends here before the controller elects other leaders for
+this broker's partitions (docs/semantics.md M6; no two leaders acknowledge in one epoch).  A broker whose
+session was over (its process was paused, or its network was down) leads again only after it has applied the
+metadata as far as the controller had when it answered.
 
-The broker sends a heartbeat whenever one is due, also while it waits for the answers to earlier ones: a controller, or a network,
-that takes seconds for an answer costs the lease those seconds, and no more.  A heartbeat waits for its answer as long as the
-session that the answer could renew.  Heartbeats have numbers: the controller ignores the content of one that a newer one
-overtook.
+The broker sends a heartbeat whenever one is due, also while it waits for the answers to earlier ones: a
+controller, or a network, that takes seconds for an answer costs the lease those seconds, and no more.  A
+heartbeat waits for its answer as long as the session that the answer could renew.  Heartbeats have numbers:
+the controller ignores the content of one that a newer one overtook.
 
-Order at start: register -> (metadata applied up to the registration) -> heartbeats until unfenced.
-Order at stop: ask for a controlled shutdown -> heartbeats until the controller answers that every leadership has moved.
+Order at start: register -> (metadata applied up to the registration) -> heartbeats until unfenced. Order at
+stop: ask for a controlled shutdown -> heartbeats until the controller answers that every leadership has
+moved.
 """
 
 from __future__ import annotations
@@ -36,27 +38,33 @@ log = logs.get(__name__)
 
 # The cluster has a newer registration of this node, or none (it was unregistered while it was down).
 _SUPERSEDED: Final = frozenset(
-    {ErrorCode.STALE_BROKER_EPOCH, ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.BROKER_ID_NOT_REGISTERED}
+    {
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        ErrorCode.BROKER_ID_NOT_REGISTERED,
+    }
 )
 
 
 IN_FLIGHT_MAX: Final = 64
-"""Heartbeats that wait for an answer; before one more is sent the oldest is cancelled: its answer renews the lease the least."""
+"""Heartbeats that wait for an answer; before one more is sent the oldest is cancelled: its answer renews the
+lease the least."""
 QUICK_S: Final = 0.1
 """The pause after an answer while the broker waits to be unfenced, or for the permission to stop."""
 EARLY_S_MIN: Final = 0.05
 """The least time between two heartbeats, however often `heartbeat_soon` is called."""
 EARLY_IN_FLIGHT_MAX: Final = 8
-"""While so many wait for their answers `heartbeat_soon` sends none: it would cancel one that may still renew the session."""
+"""While so many wait for their answers `heartbeat_soon` sends none: it would cancel one that may still renew
+the session."""
 
 # Of the metadata stream: a live controller sends a message twice a second.
 SILENCE_S_MIN: Final = 1.5
 
 
 def metadata_silence_s(session_timeout_s: float) -> float:
-    """How long the metadata stream may be silent before the broker connects to another controller.  A new active controller
-    renews sessions only of brokers that have applied its metadata, so the broker must have them well before its old session
-    ends."""
+    """How long the metadata stream may be silent before the broker connects to another controller.  A new
+    active controller renews sessions only of brokers that have applied its metadata, so the broker must have
+    them well before its old session ends."""
     return max(SILENCE_S_MIN, min(SILENCE_S_MAX, session_timeout_s / 2))
 
 
@@ -88,10 +96,10 @@ class BrokerLifecycle:
         damaged_replicas: Callable[[], Iterable[Replica]] = tuple,
         reached_by: Callable[[], Iterable[Life]] | None = None,
     ) -> None:
-        """`offline_replicas()`: the replicas that this broker has and cannot serve; `damaged_replicas()`: those of them that have
-        lost records.  `reached_by()`: the other brokers that have connected to this one.
-        `on_superseded(reason)`: the cluster has a newer registration of this node id, or none, or this broker cannot send
-        heartbeats any more; the process must end."""
+        """`offline_replicas()`: the replicas that this broker has and cannot serve; `damaged_replicas()`:
+        those of them that have lost records.  `reached_by()`: the other brokers that have connected to this
+        one. `on_superseded(reason)`: the cluster has a newer registration of this node id, or none, or this
+        broker cannot send heartbeats any more; the process must end."""
         self._node_id = node_id
         self._client = client
         self._clock = clock
@@ -128,8 +136,8 @@ class BrokerLifecycle:
             self._on_session_lost(f"no answer from the controller for {self._lease.session_s:g} s")
 
     async def register(self, request: pb.RegisterBrokerRequest, timeout_s: float) -> Registration:
-        """Registers this broker, and repeats the request until a controller answers.  Raises KafkaError when the controller
-        rejects it, or after `timeout_s`."""
+        """Registers this broker, and repeats the request until a controller answers.  Raises KafkaError when
+        the controller rejects it, or after `timeout_s`."""
         reply = await self._client.register_broker(request, timeout_s)
         self.broker_epoch = reply.broker_epoch
         self._lease.begin(reply.session_timeout_ms / 1000, self._clock.monotonic())
@@ -141,7 +149,8 @@ class BrokerLifecycle:
         self._watch_anew()
 
     def _watch_anew(self) -> None:
-        """Starts the task that ends the session in time; again when the session becomes shorter than the task sleeps."""
+        """Starts the task that ends the session in time; again when the session becomes shorter than the task
+        sleeps."""
         if self._watch is not None:
             self._watch.cancel()
         self._watch = asyncio.create_task(self._watch_session(), name="session")
@@ -153,21 +162,23 @@ class BrokerLifecycle:
         return len(self._in_flight)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task failed by a defect: the process ends.  A broker without heartbeats leads nothing, and would not recover."""
+        """A task failed by a defect: the process ends.  A broker without heartbeats leads nothing, and would
+        not recover."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_superseded(f"its {task.get_name()} failed: {error!r}")
 
     def heartbeat_soon(self) -> None:
-        """Sends a heartbeat before the next regular one, because the controller should learn of a change.  However often it is
-        called, two heartbeats are at least EARLY_S_MIN (or the interval) apart."""
+        """Sends a heartbeat before the next regular one, because the controller should learn of a change.
+        However often it is called, two heartbeats are at least EARLY_S_MIN (or the interval) apart."""
         self._urgent = True
         self._wake.set()
 
     async def leave(self, timeout_s: float) -> bool:
-        """Asks the controller to move all leaderships to other brokers; False when the controller has not done so in time.
+        """Asks the controller to move all leaderships to other brokers; False when the controller has not
+        done so in time.
 
-        It also returns False after a whole session without an answer: by then this broker leads nothing, and the controllers may
-        be stopping as well.
+        It also returns False after a whole session without an answer: by then this broker leads nothing, and
+        the controllers may be stopping as well.
         """
         self._wants_shutdown = True
         self.heartbeat_soon()
@@ -184,7 +195,9 @@ class BrokerLifecycle:
                 continue  # an answer may have extended the session
 
     async def stop(self) -> None:
-        tasks = [task for task in (self._heartbeats, self._watch, *self._in_flight.values()) if task is not None]
+        tasks = [
+            task for task in (self._heartbeats, self._watch, *self._in_flight.values()) if task is not None
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -196,8 +209,8 @@ class BrokerLifecycle:
             await self._wait_until_due(sent_at)
 
     async def _wait_until_due(self, sent_at: float) -> None:
-        """Returns when the next heartbeat is due.  A regular one does not wait for answers.  While the broker waits to be
-        unfenced or to stop, the next one comes soon after all are answered."""
+        """Returns when the next heartbeat is due.  A regular one does not wait for answers.  While the broker
+        waits to be unfenced or to stop, the next one comes soon after all are answered."""
         while True:
             waiting = self._wants_shutdown or not self.unfenced.is_set() or self._lease.is_lost
             pause_s = min(self._interval_s, QUICK_S) if waiting and not self._in_flight else self._interval_s
@@ -239,7 +252,10 @@ class BrokerLifecycle:
             number=number,
         )
         if self._reached_by is not None:
-            lives = [pb.ReachedBy.Life(node_id=node_id, broker_epoch=epoch) for node_id, epoch in self._reached_by()]
+            lives = [
+                pb.ReachedBy.Life(node_id=node_id, broker_epoch=epoch)
+                for node_id, epoch in self._reached_by()
+            ]
             request.reached_by.CopyFrom(pb.ReachedBy(lives=lives))
         return request
 
@@ -247,7 +263,9 @@ class BrokerLifecycle:
         request = self._request(number)
         patience_s = max(self._interval_s, 0.5)
         try:
-            reply = await self._client.heartbeat(request, timeout_s=self._lease.session_s, patience_s=patience_s)
+            reply = await self._client.heartbeat(
+                request, timeout_s=self._lease.session_s, patience_s=patience_s
+            )
         except KafkaError as error:
             if error.code in _SUPERSEDED:
                 self._on_superseded(str(error))
@@ -256,7 +274,11 @@ class BrokerLifecycle:
             return
         self._unanswered.over(self._clock.monotonic())
         session_s = reply.session_timeout_ms / 1000
-        self._answered(HeartbeatAnswer(sent_at, reply.status.controller_epoch, reply.metadata_index, reply.fenced, session_s))
+        self._answered(
+            HeartbeatAnswer(
+                sent_at, reply.status.controller_epoch, reply.metadata_index, reply.fenced, session_s
+            )
+        )
         if number > self._newest_answered:
             self._newest_answered, self.not_reached_by = number, tuple(reply.not_reached_by)
         if reply.should_shutdown:  # the controller does not take this back in this broker epoch
@@ -264,7 +286,9 @@ class BrokerLifecycle:
 
     def _answered(self, answer: HeartbeatAnswer) -> None:
         if self._lease.shorten(answer):
-            log.info("session_shortened", session_s=self._lease.session_s, controller_epoch=answer.controller_epoch)
+            log.info(
+                "session_shortened", session_s=self._lease.session_s, controller_epoch=answer.controller_epoch
+            )
             self._watch_anew()
         self._end_session_when_over()
         change = self._lease.answered(answer, self._applied_index(), self._clock.monotonic())

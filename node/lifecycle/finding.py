@@ -1,4 +1,5 @@
-"""Whether the other brokers can connect to this one, and this one to them: the tasks and callbacks around `reachability`."""
+"""Whether the other brokers can connect to this one, and this one to them: the tasks and callbacks around
+`reachability`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from .reachability import TIMEOUT_S, Ask, Asked, Prober, Question, ReachedBy
 log = logs.get(__name__)
 
 FOUND_S_MAX: Final = 120.0
-"""A broker that has not connected by then has no network path, or an old address: this broker's start does not wait longer."""
+"""A broker that has not connected by then has no network path, or an old address: this broker's start does
+not wait longer."""
 
 
 def ask_over_kafka(frame_bytes_max: int) -> Ask:
@@ -30,8 +32,8 @@ def ask_over_kafka(frame_bytes_max: int) -> Ask:
 
 
 class Finding:
-    """The prober of one broker, and whether the other brokers have connected to it.  Its heartbeats send `reached_by` to the
-    controller; `ask` asks another broker (`ask_over_kafka`)."""
+    """The prober of one broker, and whether the other brokers have connected to it.  Its heartbeats send
+    `reached_by` to the controller; `ask` asks another broker (`ask_over_kafka`)."""
 
     def __init__(
         self,
@@ -64,12 +66,16 @@ class Finding:
 
     @property
     def is_found(self) -> bool:
-        """True when every running broker has connected to this one, or after a bounded wait.  Where DNS lags behind new
-        addresses a rolling restart waits for it here."""
+        """True when every running broker has connected to this one, or after a bounded wait.  Where DNS lags
+        behind new addresses a rolling restart waits for it here."""
         waits_for = self._lifecycle.not_reached_by
         if not self._found:
             self._found = not waits_for or self._clock.monotonic() - self._started_at > FOUND_S_MAX
             if self._found and waits_for:
                 own = self._cluster.state.brokers.get(self._cluster.node_id)
-                log.warning("not_found_by_others", brokers=list(waits_for), address=None if own is None else str(own.kafka))
+                log.warning(
+                    "not_found_by_others",
+                    brokers=list(waits_for),
+                    address=None if own is None else str(own.kafka),
+                )
         return self._found

@@ -1,23 +1,27 @@
-"""The lease on leadership, as the broker computes it from the answers to its heartbeats.  Pure: the caller gives the times.
+"""The lease on leadership, as the broker computes it from the answers to its heartbeats.  Pure: the caller
+gives the times.
 
-A heartbeat sent at `sent_at` and answered, however late, extends the lease to one session after `sent_at`: the controller counts
-the session from the heartbeat's arrival, which is not earlier.  Several heartbeats are in flight and answers come in any
-order, so each fact has an order of its own, and an older answer never replaces a newer one:
+A heartbeat sent at `sent_at` and answered, however late, extends the lease to one session after `sent_at`:
+the controller counts the session from the heartbeat's arrival, which is not earlier.  Several heartbeats are
+in flight and answers come in any order, so each fact has an order of its own, and an older answer never
+replaces a newer one:
 
 * The lease counts from the latest `sent_at` whose heartbeat was answered.
-* The answer with the highest metadata index says whether the broker is fenced: at one index the metadata have one state.
+* The answer with the highest metadata index says whether the broker is fenced: at one index the metadata have
+  one state.
 * The broker ignores an answer with an earlier controller epoch than one it has seen.
 
-An answer alone does not renew the lease.  The controller may have fenced this broker and elected other leaders before the
-heartbeat arrived: while the broker was silent, or while a deposed controller still answered.  Those elections are in the metadata
-that the controller had when it answered (it waits for a fencing in progress), so the broker first applies the metadata up to
-`known_index`.  The broker takes that index from the first answer of a controller epoch, and again from the first answer after a
-whole session without one that renews.  In between the controller cannot have fenced this broker for silence, so the index stays,
-and a broker that is always a little behind the controller still renews.
+An answer alone does not renew the lease.  The controller may have fenced this broker and elected other
+leaders before the heartbeat arrived: while the broker was silent, or while a deposed controller still
+answered.  Those elections are in the metadata that the controller had when it answered (it waits for a
+fencing in progress), so the broker first applies the metadata up to `known_index`.  The broker takes that
+index from the first answer of a controller epoch, and again from the first answer after a whole session
+without one that renews.  In between the controller cannot have fenced this broker for silence, so the index
+stays, and a broker that is always a little behind the controller still renews.
 
-Controllers may have different session timeouts in their files, so each answer names that of its controller.  A shorter timeout
-shortens at once the lease that an earlier controller granted; a longer one, at most that of the registration, counts only from a
-heartbeat that this controller has answered and that renews.
+Controllers may have different session timeouts in their files, so each answer names that of its controller.
+A shorter timeout shortens at once the lease that an earlier controller granted; a longer one, at most that of
+the registration, counts only from a heartbeat that this controller has answered and that renews.
 """
 
 from __future__ import annotations
@@ -46,10 +50,12 @@ class Change(Enum):
 
 
 class Lease:
-    """See the module's docstring.  `session_s` is at most the broker's own session timeout and that of the registration."""
+    """See the module's docstring.  `session_s` is at most the broker's own session timeout and that of the
+    registration."""
 
     __slots__ = (
-        "_controller_epoch", "_fenced_index", "_granted_s", "_heard_sent_at", "_held", "_known_index", "_session_s_max",
+        "_controller_epoch", "_fenced_index", "_granted_s", "_heard_sent_at", "_held", "_known_index",
+        "_session_s_max",
         "answered_sent_at", "fenced", "session_s",
     )  # fmt: skip
 
@@ -60,12 +66,15 @@ class Lease:
         self._held = True
         self._controller_epoch = 0
         self._known_index = 0
-        self._heard_sent_at: float | None = None  # the latest that the controller of this epoch has answered, renewing or not
+        # the latest that the controller of this epoch has answered, renewing or not
+        self._heard_sent_at: float | None = None
         self._fenced_index = -1
 
     def begin(self, session_s: float, now: float) -> None:
         """The broker is registered, and fenced."""
-        self.session_s = self._session_s_max = self._granted_s = min(self.session_s, session_s or self.session_s)
+        self.session_s = self._session_s_max = self._granted_s = min(
+            self.session_s, session_s or self.session_s
+        )
         self.answered_sent_at = now
 
     def left_s(self, now: float) -> float:
@@ -80,15 +89,16 @@ class Lease:
         return not self._held
 
     def end_when_over(self, now: float) -> Change | None:
-        """Called by a timer, and before each renewal: after a pause of the process its timers may run later than the answers."""
+        """Called by a timer, and before each renewal: after a pause of the process its timers may run later
+        than the answers."""
         if self.left_s(now) > 0 or not self._held:
             return None
         self._held = False
         return Change.LOST
 
     def shorten(self, answer: HeartbeatAnswer) -> bool:
-        """Called before `end_when_over` and `answered`, because by this controller's session timeout the lease may be over
-        already. True when the lease ends earlier than before."""
+        """Called before `end_when_over` and `answered`, because by this controller's session timeout the
+        lease may be over already. True when the lease ends earlier than before."""
         if answer.controller_epoch < self._controller_epoch or answer.session_s <= 0:
             return False
         self._granted_s = min(self._session_s_max, answer.session_s)
@@ -98,7 +108,8 @@ class Lease:
         return True
 
     def answered(self, answer: HeartbeatAnswer, applied_index: int, now: float) -> Change | None:
-        """An answer arrives at `now`, with the metadata applied up to `applied_index`; called after `end_when_over`."""
+        """An answer arrives at `now`, with the metadata applied up to `applied_index`; called after
+        `end_when_over`."""
         if answer.controller_epoch < self._controller_epoch:
             return None
         self._note_heard(answer, now)

@@ -1,7 +1,8 @@
-"""The node's start, until its logs are open: threads open them, and the event loop serves the pages that show the progress.
+"""The node's start, until its logs are open: threads open them, and the event loop serves the pages that show
+the progress.
 
-`/readyz` says `recovering: 1200 of 3000 logs are open`, the log has a line every few seconds, and two metrics count.  After a
-stop signal the node finishes the logs that it is opening, and stops.
+`/readyz` says `recovering: 1200 of 3000 logs are open`, the log has a line every few seconds, and two metrics
+count.  After a stop signal the node finishes the logs that it is opening, and stops.
 """
 
 from __future__ import annotations
@@ -33,14 +34,20 @@ class RecoveryCollector:
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         found, opened = self._progress.found, self._progress.opened
-        yield GaugeMetricFamily("tidegate_recovery_logs", "Logs that were in the data folders at the start.", found)
-        yield GaugeMetricFamily("tidegate_recovery_logs_opened", "Those of them that were opened so far.", opened)
+        yield GaugeMetricFamily(
+            "tidegate_recovery_logs", "Logs that were in the data folders at the start.", found
+        )
+        yield GaugeMetricFamily(
+            "tidegate_recovery_logs_opened", "Those of them that were opened so far.", opened
+        )
 
 
 async def open_logs(directory: DataFolders, clock: Clock, stop_wanted: Awaitable[object]) -> OpenReport:
     """Raises what `open_all` raises, OpeningStopped among it."""
     progress, began_s = directory.progress, clock.monotonic()
-    opening = asyncio.create_task(asyncio.to_thread(directory.open_all, now_ms=clock.wall_ms()), name="log-recovery")
+    opening = asyncio.create_task(
+        asyncio.to_thread(directory.open_all, now_ms=clock.wall_ms()), name="log-recovery"
+    )
     stop = asyncio.ensure_future(stop_wanted)
     try:
         while not opening.done():
@@ -64,7 +71,9 @@ def page_while_opening(directory: DataFolders, path: str) -> Page:
         return Page(200, "text/plain", b"ok\n")
     if path == "/readyz":
         progress = directory.progress
-        return Page(503, "text/plain", f"{RECOVERING}: {progress.opened} of {progress.found} logs are open\n".encode())
+        return Page(
+            503, "text/plain", f"{RECOVERING}: {progress.opened} of {progress.found} logs are open\n".encode()
+        )
     if path == "/metrics":
         registry = CollectorRegistry()
         registry.register(RecoveryCollector(directory))

@@ -1,10 +1,12 @@
-"""Whether the other brokers can connect to this one, and this one to them: each pair tests it once per broker epoch.
+"""Whether the other brokers can connect to this one, and this one to them: each pair tests it once per broker
+epoch.
 
-A broker connects to every other running broker, at the address that the other one has registered, over a new connection and with
-a new DNS lookup, and repeats that until the other one has answered.  The question is an ApiVersions request, which every
-version of a node answers; its client id names both brokers with their epochs.  The broker that is asked notes which brokers
-reached it, and its heartbeats send them to the controller (`controller/state/reachability.py`).  It answers an error when the
-question means another broker: an address may belong to another broker now.
+A broker connects to every other running broker, at the address that the other one has registered, over a new
+connection and with a new DNS lookup, and repeats that until the other one has answered.  The question is an
+ApiVersions request, which every version of a node answers; its client id names both brokers with their
+epochs.  The broker that is asked notes which brokers reached it, and its heartbeats send them to the
+controller (`controller/state/reachability.py`).  It answers an error when the question means another broker:
+an address may belong to another broker now.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ class Asked(Enum):
     """The result of a question, at the broker that is asked."""
 
     REFUSED = auto()
-    """The question means another broker, or another epoch of this one; or the asker's registration is not applied here.  The
-    asker asks again."""
+    """The question means another broker, or another epoch of this one; or the asker's registration is not
+    applied here.  The asker asks again."""
     NOTED = auto()
     KNOWN = auto()
 
@@ -71,8 +73,8 @@ class ReachedBy:
         self._lives: dict[int, int] = {}  # node id: broker epoch
 
     def asked(self, question: Question, own_life: Life, is_registered: Callable[[Life], bool]) -> Asked:
-        """Notes the asker.  Any client can send a question in the name of a broker, so only a registered broker epoch counts: an
-        invented one must not replace the real one."""
+        """Notes the asker.  Any client can send a question in the name of a broker, so only a registered
+        broker epoch counts: an invented one must not replace the real one."""
         if question.target != own_life or not is_registered(question.asker):
             return Asked.REFUSED
         node_id, epoch = question.asker
@@ -92,8 +94,8 @@ Ask = Callable[[BrokerState, Question], Awaitable[bool]]
 
 
 class Prober:
-    """Asks the other brokers.  `ask` makes a new connection; it returns whether the broker that is meant answered, or raises
-    KafkaError."""
+    """Asks the other brokers.  `ask` makes a new connection; it returns whether the broker that is meant
+    answered, or raises KafkaError."""
 
     def __init__(
         self,
@@ -110,7 +112,8 @@ class Prober:
         self._clock = clock
         self._on_failure = on_failure
         self._reached: dict[int, int] = {}
-        self._failed: dict[int, int] = {}  # like `_reached`: the broker epochs with an unexpected failure in the log
+        # like `_reached`: the broker epochs with an unexpected failure in the log
+        self._failed: dict[int, int] = {}
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -153,14 +156,18 @@ class Prober:
     async def _try(self, broker: BrokerState) -> None:
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                found = await self._ask(broker, Question(self._own_life(), (broker.node_id, broker.broker_epoch)))
+                found = await self._ask(
+                    broker, Question(self._own_life(), (broker.node_id, broker.broker_epoch))
+                )
         except (KafkaError, TimeoutError, OSError) as error:
             log.debug("broker_not_reached", broker=broker.node_id, address=str(broker.kafka), error=error)
             return
         except Exception as error:  # with this broker only: it is asked again, like the others
             if self._failed.get(broker.node_id) != broker.broker_epoch:
                 self._failed[broker.node_id] = broker.broker_epoch
-                log.error("asking_broker_failed", broker=broker.node_id, address=str(broker.kafka), error=error)
+                log.error(
+                    "asking_broker_failed", broker=broker.node_id, address=str(broker.kafka), error=error
+                )
             return
         if found:
             self._reached[broker.node_id] = broker.broker_epoch

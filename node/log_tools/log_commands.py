@@ -1,7 +1,8 @@
-"""`tidegate log dump` and `tidegate log verify`: what a data folder holds, and whether it is sound.  No node is needed, and none
-is disturbed.
+"""`tidegate log dump` and `tidegate log verify`: what a data folder holds, and whether it is sound.  No node
+is needed, and none is disturbed.
 
-They live on this floor because they know what nodes write: storage's files, and the records of the coordinators' logs.
+They live on this floor because they know what nodes write: storage's files, and the records of the
+coordinators' logs.
 
 Exit codes: 0 sound, 1 a violation was found, 2 the path cannot be used.
 """
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 UNUSABLE: Final = 2
 PROGRESS_BYTES: Final = 256 * 1024 * 1024
 
-app = typer.Typer(no_args_is_help=True, help="Look into data folders: what logs hold, and whether they are sound.")
+app = typer.Typer(
+    no_args_is_help=True, help="Look into data folders: what logs hold, and whether they are sound."
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines, one object a line.")]
 
@@ -70,11 +73,20 @@ def _range(text: str) -> tuple[int, int]:
 
 @app.command()
 def dump(
-    path: Annotated[Path, typer.Argument(help="A segment or another file of a log, a partition's folder, or a data folder.")],
-    batches: Annotated[bool, typer.Option("--batches", help="Of segments, show the batches (the default).")] = False,
+    path: Annotated[
+        Path,
+        typer.Argument(help="A segment or another file of a log, a partition's folder, or a data folder."),
+    ],
+    batches: Annotated[
+        bool, typer.Option("--batches", help="Of segments, show the batches (the default).")
+    ] = False,
     records: Annotated[bool, typer.Option("--records", help="Of segments, show the records.")] = False,
-    offsets: Annotated[str, typer.Option(metavar="A..B", help="Only what has offsets from A, below B.")] = "..",
-    decode: Annotated[bool, typer.Option("--decode", help="Show what records of the coordinators' logs say.")] = False,
+    offsets: Annotated[
+        str, typer.Option(metavar="A..B", help="Only what has offsets from A, below B.")
+    ] = "..",
+    decode: Annotated[
+        bool, typer.Option("--decode", help="Show what records of the coordinators' logs say.")
+    ] = False,
     topic: Annotated[str, typer.Option(help="For --decode, when the folder's name does not tell it.")] = "",
     full: Annotated[bool, typer.Option("--full", help="Do not shorten keys and values in tables.")] = False,
     json: Json = False,
@@ -106,20 +118,28 @@ def _decoded(rows: Iterator[Row], path: Path, topic: str) -> Iterator[Row]:
     names = [parse_name(folder.name) for folder in (path.absolute(), path.absolute().parent)]
     topic = topic or next((name[0] for name in names if name is not None), "")
     if topic not in TOPICS:
-        raise NotInspectable(f"--decode knows {' and '.join(TOPICS)}, not {topic or 'a file outside their folders: use --topic'}")
+        raise NotInspectable(
+            f"--decode knows {' and '.join(TOPICS)}, not "
+            f"{topic or 'a file outside their folders: use --topic'}"
+        )
     return decoded(rows, topic)
 
 
 @app.command()
 def verify(
-    paths: Annotated[list[Path], typer.Argument(help="Data folders (all of a node, to compare them), or folders of partitions.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Data folders (all of a node, to compare them), or folders of partitions."),
+    ],
     compacted: Annotated[
-        list[str], typer.Option("--compacted", metavar="TOPIC", help="A compacted topic whose folder does not say so.")
+        list[str],
+        typer.Option("--compacted", metavar="TOPIC", help="A compacted topic whose folder does not say so."),
     ] = [],  # noqa: B006
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only violations, no notes.")] = False,
     json: Json = False,
 ) -> None:
-    """Find every violated invariant, without a node.  Nothing is changed.  Exit code 0: sound, 1: not, 2: cannot look."""
+    """Find every violated invariant, without a node.  Nothing is changed.  Exit code 0: sound, 1: not, 2:
+    cannot look."""
     from ...runtime.clock import SystemClock
     from ...runtime.disk import RealDisk
     from ...runtime.lock_probe import is_locked
@@ -163,14 +183,17 @@ def _print_report(report: DataFolder | PartitionReport) -> None:
 
     if isinstance(report, DataFolder):
         row: Row = {
-            "type": "folder", "path": report.path, "state": report.state.name.lower(), "identity": report.identity,
+            "type": "folder", "path": report.path, "state": report.state.name.lower(),
+            "identity": report.identity,
             "broker_epoch": report.broker_epoch,
         }  # fmt: skip
     else:
         row = {
-            "type": "partition", "path": report.directory, "state": report.state.name.lower(), "topic_id": report.topic_id,
+            "type": "partition", "path": report.directory, "state": report.state.name.lower(),
+            "topic_id": report.topic_id,
             "segments": report.segments, "batches": report.batches, "bytes": report.size_bytes,
-            "first_offset": report.first_offset, "end_offset": report.end_offset, "producers": report.producers,
+            "first_offset": report.first_offset, "end_offset": report.end_offset,
+            "producers": report.producers,
             "open_transactions": report.open_transactions,
         }  # fmt: skip
     print_json([row])

@@ -1,6 +1,7 @@
 """How `tidegate log` speaks: rows as tables that are printed while they come, or as JSON, one object a line.
 
-Nothing is collected but the rows of one table, at most `TABLE_ROWS`; so a file of any size can be shown, and `| head` ends it.
+Nothing is collected but the rows of one table, at most `TABLE_ROWS`; so a file of any size can be shown, and
+`| head` ends it.
 """
 
 from __future__ import annotations
@@ -114,7 +115,10 @@ def _text(data: bytes) -> str:
 
 def _moment(timestamp_ms: int) -> str:
     try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
+        return (
+            datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.")
+            + f"{timestamp_ms % 1000:03d}"
+        )
     except (ValueError, OverflowError, OSError):
         return str(timestamp_ms)
 

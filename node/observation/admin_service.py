@@ -25,7 +25,9 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return self._status()
 
     async def ArmFault(
-        self, request: pb.ArmFaultRequest, context: grpc.aio.ServicerContext[pb.ArmFaultRequest, pb.ArmFaultReply]
+        self,
+        request: pb.ArmFaultRequest,
+        context: grpc.aio.ServicerContext[pb.ArmFaultRequest, pb.ArmFaultReply],
     ) -> pb.ArmFaultReply:
         try:
             faults.arm(request.point, request.action, skip=request.skip, match=dict(request.match))
@@ -33,5 +35,11 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
         except ValueError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        log.warning("fault_armed", point=request.point, action=request.action, skip=request.skip, match=dict(request.match))
+        log.warning(
+            "fault_armed",
+            point=request.point,
+            action=request.action,
+            skip=request.skip,
+            match=dict(request.match),
+        )
         return pb.ArmFaultReply()

@@ -1,9 +1,9 @@
 """Metrics that clients push (KIP-714): which client pushes what, how often, and which of it /metrics shows.
 
-`ClientMetrics` decides as Kafka's manager does: which subscriptions fit a client, whether a request comes too early, what is
-wrong with a push.  Nothing that a client can choose grows without bound: instances, series of one client, series of all, and the
-length of every label have their limits; what is over them is counted and left out.  Series of a client that is gone, or silent
-for three of its intervals, go.
+`ClientMetrics` decides as Kafka's manager does: which subscriptions fit a client, whether a request comes too
+early, what is wrong with a push.  Nothing that a client can choose grows without bound: instances, series of
+one client, series of all, and the length of every label have their limits; what is over them is counted and
+left out.  Series of a client that is gone, or silent for three of its intervals, go.
 
 Pure: times are given, and what was pushed comes decoded (`decoded_points`).
 """
@@ -156,19 +156,28 @@ class ClientMetrics:
         self.pushes = 0
         self.errors = 0
 
-    # ---- requests -------------------------------------------------------------------------------------------------------------
+    # ---- requests
+    # --------------------------------------------------------------------------------------------------------
 
     def has_subscriptions(self, configs: ResourceConfigs) -> bool:
         """Whether any client may be asked for its metrics."""
         if configs is not self._looked_at:  # the metadata never change in place
-            self._looked_at, self._found = configs, any(kind == ResourceType.CLIENT_METRICS for kind, _ in configs)
+            self._looked_at, self._found = (
+                configs,
+                any(kind == ResourceType.CLIENT_METRICS for kind, _ in configs),
+            )
         return self._found
 
-    def subscriptions(self, instance_id: UUID, identity: ClientIdentity, configs: ResourceConfigs, now_ms: int) -> Answer:
+    def subscriptions(
+        self, instance_id: UUID, identity: ClientIdentity, configs: ResourceConfigs, now_ms: int
+    ) -> Answer:
         """GetTelemetrySubscriptions.  `instance_id` was drawn by the caller for a client that had none."""
         instance = self._instance(instance_id, identity, configs, now_ms)
         early = now_ms - max(instance.got_at_ms, instance.pushed_at_ms) < instance.subscription.interval_ms
-        asked_again = instance.last_error in (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        asked_again = instance.last_error in (
+            ErrorCode.UNKNOWN_SUBSCRIPTION_ID,
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        )
         if early and not asked_again:
             instance.last_error = ErrorCode.THROTTLING_QUOTA_EXCEEDED
             return Answer(instance_id, ErrorCode.THROTTLING_QUOTA_EXCEEDED, instance.subscription)
@@ -189,7 +198,9 @@ class ClientMetrics:
     ) -> None:
         """Raises KafkaError for a push that is not taken."""
         if instance_id == NO_INSTANCE:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid request from the client, invalid client instance id")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "Invalid request from the client, invalid client instance id"
+            )
         instance = self._instance(instance_id, identity, configs, now_ms)
         try:
             self._check(instance, now_ms, subscription_id, terminating, compression, size)
@@ -201,9 +212,13 @@ class ClientMetrics:
         instance.last_error = ErrorCode.NONE
 
     @staticmethod
-    def _check(instance: Instance, now_ms: int, subscription_id: int, terminating: bool, compression: int, size: int) -> None:
+    def _check(
+        instance: Instance, now_ms: int, subscription_id: int, terminating: bool, compression: int, size: int
+    ) -> None:
         if instance.terminating:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "Client should not send any push request after terminating")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "Client should not send any push request after terminating"
+            )
         first_since_asked = instance.got_at_ms > instance.pushed_at_ms
         in_time = first_since_asked or now_ms - instance.pushed_at_ms >= instance.subscription.interval_ms
         if in_time:
@@ -215,7 +230,10 @@ class ClientMetrics:
         if compression != Compression.NONE and compression not in ACCEPTED_COMPRESSION:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression {compression}")
         if size > TELEMETRY_BYTES_MAX:
-            raise KafkaError(ErrorCode.TELEMETRY_TOO_LARGE, f"{size} bytes were pushed, at most {TELEMETRY_BYTES_MAX} are taken")
+            raise KafkaError(
+                ErrorCode.TELEMETRY_TOO_LARGE,
+                f"{size} bytes were pushed, at most {TELEMETRY_BYTES_MAX} are taken",
+            )
 
     def pushed(self, instance_id: UUID, points: Iterable[Point]) -> None:
         """What was checked and decoded.  A client that terminates is forgotten with its series."""
@@ -245,9 +263,12 @@ class ClientMetrics:
             self._series += 1
         instance.series[point.key] = point.value + (present or 0.0) if point.delta else point.value
 
-    # ---- clients --------------------------------------------------------------------------------------------------------------
+    # ---- clients
+    # --------------------------------------------------------------------------------------------------------
 
-    def _instance(self, instance_id: UUID, identity: ClientIdentity, configs: ResourceConfigs, now_ms: int) -> Instance:
+    def _instance(
+        self, instance_id: UUID, identity: ClientIdentity, configs: ResourceConfigs, now_ms: int
+    ) -> Instance:
         instance = self._instances.get(instance_id)
         if instance is None:
             subscription = self._subscription(instance_id, identity, configs)
@@ -255,18 +276,26 @@ class ClientMetrics:
             while len(self._instances) > INSTANCES_MAX:
                 self._series -= len(self._instances.popitem(last=False)[1].series)
         elif instance.configs is not configs:
-            instance.subscription, instance.configs = self._subscription(instance_id, identity, configs), configs
+            instance.subscription, instance.configs = (
+                self._subscription(instance_id, identity, configs),
+                configs,
+            )
         instance.seen_at_ms = now_ms
         self._instances.move_to_end(instance_id)
         return instance
 
-    def _subscription(self, instance_id: UUID, identity: ClientIdentity, configs: ResourceConfigs) -> Subscription:
+    def _subscription(
+        self, instance_id: UUID, identity: ClientIdentity, configs: ResourceConfigs
+    ) -> Subscription:
         if configs is not self._configs:
             self._configs, self._subscriptions = configs, list(_parsed(configs))
         wanted: set[str] = set()
         interval_ms = INTERVAL_MS_DEFAULT
         for patterns, metrics, each_ms in self._subscriptions:
-            fits = (pattern.fits(identity.attribute(selector, instance_id)) for selector, pattern in patterns.items())
+            fits = (
+                pattern.fits(identity.attribute(selector, instance_id))
+                for selector, pattern in patterns.items()
+            )
             if all(fits):
                 wanted.update(metrics)
                 interval_ms = min(interval_ms, each_ms)
@@ -278,12 +307,15 @@ class ClientMetrics:
         """Clients that have been silent for long, the longest first."""
         while self._instances:
             instance_id, instance = next(iter(self._instances.items()))
-            if now_ms - instance.seen_at_ms <= SILENT_INTERVALS_MAX * max(instance.subscription.interval_ms, 20_000):
+            if now_ms - instance.seen_at_ms <= SILENT_INTERVALS_MAX * max(
+                instance.subscription.interval_ms, 20_000
+            ):
                 return
             self._series -= len(instance.series)
             del self._instances[instance_id]
 
-    # ---- what Prometheus is told ----------------------------------------------------------------------------------------------
+    # ---- what Prometheus is told
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def instances(self) -> int:
@@ -293,7 +325,10 @@ class ClientMetrics:
         """One a name, with a sample a series."""
         found: dict[str, Family] = {}
         for instance_id, instance in self._instances.items():
-            who = {"client_id": instance.identity.client_id[:LABEL_LENGTH_MAX], "client_instance_id": encoded(instance_id)}
+            who = {
+                "client_id": instance.identity.client_id[:LABEL_LENGTH_MAX],
+                "client_instance_id": encoded(instance_id),
+            }
             for (name, counter, labels), value in instance.series.items():
                 family = found.get(name)
                 if family is None:
@@ -318,8 +353,16 @@ class ClientMetricsCollector(Collector):
         yield GaugeMetricFamily("tidegate_telemetry_clients", text, value=clients.instances)
         for name, text, value in (
             ("telemetry_pushes", "Pushes of clients' metrics that were taken.", clients.pushes),
-            ("telemetry_errors", "Pushes of clients' metrics that were refused, or could not be read.", clients.errors),
-            ("telemetry_dropped_values", "Values that clients pushed and that were over a limit.", clients.dropped),
+            (
+                "telemetry_errors",
+                "Pushes of clients' metrics that were refused, or could not be read.",
+                clients.errors,
+            ),
+            (
+                "telemetry_dropped_values",
+                "Values that clients pushed and that were over a limit.",
+                clients.dropped,
+            ),
         ):
             yield CounterMetricFamily(f"tidegate_{name}", text, value=value)
         yield from clients.families()
@@ -333,16 +376,22 @@ def _parsed(configs: ResourceConfigs) -> Iterator[tuple[Mapping[str, ClientPatte
         if not metrics:
             continue
         try:
-            yield matching_patterns(config.get(MATCH, "")), metrics, int(config.get(INTERVAL, str(INTERVAL_MS_DEFAULT)))
+            yield (
+                matching_patterns(config.get(MATCH, "")),
+                metrics,
+                int(config.get(INTERVAL, str(INTERVAL_MS_DEFAULT))),
+            )
         except (KafkaError, ValueError):
             continue  # a later version let it in
 
 
-# ---- what is in a push ---------------------------------------------------------------------------------------------------------
+# ---- what is in a push
+# ---------------------------------------------------------------------------------------------------------
 
 
 def decoded_points(compression: int, data: bytes) -> list[Point]:
-    """What a push holds.  Raises KafkaError (INVALID_RECORD) when it cannot be read or unfolds to too much."""
+    """What a push holds.  Raises KafkaError (INVALID_RECORD) when it cannot be read or unfolds to too
+    much."""
     try:
         unfolded = decompress(Compression(compression), data, UNFOLDED_BYTES_MAX)
         parsed = MetricsData.FromString(bytes(unfolded))
@@ -350,10 +399,14 @@ def decoded_points(compression: int, data: bytes) -> list[Point]:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"the metrics cannot be read: {error}") from error
     points: list[Point] = []
     for metric in (
-        metric for resource in parsed.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics
+        metric
+        for resource in parsed.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
     ):
         for point in _points(metric):
-            if len(points) >= 2 * SERIES_OF_A_CLIENT_MAX:  # the rest would be dropped in any case, and is not looked at
+            # the rest would be dropped in any case, and is not looked at
+            if len(points) >= 2 * SERIES_OF_A_CLIENT_MAX:
                 return points
             points.append(point)
     return points

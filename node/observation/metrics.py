@@ -1,7 +1,8 @@
 """What a node tells Prometheus.
 
-Counters and histograms of requests are kept as requests happen; everything that describes state (partitions, producers,
-transactions) is read at the moment of the scrape, on the loop, so that it can neither drift nor race.
+Counters and histograms of requests are kept as requests happen; everything that describes state (partitions,
+producers, transactions) is read at the moment of the scrape, on the loop, so that it can neither drift nor
+race.
 """
 
 from __future__ import annotations
@@ -78,25 +79,37 @@ class Metrics:
             buckets=LATENCY_BUCKETS_S,
             registry=self.registry,
         )
-        self._bytes = Counter("tidegate_bytes", "Bytes of records, by direction.", ["direction"], registry=self.registry)
+        self._bytes = Counter(
+            "tidegate_bytes", "Bytes of records, by direction.", ["direction"], registry=self.registry
+        )
         self._rejected = Counter(
-            "tidegate_rejected_frames", "Connections closed for what came, or not taken.", ["reason"], registry=self.registry
+            "tidegate_rejected_frames",
+            "Connections closed for what came, or not taken.",
+            ["reason"],
+            registry=self.registry,
         )
         info = Gauge(
-            "tidegate_node_info", "Always 1; the labels say which node this is.", ["node", "version"], registry=self.registry
+            "tidegate_node_info",
+            "Always 1; the labels say which node this is.",
+            ["node", "version"],
+            registry=self.registry,
         )
         info.labels(str(node_id), version).set(1)
         self.registry.register(_StateCollector(view))
         self._bytes_in = self._bytes.labels("in")
         self._bytes_out = self._bytes.labels("out")
-        self._children: dict[tuple[str, ErrorCode], tuple[Counter, Histogram]] = {}  # looking labels up costs more than counting
+        # looking labels up costs more than counting
+        self._children: dict[tuple[str, ErrorCode], tuple[Counter, Histogram]] = {}
 
     def request_done(self, name: str, outcome: ErrorCode, seconds: float) -> None:
         """`name` must be one of the requests of `wire.api`: what a client can choose freely is no label."""
         children = self._children.get((name, outcome))
         if children is None:
             label = "ok" if outcome is ErrorCode.NONE else outcome.name.lower()
-            children = self._children[name, outcome] = self._requests.labels(name, label), self._latency.labels(name)
+            children = self._children[name, outcome] = (
+                self._requests.labels(name, label),
+                self._latency.labels(name),
+            )
         children[0].inc()
         children[1].observe(seconds)
 
@@ -125,18 +138,50 @@ class _StateCollector(Collector):
         view = self._view()
         for name, text, value in (
             ("under_replicated_partitions", "Partitions led here whose ISR is short.", _count_short(view)),
-            ("offline_replicas", "Replicas hosted here that a failed disk or damage keeps out of use.", view.offline_replicas),
+            (
+                "offline_replicas",
+                "Replicas hosted here that a failed disk or damage keeps out of use.",
+                view.offline_replicas,
+            ),
             ("offline_data_folders", "Data folders whose disk failed.", view.offline_data_folders),
-            ("moving_replicas", "Replicas on their way to another data folder of this node.", view.moving_replicas),
-            ("under_min_isr_partitions", "Partitions led here that refuse acks=all writes.", view.under_min_isr),
+            (
+                "moving_replicas",
+                "Replicas on their way to another data folder of this node.",
+                view.moving_replicas,
+            ),
+            (
+                "under_min_isr_partitions",
+                "Partitions led here that refuse acks=all writes.",
+                view.under_min_isr,
+            ),
             ("leader_partitions", "Partitions led here.", sum(p.is_leader for p in view.partitions)),
             ("partitions", "Partitions hosted here.", len(view.partitions)),
-            ("live_producer_ids", "Producer ids that the partitions hosted here remember.", _producer_ids(view)),
-            ("active_transactional_ids", "Transactional ids that are coordinated here.", view.active_transactional_ids),
-            ("open_transactions", "Transactions coordinated here that are not decided.", view.open_transactions),
+            (
+                "live_producer_ids",
+                "Producer ids that the partitions hosted here remember.",
+                _producer_ids(view),
+            ),
+            (
+                "active_transactional_ids",
+                "Transactional ids that are coordinated here.",
+                view.active_transactional_ids,
+            ),
+            (
+                "open_transactions",
+                "Transactions coordinated here that are not decided.",
+                view.open_transactions,
+            ),
             ("groups", "Consumer groups that are coordinated here.", view.groups),
-            ("coordinators_loading", "Coordinator shards that do not serve yet.", _in(view, Phase.LOADING, Phase.BARRIER)),
-            ("coordinators_failed", "Coordinator shards that failed and are to be loaded again.", _in(view, Phase.FAILED)),
+            (
+                "coordinators_loading",
+                "Coordinator shards that do not serve yet.",
+                _in(view, Phase.LOADING, Phase.BARRIER),
+            ),
+            (
+                "coordinators_failed",
+                "Coordinator shards that failed and are to be loaded again.",
+                _in(view, Phase.FAILED),
+            ),
             ("active_controller", "1 on the active controller.", int(view.controller_active)),
             ("metadata_index", "Index of the last metadata command applied here.", view.metadata_index),
             ("ready", "1 when the node is registered, unfenced and current.", int(view.ready)),
@@ -165,7 +210,11 @@ def _upkeep(view: UpkeepView) -> Iterator[Metric]:
             "Age of the oldest record that could be cleaned and was not.",
             view.oldest_dirty_age_s,
         ),
-        ("cleaner_dirty_ratio_max", "Share of uncleaned bytes in the dirtiest compacted log.", view.dirty_ratio_max),
+        (
+            "cleaner_dirty_ratio_max",
+            "Share of uncleaned bytes in the dirtiest compacted log.",
+            view.dirty_ratio_max,
+        ),
     ):
         yield GaugeMetricFamily(f"tidegate_{name}", text, value=value)
     for name, text, value in (
@@ -193,11 +242,27 @@ def _producer_ids(view: NodeView) -> int:
 
 def _shard_gauges(shards: list[ShardView]) -> Iterator[Metric]:
     for name, text, value_of in (
-        ("coordinator_active", "1 while this state partition's coordinator serves.", lambda shard: shard.phase is Phase.ACTIVE),
+        (
+            "coordinator_active",
+            "1 while this state partition's coordinator serves.",
+            lambda shard: shard.phase is Phase.ACTIVE,
+        ),
         ("coordinator_queued", "Events that the coordinator has not handled.", attrgetter("queued")),
-        ("coordinator_parked", "Decisions whose answers wait until their records are replicated.", attrgetter("parked")),
-        ("coordinator_waiting", "Requests that wait for others: for a rebalance, or for markers.", attrgetter("waiting")),
-        ("coordinator_uncommitted", "Offsets that the coordinator has written, not yet replicated.", attrgetter("uncommitted")),
+        (
+            "coordinator_parked",
+            "Decisions whose answers wait until their records are replicated.",
+            attrgetter("parked"),
+        ),
+        (
+            "coordinator_waiting",
+            "Requests that wait for others: for a rebalance, or for markers.",
+            attrgetter("waiting"),
+        ),
+        (
+            "coordinator_uncommitted",
+            "Offsets that the coordinator has written, not yet replicated.",
+            attrgetter("uncommitted"),
+        ),
     ):
         yield _of_shards(GaugeMetricFamily(f"tidegate_{name}", text, labels=SHARD_LABELS), shards, value_of)
 
@@ -209,11 +274,31 @@ def _shard_counters(shards: list[ShardView]) -> Iterator[Metric]:
         ("coordinator_records_written", "Records in them.", "records_written"),
         ("coordinator_written_bytes", "Bytes of them.", "bytes_written"),
         ("coordinator_append_failures", "Batches that the state partition has refused.", "append_failures"),
-        ("coordinator_rejected_loading", "Requests refused because the coordinator was being loaded.", "rejected_loading"),
-        ("coordinator_rejected_busy", "Requests refused because too many wait for the replicas.", "rejected_busy"),
-        ("coordinator_replies_timed_out", "Callers told that their records were not replicated in time.", "replies_timed_out"),
-        ("coordinator_replies_moved", "Callers told that the coordinator is elsewhere now.", "replies_not_coordinator"),
-        ("coordinator_handler_failures", "Requests that failed by a fault of the coordinator's own.", "handler_failures"),
+        (
+            "coordinator_rejected_loading",
+            "Requests refused because the coordinator was being loaded.",
+            "rejected_loading",
+        ),
+        (
+            "coordinator_rejected_busy",
+            "Requests refused because too many wait for the replicas.",
+            "rejected_busy",
+        ),
+        (
+            "coordinator_replies_timed_out",
+            "Callers told that their records were not replicated in time.",
+            "replies_timed_out",
+        ),
+        (
+            "coordinator_replies_moved",
+            "Callers told that the coordinator is elsewhere now.",
+            "replies_not_coordinator",
+        ),
+        (
+            "coordinator_handler_failures",
+            "Requests that failed by a fault of the coordinator's own.",
+            "handler_failures",
+        ),
         ("coordinator_failures", "Times that the coordinator stopped, to be loaded again.", "failures"),
         ("coordinator_loads", "Times that the coordinator was loaded.", "loads"),
         ("coordinator_records_loaded", "Records read while it was loaded.", "records_loaded"),
@@ -223,7 +308,9 @@ def _shard_counters(shards: list[ShardView]) -> Iterator[Metric]:
 
 
 def _of_shards(
-    family: GaugeMetricFamily | CounterMetricFamily, shards: list[ShardView], value_of: Callable[[ShardView], float]
+    family: GaugeMetricFamily | CounterMetricFamily,
+    shards: list[ShardView],
+    value_of: Callable[[ShardView], float],
 ) -> Metric:
     for shard in shards:
         family.add_metric([shard.topic, str(shard.partition)], value_of(shard))
@@ -233,8 +320,16 @@ def _of_shards(
 def _partition_gauges(partitions: list[PartitionMetrics]) -> Iterator[Metric]:
     labels = ["topic", "partition"]
     for name, text, value_of in (
-        ("high_watermark", "Offset below which records are replicated and flushed.", attrgetter("high_watermark")),
-        ("last_stable_offset", "Offset below which every transaction is decided.", attrgetter("last_stable_offset")),
+        (
+            "high_watermark",
+            "Offset below which records are replicated and flushed.",
+            attrgetter("high_watermark"),
+        ),
+        (
+            "last_stable_offset",
+            "Offset below which every transaction is decided.",
+            attrgetter("last_stable_offset"),
+        ),
         ("log_end_offset", "Offset of the next record.", attrgetter("log_end_offset")),
         ("log_start_offset", "Offset of the first record.", attrgetter("log_start_offset")),
         ("log_size_bytes", "Bytes of the log's segments.", attrgetter("size_bytes")),

@@ -1,5 +1,5 @@
-"""The broker as its listener and its request handlers see it: all its parts, which `assembly.py` makes before the first
-request."""
+"""The broker as its listener and its request handlers see it: all its parts, which `assembly.py` makes before
+the first request."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class Broker:
 
     @property
     def announced_keys(self) -> frozenset[int]:
-        """The request keys in ApiVersions: client metrics only while there is a subscription to them, or when a setting says
-        so."""
+        """The request keys in ApiVersions: client metrics only while there is a subscription to them, or when
+        a setting says so."""
         always = self.configuration.flag("client.metrics.always.announced")
         if always or self.client_metrics.has_subscriptions(self.state.resource_configs):
             return self.handled_keys

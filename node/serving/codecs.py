@@ -1,8 +1,10 @@
-"""Loads what reads requests and writes answers: a class for each structure of each version, which takes 2 to 10 ms a version.
+"""Loads what reads requests and writes answers: a class for each structure of each version, which takes 2 to
+10 ms a version.
 
-Before the node is ready those in the newest version, in which most clients ask; the others after that, one at a time, with pauses
-as long as `DUTY_MAX` wants: by the time that one takes, so that a node which gets little of the processor leaves it to its work.
-What is not loaded yet when its first request comes is loaded then, on the loop.
+Before the node is ready those in the newest version, in which most clients ask; the others after that, one at
+a time, with pauses as long as `DUTY_MAX` wants: by the time that one takes, so that a node which gets little
+of the processor leaves it to its work. What is not loaded yet when its first request comes is loaded then, on
+the loop.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ class Codecs:
         """`now`: monotonic seconds."""
         self._now = now
         self._next_at = now()
-        versions = [(high - version, key, version) for key, low, high in advertised(keys) for version in range(low, high + 1)]
+        versions = [
+            (high - version, key, version)
+            for key, low, high in advertised(keys)
+            for version in range(low, high + 1)
+        ]
         self._left = sorted((each for each in versions if each[1] not in _BY_HAND), reverse=True)
 
     @property

@@ -1,8 +1,10 @@
-"""Settings of topics and brokers as DescribeConfigs tells them: value, source, synonyms, under Kafka's names and types.
+"""Settings of topics and brokers as DescribeConfigs tells them: value, source, synonyms, under Kafka's names
+and types.
 
-Where a value comes from is told as Kafka does: what was set for this broker at run time, then for all brokers, then what its file
-says, then the default; for a topic's setting, under the name that the setting has on the broker.  A broker's settings that have
-another name in Kafka stand under both; `FIXED` are settings of Kafka that are what they are here.
+Where a value comes from is told as Kafka does: what was set for this broker at run time, then for all
+brokers, then what its file says, then the default; for a topic's setting, under the name that the setting has
+on the broker.  A broker's settings that have another name in Kafka stand under both; `FIXED` are settings of
+Kafka that are what they are here.
 """
 
 from __future__ import annotations
@@ -64,8 +66,13 @@ class Described:
 
     @property
     def shown(self) -> str | None:
-        """The value as Kafka writes it: a DOUBLE as Java does, whatever was written down; synonyms are as they were written."""
-        return _as_java(self.value) if self.kind == ConfigType.DOUBLE.value and self.value is not None else self.value
+        """The value as Kafka writes it: a DOUBLE as Java does, whatever was written down; synonyms are as
+        they were written."""
+        return (
+            _as_java(self.value)
+            if self.kind == ConfigType.DOUBLE.value and self.value is not None
+            else self.value
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +93,31 @@ class _Named:
 
 _T = ConfigType
 FIXED: Final[Mapping[str, _Fixed]] = {
-    "controlled.shutdown.enable": _Fixed(_T.BOOLEAN, "true", "A broker that is stopped by SIGTERM hands its leaderships over."),
+    "controlled.shutdown.enable": _Fixed(
+        _T.BOOLEAN, "true", "A broker that is stopped by SIGTERM hands its leaderships over."
+    ),
     "delete.topic.enable": _Fixed(_T.BOOLEAN, "true", "Topics can be deleted."),
     "group.coordinator.rebalance.protocols": _Fixed(_T.LIST, "classic,consumer", "The protocols of groups."),
-    "inter.broker.listener.name": _Fixed(_T.STRING, "PLAINTEXT", "Brokers fetch from each other where clients do."),
-    "listener.security.protocol.map": _Fixed(_T.STRING, "PLAINTEXT:PLAINTEXT", "There is one listener for clients."),
+    "inter.broker.listener.name": _Fixed(
+        _T.STRING, "PLAINTEXT", "Brokers fetch from each other where clients do."
+    ),
+    "listener.security.protocol.map": _Fixed(
+        _T.STRING, "PLAINTEXT:PLAINTEXT", "There is one listener for clients."
+    ),
     "log.retention.hours": _Fixed(_T.INT, "168", "What log.retention.ms is without a value, in hours."),
     "log.retention.minutes": _Fixed(_T.INT, None, "As log.retention.hours, in minutes."),
     "log.roll.hours": _Fixed(_T.INT, "168", "What log.roll.ms is without a value, in hours."),
     "log.roll.jitter.hours": _Fixed(_T.INT, "0", "What log.roll.jitter.ms is without a value, in hours."),
-    "offsets.topic.segment.bytes": _Fixed(_T.INT, str(STATE_SEGMENT_BYTES), "segment.bytes of __consumer_offsets."),
+    "offsets.topic.segment.bytes": _Fixed(
+        _T.INT, str(STATE_SEGMENT_BYTES), "segment.bytes of __consumer_offsets."
+    ),
     "remote.log.storage.system.enable": _Fixed(_T.BOOLEAN, "false", "There is no tiered storage."),
     "transaction.partition.verification.enable": _Fixed(
         _T.BOOLEAN, "true", "A partition takes records of a transaction only when its coordinator knows that."
     ),
-    "transaction.state.log.segment.bytes": _Fixed(_T.INT, str(STATE_SEGMENT_BYTES), "segment.bytes of __transaction_state."),
+    "transaction.state.log.segment.bytes": _Fixed(
+        _T.INT, str(STATE_SEGMENT_BYTES), "segment.bytes of __transaction_state."
+    ),
 }
 
 
@@ -109,7 +126,9 @@ def _voters(configuration: Configuration) -> str:
 
 
 KAFKA_NAMES: Final[Mapping[str, _Named]] = {
-    "advertised.listeners": _Named("advertised.kafka", _T.STRING, lambda found: f"PLAINTEXT://{found.advertised_kafka}"),
+    "advertised.listeners": _Named(
+        "advertised.kafka", _T.STRING, lambda found: f"PLAINTEXT://{found.advertised_kafka}"
+    ),
     "broker.id": _Named("node.id", _T.INT, lambda found: str(found.node_id)),
     "broker.rack": _Named("rack", _T.STRING, lambda found: found.text("rack")),
     "controller.quorum.election.timeout.ms": _Named(
@@ -117,7 +136,9 @@ KAFKA_NAMES: Final[Mapping[str, _Named]] = {
     ),
     "controller.quorum.voters": _Named("quorum.voters", _T.LIST, _voters),
     "listeners": _Named("listeners.kafka", _T.STRING, lambda found: f"PLAINTEXT://{found.kafka}"),
-    "log.dirs": _Named("data.dirs", _T.STRING, lambda found: ",".join(str(folder) for folder in found.data_dirs)),
+    "log.dirs": _Named(
+        "data.dirs", _T.STRING, lambda found: ",".join(str(folder) for folder in found.data_dirs)
+    ),
     "process.roles": _Named("roles", _T.LIST, lambda found: ",".join(found.texts("roles"))),
     "replica.fetch.response.max.bytes": _Named(
         "replica.fetch.max.bytes", _T.INT, lambda found: found.text("replica.fetch.max.bytes")
@@ -141,17 +162,22 @@ class DescribedSettings:
         self._own = node_configs.get(configuration.node_id, {})
         self._of_all = node_configs.get(ALL_NODES, {})
 
-    # ---------------------------------------------------------------------------------------------------------- topics
+    # --------------------------------------------------------------------------------------------------------
+    # topics
 
     def of_topic(self, topic: TopicState) -> list[Described]:
         return self.of_new_topic(topic.name, topic.config)
 
     def of_new_topic(self, name: str, config: Mapping[str, str]) -> list[Described]:
         """What holds for a topic with these settings."""
-        follows = {} if name in INTERNAL_TOPICS else inherited(self._node_configs, self._configuration.node_id)
+        follows = (
+            {} if name in INTERNAL_TOPICS else inherited(self._node_configs, self._configuration.node_id)
+        )
         found = []
         for key, row in TOPIC_CONFIGS.items():
-            synonyms = self._synonyms(row.broker_name) if row.broker_name and name not in INTERNAL_TOPICS else []
+            synonyms = (
+                self._synonyms(row.broker_name) if row.broker_name and name not in INTERNAL_TOPICS else []
+            )
             if key in config:
                 synonyms = [(key, config[key], SOURCE_TOPIC), *synonyms]
             source = synonyms[0][2] if synonyms else SOURCE_DEFAULT
@@ -162,12 +188,17 @@ class DescribedSettings:
             found.append(Described(key, config[key], SOURCE_TOPIC, _UNKNOWN, _UNKNOWN_DOC, False, synonyms))
         return found
 
-    # --------------------------------------------------------------------------------------------------------- brokers
+    # --------------------------------------------------------------------------------------------------------
+    # brokers
 
     def of_broker(self) -> list[Described]:
         found = [self._of_file(name) for name in SETTINGS]
         others = [name for name in BROKER_SETTINGS if name not in SETTINGS]
-        found += [self._dynamic(name) for name in others if BROKER_SETTINGS[name].default is not None or self._is_shown(name)]
+        found += [
+            self._dynamic(name)
+            for name in others
+            if BROKER_SETTINGS[name].default is not None or self._is_shown(name)
+        ]
         found += [self._under_kafkas_name(name, each) for name, each in KAFKA_NAMES.items()]
         found += [self._fixed(name, each) for name, each in FIXED.items()]
         return found
@@ -180,12 +211,21 @@ class DescribedSettings:
                 value, key = self._of_all[name], BROKER_SETTINGS[name].key
                 synonyms = [(name, value, SOURCE_DYNAMIC_ALL_BROKERS)]
                 found.append(
-                    Described(name, value, SOURCE_DYNAMIC_ALL_BROKERS, key.type.value, key.documentation, False, synonyms)
+                    Described(
+                        name,
+                        value,
+                        SOURCE_DYNAMIC_ALL_BROKERS,
+                        key.type.value,
+                        key.documentation,
+                        False,
+                        synonyms,
+                    )
                 )
         return found
 
     def _is_shown(self, name: str) -> bool:
-        """Kafka tells of throttles only when they are set, but of the other settings without a default always."""
+        """Kafka tells of throttles only when they are set, but of the other settings without a default
+        always."""
         return bool(BROKER_SETTINGS[name].topic_key) or name in self._own or name in self._of_all
 
     def _of_file(self, name: str) -> Described:
@@ -197,7 +237,9 @@ class DescribedSettings:
 
     def _dynamic(self, name: str) -> Described:
         key, synonyms = BROKER_SETTINGS[name].key, self._synonyms(name)
-        value, source = (synonyms[0][1], synonyms[0][2]) if synonyms else (BROKER_SETTINGS[name].default, SOURCE_DEFAULT)
+        value, source = (
+            (synonyms[0][1], synonyms[0][2]) if synonyms else (BROKER_SETTINGS[name].default, SOURCE_DEFAULT)
+        )
         return Described(name, value, source, key.type.value, key.documentation, False, synonyms)
 
     def _under_kafkas_name(self, name: str, named: _Named) -> Described:
@@ -207,13 +249,16 @@ class DescribedSettings:
 
     def _fixed(self, name: str, fixed: _Fixed) -> Described:
         synonyms = [] if fixed.value is None else [(name, fixed.value, SOURCE_DEFAULT)]
-        return Described(name, fixed.value, SOURCE_DEFAULT, fixed.kind.value, fixed.documentation, True, synonyms)
+        return Described(
+            name, fixed.value, SOURCE_DEFAULT, fixed.kind.value, fixed.documentation, True, synonyms
+        )
 
-    # -------------------------------------------------------------------------------------------------------- synonyms
+    # --------------------------------------------------------------------------------------------------------
+    # synonyms
 
     def _synonyms(self, name: str) -> list[Synonym]:
-        """All values that the setting has, the one that counts first.  Nothing before a value under its own name: that one would
-        be another setting's (Kafka's rule)."""
+        """All values that the setting has, the one that counts first.  Nothing before a value under its own
+        name: that one would be another setting's (Kafka's rule)."""
         names = _BROKER_SYNONYMS.get(name, (name,))
         places: Iterable[tuple[Callable[[str], str | None], int]] = (
             (self._own.get, SOURCE_DYNAMIC_BROKER),
@@ -221,14 +266,21 @@ class DescribedSettings:
             (self._static, SOURCE_STATIC_BROKER),
             (_default, SOURCE_DEFAULT),
         )
-        found = [(each, value, source) for get, source in places for each in names if (value := get(each)) is not None]
+        found = [
+            (each, value, source)
+            for get, source in places
+            for each in names
+            if (value := get(each)) is not None
+        ]
         first = next((at for at, synonym in enumerate(found) if synonym[0] == name), len(found))
         return found[first:]
 
     def _static(self, name: str) -> str | None:
         """What this node's file says, be it the default."""
         value = self._configuration.values.get(name)
-        if name not in self._configuration.given and (name not in SETTINGS or value == SETTINGS[name].default):
+        if name not in self._configuration.given and (
+            name not in SETTINGS or value == SETTINGS[name].default
+        ):
             return None
         return _text(value)
 

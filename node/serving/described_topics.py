@@ -1,8 +1,10 @@
-"""Topics as Metadata answers describe them, kept encoded: clients ask for the same ones over and over, some for all of them.
+"""Topics as Metadata answers describe them, kept encoded: clients ask for the same ones over and over, some
+for all of them.
 
-A description holds as long as its topic has not changed (a `TopicState` is never changed in place), nor which brokers are alive,
-nor what they cannot serve.  Whole answers are kept for the metadata index and the controller of which they speak.
-Bounded: the descriptions of topics that there are, in `VARIANTS_MAX` forms of the request.
+A description holds as long as its topic has not changed (a `TopicState` is never changed in place), nor which
+brokers are alive, nor what they cannot serve.  Whole answers are kept for the metadata index and the
+controller of which they speak. Bounded: the descriptions of topics that there are, in `VARIANTS_MAX` forms of
+the request.
 """
 
 from __future__ import annotations
@@ -42,8 +44,11 @@ class Variant:
         self._whole: tuple[bytes, ErrorCode] | None = None
 
     def look_at(self, state: ClusterState) -> None:
-        """Before descriptions are asked for, again after every pause: forgets them all when brokers have come or gone."""
-        brokers = tuple((broker.node_id, broker.fenced, broker.offline_replicas) for broker in state.brokers.values())
+        """Before descriptions are asked for, again after every pause: forgets them all when brokers have come
+        or gone."""
+        brokers = tuple(
+            (broker.node_id, broker.fenced, broker.offline_replicas) for broker in state.brokers.values()
+        )
         if brokers != self._brokers:
             self._brokers = brokers
             self._described.clear()
@@ -57,7 +62,11 @@ class Variant:
         if found is None or found.topic is not topic:
             found = self._described[topic.topic_id] = Description(topic, *self._describe(state, topic))
             if len(self._described) > 2 * len(state.topics):
-                self._described = {topic_id: each for topic_id, each in self._described.items() if state.topic_by_id(topic_id)}
+                self._described = {
+                    topic_id: each
+                    for topic_id, each in self._described.items()
+                    if state.topic_by_id(topic_id)
+                }
         return found
 
     def whole(self, what: Hashable) -> tuple[bytes, ErrorCode] | None:

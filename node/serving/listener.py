@@ -1,19 +1,22 @@
-"""The Kafka listener: passes the frames of a connection to the request handlers, and sends their responses in order.
+"""The Kafka listener: passes the frames of a connection to the request handlers, and sends their responses in
+order.
 
-All connections share the loop's time (`runtime/turns.py`): a request begins when its connection has its turn.  However many
-requests other clients have sent, a connection that has used little time goes first, and every few milliseconds the loop reads
-sockets and runs timers.
+All connections share the loop's time (`runtime/turns.py`): a request begins when its connection has its turn.
+However many requests other clients have sent, a connection that has used little time goes first, and every
+few milliseconds the loop reads sockets and runs timers.
 
-Per connection the listener handles one frame after another; a handler returns before the next frame begins, with two exceptions.
-After a `Deferred` the next request begins while a task awaits the answer.  `Staged` requests verify at the same time, and execute
-in their order.  Responses leave in the order of their requests, as every client expects.  A connection has at most
-`REQUESTS_IN_WORK_MAX` requests in work: above, the listener stops reading from it.
+Per connection the listener handles one frame after another; a handler returns before the next frame begins,
+with two exceptions. After a `Deferred` the next request begins while a task awaits the answer.  `Staged`
+requests verify at the same time, and execute in their order.  Responses leave in the order of their requests,
+as every client expects.  A connection has at most `REQUESTS_IN_WORK_MAX` requests in work: above, the
+listener stops reading from it.
 
-When a connection closes, the listener drops its frames and cancels its requests, because the client cannot get a response. 
-Only a produce with acks=0, which has no response, is still executed: a client may send it and close.
+When a connection closes, the listener drops its frames and cancels its requests, because the client cannot
+get a response. Only a produce with acks=0, which has no response, is still executed: a client may send it and
+close.
 
-A frame that is not a request of this protocol (garbage, an unknown key, a version that is not supported) closes its connection
-with one log line that says why; other connections are not affected.
+A frame that is not a request of this protocol (garbage, an unknown key, a version that is not supported)
+closes its connection with one log line that says why; other connections are not affected.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ UNANSWERED_MAX: Final = 1000
 # A request that has waited for this long when its connection closes gets a line in the log.
 SLOW_S: Final = 1.0
 _NAMES: Final = {int(key): key.name.lower() for key in ApiKey}
-# These requests wait by design, for records or for other members of a group: no line when the client closes meanwhile.
+# These requests wait by design, for records or for other members of a group: no line when the client closes
+# meanwhile.
 _LONG_POLLS: Final = frozenset(_NAMES[key] for key in (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
 # Smaller frames are copied: that costs less than giving the connection a new buffer.
 COPY_BYTES_MAX: Final = 16 * 1024
@@ -100,7 +104,9 @@ class _Slot:
 class ClientConnection:
     """One client's connection: a `FrameHandler`."""
 
-    def __init__(self, connection: FrameConnection, broker: Broker, handlers: Handlers, shared: Shared) -> None:
+    def __init__(
+        self, connection: FrameConnection, broker: Broker, handlers: Handlers, shared: Shared
+    ) -> None:
         self._connection = connection
         self._shared = shared
         self._turns = shared.turns
@@ -121,7 +127,8 @@ class ClientConnection:
         self._client = ClientSoftware(port=int(port) if port.isdigit() else 0)
         self._worker = asyncio.create_task(self._work(), name=f"connection {connection.peer}")
 
-    # --- FrameHandler -------------------------------------------------------------------------------------------------------
+    # --- FrameHandler
+    # -------------------------------------------------------------------------------------------------------
 
     def on_frame(self, frame: memoryview) -> None:
         if not self._broker.cluster.serving:
@@ -145,7 +152,9 @@ class ClientConnection:
         undone = (slot for slot in self._slots if not slot.done and slot.name not in _LONG_POLLS)
         slow = [f"{slot.name} {now - slot.started:.1f}s" for slot in undone if now - slot.started > SLOW_S]
         if slow:
-            self._shared.abandoned.line(now, "connections", peer=self._connection.peer, reason=reason, unanswered=slow)
+            self._shared.abandoned.line(
+                now, "connections", peer=self._connection.peer, reason=reason, unanswered=slow
+            )
         self._is_lost = True
         for task in self._aside:
             task.cancel()
@@ -166,7 +175,8 @@ class ClientConnection:
         if self._frames:
             self._worker = asyncio.create_task(self._work(), name=f"connection {self._connection.peer}, lost")
 
-    # --- requests -----------------------------------------------------------------------------------------------------------
+    # --- requests
+    # --------------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
         turns, account = self._turns, self._account
@@ -223,7 +233,8 @@ class ClientConnection:
         staged = self._handlers.staged.get(header.api_key)
         if staged is not None:
             request = staged(self._broker, context, frame[position:])
-            if self._is_lost:  # executed here, in order: the tasks of earlier staged requests are cancelled and set no `mine`
+            # executed here, in order: the tasks of earlier staged requests are cancelled and set no `mine`
+            if self._is_lost:
                 if request.verify is not None:
                     await request.verify()
             elif request.verify is not None or self._last_turn is not None:
@@ -295,12 +306,18 @@ class ClientConnection:
         if answer is None:
             slot.buffers = ()
         elif isinstance(answer, Encoded):
-            slot.buffers = [codec.response_header(context.api_key, context.api_version, context.correlation_id), *answer.buffers]
+            slot.buffers = [
+                codec.response_header(context.api_key, context.api_version, context.correlation_id),
+                *answer.buffers,
+            ]
             outcome = answer.outcome
         else:
             outcome = worst_error(answer)
             body = codec.response(context.api_key, context.api_version, answer)
-            slot.buffers = [codec.response_header(context.api_key, context.api_version, context.correlation_id), body]
+            slot.buffers = [
+                codec.response_header(context.api_key, context.api_version, context.correlation_id),
+                body,
+            ]
         slot.done = True
         self._broker.metrics.request_done(slot.name, outcome, self._broker.clock.monotonic() - slot.started)
         self._flush()
@@ -318,15 +335,17 @@ class ClientConnection:
             self._connection.resume()
 
     def _unsupported(self, header: RequestHeader, slot: _Slot, frame: memoryview, position: int) -> None:
-        """Answers UNSUPPORTED_VERSION to the two requests whose clients understand it; any other request closes the
-        connection."""
+        """Answers UNSUPPORTED_VERSION to the two requests whose clients understand it; any other request
+        closes the connection."""
         answer: bytes | None = None
         if header.api_key == ApiKey.API_VERSIONS:
             answer = codec.unsupported_api_versions(header.correlation_id, self._broker.announced_keys)
         elif header.api_key == ApiKey.PRODUCE and 0 <= header.api_version < produce.VERSION_LOW:
             body = produce.refuse_old_produce(header.api_version, frame, position)
             if body is not None:
-                answer = codec.encode_response_frame(header.correlation_id, header.api_key, header.api_version, body)
+                answer = codec.encode_response_frame(
+                    header.correlation_id, header.api_key, header.api_version, body
+                )
         if answer is not None:
             slot.buffers = [answer]
             slot.done = True
@@ -336,7 +355,8 @@ class ClientConnection:
             self._flush()
             return
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_VERSION, f"request {slot.name} in version {header.api_version} is not served: see ApiVersions"
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"request {slot.name} in version {header.api_version} is not served: see ApiVersions",
         )
 
     def _refuse(self, kind: str, reason: str, lease: FrameLease | None) -> None:

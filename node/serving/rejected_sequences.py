@@ -1,10 +1,12 @@
-"""Batches of idempotent producers that were refused before they reached a log: those behind them are refused alike.
+"""Batches of idempotent producers that were refused before they reached a log: those behind them are refused
+alike.
 
-A client has several batches of a partition under way.  When the first is refused because this node does not lead yet (or lacks
-replicas), and the node leads when the second arrives, the second has a gap before it.  To call that out of order would be true,
-and would make librdkafka take a new epoch and send both again.  When the first was itself a repetition, written before a crash
-and never acknowledged, then nothing recognises it under the new epoch, and the record is there twice.  Told the error of the
-first, the client repeats both in their order under the old epoch, and a batch that was written is recognised.
+A client has several batches of a partition under way.  When the first is refused because this node does not
+lead yet (or lacks replicas), and the node leads when the second arrives, the second has a gap before it.  To
+call that out of order would be true, and would make librdkafka take a new epoch and send both again.  When
+the first was itself a repetition, written before a crash and never acknowledged, then nothing recognises it
+under the new epoch, and the record is there twice.  Told the error of the first, the client repeats both in
+their order under the old epoch, and a batch that was written is recognised.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class RejectedSequences:
             known = None
         if code in GAPS:
             return known.code if known is not None and _is_after(sequence, known.sequence) else code
-        if code.retriable and len(sender.topic) <= TOPIC_NAME_LENGTH_MAX:  # a longer text is no topic, and any length
+        # a longer text is no topic, and any length
+        if code.retriable and len(sender.topic) <= TOPIC_NAME_LENGTH_MAX:
             first = known.sequence if known is not None and _is_after(sequence, known.sequence) else sequence
             self._refusals[sender] = _Refusal(first, code, now_s)
             self._refusals.move_to_end(sender)

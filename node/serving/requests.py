@@ -1,13 +1,13 @@
 """The interface between the listener and the request handlers: what a handler receives and what it returns.
 
-A handler is `async def handle(broker, context, request) -> Fields`, one module a request in `handlers/`.  `request` is the
-decoded message, `Fields` the response's fields, encoded for the version the client asked for.  The listener runs the
-requests of one connection one after another, in order.  A handler that has executed its request but waits for other replicas (an
-acks=all produce) returns a `Deferred`: the listener starts the connection's next request at once and still sends the responses in
-order.
+A handler is `async def handle(broker, context, request) -> Fields`, one module a request in `handlers/`.
+`request` is the decoded message, `Fields` the response's fields, encoded for the version the client asked
+for.  The listener runs the requests of one connection one after another, in order.  A handler that has
+executed its request but waits for other replicas (an acks=all produce) returns a `Deferred`: the listener
+starts the connection's next request at once and still sends the responses in order.
 
-A handler that must ask another node before it may execute its request returns a `Staged`: the listener verifies several requests
-of a connection at the same time and executes them in their order.
+A handler that must ask another node before it may execute its request returns a `Staged`: the listener
+verifies several requests of a connection at the same time and executes them in their order.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class ClientSoftware:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """The client and the version of a request.  `client_host` is an IP address as text.  A handler with much to do awaits
-    `yield_loop` from time to time: other connections run, and it returns when it is this connection's turn again."""
+    """The client and the version of a request.  `client_host` is an IP address as text.  A handler with much
+    to do awaits `yield_loop` from time to time: other connections run, and it returns when it is this
+    connection's turn again."""
 
     api_key: int
     api_version: int
@@ -52,15 +53,15 @@ class RequestContext:
     client_host: str
     yield_loop: Callable[[], Awaitable[None]] = _next_round
     turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
-    """A `Deferred` answer encodes its response within `async with context.turn()`.  Without it all requests that wait for the
-    same event would be encoded in one round of the loop."""
+    """A `Deferred` answer encodes its response within `async with context.turn()`.  Without it all requests
+    that wait for the same event would be encoded in one round of the loop."""
     client: ClientSoftware = field(default_factory=ClientSoftware)
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A response whose body the handler has encoded (hot messages): buffers that the listener sends without a copy.  `outcome` is
-    the most severe error in it, for the metrics."""
+    """A response whose body the handler has encoded (hot messages): buffers that the listener sends without a
+    copy.  `outcome` is the most severe error in it, for the metrics."""
 
     buffers: Sequence[Buffer]
     outcome: ErrorCode = ErrorCode.NONE
@@ -75,21 +76,24 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A request that is decoded and not executed.  `verify` asks other nodes (None: there is nothing to ask) and may run at the
-    same time as that of other requests; `execute` runs after it, and after `execute` of all earlier requests of the
-    connection."""
+    """A request that is decoded and not executed.  `verify` asks other nodes (None: there is nothing to ask)
+    and may run at the same time as that of other requests; `execute` runs after it, and after `execute` of
+    all earlier requests of the connection."""
 
     verify: Callable[[], Awaitable[None]] | None
     execute: Callable[[], Awaitable[Encoded | Fields | Deferred | None]]
     unanswered: bool = False
-    """The client expects no response (acks=0): the listener executes the request also after the connection is closed."""
+    """The client expects no response (acks=0): the listener executes the request also after the connection is
+    closed."""
 
 
 def most_severe_error(codes: Iterable[ErrorCode]) -> ErrorCode:
     """The first code that is not retriable, else the first error; NONE when there is no error."""
     worst = ErrorCode.NONE
     for code in codes:
-        if code is not ErrorCode.NONE and (worst is ErrorCode.NONE or (worst.retriable and not code.retriable)):
+        if code is not ErrorCode.NONE and (
+            worst is ErrorCode.NONE or (worst.retriable and not code.retriable)
+        ):
             worst = code
     return worst
 
@@ -116,8 +120,8 @@ def milliseconds(value: timedelta) -> int:
 
 
 def for_version(code: ErrorCode, *, fenced_known: bool = True, abortable_known: bool = True) -> ErrorCode:
-    """The code for a client whose version of the request does not have `code`: INVALID_PRODUCER_EPOCH for PRODUCER_FENCED
-    (KIP-588), INVALID_TXN_STATE for TRANSACTION_ABORTABLE (KIP-890)."""
+    """The code for a client whose version of the request does not have `code`: INVALID_PRODUCER_EPOCH for
+    PRODUCER_FENCED (KIP-588), INVALID_TXN_STATE for TRANSACTION_ABORTABLE (KIP-890)."""
     if code is ErrorCode.PRODUCER_FENCED and not fenced_known:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and not abortable_known:
@@ -126,7 +130,8 @@ def for_version(code: ErrorCode, *, fenced_known: bool = True, abortable_known: 
 
 
 class CooperativeYield:
-    """Lets other connections run within a long request, each time after `ENTRIES` entries or `BYTES` bytes of records.
+    """Lets other connections run within a long request, each time after `ENTRIES` entries or `BYTES` bytes of
+    records.
 
     Only for handlers that read the state anew for each entry: it may change whenever they yield.
     """

@@ -1,12 +1,13 @@
 """A node's settings: where they come from, what they mean, and clear words for what is wrong with them.
 
-Order of precedence, the later wins: the defaults below, the TOML file (`--config`), the environment (`TIDEGATE_` + the key in
-capitals with `_` for `.`: `TIDEGATE_NODE_ID=2`), the command line (`--set key=value`).  Keys are Kafka's own where Kafka has
-one, so that an operator's knowledge carries over.  An unknown key stops the node and names the key that was probably meant:
-a misspelt `min.insync.replicas` that is silently ignored is how acknowledged data gets lost.
+Order of precedence, the later wins: the defaults below, the TOML file (`--config`), the environment
+(`TIDEGATE_` + the key in capitals with `_` for `.`: `TIDEGATE_NODE_ID=2`), the command line (`--set
+key=value`).  Keys are Kafka's own where Kafka has one, so that an operator's knowledge carries over.  An
+unknown key stops the node and names the key that was probably meant: a misspelt `min.insync.replicas` that is
+silently ignored is how acknowledged data gets lost.
 
-The strings of listeners, advertised addresses, data folders and TLS files may hold `{node.id}` and `{hostname}`, so that one
-configuration serves all pods of a StatefulSet.
+The strings of listeners, advertised addresses, data folders and TLS files may hold `{node.id}` and
+`{hostname}`, so that one configuration serves all pods of a StatefulSet.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ...controller.state.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, GROUP_LIMITS, GroupLimits
+from ...controller.state.resource_settings import (
+    CONSUMER_HEARTBEAT,
+    CONSUMER_SESSION,
+    GROUP_LIMITS,
+    GroupLimits,
+)
 from ...coordinator.group.consumer.assignors import ASSIGNORS
 from ...coordinator.group.policy import MigrationPolicy
 from ...runtime.host_names import host_problem
@@ -33,12 +39,14 @@ QUORUM_TLS: Final = ("quorum.tls.certificate", "quorum.tls.key", "quorum.tls.aut
 
 
 class ConfigurationError(Exception):
-    """The configuration cannot be used; the message says which key, which value and what to do, in one line."""
+    """The configuration cannot be used; the message says which key, which value and what to do, in one
+    line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: `kind` is int | float | bool | str | list, `minimum`/`maximum` bound numbers (inclusive)."""
+    """One setting: `kind` is int | float | bool | str | list, `minimum`/`maximum` bound numbers
+    (inclusive)."""
 
     kind: type
     default: Any
@@ -52,89 +60,209 @@ def _int(default: int | None, doc: str, minimum: int = 0, maximum: int = 2**63 -
 
 
 SETTINGS: Final[dict[str, Setting]] = {
-    "node.id": _int(None, "This node's number, unique in the cluster; no two processes may ever run with it.", 0, 2**31 - 1),
-    "node.id.from.hostname": Setting(bool, False, "Take the node id from the number at the end of the host name (StatefulSet)."),
-    "cluster.id": Setting(str, None, "The cluster's name, the same on all nodes; a data folder of another cluster is refused."),
-    "roles": Setting(list, ["broker", "controller"], "broker, controller or both."),
-    "data.dirs": Setting(list, None, "Folders of the partitions' data, one a disk; the first has the metadata quorum's too."),
-    "metadata.reserve.bytes": _int(8 << 20, "Kept back in each data folder, so that a full disk stops only clients; 0: none."),
-    "rack": Setting(str, "", "Replicas of a partition are spread over racks."),
-    "fetch.from.closest.replica": Setting(bool, True, "A consumer that names a rack reads from an in-sync replica of that rack."),
-    "listeners.kafka": Setting(str, "127.0.0.1:9092", "host:port of the Kafka protocol, for clients and followers."),
-    "listeners.grpc": Setting(str, "127.0.0.1:9093", "host:port of the gRPC services: data (Spark), controller, admin."),
-    "listeners.quorum": Setting(str, "127.0.0.1:9094", "host:port of the metadata quorum (controllers only)."),
-    "listeners.metrics": Setting(str, "127.0.0.1:9095", "host:port of /metrics, /livez and /readyz."),
-    "advertised.kafka": Setting(str, "", "host:port that clients and brokers are told; default: the listener's."),
-    "advertised.grpc": Setting(str, "", "host:port that Spark and brokers are told; default: the listener's."),
-    "quorum.tls.certificate": Setting(str, "", "PEM file: this controller's certificate, with a DNS name node-<node.id>."),
-    "quorum.tls.key": Setting(str, "", "PEM file: its key, not encrypted."),
-    "quorum.tls.authority": Setting(str, "", "PEM file: who signs the controllers' certificates. With all three: mutual TLS."),
-    "quorum.voters": Setting(list, None, "All controllers, each as id@host:quorum-port:grpc-port."),
-    "quorum.election.timeout.ms": _int(500, "A follower starts an election after this long (up to twice) without a leader.", 50),
-    "broker.session.timeout.ms": _int(6000, "A broker that is silent for this long is fenced and its leaderships move.", 500),
-    "broker.heartbeat.interval.ms": _int(1000, "How often a broker tells the controller that it lives.", 50),
-    "auto.leader.rebalance.enable": Setting(bool, True, "Leaderships return to the first replica of a partition by themselves."),
-    "leader.imbalance.check.interval.seconds": _int(30, "How often the controller looks for leaderships to return.", 1),
-    "leader.imbalance.per.broker.percentage": _int(10, "Of a broker's leaderships, so many may be elsewhere.", 0, 100),
-    "controlled.shutdown.timeout.ms": _int(20000, "How long a stop by SIGTERM waits for leaderships to move away."),
-    "replica.lag.time.max.ms": _int(10000, "A follower that was not caught up for this long leaves the in-sync replicas.", 100),
-    "replica.fetch.wait.max.ms": _int(500, "How long a leader holds a follower's fetch when there is nothing new.", 1),
-    "replica.fetch.max.bytes": _int(8 << 20, "Most bytes in one follower fetch, over all partitions.", 1024),
-    "replica.catch.up.max.bytes.per.second": _int(0, "Most sent to replicas outside the ISR; 0: no limit. Changes at run time."),
-    "default.replication.factor": _int(3, "Replicas of a topic that is created without saying how many.", 1, 32767),
-    "num.partitions": _int(1, "Partitions of a topic that is created without saying how many.", 1, 10000),
-    "min.insync.replicas": _int(1, "acks=all needs so many in-sync replicas; the cluster's from its first start on.", 1, 32767),
-    "auto.create.topics.enable": Setting(bool, False, "Create a topic when a client first asks for it."),
-    "socket.request.max.bytes": _int(100 << 20, "The largest request; a longer one closes the connection.", 1024, 1 << 30),
-    "queued.max.request.bytes": _int(256 << 20, "Bytes of requests in work on all connections; above, reading pauses.", 1 << 20),
-    "max.connections": _int(10000, "Connections of the Kafka listener; one more is closed at once.", 1),
-    "max.connections.per.ip": _int(2**31 - 1, "Connections of the Kafka listener from one address.", 1, 2**31 - 1),
-    "connections.max.idle.ms": _int(600000, "A connection on which nothing moves for so long, and nothing is due, is closed.", 1),
-    "fetch.max.bytes": _int(55 << 20, "Most bytes in one fetch response, whatever the client asks.", 1024, 1 << 30),
-    "max.request.partition.size.limit": _int(2000, "Partitions in one answer of DescribeTopicPartitions.", 1, 20000),
-    "max.incremental.fetch.session.cache.slots": _int(1000, "Clients with a fetch session; more are answered without one.", 0),
-    "client.metrics.always.announced": Setting(
-        bool, False, "Announce client metrics (KIP-714) also while there is no subscription: for clients that run already then."
+    "node.id": _int(
+        None,
+        "This node's number, unique in the cluster; no two processes may ever run with it.",
+        0,
+        2**31 - 1,
     ),
-    "transaction.state.log.num.partitions": _int(16, "Partitions of __transaction_state. Never change it.", 1, 10000),
+    "node.id.from.hostname": Setting(
+        bool, False, "Take the node id from the number at the end of the host name (StatefulSet)."
+    ),
+    "cluster.id": Setting(
+        str, None, "The cluster's name, the same on all nodes; a data folder of another cluster is refused."
+    ),
+    "roles": Setting(list, ["broker", "controller"], "broker, controller or both."),
+    "data.dirs": Setting(
+        list, None, "Folders of the partitions' data, one a disk; the first has the metadata quorum's too."
+    ),
+    "metadata.reserve.bytes": _int(
+        8 << 20, "Kept back in each data folder, so that a full disk stops only clients; 0: none."
+    ),
+    "rack": Setting(str, "", "Replicas of a partition are spread over racks."),
+    "fetch.from.closest.replica": Setting(
+        bool, True, "A consumer that names a rack reads from an in-sync replica of that rack."
+    ),
+    "listeners.kafka": Setting(
+        str, "127.0.0.1:9092", "host:port of the Kafka protocol, for clients and followers."
+    ),
+    "listeners.grpc": Setting(
+        str, "127.0.0.1:9093", "host:port of the gRPC services: data (Spark), controller, admin."
+    ),
+    "listeners.quorum": Setting(
+        str, "127.0.0.1:9094", "host:port of the metadata quorum (controllers only)."
+    ),
+    "listeners.metrics": Setting(str, "127.0.0.1:9095", "host:port of /metrics, /livez and /readyz."),
+    "advertised.kafka": Setting(
+        str, "", "host:port that clients and brokers are told; default: the listener's."
+    ),
+    "advertised.grpc": Setting(
+        str, "", "host:port that Spark and brokers are told; default: the listener's."
+    ),
+    "quorum.tls.certificate": Setting(
+        str, "", "PEM file: this controller's certificate, with a DNS name node-<node.id>."
+    ),
+    "quorum.tls.key": Setting(str, "", "PEM file: its key, not encrypted."),
+    "quorum.tls.authority": Setting(
+        str, "", "PEM file: who signs the controllers' certificates. With all three: mutual TLS."
+    ),
+    "quorum.voters": Setting(list, None, "All controllers, each as id@host:quorum-port:grpc-port."),
+    "quorum.election.timeout.ms": _int(
+        500, "A follower starts an election after this long (up to twice) without a leader.", 50
+    ),
+    "broker.session.timeout.ms": _int(
+        6000, "A broker that is silent for this long is fenced and its leaderships move.", 500
+    ),
+    "broker.heartbeat.interval.ms": _int(1000, "How often a broker tells the controller that it lives.", 50),
+    "auto.leader.rebalance.enable": Setting(
+        bool, True, "Leaderships return to the first replica of a partition by themselves."
+    ),
+    "leader.imbalance.check.interval.seconds": _int(
+        30, "How often the controller looks for leaderships to return.", 1
+    ),
+    "leader.imbalance.per.broker.percentage": _int(
+        10, "Of a broker's leaderships, so many may be elsewhere.", 0, 100
+    ),
+    "controlled.shutdown.timeout.ms": _int(
+        20000, "How long a stop by SIGTERM waits for leaderships to move away."
+    ),
+    "replica.lag.time.max.ms": _int(
+        10000, "A follower that was not caught up for this long leaves the in-sync replicas.", 100
+    ),
+    "replica.fetch.wait.max.ms": _int(
+        500, "How long a leader holds a follower's fetch when there is nothing new.", 1
+    ),
+    "replica.fetch.max.bytes": _int(8 << 20, "Most bytes in one follower fetch, over all partitions.", 1024),
+    "replica.catch.up.max.bytes.per.second": _int(
+        0, "Most sent to replicas outside the ISR; 0: no limit. Changes at run time."
+    ),
+    "default.replication.factor": _int(
+        3, "Replicas of a topic that is created without saying how many.", 1, 32767
+    ),
+    "num.partitions": _int(1, "Partitions of a topic that is created without saying how many.", 1, 10000),
+    "min.insync.replicas": _int(
+        1, "acks=all needs so many in-sync replicas; the cluster's from its first start on.", 1, 32767
+    ),
+    "auto.create.topics.enable": Setting(bool, False, "Create a topic when a client first asks for it."),
+    "socket.request.max.bytes": _int(
+        100 << 20, "The largest request; a longer one closes the connection.", 1024, 1 << 30
+    ),
+    "queued.max.request.bytes": _int(
+        256 << 20, "Bytes of requests in work on all connections; above, reading pauses.", 1 << 20
+    ),
+    "max.connections": _int(10000, "Connections of the Kafka listener; one more is closed at once.", 1),
+    "max.connections.per.ip": _int(
+        2**31 - 1, "Connections of the Kafka listener from one address.", 1, 2**31 - 1
+    ),
+    "connections.max.idle.ms": _int(
+        600000, "A connection on which nothing moves for so long, and nothing is due, is closed.", 1
+    ),
+    "fetch.max.bytes": _int(
+        55 << 20, "Most bytes in one fetch response, whatever the client asks.", 1024, 1 << 30
+    ),
+    "max.request.partition.size.limit": _int(
+        2000, "Partitions in one answer of DescribeTopicPartitions.", 1, 20000
+    ),
+    "max.incremental.fetch.session.cache.slots": _int(
+        1000, "Clients with a fetch session; more are answered without one.", 0
+    ),
+    "client.metrics.always.announced": Setting(
+        bool,
+        False,
+        "Announce client metrics (KIP-714) also while there is no subscription: for clients that run "
+        "already then.",
+    ),
+    "transaction.state.log.num.partitions": _int(
+        16, "Partitions of __transaction_state. Never change it.", 1, 10000
+    ),
     "transaction.state.log.replication.factor": _int(3, "Replicas of __transaction_state.", 1, 32767),
     "transaction.state.log.min.isr": _int(2, "min.insync.replicas of __transaction_state.", 1, 32767),
-    "transaction.max.timeout.ms": _int(900000, "The longest transaction timeout that a producer may ask for.", 1),
-    "transaction.max.producer.epoch": _int(32767, "Then comes another producer id. Less only in tests, on new data.", 3, 32767),
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": _int(1000, "How often open transactions are checked.", 10),
-    "transactional.id.expiration.ms": _int(604800000, "A transactional id that is idle for this long is forgotten.", 1),
-    "producer.id.expiration.ms": _int(86400000, "A producer id that is idle for this long is forgotten by a partition.", 1),
+    "transaction.max.timeout.ms": _int(
+        900000, "The longest transaction timeout that a producer may ask for.", 1
+    ),
+    "transaction.max.producer.epoch": _int(
+        32767, "Then comes another producer id. Less only in tests, on new data.", 3, 32767
+    ),
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": _int(
+        1000, "How often open transactions are checked.", 10
+    ),
+    "transactional.id.expiration.ms": _int(
+        604800000, "A transactional id that is idle for this long is forgotten.", 1
+    ),
+    "producer.id.expiration.ms": _int(
+        86400000, "A producer id that is idle for this long is forgotten by a partition.", 1
+    ),
     "offsets.topic.num.partitions": _int(16, "Partitions of __consumer_offsets. Never change it.", 1, 10000),
     "offsets.topic.replication.factor": _int(3, "Replicas of __consumer_offsets.", 1, 32767),
     "offsets.topic.min.isr": _int(2, "min.insync.replicas of __consumer_offsets.", 1, 32767),
-    "offsets.retention.minutes": _int(10080, "Offsets that no member of their group reads are kept this long.", 1),
-    "offset.metadata.max.bytes": _int(4096, "The longest metadata string of a committed offset."),
-    "group.initial.rebalance.delay.ms": _int(3000, "How long the first rebalance of a group waits for more members."),
-    "group.min.session.timeout.ms": _int(6000, "The shortest session timeout that a member may ask for.", 1),
-    "group.max.session.timeout.ms": _int(1800000, "The longest session timeout that a member may ask for.", 1),
-    "group.max.size": _int(2**31 - 1, "Most members of one group.", 1),
-    "group.consumer.session.timeout.ms": _int(45000, "A consumer group's member (KIP-848) that is silent so long is removed.", 1),
-    "group.consumer.heartbeat.interval.ms": _int(5000, "How often a consumer group's members are to say that they live.", 1),
-    "group.consumer.min.session.timeout.ms": _int(45000, "The least that a group's consumer.session.timeout.ms may be.", 1),
-    "group.consumer.max.session.timeout.ms": _int(60000, "The most that a group's consumer.session.timeout.ms may be.", 1),
-    "group.consumer.min.heartbeat.interval.ms": _int(5000, "The least that a group's consumer.heartbeat.interval.ms may be.", 1),
-    "group.consumer.max.heartbeat.interval.ms": _int(15000, "The most that a group's consumer.heartbeat.interval.ms may be.", 1),
-    "group.consumer.max.size": _int(2**31 - 1, "Most members of one consumer group.", 1),
-    "group.consumer.assignors": Setting(list, ["uniform", "range"], "Who assigns; the first for groups whose members name none."),
-    "group.consumer.migration.policy": Setting(
-        str, "bidirectional",
-        "Which ways a group with members may move between the protocols: bidirectional, upgrade, downgrade or disabled.",
+    "offsets.retention.minutes": _int(
+        10080, "Offsets that no member of their group reads are kept this long.", 1
     ),
-    "group.consumer.assignment.interval.ms": _int(1000, "Members of a consumer group that join within it are assigned together."),
-    "log.retention.check.interval.ms": _int(300000, "How often segments are looked at that may be too old or too many.", 10),
-    "log.damaged.retention.ms": _int(604800000, "How long a damaged log is kept that was set aside; -1: for ever.", -1),
-    "log.damaged.retention.bytes": _int(10 << 30, "How much of them is kept in a data folder, besides the newest; -1: all.", -1),
-    "log.cleaner.enable": Setting(bool, True, "Clean compacted topics; the state topics grow for ever without it."),
+    "offset.metadata.max.bytes": _int(4096, "The longest metadata string of a committed offset."),
+    "group.initial.rebalance.delay.ms": _int(
+        3000, "How long the first rebalance of a group waits for more members."
+    ),
+    "group.min.session.timeout.ms": _int(6000, "The shortest session timeout that a member may ask for.", 1),
+    "group.max.session.timeout.ms": _int(
+        1800000, "The longest session timeout that a member may ask for.", 1
+    ),
+    "group.max.size": _int(2**31 - 1, "Most members of one group.", 1),
+    "group.consumer.session.timeout.ms": _int(
+        45000, "A consumer group's member (KIP-848) that is silent so long is removed.", 1
+    ),
+    "group.consumer.heartbeat.interval.ms": _int(
+        5000, "How often a consumer group's members are to say that they live.", 1
+    ),
+    "group.consumer.min.session.timeout.ms": _int(
+        45000, "The least that a group's consumer.session.timeout.ms may be.", 1
+    ),
+    "group.consumer.max.session.timeout.ms": _int(
+        60000, "The most that a group's consumer.session.timeout.ms may be.", 1
+    ),
+    "group.consumer.min.heartbeat.interval.ms": _int(
+        5000, "The least that a group's consumer.heartbeat.interval.ms may be.", 1
+    ),
+    "group.consumer.max.heartbeat.interval.ms": _int(
+        15000, "The most that a group's consumer.heartbeat.interval.ms may be.", 1
+    ),
+    "group.consumer.max.size": _int(2**31 - 1, "Most members of one consumer group.", 1),
+    "group.consumer.assignors": Setting(
+        list, ["uniform", "range"], "Who assigns; the first for groups whose members name none."
+    ),
+    "group.consumer.migration.policy": Setting(
+        str,
+        "bidirectional",
+        "Which ways a group with members may move between the protocols: bidirectional, upgrade, "
+        "downgrade or disabled.",
+    ),
+    "group.consumer.assignment.interval.ms": _int(
+        1000, "Members of a consumer group that join within it are assigned together."
+    ),
+    "log.retention.check.interval.ms": _int(
+        300000, "How often segments are looked at that may be too old or too many.", 10
+    ),
+    "log.damaged.retention.ms": _int(
+        604800000, "How long a damaged log is kept that was set aside; -1: for ever.", -1
+    ),
+    "log.damaged.retention.bytes": _int(
+        10 << 30, "How much of them is kept in a data folder, besides the newest; -1: all.", -1
+    ),
+    "log.cleaner.enable": Setting(
+        bool, True, "Clean compacted topics; the state topics grow for ever without it."
+    ),
     "log.cleaner.backoff.ms": _int(15000, "How long the cleaner waits when there is nothing to clean.", 10),
-    "log.cleaner.dedupe.buffer.size": _int(128 << 20, "Most memory of the cleaner's key map, 24 bytes a slot.", 1024),
-    "log.cleaner.io.max.bytes.per.second": _int(32 << 20, "The cleaner's reads and writes; 0: no limit. Changes at run time."),
-    "num.recovery.threads.per.data.dir": _int(2, "Logs of a folder opened at the same time; 1: closed one by one, too.", 1, 256),
-    "log.open.files.max": _int(4096, "Open files of segments in one data folder; those with unflushed data come on top.", 16),
+    "log.cleaner.dedupe.buffer.size": _int(
+        128 << 20, "Most memory of the cleaner's key map, 24 bytes a slot.", 1024
+    ),
+    "log.cleaner.io.max.bytes.per.second": _int(
+        32 << 20, "The cleaner's reads and writes; 0: no limit. Changes at run time."
+    ),
+    "num.recovery.threads.per.data.dir": _int(
+        2, "Logs of a folder opened at the same time; 1: closed one by one, too.", 1, 256
+    ),
+    "log.open.files.max": _int(
+        4096, "Open files of segments in one data folder; those with unflushed data come on top.", 16
+    ),
     "log.flush.threads": _int(4, "Threads that flush the logs' files.", 1, 256),
     "log.level": Setting(str, "INFO", "DEBUG, INFO, WARNING or ERROR."),
     "log.format": Setting(str, "text", "text or json."),
@@ -163,7 +291,8 @@ class Voter:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings of one node, checked.  `values` holds every key of SETTINGS, `given` are those that were written down."""
+    """The settings of one node, checked.  `values` holds every key of SETTINGS, `given` are those that were
+    written down."""
 
     values: Mapping[str, Any]
     node_id: int
@@ -197,12 +326,22 @@ class Configuration:
         return self.integer(key) / 1000
 
     def group_limits(self) -> GroupLimits:
-        """Between what the settings of single groups may lie; Kafka's defaults for the kinds of groups that are not served."""
+        """Between what the settings of single groups may lie; Kafka's defaults for the kinds of groups that
+        are not served."""
         ours = {
-            CONSUMER_SESSION: ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
-            CONSUMER_HEARTBEAT: ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+            CONSUMER_SESSION: (
+                "group.consumer.min.session.timeout.ms",
+                "group.consumer.max.session.timeout.ms",
+            ),
+            CONSUMER_HEARTBEAT: (
+                "group.consumer.min.heartbeat.interval.ms",
+                "group.consumer.max.heartbeat.interval.ms",
+            ),
         }
-        return {**GROUP_LIMITS, **{name: (self.integer(low), self.integer(high)) for name, (low, high) in ours.items()}}
+        return {
+            **GROUP_LIMITS,
+            **{name: (self.integer(low), self.integer(high)) for name, (low, high) in ours.items()},
+        }
 
     @property
     def is_broker(self) -> bool:
@@ -214,15 +353,22 @@ class Configuration:
 
 
 def load(
-    file: bytes | None, *, environment: Mapping[str, str], overrides: Sequence[str] = (), hostname: str = "localhost"
+    file: bytes | None,
+    *,
+    environment: Mapping[str, str],
+    overrides: Sequence[str] = (),
+    hostname: str = "localhost",
 ) -> Configuration:
-    """Puts a configuration together.  `file` is the TOML text, `overrides` are `key=value`.  Raises ConfigurationError."""
+    """Puts a configuration together.  `file` is the TOML text, `overrides` are `key=value`.  Raises
+    ConfigurationError."""
     given: dict[str, Any] = {}
     for key, value in _read_toml(file).items():
         given[_known(key, "the configuration file")] = value
     for name, text in environment.items():
         if name.startswith(ENVIRONMENT_PREFIX) and name not in ENVIRONMENT_OTHER:
-            key = _known(name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", "."), f"the environment ({name})")
+            key = _known(
+                name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", "."), f"the environment ({name})"
+            )
             given[key] = _from_text(key, text)
     for item in overrides:
         key, separator, text = item.partition("=")
@@ -283,7 +429,9 @@ def _checked(key: str, value: Any) -> Any:
     if value is None:
         return None
     if not isinstance(value, setting.kind) or (setting.kind is int and isinstance(value, bool)):
-        raise ConfigurationError(f"{key} = {value!r}: {setting.kind.__name__} is needed, this is {type(value).__name__}")
+        raise ConfigurationError(
+            f"{key} = {value!r}: {setting.kind.__name__} is needed, this is {type(value).__name__}"
+        )
     low, high = setting.minimum, setting.maximum
     if isinstance(value, int) and low is not None and high is not None and not low <= value <= high:
         raise ConfigurationError(f"{key} = {value}: must lie between {low} and {high}")
@@ -294,7 +442,9 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
     if values["node.id.from.hostname"] and values["node.id"] is None:
         number = re.search(r"(\d+)$", hostname)
         if number is None:
-            raise ConfigurationError(f"node.id.from.hostname: the host name {hostname!r} does not end in a number")
+            raise ConfigurationError(
+                f"node.id.from.hostname: the host name {hostname!r} does not end in a number"
+            )
         values["node.id"] = int(number.group(1))
     if values["node.id"] is None:
         raise ConfigurationError("node.id is missing: give every node of the cluster its own number")
@@ -310,7 +460,9 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
         return parse_address(filled(key, values[key]), key)
 
     if not values["cluster.id"]:
-        raise ConfigurationError("cluster.id is missing: choose a name for the cluster, the same on all of its nodes")
+        raise ConfigurationError(
+            "cluster.id is missing: choose a name for the cluster, the same on all of its nodes"
+        )
     if not values["data.dirs"]:
         raise ConfigurationError("data.dirs is missing: name at least one folder for the data")
     if len(set(values["data.dirs"])) < len(values["data.dirs"]):
@@ -319,22 +471,31 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
     if unknown or not values["roles"]:
         raise ConfigurationError(f"roles = {values['roles']!r}: choose from {', '.join(ROLES)}")
     if not values["quorum.voters"]:
-        raise ConfigurationError("quorum.voters is missing: name all controllers as id@host:quorum-port:grpc-port")
+        raise ConfigurationError(
+            "quorum.voters is missing: name all controllers as id@host:quorum-port:grpc-port"
+        )
     voters = tuple(_voter(filled("quorum.voters", text)) for text in values["quorum.voters"])
     ids = [voter.node_id for voter in voters]
     if len(set(ids)) != len(ids):
         raise ConfigurationError(f"quorum.voters names a node twice: {ids}")
     if len(ids) not in (1, 3, 5):
         raise ConfigurationError(
-            f"quorum.voters names {len(ids)} controllers: 1, 3 or 5 make a quorum, other nodes are brokers only"
+            f"quorum.voters names {len(ids)} controllers: 1, 3 or 5 make a quorum, other nodes are "
+            "brokers only"
         )
     if "controller" in values["roles"] and node_id not in ids:
-        raise ConfigurationError(f"this node ({node_id}) has the role controller but is not among quorum.voters {ids}")
+        raise ConfigurationError(
+            f"this node ({node_id}) has the role controller but is not among quorum.voters {ids}"
+        )
     missing = [key for key in QUORUM_TLS if not values[key]]
     if missing and len(missing) < len(QUORUM_TLS):
-        raise ConfigurationError(f"mutual TLS of the quorum needs all of {', '.join(QUORUM_TLS)}; missing: {', '.join(missing)}")
+        raise ConfigurationError(
+            f"mutual TLS of the quorum needs all of {', '.join(QUORUM_TLS)}; missing: {', '.join(missing)}"
+        )
     if values["broker.heartbeat.interval.ms"] * 2 > values["broker.session.timeout.ms"]:
-        raise ConfigurationError("broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms")
+        raise ConfigurationError(
+            "broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms"
+        )
     _check_consumer_groups(values)
     if values["log.format"] not in ("text", "json"):
         raise ConfigurationError(f"log.format = {values['log.format']!r}: text or json")
@@ -360,12 +521,18 @@ def _check_consumer_groups(values: Mapping[str, Any]) -> None:
     policies = [policy.value for policy in MigrationPolicy]
     if values["group.consumer.migration.policy"].lower() not in policies:
         policy = values["group.consumer.migration.policy"]
-        raise ConfigurationError(f"group.consumer.migration.policy = {policy!r}: choose from {', '.join(policies)}")
+        raise ConfigurationError(
+            f"group.consumer.migration.policy = {policy!r}: choose from {', '.join(policies)}"
+        )
     assignors = values["group.consumer.assignors"]
     if not assignors or any(not isinstance(name, str) or name not in ASSIGNORS for name in assignors):
-        raise ConfigurationError(f"group.consumer.assignors = {assignors!r}: choose from {', '.join(sorted(ASSIGNORS))}")
+        raise ConfigurationError(
+            f"group.consumer.assignors = {assignors!r}: choose from {', '.join(sorted(ASSIGNORS))}"
+        )
     if values["group.consumer.heartbeat.interval.ms"] * 2 > values["group.consumer.session.timeout.ms"]:
-        message = "group.consumer.session.timeout.ms must be at least twice group.consumer.heartbeat.interval.ms"
+        message = (
+            "group.consumer.session.timeout.ms must be at least twice group.consumer.heartbeat.interval.ms"
+        )
         raise ConfigurationError(message)
     for rest in ("heartbeat.interval.ms", "session.timeout.ms"):
         least, most = f"group.consumer.min.{rest}", f"group.consumer.max.{rest}"
@@ -377,7 +544,8 @@ def _advertised(values: Mapping[str, Any], name: str, address: Any) -> Address:
     found: Address = address(f"advertised.{name}" if values[f"advertised.{name}"] else f"listeners.{name}")
     if found.host in ("0.0.0.0", "::"):
         raise ConfigurationError(
-            f"advertised.{name} is missing: {found} means every interface of this machine, clients need one name to connect to"
+            f"advertised.{name} is missing: {found} means every interface of this machine, clients "
+            "need one name to connect to"
         )
     return found
 
@@ -394,7 +562,14 @@ def _voter(text: str) -> Voter:
 def parse_address(text: str, key: str) -> Address:
     """Reads `host:port` or `[ipv6]:port`."""
     host, separator, port = text.rpartition(":")
-    if not separator or not host or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
+    if (
+        not separator
+        or not host
+        or not port.isascii()
+        or not port.isdigit()
+        or len(port) > 5
+        or int(port) > 65535
+    ):
         raise ConfigurationError(f"{key} = {text!r}: write it as host:port")
     _check_host(host.strip("[]"), key, text)
     return Address(host.strip("[]"), int(port))

@@ -1,8 +1,10 @@
-"""What topics inherit has changed (KIP-226): every partition of the node takes its settings up, in slices of the loop's time.
+"""What topics inherit has changed (KIP-226): every partition of the node takes its settings up, in slices of
+the loop's time.
 
-A node may hold thousands of partitions; between two slices the loop does all else that is due.  Whatever the metadata say of a
-partition meanwhile is applied at once, with the newest settings.  What the controller counts on (`CONTROLLERS_DEFAULTS`, such as
-min.insync.replicas) is part of every topic's own state, and never comes here: an acknowledgement must not rest on an older one.
+A node may hold thousands of partitions; between two slices the loop does all else that is due.  Whatever the
+metadata say of a partition meanwhile is applied at once, with the newest settings.  What the controller
+counts on (`CONTROLLERS_DEFAULTS`, such as min.insync.replicas) is part of every topic's own state, and never
+comes here: an acknowledgement must not rest on an older one.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ class InheritedSettings:
     """`take_up` begins anew with all partitions, whatever was still to be done."""
 
     def __init__(
-        self, apply: Callable[[Key], None], now: Callable[[], float], on_failure: Callable[[BaseException], None]
+        self,
+        apply: Callable[[Key], None],
+        now: Callable[[], float],
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         """`apply(key)`: the partition's newest metadata, which may have ended it meanwhile."""
         self._apply = apply

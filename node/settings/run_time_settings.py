@@ -1,5 +1,5 @@
-"""Settings of this node as they hold now: by the metadata (KIP-226), else by the file, else by default; and what topics inherit
-of them.  Read on the node's loop.
+"""Settings of this node as they hold now: by the metadata (KIP-226), else by the file, else by default; and
+what topics inherit of them.  Read on the node's loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class RunTimeSettings:
         self._present: NodeConfigs | None = None
         self._values: dict[str, str] = {}
         self._inherited: dict[str, str] = {}
-        self._merged: dict[str, tuple[dict[str, str], dict[str, str]]] = {}  # topic -> its own, and with what it inherits
+        # topic -> its own, and with what it inherits
+        self._merged: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
 
     def update(self, present: NodeConfigs) -> bool:
         """False when these are the ones that were acted on last."""
@@ -59,7 +60,11 @@ class RunTimeSettings:
 
     def number(self, name: str) -> int:
         """0 when it has no value and no default."""
-        return int(min(float(text), 2.0**62)) if "." in (text := self.text(name)) or "e" in text.lower() else int(text or 0)
+        return (
+            int(min(float(text), 2.0**62))
+            if "." in (text := self.text(name)) or "e" in text.lower()
+            else int(text or 0)
+        )
 
     def topic_config(self, topic: TopicState) -> dict[str, str]:
         """What holds for a topic on this node; the same object as long as nothing changes."""
@@ -92,4 +97,6 @@ class RunTimeSettings:
     def limit_connections(self, listener: FrameServer) -> None:
         """From the next connection on."""
         overrides = connection_overrides(self.text(CONNECTIONS_OVERRIDES_SETTING))
-        listener.limit_connections(self.number(CONNECTIONS_SETTING), self.number(CONNECTIONS_PER_IP_SETTING), overrides)
+        listener.limit_connections(
+            self.number(CONNECTIONS_SETTING), self.number(CONNECTIONS_PER_IP_SETTING), overrides
+        )

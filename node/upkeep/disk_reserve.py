@@ -1,17 +1,19 @@
 """Disk space kept back for the cluster's metadata: a full disk stops writes of clients, but not the node.
 
-The metadata quorum's files stand beside the partitions' data.  A quorum member that cannot write its journal must stop (what it
-promised to its leader would not be on its disk), and a full disk would so end the node, and with it the reading of what is there.
-Therefore a file of `metadata.reserve.bytes` is held.  When a write of the quorum finds no space, the file is given up and the
-write is repeated.  From then on nothing is appended to a partition there, whether it comes from a client, a leader or a
-coordinator: it would take what was given up (`given_up`), and the next write of the quorum would end the node.  When there is
-space again, `restore` makes the file anew.  The empty file that is left until then tells a node that is started meanwhile.
+The metadata quorum's files stand beside the partitions' data.  A quorum member that cannot write its journal
+must stop (what it promised to its leader would not be on its disk), and a full disk would so end the node,
+and with it the reading of what is there. Therefore a file of `metadata.reserve.bytes` is held.  When a write
+of the quorum finds no space, the file is given up and the write is repeated.  From then on nothing is
+appended to a partition there, whether it comes from a client, a leader or a coordinator: it would take what
+was given up (`given_up`), and the next write of the quorum would end the node.  When there is space again,
+`restore` makes the file anew.  The empty file that is left until then tells a node that is started meanwhile.
 
-Every data folder has such a file (`DiskReserves`), those without the quorum for the notes of their logs: before a log is cut,
-deleted or set aside, its recovery point is noted.  Clients are refused where the file was given up, and only there.
+Every data folder has such a file (`DiskReserves`), those without the quorum for the notes of their logs:
+before a log is cut, deleted or set aside, its recovery point is noted.  Clients are refused where the file
+was given up, and only there.
 
-Every operation that is repeated may be repeated: positioned writes and whole-file replacements.  A failed *sync* is not one of
-them and stays final.
+Every operation that is repeated may be repeated: positioned writes and whole-file replacements.  A failed
+*sync* is not one of them and stays final.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ def full_folders(disk: Disk, folders: Sequence[Path], reserves: DiskReserves) ->
     told: list[str] = []
     for folder in folders:
         if reserves.given_up_at(folder):
-            told.append(f"the disk of {folder} is full (its reserve is given up): make room; records can be read, not written")
+            told.append(
+                f"the disk of {folder} is full (its reserve is given up): make room; records can be "
+                "read, not written"
+            )
             continue
         try:
             free = disk.free_bytes(folder)
@@ -49,7 +54,10 @@ def full_folders(disk: Disk, folders: Sequence[Path], reserves: DiskReserves) ->
             told.append(f"{folder}: {error}")
             continue
         if free < FULL_BELOW_BYTES:
-            told.append(f"the disk of {folder} is full ({free} bytes free): make room; records can be read, not written")
+            told.append(
+                f"the disk of {folder} is full ({free} bytes free): make room; records can be read, "
+                "not written"
+            )
     return told
 
 
@@ -65,7 +73,8 @@ class DiskReserve:
         self.given_up = False
 
     def restore(self) -> None:
-        """Makes the file when it is not there and twice its size is free.  A disk that is too full is no error."""
+        """Makes the file when it is not there and twice its size is free.  A disk that is too full is no
+        error."""
         if self.held or not self._bytes:
             return
         with self._lock:
@@ -78,7 +87,11 @@ class DiskReserve:
                     log.info("metadata_reserve_held", path=self._path, bytes=self._bytes)
                 elif not self.given_up and self._disk.exists(self._path) and not self._disk.size(self._path):
                     self.given_up = True
-                    log.error("disk_full", path=self._path.parent, consequence="the metadata lives on its reserve: make room")
+                    log.error(
+                        "disk_full",
+                        path=self._path.parent,
+                        consequence="the metadata lives on its reserve: make room",
+                    )
             except OSError as error:
                 log.warning("metadata_reserve_not_made", path=self._path, reason=error)
 
@@ -91,7 +104,11 @@ class DiskReserve:
                 file = self._disk.open(self._path)
                 file.truncate(0)
                 file.close()
-                log.error("disk_full", path=self._path.parent, consequence="the metadata lives on its reserve: make room")
+                log.error(
+                    "disk_full",
+                    path=self._path.parent,
+                    consequence="the metadata lives on its reserve: make room",
+                )
             return held
 
 
@@ -112,8 +129,8 @@ class DiskReserves:
         return self._all[folder].given_up
 
     def space(self, folder: Path) -> tuple[int, int]:
-        """Bytes of the volume that the folder is on, and those of them that can be written.  Any thread: a network's volume may
-        take its time.  Raises OSError."""
+        """Bytes of the volume that the folder is on, and those of them that can be written.  Any thread: a
+        network's volume may take its time.  Raises OSError."""
         return self._disk.total_bytes(folder), self._disk.free_bytes(folder)
 
     def restore(self, folders: Iterable[Path]) -> None:
@@ -122,7 +139,8 @@ class DiskReserves:
             self._all[folder].restore()
 
     def make_room(self, folder: Path) -> None:
-        """Something is about to be written there that should not fail: on a full disk, gives the reserve up.  Raises OSError."""
+        """Something is about to be written there that should not fail: on a full disk, gives the reserve up.
+        Raises OSError."""
         reserve = self._all[folder]
         if reserve.held and self._disk.free_bytes(folder) < FULL_BELOW_BYTES:
             reserve.release()
@@ -144,7 +162,9 @@ class ReservingDisk:
         return write()
 
     def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> File:
-        return _ReservingFile(self.guarded(lambda: self._disk.open(path, create=create, read_only=read_only)), self)
+        return _ReservingFile(
+            self.guarded(lambda: self._disk.open(path, create=create, read_only=read_only)), self
+        )
 
     def write_atomic(self, path: Path, data: bytes) -> None:
         self.guarded(lambda: self._disk.write_atomic(path, data))

@@ -1,13 +1,15 @@
 """Keeps the logs of this node small: retention by time and size, and the cleaner of compacted topics.
 
-Both run from time to time, as tasks on the node's loop.  Retention is short work, done there, a segment at a time.  A cleaning
-reads, decides, writes, syncs and renames in a thread of its own; only taking down what to clean, and putting new segments into
-the place of old ones in memory, happen on the loop.  The thread gives way after every piece of work (it holds Python's lock
-while it decides about records) and keeps to `log.cleaner.io.max.bytes.per.second`, reads and writes together.
+Both run from time to time, as tasks on the node's loop.  Retention is short work, done there, a segment at a
+time.  A cleaning reads, decides, writes, syncs and renames in a thread of its own; only taking down what to
+clean, and putting new segments into the place of old ones in memory, happen on the loop.  The thread gives
+way after every piece of work (it holds Python's lock while it decides about records) and keeps to
+`log.cleaner.io.max.bytes.per.second`, reads and writes together.
 
-One log is cleaned at a time: one past its `max.compaction.lag.ms`, then the one with the greatest share of dirty bytes.  A log
-that cannot be cleaned (damage, a failing disk) is left alone from then on, with an error in the node's log and in the metric, and
-nothing else suffers; one whose disk is full is tried again later.  A log that changes under a cleaning is cleaned another time.
+One log is cleaned at a time: one past its `max.compaction.lag.ms`, then the one with the greatest share of
+dirty bytes.  A log that cannot be cleaned (damage, a failing disk) is left alone from then on, with an error
+in the node's log and in the metric, and nothing else suffers; one whose disk is full is tried again later.  A
+log that changes under a cleaning is cleaned another time.
 
 Leaders decide what is too old, and followers take over their log start; every replica cleans its own log.
 """
@@ -22,13 +24,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ...controller.state.broker_settings import CLEANER_BACKOFF_SETTING, CLEANER_BUFFER_SETTING, CLEANER_SETTING
+from ...controller.state.broker_settings import (
+    CLEANER_BACKOFF_SETTING,
+    CLEANER_BUFFER_SETTING,
+    CLEANER_SETTING,
+)
 from ...replication.replica.replica import Replica, Role
 from ...runtime import logs
 from ...runtime.clock import Clock
 from ...runtime.disk import OUT_OF_SPACE, Disk
 from ...storage.checkpoint import CheckpointInvalid
-from ...storage.cleaning.cleaner import Cleaning, CleaningResult, ConcurrentTruncation, begin_cleaning, cleanable_part
+from ...storage.cleaning.cleaner import (
+    Cleaning,
+    CleaningResult,
+    ConcurrentTruncation,
+    begin_cleaning,
+    cleanable_part,
+)
 from ...storage.cleaning.plan import Cleanable, dirtiest
 from ...storage.cleaning.positions import (
     CLEANER_CHECKPOINT,
@@ -99,7 +111,8 @@ class _Known:
 
 
 class _Pace:
-    """In the cleaner's thread: keeps to the rate, gives way to the loop, and ends the work when the node stops."""
+    """In the cleaner's thread: keeps to the rate, gives way to the loop, and ends the work when the node
+    stops."""
 
     def __init__(self, clock: Clock, bytes_per_second: int, stopping: threading.Event) -> None:
         self._clock = clock
@@ -174,7 +187,9 @@ class LogUpkeep:
     def view(self) -> UpkeepView:
         now_ms = self._clock.wall_ms()
         parts = [known.part for known in self._known.values() if known.part is not None]
-        oldest_ms = min((part.oldest_dirty_ms for part in parts if part.oldest_dirty_ms is not None), default=now_ms)
+        oldest_ms = min(
+            (part.oldest_dirty_ms for part in parts if part.oldest_dirty_ms is not None), default=now_ms
+        )
         return replace(
             self._counters,
             uncleanable_partitions=sum(bool(known.uncleanable) for known in self._known.values()),
@@ -182,7 +197,8 @@ class LogUpkeep:
             dirty_ratio_max=max((part.dirty_ratio for part in parts), default=0.0),
         )
 
-    # --------------------------------------------------------------------------------------------------------- flush.ms
+    # --------------------------------------------------------------------------------------------------------
+    # flush.ms
 
     async def _flush_by_time(self) -> None:
         timed = TimedFlushes()
@@ -197,7 +213,8 @@ class LogUpkeep:
                     await asyncio.sleep(0)  # thousands of partitions must not hold the loop
             timed.keep(seen)
 
-    # --------------------------------------------------------------------------------------------------------- retention
+    # --------------------------------------------------------------------------------------------------------
+    # retention
 
     async def _retain_forever(self) -> None:
         while True:
@@ -217,12 +234,15 @@ class LogUpkeep:
             return
         for start in apply_retention(replica.log, self._clock.wall_ms()):
             self._counters.segments_expired += 1
-            log.info("segment_expired", topic=replica.topic, partition=replica.partition, log_start_offset=start)
+            log.info(
+                "segment_expired", topic=replica.topic, partition=replica.partition, log_start_offset=start
+            )
             await asyncio.sleep(0)
             if not replica.is_leader or replica.log is self._cleaning:
                 return
 
-    # ---------------------------------------------------------------------------------------------------------- cleaning
+    # --------------------------------------------------------------------------------------------------------
+    # cleaning
 
     async def _clean_forever(self) -> None:
         while True:
@@ -255,7 +275,8 @@ class LogUpkeep:
         known.part = cleanable_part(replica.log, self._clock.wall_ms(), known.horizon_ms)
         log.info(
             "log_cleaned", topic=replica.topic, partition=replica.partition, cleaned_to=result.cleaned_to,
-            bytes_read=result.bytes_read, bytes_written=result.bytes_written, records=result.counts.records_read,
+            bytes_read=result.bytes_read, bytes_written=result.bytes_written,
+            records=result.counts.records_read,
             kept=result.counts.records_kept, segments=f"{result.segments_before} -> {result.segments_after}",
             map_was_full=result.map_was_full,
         )  # fmt: skip
@@ -298,7 +319,8 @@ class LogUpkeep:
         return due
 
     def _prepare(self, target: Log, now_ms: int) -> None:
-        """An active segment beyond the greatest lag is completed; complete segments become durable: only such are cleaned."""
+        """An active segment beyond the greatest lag is completed; complete segments become durable: only such
+        are cleaned."""
         first_ms = target.segments.active.first_timestamp()
         if first_ms is not None and now_ms - first_ms > target.config.max_compaction_lag_ms:
             target.roll()
@@ -352,7 +374,8 @@ class LogUpkeep:
 
         cleaning.run(self._disk, on_loop, pace, self._setting(CLEANER_BUFFER_SETTING))
 
-    # --------------------------------------------------------------------------------------------------------- positions
+    # --------------------------------------------------------------------------------------------------------
+    # positions
 
     async def _know(self, key: PositionKey, target: Log) -> _Known:
         known = self._known.get(key)
@@ -364,7 +387,9 @@ class LogUpkeep:
                 known_horizon_ms = noted.horizon_ms if target.cleaned_to > target.log_start_offset else -1
             else:
                 known_horizon_ms = -1
-            known = self._known[key] = _Known(target, horizon_ms=None if known_horizon_ms < 0 else known_horizon_ms)
+            known = self._known[key] = _Known(
+                target, horizon_ms=None if known_horizon_ms < 0 else known_horizon_ms
+            )
         return known
 
     async def _folder(self, path: Path) -> _Folder:
@@ -380,19 +405,28 @@ class LogUpkeep:
             data = self._disk.read(path) if self._disk.exists(path) else b""
             return (decode_positions(data) if data else {}), data
         except (CheckpointInvalid, OSError) as error:
-            log.warning("cleaner_positions_not_read", path=path, error=error, consequence="its logs are cleaned from the start")
+            log.warning(
+                "cleaner_positions_not_read",
+                path=path,
+                error=error,
+                consequence="its logs are cleaned from the start",
+            )
             return {}, b""
 
     async def _note_positions(self) -> None:
         """Writes the positions of all logs that are known, where they have changed.  Raises OSError."""
         for folder in list(self._folders.values()):
-            # Notes of logs that are not open yet are kept for a while; those of deleted topics must not be kept for ever.
+            # Notes of logs that are not open yet are kept for a while; those of deleted topics must not be
+            # kept for ever.
             keep_all = self._clock.monotonic() < self._forget_at_s
-            unknown = {key: noted for key, noted in folder.noted.items() if keep_all and key not in self._known}
+            unknown = {
+                key: noted for key, noted in folder.noted.items() if keep_all and key not in self._known
+            }
             positions = unknown | {
                 key: position_of(known.log, known.horizon_ms)
                 for key, known in self._known.items()
-                if known.log.directory.parent == folder.path and known.log.cleaned_to > known.log.log_start_offset
+                if known.log.directory.parent == folder.path
+                and known.log.cleaned_to > known.log.log_start_offset
             }
             data = encode_positions(positions)
             if data != folder.written:

@@ -1,8 +1,10 @@
-"""Moves of replicas between the data folders of this node (KIP-113): who asks for them, and the task that carries them out.
+"""Moves of replicas between the data folders of this node (KIP-113): who asks for them, and the task that
+carries them out.
 
-The work itself is the future replica's (`storage/moving`).  This task gives each of them a slice in turn, in a thread of its own,
-no faster than `replica.alter.log.dirs.io.max.bytes.per.second` for all together; a change of that holds at once.  A move that
-fails for want of room, or because the log cannot be read, is tried again after a pause; one whose folder fails is over.
+The work itself is the future replica's (`storage/moving`).  This task gives each of them a slice in turn, in
+a thread of its own, no faster than `replica.alter.log.dirs.io.max.bytes.per.second` for all together; a
+change of that holds at once.  A move that fails for want of room, or because the log cannot be read, is tried
+again after a pause; one whose folder fails is over.
 """
 
 from __future__ import annotations
@@ -29,10 +31,14 @@ class ReplicaMoves:
     """See the module's text.  Used on the node's loop."""
 
     def __init__(
-        self, directory: DataFolders, clock: Clock, rate: Callable[[], int | None], is_full: Callable[[Path], bool]
+        self,
+        directory: DataFolders,
+        clock: Clock,
+        rate: Callable[[], int | None],
+        is_full: Callable[[Path], bool],
     ) -> None:
-        """`rate()`: bytes a second at present; None: no limit, 0: nothing moves.  `is_full(folder)`: what is left of that disk is
-        for the node itself."""
+        """`rate()`: bytes a second at present; None: no limit, 0: nothing moves.  `is_full(folder)`: what is
+        left of that disk is for the node itself."""
         self._directory = directory
         self._clock = clock
         self._rate = rate
@@ -60,8 +66,8 @@ class ReplicaMoves:
         return len(self._directory.futures)
 
     async def move_to(self, topic: str, partition: int, path: Path) -> None:
-        """Returns when the future replica is there, so that a restart goes on with the move; or at once, when there is nothing to
-        move.  Raises KafkaError as `DataFolders.move_to`."""
+        """Returns when the future replica is there, so that a restart goes on with the move; or at once, when
+        there is nothing to move.  Raises KafkaError as `DataFolders.move_to`."""
         future = self._directory.move_to(topic, partition, path)
         if future is None or future.is_made:
             return

@@ -1,7 +1,9 @@
-"""Which logs are to be flushed by time: under flush.policy=os a record stays unflushed no longer than the topic's `flush.ms`.
+"""Which logs are to be flushed by time: under flush.policy=os a record stays unflushed no longer than the
+topic's `flush.ms`.
 
-Nothing waits for these flushes.  A log is looked at every `LOOK_INTERVAL_S`, so one may come that much late.  (Kafka looks when
-`log.flush.scheduler.interval.ms` says so, which by default is never.)  Pure: the caller supplies the time.
+Nothing waits for these flushes.  A log is looked at every `LOOK_INTERVAL_S`, so one may come that much late.
+(Kafka looks when `log.flush.scheduler.interval.ms` says so, which by default is never.)  Pure: the caller
+supplies the time.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ class TimedFlushes:
     """Used on the loop's thread."""
 
     def __init__(self) -> None:
-        self._unflushed: dict[Log, tuple[int, float]] = {}  # the flushed end, and since when there is more behind it
+        # the flushed end, and since when there is more behind it
+        self._unflushed: dict[Log, tuple[int, float]] = {}
 
     def is_due(self, replica: Replica, now_s: float) -> bool:
         """To be asked of every replica every `LOOK_INTERVAL_S`."""

@@ -1,17 +1,17 @@
 """Answering the fetches of clients: one evaluation for immediate and delayed answers (KAFKA-5376).
 
-Clients see what is committed: below the high watermark, or, when read_committed, below the last stable offset and with the
-aborted transactions of the range.  A fetch waits until `min_bytes` are there, a partition has an error or a divergence, or
-`max_wait_ms` is over; after a wait the leader looks at every partition again, because its leadership may be lost, or the
-partition deleted or truncated.  An unknown partition gets an error but does not end the wait for the others, or its client
-would send fetches without a pause.
+Clients see what is committed: below the high watermark, or, when read_committed, below the last stable offset
+and with the aborted transactions of the range.  A fetch waits until `min_bytes` are there, a partition has an
+error or a divergence, or `max_wait_ms` is over; after a wait the leader looks at every partition again,
+because its leadership may be lost, or the partition deleted or truncated.  An unknown partition gets an error
+but does not end the wait for the others, or its client would send fetches without a pause.
 
-Each fetch spends its byte budget from another partition on, and the first partition that has records always gets one whole batch,
-however large, so every partition gets its records.  Within a session (`client_sessions`) the partitions that had records go to
-the end instead.
+Each fetch spends its byte budget from another partition on, and the first partition that has records always
+gets one whole batch, however large, so every partition gets its records.  Within a session
+(`client_sessions`) the partitions that had records go to the end instead.
 
-With `fetch.from.closest.replica` the leader sends a client that names its rack to a replica in that rack, and followers serve
-clients (`nearby`).  Every replica serves a debugging consumer.
+With `fetch.from.closest.replica` the leader sends a client that names its rack to a replica in that rack, and
+followers serve clients (`nearby`).  Every replica serves a debugging consumer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from uuid import UUID
 
 from ...runtime.clock import Clock
 from ...wire.errors import ErrorCode, KafkaError
-from ...wire.fetch import AbortedTransaction, FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
+from ...wire.fetch import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResponsePartition,
+)
 from ..partition.history import find_divergence
 from ..replica.delayed import FetchWaiter
 from ..replica.reading import UNKNOWN, failed_answer, read_batches
@@ -33,7 +39,8 @@ from .nearby import NONE, RackOf, nearby_replica
 
 READ_COMMITTED = 1
 DEBUGGING_CONSUMER_ID = -2
-"""The `replica_id` of a tool that compares replicas: each replica serves it the committed records that it has."""
+"""The `replica_id` of a tool that compares replicas: each replica serves it the committed records that it
+has."""
 WAITING_FETCHES_MAX = 10_000
 
 
@@ -50,7 +57,8 @@ class ClientFetches:
         topic_name_of: TopicNameOf = lambda _topic_id: None,
         sessions_max: int = SESSIONS_MAX,
     ) -> None:
-        """Without `rack_of` only leaders serve clients; `topic_name_of(topic_id)` is None for an unknown topic."""
+        """Without `rack_of` only leaders serve clients; `topic_name_of(topic_id)` is None for an unknown
+        topic."""
         self._clock = clock
         self._lookup = lookup
         self._on_storage_failure = on_storage_failure
@@ -72,10 +80,11 @@ class ClientFetches:
         by_id: bool = False,
         turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> FetchResponse:
-        """Answers `request`, waiting up to its `max_wait_ms`; errors are values of the partitions.  `by_id`: the request names
-        topics by their ids, and so does the answer.
+        """Answers `request`, waiting up to its `max_wait_ms`; errors are values of the partitions.  `by_id`:
+        the request names topics by their ids, and so does the answer.
 
-        The partitions are looked at in a `turn` of the client's: one append may wake the fetches of very many."""
+        The partitions are looked at in a `turn` of the client's: one append may wake the fetches of very
+        many."""
         started_s = self._clock.monotonic()
         session = self.sessions.open(request, by_id, self._topic_name_of, started_s)
         if isinstance(session, ErrorCode):
@@ -95,7 +104,9 @@ class ClientFetches:
         if not self.sessions.is_current(session, request.session_epoch):
             return FetchResponse(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)
         everything = request.session_epoch <= 0
-        found = [index for index in range(len(parts)) if index not in unknown] if unknown else range(len(parts))
+        found = (
+            [index for index in range(len(parts)) if index not in unknown] if unknown else range(len(parts))
+        )
         told = [
             (part, answer)
             for part, answer in ((parts[index], answers[index]) for index in (*found, *unknown))
@@ -108,7 +119,8 @@ class ClientFetches:
         waiter = FetchWaiter(lambda: None if woken.done() else woken.set_result(None))
         for part in parts:
             assert part.topic is not None
-            waiter.watch(self._lookup(part.topic, part.spec.partition).watchers)  # found a moment ago, or it would not wait
+            # found a moment ago, or it would not wait
+            waiter.watch(self._lookup(part.topic, part.spec.partition).watchers)
         waiter.start_timer(self._clock, delay_s)
         self._waiting += 1
         try:
@@ -126,8 +138,8 @@ class ClientFetches:
         *,
         arrival: bool,
     ) -> tuple[list[FetchResponsePartition], bool]:
-        """The answer as of now, and whether it should go out without (further) waiting.  `unknown` gets, on arrival, the answers
-        of the partitions for which nothing is waited."""
+        """The answer as of now, and whether it should go out without (further) waiting.  `unknown` gets, on
+        arrival, the answers of the partitions for which nothing is waited."""
         answers: dict[int, FetchResponsePartition] = dict(unknown)
         # the wait must end by `max_bytes` at the latest; with 0 the fetch does not wait
         enough = min(request.min_bytes, request.max_bytes)
@@ -162,7 +174,10 @@ class ClientFetches:
     ) -> FetchResponsePartition:
         replica = self._lookup(topic, spec.partition)
         if spec.topic_id is not None and spec.topic_id != replica.topic_id:
-            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{topic} is topic {replica.topic_id} here, not {spec.topic_id}")
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"{topic} is topic {replica.topic_id} here, not {spec.topic_id}",
+            )
         rack_of = self._rack_of if request.rack_id else None
         nearby = rack_of is not None or request.replica_id == DEBUGGING_CONSUMER_ID
         replica.require_reader_at(spec.current_leader_epoch, nearby=nearby)
@@ -177,9 +192,13 @@ class ClientFetches:
             diverging_epoch=find_divergence(log, spec.fetch_offset, spec.last_fetched_epoch, follower=False),
         )
         if replica.leader is None and answer.diverging_epoch is not None:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "this follower does not hold what was read: ask the leader")
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, "this follower does not hold what was read: ask the leader"
+            )
         if replica.leader is not None and rack_of is not None and answer.diverging_epoch is None:
-            answer.preferred_read_replica = nearby_replica(replica.leader, request.rack_id, spec.fetch_offset, rack_of)
+            answer.preferred_read_replica = nearby_replica(
+                replica.leader, request.rack_id, spec.fetch_offset, rack_of
+            )
             if answer.preferred_read_replica != NONE:
                 return answer
         upper = answer.last_stable_offset if committed_only else log.high_watermark
@@ -195,7 +214,9 @@ class ClientFetches:
         return answer
 
 
-def _in_topics(session: ClientSession, told: Sequence[tuple[FetchPart, FetchResponsePartition]]) -> FetchResponse:
+def _in_topics(
+    session: ClientSession, told: Sequence[tuple[FetchPart, FetchResponsePartition]]
+) -> FetchResponse:
     response = FetchResponse(ErrorCode.NONE, session.session_id)
     topics: list[tuple[str | UUID, list[FetchResponsePartition]]] = []
     for part, answer in told:

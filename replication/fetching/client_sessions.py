@@ -1,14 +1,16 @@
-"""Fetch sessions of clients (KIP-227): a client names only the partitions that it changes, and gets only those with news.
+"""Fetch sessions of clients (KIP-227): a client names only the partitions that it changes, and gets only
+those with news.
 
-A session begins with a full fetch (epoch 0) and lives on with epochs 1, 2, ..; a fetch with epoch -1 ends it.  The errors
-are INVALID_FETCH_SESSION_EPOCH for another epoch than the next one, FETCH_SESSION_ID_NOT_FOUND for an unknown session, and
-FETCH_SESSION_TOPIC_ID_ERROR (KIP-516) for a session that began with topic names and goes on with ids, or the other way round; the
-client begins another session after each of them.
+A session begins with a full fetch (epoch 0) and lives on with epochs 1, 2, ..; a fetch with epoch -1 ends it.
+The errors are INVALID_FETCH_SESSION_EPOCH for another epoch than the next one, FETCH_SESSION_ID_NOT_FOUND for
+an unknown session, and FETCH_SESSION_TOPIC_ID_ERROR (KIP-516) for a session that began with topic names and
+goes on with ids, or the other way round; the client begins another session after each of them.
 
-The cache is bounded, by sessions and by the partitions in all of them.  When it is full a new session takes the place of another,
-as in Kafka: of one that was not used for two minutes, or else of the smallest of those that are older than two minutes, if the
-new one has more partitions.  A client that gets no session (id 0) names all its partitions in each fetch.  So does a client that
-names a topic with an invalid name: such a text may be as long as a request, and a session would keep it.
+The cache is bounded, by sessions and by the partitions in all of them.  When it is full a new session takes
+the place of another, as in Kafka: of one that was not used for two minutes, or else of the smallest of those
+that are older than two minutes, if the new one has more partitions.  A client that gets no session (id 0)
+names all its partitions in each fetch.  So does a client that names a topic with an invalid name: such a text
+may be as long as a request, and a session would keep it.
 
 The sessions of followers are in `fetch_session.py`.
 """
@@ -50,7 +52,8 @@ class FetchPart:
         self.log_start_offset = -1
 
     def takes(self, answer: FetchResponsePartition) -> bool:
-        """Notes what the answer sends; False when it has no news, and the response leaves the partition out."""
+        """Notes what the answer sends; False when it has no news, and the response leaves the partition
+        out."""
         news = (
             len(answer.records) > 0
             or answer.high_watermark != self.high_watermark
@@ -96,7 +99,8 @@ class ClientSession:
                     part.topic = _name(part.key, name_of)
 
     def answered(self, part: FetchPart, answer: FetchResponsePartition) -> bool:
-        """Whether the response has this answer.  A partition with records goes behind all others, so that each gets its turn."""
+        """Whether the response has this answer.  A partition with records goes behind all others, so that
+        each gets its turn."""
         if not part.takes(answer):
             return False
         if len(answer.records) and part.key in self.parts:
@@ -108,7 +112,11 @@ class ClientSessions:
     """The cache of sessions."""
 
     def __init__(
-        self, random: Callable[[], float], sessions_max: int = SESSIONS_MAX, *, partitions_max: int = PARTITIONS_MAX
+        self,
+        random: Callable[[], float],
+        sessions_max: int = SESSIONS_MAX,
+        *,
+        partitions_max: int = PARTITIONS_MAX,
     ) -> None:
         """`random()` gives a number below 1, for the ids."""
         self._random = random
@@ -126,7 +134,9 @@ class ClientSessions:
         """In all sessions together."""
         return self._partitions
 
-    def open(self, request: FetchRequest, by_id: bool, name_of: TopicNameOf, now_s: float) -> ClientSession | ErrorCode:
+    def open(
+        self, request: FetchRequest, by_id: bool, name_of: TopicNameOf, now_s: float
+    ) -> ClientSession | ErrorCode:
         """The request's session, changed as the request says; ErrorCode: the whole request is rejected."""
         if request.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
             self._remove(request.session_id)
@@ -158,12 +168,17 @@ class ClientSessions:
 
     def is_current(self, session: ClientSession, asked_epoch: int) -> bool:
         """False when a later request of the session than that with `asked_epoch` has come."""
-        return session.session_id == 0 or asked_epoch <= FULL_EPOCH or session.epoch == next_epoch(asked_epoch)
+        return (
+            session.session_id == 0 or asked_epoch <= FULL_EPOCH or session.epoch == next_epoch(asked_epoch)
+        )
 
     def _keep(self, session: ClientSession, now_s: float) -> None:
         if len(session.parts) > self._partitions_max or not session.may_be_kept:
             return
-        while len(self._sessions) >= self._sessions_max or self._partitions + len(session.parts) > self._partitions_max:
+        while (
+            len(self._sessions) >= self._sessions_max
+            or self._partitions + len(session.parts) > self._partitions_max
+        ):
             evicted = self._evictable(len(session.parts), now_s)
             if evicted is None:
                 return

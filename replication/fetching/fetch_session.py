@@ -1,12 +1,15 @@
-"""The leader's state of one follower's fetch session, within which a fetch names only the partitions that changed (KIP-227).
+"""The leader's state of one follower's fetch session, within which a fetch names only the partitions that
+changed (KIP-227).
 
-A follower of thousands of partitions would list all of them several hundred times a second.  Within a session it lists a
-partition when its own position has moved (or after an error), and the leader answers only partitions with news.  A partition
-tells the session of each change (`FetchWatchers`), so an idle fetch costs nothing per partition on either side.
+A follower of thousands of partitions would list all of them several hundred times a second.  Within a session
+it lists a partition when its own position has moved (or after an error), and the leader answers only
+partitions with news.  A partition tells the session of each change (`FetchWatchers`), so an idle fetch costs
+nothing per partition on either side.
 
-* A follower has one session; a new one replaces it.  `session_epoch` counts the requests; a gap or a repetition ends the session,
-  and the follower begins another one with a full list.
-* A partition leaves the session when its answer is an error; the follower lists it again after a pause or newer metadata.
+* A follower has one session; a new one replaces it.  `session_epoch` counts the requests; a gap or a
+  repetition ends the session, and the follower begins another one with a full list.
+* A partition leaves the session when its answer is an error; the follower lists it again after a pause or
+  newer metadata.
 * A fetch outside a session has a session of its own, for one request.
 """
 
@@ -24,11 +27,13 @@ FULL_EPOCH = 0
 NO_SESSION_EPOCH = -1
 SESSIONS_MAX = 1_000
 WITHOUT_SESSION_MAX = 1_000
-"""For so many followers without a session the table has what it sent them; the fetches of further ones never wait."""
+"""For so many followers without a session the table has what it sent them; the fetches of further ones never
+wait."""
 
 
 Facts = tuple[object, int, int]
-"""What an answer says of a partition besides its records: the leader's core, its high watermark and the log start."""
+"""What an answer says of a partition besides its records: the leader's core, its high watermark and the log
+start."""
 
 
 class News(Enum):
@@ -43,7 +48,17 @@ class News(Enum):
 class FollowerSession:
     """The partitions that one follower listed, and which of them changed since they were last answered."""
 
-    __slots__ = ("_sent", "_watched", "closed", "dirty", "next_epoch", "node_id", "parts", "session_id", "waiter")
+    __slots__ = (
+        "_sent",
+        "_watched",
+        "closed",
+        "dirty",
+        "next_epoch",
+        "node_id",
+        "parts",
+        "session_id",
+        "waiter",
+    )
 
     def __init__(self, node_id: int, session_id: int = 0, sent: dict[Key, Facts] | None = None) -> None:
         """`sent`: the facts that earlier answers sent to the follower, by partition."""
@@ -58,7 +73,8 @@ class FollowerSession:
         self._sent: dict[Key, Facts] = {} if sent is None else sent
 
     def news(self, key: Key, facts: Facts) -> News:
-        """Compares `facts` with what this session has sent; the answers of an earlier session may have been lost."""
+        """Compares `facts` with what this session has sent; the answers of an earlier session may have been
+        lost."""
         sent = self._sent.get(key)
         if sent is None or sent[0] is not facts[0] or sent[2] < facts[2]:
             return News.NOW
@@ -113,10 +129,12 @@ class SessionTable:
     __slots__ = ("_next_id", "_sessions", "_sent")
 
     def __init__(self, first_id: int = 1) -> None:
-        """`first_id` should differ between starts of the process, so that an old session is not taken for a new one."""
+        """`first_id` should differ between starts of the process, so that an old session is not taken for a
+        new one."""
         self._next_id = first_id
         self._sessions: dict[int, FollowerSession] = {}
-        self._sent: dict[int, dict[Key, Facts]] = {}  # of followers without a session; without it their fetches would never wait
+        # of followers without a session; without it their fetches would never wait
+        self._sent: dict[int, dict[Key, Facts]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -131,8 +149,8 @@ class SessionTable:
         return listed is not None and listed.current_leader_epoch == spec.current_leader_epoch
 
     def open(self, request: FetchRequest) -> FollowerSession | ErrorCode:
-        """The session of a follower's request, with the partitions that the request adds and removes; ErrorCode: the whole
-        request is rejected."""
+        """The session of a follower's request, with the partitions that the request adds and removes;
+        ErrorCode: the whole request is rejected."""
         if request.session_epoch == NO_SESSION_EPOCH:
             session = FollowerSession(request.replica_id)
         elif request.session_epoch == FULL_EPOCH:

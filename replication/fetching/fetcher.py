@@ -1,16 +1,18 @@
 """The follower's side of replication: one task per leader broker, all partitions of that leader in one fetch.
 
-Order, for every answer: check that this node still follows the partition in the leader epoch of the fetch; let the core decide;
-change the log as it says; flush the logs that got records (one group commit for all of them) *before* the next fetch, because the
-fetch offset tells the leader that everything below it is durable here.
+Order, for every answer: check that this node still follows the partition in the leader epoch of the fetch;
+let the core decide; change the log as it says; flush the logs that got records (one group commit for all of
+them) *before* the next fetch, because the fetch offset tells the leader that everything below it is durable
+here.
 
-Within a fetch session (KIP-227, `fetch_session`) a fetch lists only the partitions in `_due`: newly assigned ones, those whose
-log an answer changed, those whose pause after an error is over.  A fetch that fails in any way ends the session; the next ones
-list all partitions, `FetcherLimits.listed_max` at a time, because the leader rejects a request with more entries than the wire
-allows.
+Within a fetch session (KIP-227, `fetch_session`) a fetch lists only the partitions in `_due`: newly assigned
+ones, those whose log an answer changed, those whose pause after an error is over.  A fetch that fails in any
+way ends the session; the next ones list all partitions, `FetcherLimits.listed_max` at a time, because the
+leader rejects a request with more entries than the wire allows.
 
-Bounds: one fetch in flight per leader, plus at most one for partitions that were assigned while it waits; pauses after errors
-grow to a limit; a partition with an error pauses alone, and the fetcher goes on with the others.
+Bounds: one fetch in flight per leader, plus at most one for partitions that were assigned while it waits;
+pauses after errors grow to a limit; a partition with an error pauses alone, and the fetcher goes on with the
+others.
 """
 
 from __future__ import annotations
@@ -26,7 +28,17 @@ from ...runtime.calm_logs import Outage, RateLimitedLines
 from ...runtime.clock import Clock
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
-from ..partition.follower import Answer, Append, BackOff, Fail, FetchPosition, Ignore, PartitionFollower, Restart, Truncate
+from ..partition.follower import (
+    Answer,
+    Append,
+    BackOff,
+    Fail,
+    FetchPosition,
+    Ignore,
+    PartitionFollower,
+    Restart,
+    Truncate,
+)
 from ..replica.catch_up_throttle import CatchUpThrottle
 from ..replica.replica import Replica
 from .fetch_session import FULL_EPOCH
@@ -39,7 +51,8 @@ _log = logs.get(__name__)
 class FetchTransport(Protocol):
     """A connection to one broker, supplied by node; it connects when first used and again after a failure.
 
-    `fetch` raises OSError or KafkaError when the request could not be answered; it may be cancelled at any time.
+    `fetch` raises OSError or KafkaError when the request could not be answered; it may be cancelled at any
+    time.
     """
 
     async def fetch(self, request: FetchRequest) -> FetchResponse: ...
@@ -97,8 +110,9 @@ class LeaderFetcher:
         require_room: Callable[[Replica], None],
         throttle: CatchUpThrottle,
     ) -> None:
-        """`flush(replicas)` makes their logs durable (a failure takes the replica offline); `on_failed` takes a replica offline;
-        `require_room` raises KAFKA_STORAGE_ERROR when the disk takes no more records.  All fetchers share `throttle`."""
+        """`flush(replicas)` makes their logs durable (a failure takes the replica offline); `on_failed` takes
+        a replica offline; `require_room` raises KAFKA_STORAGE_ERROR when the disk takes no more records.  All
+        fetchers share `throttle`."""
         self.leader_id = leader_id
         self._node_id = node_id
         self._clock = clock
@@ -109,14 +123,17 @@ class LeaderFetcher:
         self._on_failed = on_failed
         self._require_room = require_room
         self._throttle = throttle
-        self._held_back: set[Key] = set()  # throttled: the leader sends none of their records until a fetch lists them again
+        # throttled: the leader sends none of their records until a fetch lists them again
+        self._held_back: set[Key] = set()
         self._followed: dict[Key, _Followed] = {}
         self._due: dict[Key, None] = {}  # to be listed in the next fetch
-        self._positions: dict[Key, tuple[_Followed, FetchPosition]] = {}  # as the session has them at the leader
+        # as the session has them at the leader
+        self._positions: dict[Key, tuple[_Followed, FetchPosition]] = {}
         self._session_id = 0
         self._session_epoch = FULL_EPOCH
         self._wake = asyncio.Event()
-        self._unused_answers: set[Key] = set()  # this node did not use the leader's answer, and the session counts it as sent
+        # this node did not use the leader's answer, and the session counts it as sent
+        self._unused_answers: set[Key] = set()
         self._newly_assigned: set[Key] = set()  # assigned while a fetch was waiting at the leader
         self._waiting = False
         self._extra: asyncio.Task[None] | None = None
@@ -149,8 +166,9 @@ class LeaderFetcher:
         if self._waiting:
             self._newly_assigned.add(replica.key)
             if self._extra is None:
-                self._extra = asyncio.get_running_loop().create_task(self._fetch_newly_assigned(),
-                name=f"fetch-aside-{self.leader_id}")
+                self._extra = asyncio.get_running_loop().create_task(
+                    self._fetch_newly_assigned(), name=f"fetch-aside-{self.leader_id}"
+                )
 
     def remove(self, key: Key) -> None:
         """Stops following the partition.  The session still has it; the fetcher ignores an answer for it."""
@@ -161,7 +179,8 @@ class LeaderFetcher:
         self._unused_answers.discard(key)
         self._held_back.discard(key)
 
-    # -- the loop ------------------------------------------------------------------------------------------------------------
+    # -- the loop
+    # --------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         failures = 0
@@ -169,7 +188,8 @@ class LeaderFetcher:
             try:
                 answered = await self._step()
             except Exception:
-                # A defect, or an answer that cannot be read: the fetcher must go on with the other partitions.
+                # A defect, or an answer that cannot be read: the fetcher must go on with the other
+                # partitions.
                 _log.exception("fetcher_step_failed", leader=self.leader_id)
                 answered = self._restart_session(None)
             failures = 0 if answered else failures + 1
@@ -207,7 +227,8 @@ class LeaderFetcher:
         return True
 
     def _take_due(self) -> tuple[list[_Followed], float]:
-        """The partitions that the next fetch lists, and the seconds until the first of the others may be listed."""
+        """The partitions that the next fetch lists, and the seconds until the first of the others may be
+        listed."""
         now_s, rest_s = self._clock.monotonic(), self._limits.wait_max_ms / 1000
         chosen: list[_Followed] = []
         for key in tuple(self._due):
@@ -224,17 +245,20 @@ class LeaderFetcher:
         return chosen, rest_s
 
     def _forgotten(self, positions: Positions) -> list[tuple[str, list[int]]]:
-        """The partitions that the leader removes from the session.  One that this fetch lists again gets a full answer, because
-        this node did not use the last one; a throttled one gets no records until a later fetch lists it."""
+        """The partitions that the leader removes from the session.  One that this fetch lists again gets a
+        full answer, because this node did not use the last one; a throttled one gets no records until a later
+        fetch lists it."""
         gone = (self._unused_answers & positions.keys()) | (self._held_back - positions.keys())
         self._unused_answers -= gone
         self._held_back.clear()
         return [(topic, [partition]) for topic, partition in sorted(gone)]
 
     def _restart_session(self, response: FetchResponse | None) -> bool:
-        """Ends the session: the next fetch lists all partitions.  True when the leader had only lost the session, so that the
-        next fetch needs no pause."""
-        forgotten = response is not None and response.error in SESSION_ERRORS and self._session_epoch != FULL_EPOCH
+        """Ends the session: the next fetch lists all partitions.  True when the leader had only lost the
+        session, so that the next fetch needs no pause."""
+        forgotten = (
+            response is not None and response.error in SESSION_ERRORS and self._session_epoch != FULL_EPOCH
+        )
         if response is not None and not forgotten:
             _log.warning("fetch_refused", leader=self.leader_id, error=response.error.name)
         self._session_id, self._session_epoch = 0, FULL_EPOCH
@@ -251,7 +275,8 @@ class LeaderFetcher:
             timer.cancel()
 
     async def _fetch_newly_assigned(self) -> None:
-        """Fetches newly assigned partitions at once, while another fetch waits at the leader, which then answers that one."""
+        """Fetches newly assigned partitions at once, while another fetch waits at the leader, which then
+        answers that one."""
         try:
             await asyncio.sleep(0)  # metadata is applied in one go: take all that it assigns
             while self._newly_assigned:
@@ -263,7 +288,8 @@ class LeaderFetcher:
                 if response is not None and response.error is ErrorCode.NONE:
                     await self._carry_out(positions, response)
         except Exception:
-            _log.exception("fetcher_extra_fetch_failed", leader=self.leader_id)  # the next fetch of the loop lists them anyway
+            # the next fetch of the loop lists them anyway
+            _log.exception("fetcher_extra_fetch_failed", leader=self.leader_id)
         finally:
             self._extra = None
 
@@ -271,10 +297,13 @@ class LeaderFetcher:
         pause_s = min(self._limits.backoff_max_s, self._limits.backoff_first_s * 2 ** min(failures - 1, 10))
         return float(pause_s * (0.75 + 0.5 * self._clock.random()))
 
-    # -- one fetch -----------------------------------------------------------------------------------------------------------
+    # -- one fetch
+    # --------------------------------------------------------------------------------------------------------
 
     async def _positions_to_send(self, chosen: Sequence[_Followed]) -> Positions:
-        unflushed = [each.replica for each in chosen if each.replica.needs_flush or each.replica.log.start_note.is_due]
+        unflushed = [
+            each.replica for each in chosen if each.replica.needs_flush or each.replica.log.start_note.is_due
+        ]
         if unflushed:  # for example records of an own leadership: a fetch offset may name only flushed ones
             await self._flush(unflushed)
         positions: Positions = {}
@@ -285,7 +314,8 @@ class LeaderFetcher:
                 self._due[followed.replica.key] = None
             else:
                 positions[followed.replica.key] = (followed, followed.core.next_fetch(followed.replica.log))
-                if followed.replica.log.start_note.is_due:  # a full disk: this fetch still sends the old log start
+                # a full disk: this fetch still sends the old log start
+                if followed.replica.log.start_note.is_due:
                     self._due[followed.replica.key] = None
                     self._rest(followed, ErrorCode.KAFKA_STORAGE_ERROR, "the log start could not be noted")
         return positions
@@ -339,13 +369,20 @@ class LeaderFetcher:
             await self._flush(appended)
 
     def _on_answer(self, followed: _Followed, position: FetchPosition, part: FetchResponsePartition) -> bool:
-        """Lets the core decide on the answer and changes the log; True when the log must be flushed before the next fetch."""
+        """Lets the core decide on the answer and changes the log; True when the log must be flushed before
+        the next fetch."""
         replica = followed.replica
         moved = part.log_start_offset > position.log_start_offset
         if moved or part.records or part.diverging_epoch is not None or part.error is not ErrorCode.NONE:
-            self._due[replica.key] = None  # the next fetch sends the leader this log's position, also after an error
+            # the next fetch sends the leader this log's position, also after an error
+            self._due[replica.key] = None
         answer = Answer(
-            part.error, part.high_watermark, part.log_start_offset, part.diverging_epoch, part.records, part.may_have_offset_gaps
+            part.error,
+            part.high_watermark,
+            part.log_start_offset,
+            part.diverging_epoch,
+            part.records,
+            part.may_have_offset_gaps,
         )
         try:
             action = followed.core.on_answer(position, answer, replica.log)
@@ -373,9 +410,15 @@ class LeaderFetcher:
             else:  # a batch damaged on the network, a full disk: fetch it again
                 followed.core.on_refused()
                 self._rest(followed, error.code, error.message)
-        except Exception as error:  # the session counts the whole answer as sent, so the other partitions must use theirs
+        # the session counts the whole answer as sent, so the other partitions must use theirs
+        except Exception as error:
             if not followed.failures:
-                _log.exception("partition_fetch_failed", topic=replica.topic, partition=replica.partition, leader=self.leader_id)
+                _log.exception(
+                    "partition_fetch_failed",
+                    topic=replica.topic,
+                    partition=replica.partition,
+                    leader=self.leader_id,
+                )
             followed.core.on_refused()
             self._list_again(replica.key)
             self._rest(followed, ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))
@@ -392,12 +435,14 @@ class LeaderFetcher:
             self._positions.pop(followed.replica.key, None)
 
     def _list_again(self, key: Key) -> None:
-        """This node did not use the last answer: the next fetch lists the partition and makes the session forget what it sent."""
+        """This node did not use the last answer: the next fetch lists the partition and makes the session
+        forget what it sent."""
         self._due[key] = None
         self._unused_answers.add(key)
 
     def _rest(self, followed: _Followed, error: ErrorCode, message: str) -> None:
-        """Pauses the fetching of this partition alone; newer metadata with another leader epoch ends the pause."""
+        """Pauses the fetching of this partition alone; newer metadata with another leader epoch ends the
+        pause."""
         followed.failures += 1
         pause_s = self._backoff_s(followed.failures)
         followed.rests_until_s = self._clock.monotonic() + pause_s
@@ -417,10 +462,17 @@ class LeaderFetcher:
         )
 
     def _log_truncation(self, replica: Replica, offset: int, part: FetchResponsePartition) -> None:
-        """A WARNING only when the truncation removes records below this replica's high watermark.  After a change of leaders
-        it is normal that followers truncate uncommitted records, and most have none to remove."""
+        """A WARNING only when the truncation removes records below this replica's high watermark.  After a
+        change of leaders it is normal that followers truncate uncommitted records, and most have none to
+        remove."""
         log = replica.log
-        say = _log.warning if offset < log.high_watermark else _log.info if offset < log.log_end_offset else _log.debug
+        say = (
+            _log.warning
+            if offset < log.high_watermark
+            else _log.info
+            if offset < log.log_end_offset
+            else _log.debug
+        )
         say(
             "log_truncated",
             topic=replica.topic,

@@ -1,19 +1,22 @@
 """The leader's side of replication: answering the fetches of followers.
 
-Order, for every partition listed in a fetch: compare topic ids (a topic that is deleted and created again begins at epoch 0, so
-leader epochs do not distinguish the two), fence by leader epoch, compare epoch histories, and only then record the fetch offset
-(`Replica.receive_fetch`), move the high watermark, propose the follower for the ISR.  Reading comes last, for the listed
-partitions and for those of the session that changed.
+Order, for every partition listed in a fetch: compare topic ids (a topic that is deleted and created again
+begins at epoch 0, so leader epochs do not distinguish the two), fence by leader epoch, compare epoch
+histories, and only then record the fetch offset (`Replica.receive_fetch`), move the high watermark, propose
+the follower for the ISR.  Reading comes last, for the listed partitions and for those of the session that
+changed.
 
-A fetch waits until a partition has records, an error or a divergence.  When only a high watermark has moved it waits for
-`WATERMARK_NEWS_S` more, because the next records carry the high watermark too.  A newer fetch of the same follower ends the wait
-of the older one.  Each answer spends its byte budget from another partition on, and the first partition that has records always
-gets one whole batch, however large (docs/semantics.md R15).  A replica that catches up may get fewer bytes
-(`catch_up_throttle.py`): the rest comes with later fetches.
+A fetch waits until a partition has records, an error or a divergence.  When only a high watermark has moved
+it waits for `WATERMARK_NEWS_S` more, because the next records carry the high watermark too.  A newer fetch of
+the same follower ends the wait of the older one.  Each answer spends its byte budget from another partition
+on, and the first partition that has records always gets one whole batch, however large (docs/semantics.md
+R15).  A replica that catches up may get fewer bytes (`catch_up_throttle.py`): the rest comes with later
+fetches.
 
-Within a session the requests are numbered, so the leader sees them in order, and a position holds until the follower lists
-another one.  A fetch outside the session may arrive after newer ones: the leader answers it, but does not record its offset for a
-partition that the session has listed, because no later fetch would correct it.
+Within a session the requests are numbered, so the leader sees them in order, and a position holds until the
+follower lists another one.  A fetch outside the session may arrive after newer ones: the leader answers it,
+but does not record its offset for a partition that the session has listed, because no later fetch would
+correct it.
 """
 
 from __future__ import annotations
@@ -102,8 +105,11 @@ class FollowerFetches:
             await self._wait(session, wait_s if news is News.NONE else min(wait_s, WATERMARK_NEWS_S))
             if session.closed:
                 return FetchResponse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-            # A change, the follower's newer fetch or the timer ended the wait: the leader answers in any case.
-            answers, _ = self._evaluate(request, session, listed if everything else (), everything=everything, arrival=False)
+            # A change, the follower's newer fetch or the timer ended the wait: the leader answers in any
+            # case.
+            answers, _ = self._evaluate(
+                request, session, listed if everything else (), everything=everything, arrival=False
+            )
         return FetchResponse(ErrorCode.NONE, session.session_id, answers)
 
     async def _wait(self, session: FollowerSession, delay_s: float) -> None:
@@ -121,9 +127,16 @@ class FollowerFetches:
                 del self._waiting[session.node_id]
 
     def _evaluate(
-        self, request: FetchRequest, session: FollowerSession, listed: Iterable[Key], *, everything: bool, arrival: bool
+        self,
+        request: FetchRequest,
+        session: FollowerSession,
+        listed: Iterable[Key],
+        *,
+        everything: bool,
+        arrival: bool,
     ) -> tuple[list[tuple[str, list[FetchResponsePartition]]], News]:
-        """The answer with the present state, and what news it has: on arrival the leader sends it at once when that is `NOW`.
+        """The answer with the present state, and what news it has: on arrival the leader sends it at once
+        when that is `NOW`.
 
         It has the listed partitions and those that changed; with `everything` also those without news.
         """
@@ -141,7 +154,9 @@ class FollowerFetches:
                 continue
             budget = min(spec.max_bytes, request.max_bytes - total)
             try:
-                answer, news = self._answer(request, session, key, spec, budget, total == 0, key in fresh, facts)
+                answer, news = self._answer(
+                    request, session, key, spec, budget, total == 0, key in fresh, facts
+                )
             except KafkaError as error:
                 session.drop(key)
                 answer, news = failed_answer(self._lookup, key, error), News.NOW
@@ -173,14 +188,23 @@ class FollowerFetches:
         arrival: bool,
         facts: dict[Key, Facts],
     ) -> tuple[FetchResponsePartition, News]:
-        """The answer for one partition, and what news it has for the follower; its state goes into `facts`."""
+        """The answer for one partition, and what news it has for the follower; its state goes into
+        `facts`."""
         replica = self._lookup(*key)
         if spec.topic_id != replica.topic_id:
-            # Deleted and created again, and one node has older metadata: epochs of two topics cannot be compared.
-            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{key[0]} is topic {replica.topic_id} here, not {spec.topic_id}")
-        sent = FetchPosition(spec.current_leader_epoch, spec.fetch_offset, spec.last_fetched_epoch, spec.log_start_offset)
+            # Deleted and created again, and one node has older metadata: epochs of two topics cannot be
+            # compared.
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"{key[0]} is topic {replica.topic_id} here, not {spec.topic_id}",
+            )
+        sent = FetchPosition(
+            spec.current_leader_epoch, spec.fetch_offset, spec.last_fetched_epoch, spec.log_start_offset
+        )
         now_s = self._clock.monotonic()
-        beside = request.session_epoch == NO_SESSION_EPOCH and self._sessions.lists(request.replica_id, key, spec)
+        beside = request.session_epoch == NO_SESSION_EPOCH and self._sessions.lists(
+            request.replica_id, key, spec
+        )
         diverging = replica.receive_fetch(
             request.replica_id, request.replica_epoch, sent, now_s=now_s, arrival=arrival and not beside
         )
@@ -191,19 +215,26 @@ class FollowerFetches:
         session.dirty.pop(key, None)  # nothing else runs until the answer is complete, so it has every change
         leader = replica.require_leader()
         answer = FetchResponsePartition(
-            key[1], high_watermark=leader.high_watermark, log_start_offset=log.log_start_offset, diverging_epoch=diverging
+            key[1],
+            high_watermark=leader.high_watermark,
+            log_start_offset=log.log_start_offset,
+            diverging_epoch=diverging,
         )
         if diverging is not None:
             return answer, News.NOW
         if spec.fetch_offset < log.log_end_offset:
             end = log.log_end_offset
             throttles = self._throttles_of(replica)
-            held_back = throttles if throttles and leader.is_catching_up(request.replica_id, end, now_s) else []
+            held_back = (
+                throttles if throttles and leader.is_catching_up(request.replica_id, end, now_s) else []
+            )
             for throttle in held_back:
                 allowance = throttle.allowance(now_s)
                 budget, at_least_one = min(budget, allowance), at_least_one and allowance > 0
             if budget > 0 or at_least_one:
-                answer.records, _ = read_batches(replica, spec.fetch_offset, budget, end, at_least_one, self._on_storage_failure)
+                answer.records, _ = read_batches(
+                    replica, spec.fetch_offset, budget, end, at_least_one, self._on_storage_failure
+                )
                 answer.may_have_offset_gaps = log.config.may_have_offset_gaps
             for throttle in held_back:
                 throttle.sent(len(answer.records))

@@ -1,9 +1,10 @@
 """Which replica a consumer had better read from: one in its own rack (KIP-392).
 
-The leader chooses, among the in-sync replicas of the consumer's rack that are known to hold the wanted offset, the one that is
-furthest.  A follower then serves what it knows to be committed: its high watermark is never above the leader's, so such a reader
-sees records later, and never one that may still go.  A follower that cannot serve an offset says OFFSET_OUT_OF_RANGE: the reader
-asks the leader again, whose answer alone may make it reset its position.
+The leader chooses, among the in-sync replicas of the consumer's rack that are known to hold the wanted
+offset, the one that is furthest.  A follower then serves what it knows to be committed: its high watermark is
+never above the leader's, so such a reader sees records later, and never one that may still go.  A follower
+that cannot serve an offset says OFFSET_OUT_OF_RANGE: the reader asks the leader again, whose answer alone may
+make it reset its position.
 
 A consumer that names no rack, or the leader's own, reads from the leader.
 """

@@ -1,8 +1,9 @@
 """ListOffsets at a leader: latest, earliest, by timestamp, maximum timestamp.
 
-A client sees offsets only as far as it may fetch: below the high watermark, or below the last stable offset when read_committed.
-After an election the high watermark may lag what an earlier leader already told clients, so "latest" would go backwards: until it
-has passed the leader's epoch start the answer is OFFSET_NOT_AVAILABLE, which clients retry (docs/semantics.md F4).
+A client sees offsets only as far as it may fetch: below the high watermark, or below the last stable offset
+when read_committed. After an election the high watermark may lag what an earlier leader already told clients,
+so "latest" would go backwards: until it has passed the leader's epoch start the answer is
+OFFSET_NOT_AVAILABLE, which clients retry (docs/semantics.md F4).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ READ_COMMITTED = 1
 
 @dataclass(slots=True, frozen=True)
 class OffsetAnswer:
-    """An offset with the timestamp of its record (-1: not asked for) and the leader epoch; (-1, -1) when there is none."""
+    """An offset with the timestamp of its record (-1: not asked for) and the leader epoch; (-1, -1) when
+    there is none."""
 
     offset: int
     timestamp_ms: int
@@ -39,8 +41,8 @@ def list_offset(
     `isolation`: 0 read_uncommitted, 1 read_committed, None for replicas and tools, which see the log's end.
     With `known` raises BatchNotDecoded, where a batch is to be decoded for which the loop has no time.
 
-    Raises KafkaError OFFSET_NOT_AVAILABLE or UNSUPPORTED_VERSION (a special timestamp that is not known), and as
-    `require_leader_at`.
+    Raises KafkaError OFFSET_NOT_AVAILABLE or UNSUPPORTED_VERSION (a special timestamp that is not known), and
+    as `require_leader_at`.
     """
     leader = replica.require_leader_at(epoch)
     log = replica.log
@@ -75,5 +77,6 @@ def list_offset(
 def _not_available(leader: PartitionLeader) -> KafkaError:
     return KafkaError(
         ErrorCode.OFFSET_NOT_AVAILABLE,
-        f"the high watermark {leader.high_watermark} has not reached the leader's epoch start {leader.epoch_start_offset} yet",
+        f"the high watermark {leader.high_watermark} has not reached the leader's epoch start "
+        f"{leader.epoch_start_offset} yet",
     )

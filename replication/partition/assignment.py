@@ -1,7 +1,8 @@
-"""The values that replication takes from the metadata and sends to the controller: `Assignment`, and ISR changes with their
-results.
+"""The values that replication takes from the metadata and sends to the controller: `Assignment`, and ISR
+changes with their results.
 
-All of them are immutable.  `Assignment` mirrors the controller's PartitionState, so that replication does not import it.
+All of them are immutable.  `Assignment` mirrors the controller's PartitionState, so that replication does not
+import it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from ...wire.errors import ErrorCode
 
 
 class Eligibility(enum.Enum):
-    """Whether the controller would accept a broker, in one broker epoch, as a new ISR member, by the metadata applied here."""
+    """Whether the controller would accept a broker, in one broker epoch, as a new ISR member, by the metadata
+    applied here."""
 
     YES = "yes"
-    NOT_NOW = "not_now"  # the broker is fenced, or its replica is offline, or its registration is not applied here yet
+    # the broker is fenced, or its replica is offline, or its registration is not applied here yet
+    NOT_NOW = "not_now"
     NEVER = "never"  # the broker has a newer epoch, or shuts down in this one
 
 
@@ -33,8 +36,9 @@ UNKNOWN_BROKER_EPOCH = -1
 class Assignment:
     """One partition as the applied metadata has it.
 
-    `config` has the topic's own settings, over those that the cluster's dynamic broker settings give to topics.  It does *not*
-    have the built-in defaults: a reader of a setting that is not in it supplies the default (`min_insync_replicas`).
+    `config` has the topic's own settings, over those that the cluster's dynamic broker settings give to
+    topics.  It does *not* have the built-in defaults: a reader of a setting that is not in it supplies the
+    default (`min_insync_replicas`).
     """
 
     topic: str
@@ -48,16 +52,19 @@ class Assignment:
     config: Mapping[str, str] = field(default_factory=dict)
     elr: tuple[int, ...] = ()
     adding: tuple[int, ...] = ()
-    """The replicas that a reassignment adds and has not finished: min.insync.replicas does not count them yet."""
+    """The replicas that a reassignment adds and has not finished: min.insync.replicas does not count them
+    yet."""
 
     def does_without(self, node_id: int) -> bool:
-        """Another replica leads, and this one is neither in the ISR nor an eligible leader: no committed record depends on it."""
+        """Another replica leads, and this one is neither in the ISR nor an eligible leader: no committed
+        record depends on it."""
         return self.leader not in (NO_LEADER, node_id) and node_id not in (*self.isr, *self.elr)
 
 
 @dataclass(slots=True, frozen=True)
 class IsrMember:
-    """A member of a proposed ISR; `broker_epoch` is the one in the member's fetches, -1 when the leader saw none.
+    """A member of a proposed ISR; `broker_epoch` is the one in the member's fetches, -1 when the leader saw
+    none.
 
     The controller refuses a *joining* member whose epoch is not the registered one (docs/semantics.md M4).
     """
@@ -89,7 +96,8 @@ class IsrChange:
 
 @dataclass(slots=True, frozen=True)
 class IsrResult:
-    """The controller's answer to one IsrChange.  With error NONE the other fields are the partition's new state."""
+    """The controller's answer to one IsrChange.  With error NONE the other fields are the partition's new
+    state."""
 
     topic: str
     partition: int

@@ -1,24 +1,31 @@
-"""The follower of one partition in one leader epoch, as a pure core: what to fetch, and what an answer means for the log.
+"""The follower of one partition in one leader epoch, as a pure core: what to fetch, and what an answer means
+for the log.
 
-How a follower whose log has diverged finds its truncation point (KIP-101, KIP-595; docs/semantics.md E3 to E5)
+How a follower whose log has diverged finds its truncation point (KIP-101, KIP-595; docs/semantics.md E3 to
+E5)
 
 1. Every fetch names the follower's log end and the leader epoch of its last record.
-2. The leader looks that epoch up in its own epoch history.  When its history differs it sends no records but `diverging_epoch`:
-   the largest epoch it has that is not above the follower's, and the end offset of that epoch in the leader's log.
-3. The follower truncates to the smaller of both logs' ends of that epoch, or, when it has no record of that epoch, to the end of
-   its largest older epoch, so that the next fetch compares that one (`_truncation_point`).
-4. The follower fetches again from there.  Steps 1 to 3 repeat until the two histories agree, at most once for each leader epoch.
+2. The leader looks that epoch up in its own epoch history.  When its history differs it sends no records but
+   `diverging_epoch`: the largest epoch it has that is not above the follower's, and the end offset of that
+   epoch in the leader's log.
+3. The follower truncates to the smaller of both logs' ends of that epoch, or, when it has no record of that
+   epoch, to the end of its largest older epoch, so that the next fetch compares that one
+   (`_truncation_point`).
+4. The follower fetches again from there.  Steps 1 to 3 repeat until the two histories agree, at most once for
+   each leader epoch.
 
 Promises
 
 * The follower truncates **by leader-epoch history only, never by the high watermark**.
-* An answer to an earlier fetch neither appends nor truncates: an answer counts only while the leader epoch, the log end and the
-  last epoch are still those of its fetch, so late and duplicated answers have no effect.
-* Every truncation brings the logs closer together, or the replica fails: the follower reports two logs that never agree.
+* An answer to an earlier fetch neither appends nor truncates: an answer counts only while the leader epoch,
+  the log end and the last epoch are still those of its fetch, so late and duplicated answers have no effect.
+* Every truncation brings the logs closer together, or the replica fails: the follower reports two logs that
+  never agree.
 * The follower adopts min(the leader's high watermark, own log end), after the append (rule R6).
 
-`on_answer` returns what to do with the log; it changes nothing itself.  The caller carries it out before it sends the next fetch,
-and flushes before that fetch when the flush policy says so: the fetch offset tells the leader that everything below is durable.
+`on_answer` returns what to do with the log; it changes nothing itself.  The caller carries it out before it
+sends the next fetch, and flushes before that fetch when the flush policy says so: the fetch offset tells the
+leader that everything below is durable.
 """
 
 from __future__ import annotations
@@ -79,10 +86,11 @@ class Answer:
 
 @dataclass(slots=True, frozen=True)
 class Append:
-    """Append `records` (maybe none), adopt min(high_watermark, log end), then move the log start up to `leader_log_start` unless
-    that is above the high watermark.
+    """Append `records` (maybe none), adopt min(high_watermark, log end), then move the log start up to
+    `leader_log_start` unless that is above the high watermark.
 
-    `may_have_offset_gaps`: offsets may be missing between the batches, because the leader's log was compacted once.
+    `may_have_offset_gaps`: offsets may be missing between the batches, because the leader's log was compacted
+    once.
     """
 
     records: bytes | memoryview | None
@@ -93,7 +101,8 @@ class Append:
 
 @dataclass(slots=True, frozen=True)
 class Truncate:
-    """Remove everything from `offset` on, and epoch entries that start there, even when no record lies behind `offset`."""
+    """Remove everything from `offset` on, and epoch entries that start there, even when no record lies behind
+    `offset`."""
 
     offset: int
 
@@ -156,18 +165,21 @@ class PartitionFollower:
         if answer.diverging_epoch is not None:
             return self._diverged(answer.diverging_epoch, log)
         self._last_truncation = None
-        return Append(answer.records, answer.high_watermark, answer.log_start_offset, answer.may_have_offset_gaps)
+        return Append(
+            answer.records, answer.high_watermark, answer.log_start_offset, answer.may_have_offset_gaps
+        )
 
     def on_refused(self) -> None:
-        """The log rejected the last action and did not change (a full disk): the same answer may lead to the same action
-        again."""
+        """The log rejected the last action and did not change (a full disk): the same answer may lead to the
+        same action again."""
         self._last_truncation = None
 
     def _diverged(self, diverging: tuple[int, int], log: LogView) -> Action:
         state = (log.log_end_offset, log.latest_epoch, diverging)
         if state == self._last_truncation:
             return Fail(
-                f"truncating the log at {log.log_end_offset} (epoch {log.latest_epoch}) did not bring it closer to the leader's"
+                f"truncating the log at {log.log_end_offset} (epoch {log.latest_epoch}) did not "
+                "bring it closer to the leader's"
                 f" epoch {diverging[0]} ending at {diverging[1]}"
             )
         self._last_truncation = state
@@ -175,18 +187,23 @@ class PartitionFollower:
         return Restart(target) if target < log.log_start_offset else Truncate(target)
 
     def _truncation_point(self, diverging: tuple[int, int], log: LogView) -> int:
-        """The offset up to which both logs may agree, given the leader's (epoch, end offset); the next fetch checks it."""
+        """The offset up to which both logs may agree, given the leader's (epoch, end offset); the next fetch
+        checks it."""
         leader_epoch, leader_end = diverging
-        own = log.epoch_end(leader_epoch)  # the follower's largest epoch that is not above the leader's, and its end
-        if own.end_offset < 0:  # the follower's log has no epochs up to the leader's: the leader's end alone decides
+        # the follower's largest epoch that is not above the leader's, and its end
+        own = log.epoch_end(leader_epoch)
+        # the follower's log has no epochs up to the leader's: the leader's end alone decides
+        if own.end_offset < 0:
             return min(leader_end, log.log_end_offset)
         # it has none of the leader's epoch: it keeps its older epochs, which the next fetch compares
         if own.epoch < leader_epoch:
             return min(own.end_offset, log.log_end_offset)
-        return min(leader_end, own.end_offset, log.log_end_offset)  # both have the epoch: they agree up to the smaller end
+        # both have the epoch: they agree up to the smaller end
+        return min(leader_end, own.end_offset, log.log_end_offset)
 
     def _out_of_range(self, answer: Answer, log: LogView) -> Action:
-        """The follower's log ends below the leader's log start: the follower removes its records and starts there.
+        """The follower's log ends below the leader's log start: the follower removes its records and starts
+        there.
 
         A log that ends above the leader's gets a diverging epoch instead, never OFFSET_OUT_OF_RANGE.
         """

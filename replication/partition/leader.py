@@ -1,24 +1,26 @@
-"""The leader of one partition in one leader epoch, as a pure core: in-sync replicas, pending ISR change, high watermark.
+"""The leader of one partition in one leader epoch, as a pure core: in-sync replicas, pending ISR change, high
+watermark.
 
-One object lives for exactly one leader epoch and begins without any follower offset: a follower's log may have diverged since it
-fetched from an earlier leader (KIP-320).
+One object lives for exactly one leader epoch and begins without any follower offset: a follower's log may
+have diverged since it fetched from an earlier leader (KIP-320).
 
 Promises
 
-* The **high watermark** is the least *flushed* end over the **maximal ISR** (the committed ISR plus a pending addition; a
-  pending removal still counts), never moves while the committed ISR is smaller than `min.insync.replicas` (KIP-966), and never
-  goes back within the epoch (docs/semantics.md R1 to R4).  Replicas that a reassignment adds do not count for that minimum
-  before it is finished.
+* The **high watermark** is the least *flushed* end over the **maximal ISR** (the committed ISR plus a pending
+  addition; a pending removal still counts), never moves while the committed ISR is smaller than
+  `min.insync.replicas` (KIP-966), and never goes back within the epoch (docs/semantics.md R1 to R4).
+  Replicas that a reassignment adds do not count for that minimum before it is finished.
 * A follower counts only by fetches that carried this leader epoch and that were found not to diverge.
-* A replica is proposed for the ISR only when it has reached the high watermark *and* the leader's own epoch start, and always
-  together with the broker epoch in its fetches (rule R7).  A fetch with an older broker epoch is rejected.
-* One ISR change is outstanding at a time.  While its outcome is unknown it stays pending, so that the maximal ISR covers both
-  outcomes; only an answer or newer metadata ends it.
-* A follower that is fenced or shutting down in the applied metadata, or has another broker epoch there, is not proposed and does
-  not hold the high watermark (KIP-903).
+* A replica is proposed for the ISR only when it has reached the high watermark *and* the leader's own epoch
+  start, and always together with the broker epoch in its fetches (rule R7).  A fetch with an older broker
+  epoch is rejected.
+* One ISR change is outstanding at a time.  While its outcome is unknown it stays pending, so that the maximal
+  ISR covers both outcomes; only an answer or newer metadata ends it.
+* A follower that is fenced or shutting down in the applied metadata, or has another broker epoch there, is
+  not proposed and does not hold the high watermark (KIP-903).
 
-Order of a follower's fetch: `check_epoch`, then the divergence check on the log, only then `record_fetch`, then
-`advance_high_watermark`, then `propose_join`.  The caller supplies the time; nothing here reads a clock.
+Order of a follower's fetch: `check_epoch`, then the divergence check on the log, only then `record_fetch`,
+then `advance_high_watermark`, then `propose_join`.  The caller supplies the time; nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -32,13 +34,15 @@ from .assignment import UNKNOWN_BROKER_EPOCH, Eligibility, IsrMember, IsrProposa
 
 NEVER_S = float("-inf")
 
-#: The high watermark does not wait for a follower outside the ISR that has not fetched for this long: it may be down.
+# : The high watermark does not wait for a follower outside the ISR that has not fetched for this long: it may
+# be down.
 JOIN_SILENCE_S = 1.5
 
 #: Errors that say that the controller has not changed the ISR: the committed ISR alone counts again.
 REFUSED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
 
-#: Errors after which only newer metadata can decide the change: it stays pending, and the leader does not send it again.
+# : Errors after which only newer metadata can decide the change: it stays pending, and the leader does not
+# send it again.
 SUPERSEDED = frozenset(
     {
         ErrorCode.INVALID_UPDATE_VERSION,
@@ -62,7 +66,8 @@ class ChangeKind(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class PendingChange:
-    """An ISR change whose outcome is not known yet; compared by identity, so that a late answer cannot end a newer one."""
+    """An ISR change whose outcome is not known yet; compared by identity, so that a late answer cannot end a
+    newer one."""
 
     kind: ChangeKind
     proposal: IsrProposal
@@ -81,7 +86,8 @@ class ReplicaProgress:
     last_fetch_s: float = NEVER_S
     leader_end_at_last_fetch: int = -1
     last_caught_up_s: float = NEVER_S
-    join_paused: bool = False  # refused or removed: neither joins nor holds the high watermark until the pause is over
+    # refused or removed: neither joins nor holds the high watermark until the pause is over
+    join_paused: bool = False
     log_start_offset: int = -1
 
 
@@ -95,7 +101,8 @@ class AlterOutcome(enum.Enum):
 
 
 def check_epoch(own: int, current_leader_epoch: int, *, required: bool) -> None:
-    """Fences a request with another leader epoch than the replica's `own`; see `PartitionLeader.check_epoch`."""
+    """Fences a request with another leader epoch than the replica's `own`; see
+    `PartitionLeader.check_epoch`."""
     if current_leader_epoch == own or (current_leader_epoch < 0 and not required):
         return
     code = ErrorCode.FENCED_LEADER_EPOCH if current_leader_epoch < own else ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -141,16 +148,17 @@ class PartitionLeader:
         deleted_below: int = 0,
         eligibility_of: Callable[[int, int], Eligibility] = lambda _node_id, _broker_epoch: Eligibility.YES,
     ) -> None:
-        """`epoch_start_offset` is the log's end at the election, `deleted_below` its start, `high_watermark` the replica's own at
-        that time.  `eligibility_of(node id, broker epoch)` reads the applied metadata."""
+        """`epoch_start_offset` is the log's end at the election, `deleted_below` its start, `high_watermark`
+        the replica's own at that time.  `eligibility_of(node id, broker epoch)` reads the applied
+        metadata."""
         self.node_id = node_id
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
         self.epoch_start_offset = epoch_start_offset
         self.high_watermark = high_watermark
         self.deleted_below = deleted_below
-        """Clients may have been answered that records below are deleted: a follower joins the ISR only after it has durably moved
-        its own log start there."""
+        """Clients may have been answered that records below are deleted: a follower joins the ISR only after
+        it has durably moved its own log start there."""
         self._isr = frozenset(isr)
         self._maximal_isr = self._isr
         self._min_insync_replicas = min_insync_replicas
@@ -163,16 +171,20 @@ class PartitionLeader:
         self._followers = {node: ReplicaProgress(node) for node in replicas if node != node_id}
         self._settled = self.replicas.difference(adding)
         if node_id not in self._isr:
-            raise ValueError(f"node {node_id} was told to lead with ISR {sorted(self._isr)}, which does not contain it")
+            raise ValueError(
+                f"node {node_id} was told to lead with ISR {sorted(self._isr)}, which does not contain it"
+            )
         if not self._isr <= self.replicas:
             raise ValueError(f"ISR {sorted(self._isr)} is not within the replicas {sorted(self.replicas)}")
         if high_watermark > epoch_start_offset:
             raise ValueError(f"high watermark {high_watermark} is above the log's end {epoch_start_offset}")
         for node in self._isr:
-            if node in self._followers:  # members of the ISR have one full lag time to fetch from their new leader
+            # members of the ISR have one full lag time to fetch from their new leader
+            if node in self._followers:
                 self._followers[node].last_caught_up_s = now_s
 
-    # -- views ---------------------------------------------------------------------------------------------------------------
+    # -- views
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def isr(self) -> frozenset[int]:
@@ -184,12 +196,16 @@ class PartitionLeader:
         return self._pending
 
     def pending_again(self) -> PendingChange | None:
-        """The pending change, for `IsrChanges.maintain`.  A change that still awaits metadata at the next call may be sent again:
-        a deposed controller of an older version, whose answers name no term, may have rejected it, and then no metadata would end
-        it.  Sending it twice is harmless, because it is a compare-and-set."""
+        """The pending change, for `IsrChanges.maintain`.  A change that still awaits metadata at the next
+        call may be sent again: a deposed controller of an older version, whose answers name no term, may have
+        rejected it, and then no metadata would end it.  Sending it twice is harmless, because it is a
+        compare-and-set."""
         change = self._pending
         if change is not None and change.awaits_metadata:
-            change.awaits_metadata, change.awaited_for_long = not change.awaited_for_long, not change.awaited_for_long
+            change.awaits_metadata, change.awaited_for_long = (
+                not change.awaited_for_long,
+                not change.awaited_for_long,
+            )
         return change
 
     @property
@@ -203,11 +219,13 @@ class PartitionLeader:
 
     @property
     def min_insync_replicas(self) -> int:
-        """The configured minimum, but at most the number of replicas without those that a reassignment adds."""
+        """The configured minimum, but at most the number of replicas without those that a reassignment
+        adds."""
         return min(self._min_insync_replicas, len(self._settled))
 
     def follower(self, node_id: int) -> ReplicaProgress:
-        """Raises KafkaError NOT_LEADER_OR_FOLLOWER for a node that is not a replica in this leader's metadata."""
+        """Raises KafkaError NOT_LEADER_OR_FOLLOWER for a node that is not a replica in this leader's
+        metadata."""
         found = self._followers.get(node_id)
         if found is None:
             raise KafkaError(
@@ -223,8 +241,8 @@ class PartitionLeader:
         return not self._isr.issuperset(self._settled)
 
     def is_catching_up(self, node_id: int, leader_log_end: int, now_s: float) -> bool:
-        """True when the high watermark does not wait for this follower, so that its fetches may be throttled: it is neither in
-        the maximal ISR nor about to join."""
+        """True when the high watermark does not wait for this follower, so that its fetches may be throttled:
+        it is neither in the maximal ISR nor about to join."""
         progress = self._followers.get(node_id)
         if progress is None or node_id in self._maximal_isr:
             return False
@@ -234,12 +252,15 @@ class PartitionLeader:
         """True once all records that the leader had at its election are committed (rule F4)."""
         return self.high_watermark >= self.epoch_start_offset
 
-    # -- fencing and acknowledgements ----------------------------------------------------------------------------------------
+    # -- fencing and acknowledgements
+    # ----------------------------------------------------------------------------------------
 
     def check_epoch(self, current_leader_epoch: int, *, required: bool) -> None:
-        """Fences a request by the leader epoch that it names; -1 (unknown) passes unless `required` (KIP-320).
+        """Fences a request by the leader epoch that it names; -1 (unknown) passes unless `required`
+        (KIP-320).
 
-        Raises KafkaError FENCED_LEADER_EPOCH (the sender's metadata are older) or UNKNOWN_LEADER_EPOCH (this node's are).
+        Raises KafkaError FENCED_LEADER_EPOCH (the sender's metadata are older) or UNKNOWN_LEADER_EPOCH (this
+        node's are).
         """
         check_epoch(self.leader_epoch, current_leader_epoch, required=required)
 
@@ -248,32 +269,39 @@ class PartitionLeader:
         if required_acks == -1 and self.is_under_min_isr():
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"the ISR {sorted(self._isr)} has fewer than min.insync.replicas={self.min_insync_replicas} members",
+                f"the ISR {sorted(self._isr)} has fewer than "
+                f"min.insync.replicas={self.min_insync_replicas} members",
             )
 
     def commit_state(self, next_offset: int) -> ErrorCode | None:
-        """None while records up to `next_offset` (exclusive) are not committed; else the acknowledgement for acks=all
-        (rule A3)."""
+        """None while records up to `next_offset` (exclusive) are not committed; else the acknowledgement for
+        acks=all (rule A3)."""
         if self.high_watermark < next_offset:
             return None
         return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if self.is_under_min_isr() else ErrorCode.NONE
 
-    # -- progress ------------------------------------------------------------------------------------------------------------
+    # -- progress
+    # --------------------------------------------------------------------------------------------------------
 
     def record_fetch(
         self, node_id: int, *, broker_epoch: int, fetch_offset: int, leader_log_end: int, now_s: float
     ) -> ReplicaProgress:
-        """A follower's fetch that passed the epoch and divergence checks: everything below `fetch_offset` is flushed there.
+        """A follower's fetch that passed the epoch and divergence checks: everything below `fetch_offset` is
+        flushed there.
 
-        Raises KafkaError NOT_LEADER_OR_FOLLOWER for a node that is not a replica, and for an older broker epoch (rule R7).
+        Raises KafkaError NOT_LEADER_OR_FOLLOWER for a node that is not a replica, and for an older broker
+        epoch (rule R7).
         """
         if not 0 <= fetch_offset <= leader_log_end:
-            raise ValueError(f"fetch offset {fetch_offset} is not within the leader's log, which ends at {leader_log_end}")
+            raise ValueError(
+                f"fetch offset {fetch_offset} is not within the leader's log, which ends at {leader_log_end}"
+            )
         progress = self.follower(node_id)
         if broker_epoch < progress.broker_epoch:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"node {node_id} fetched with broker epoch {broker_epoch}, but it has since registered {progress.broker_epoch}",
+                f"node {node_id} fetched with broker epoch {broker_epoch}, but it has since "
+                f"registered {progress.broker_epoch}",
             )
         if broker_epoch > progress.broker_epoch or now_s - progress.last_fetch_s > JOIN_SILENCE_S:
             progress.broker_epoch = broker_epoch
@@ -289,9 +317,11 @@ class PartitionLeader:
         return progress
 
     def on_append(self, old_log_end: int, now_s: float) -> None:
-        """The leader appended at `old_log_end`: a follower whose offset that was had been caught up until now.
+        """The leader appended at `old_log_end`: a follower whose offset that was had been caught up until
+        now.
 
-        In a fetch session a follower of an idle partition does not repeat its offset, so its last fetch may be long ago.
+        In a fetch session a follower of an idle partition does not repeat its offset, so its last fetch may
+        be long ago.
         """
         for progress in self._followers.values():
             if progress.fetch_offset == old_log_end:
@@ -302,7 +332,8 @@ class PartitionLeader:
     def advance_high_watermark(self, leader_flushed_end: int, leader_log_end: int, now_s: float) -> bool:
         """Moves the high watermark as far as allowed; True when it moved.
 
-        `leader_flushed_end` is the leader's own share: its flushed end, or its log's end under FlushPolicy.OS.
+        `leader_flushed_end` is the leader's own share: its flushed end, or its log's end under
+        FlushPolicy.OS.
         """
         if self.is_under_min_isr():
             return False
@@ -320,11 +351,12 @@ class PartitionLeader:
         return True
 
     def _is_about_to_join(self, progress: ReplicaProgress, leader_log_end: int, now_s: float) -> bool:
-        """True for a follower outside the ISR that keeps up: the high watermark waits for it, or under load the follower could
-        never reach the high watermark and join.
+        """True for a follower outside the ISR that keeps up: the high watermark waits for it, or under load
+        the follower could never reach the high watermark and join.
 
-        This only holds the high watermark back, it never raises it.  A follower that has stopped fetching does not hold it: a
-        broker keeps up until the end of its controlled shutdown, and would then delay every commit for `replica.lag.time.max.ms`.
+        This only holds the high watermark back, it never raises it.  A follower that has stopped fetching
+        does not hold it: a broker keeps up until the end of its controlled shutdown, and would then delay
+        every commit for `replica.lag.time.max.ms`.
         """
         if progress.join_paused or progress.fetch_offset < self.epoch_start_offset:
             return False
@@ -338,10 +370,12 @@ class PartitionLeader:
     def _is_caught_up(self, progress: ReplicaProgress, leader_log_end: int, now_s: float) -> bool:
         return progress.fetch_offset == leader_log_end or now_s - progress.last_caught_up_s <= self._lag_max_s
 
-    # -- ISR changes ---------------------------------------------------------------------------------------------------------
+    # -- ISR changes
+    # --------------------------------------------------------------------------------------------------------
 
     def propose_join(self, node_id: int) -> PendingChange | None:
-        """The change that adds this follower to the ISR; None when it is in, may not join, or another change is pending."""
+        """The change that adds this follower to the ISR; None when it is in, may not join, or another change
+        is pending."""
         if node_id in self._maximal_isr or self._pending is not None:
             return None
         progress = self.follower(node_id)
@@ -350,9 +384,11 @@ class PartitionLeader:
         return self._start(ChangeKind.EXPAND, self._isr | {node_id})
 
     def _may_join(self, progress: ReplicaProgress) -> bool:
-        """True when the follower has reached the high watermark and this leader's epoch start (KIP-320), and its log start has
-        reached `deleted_below`."""
-        is_caught_up = progress.fetch_offset >= self.high_watermark and progress.fetch_offset >= self.epoch_start_offset
+        """True when the follower has reached the high watermark and this leader's epoch start (KIP-320), and
+        its log start has reached `deleted_below`."""
+        is_caught_up = (
+            progress.fetch_offset >= self.high_watermark and progress.fetch_offset >= self.epoch_start_offset
+        )
         return is_caught_up and max(0, progress.log_start_offset) >= self.deleted_below
 
     def propose_removals(self, leader_log_end: int, now_s: float) -> PendingChange | None:
@@ -363,14 +399,18 @@ class PartitionLeader:
             node
             for node in self._isr
             if node != self.node_id
-            and (node not in self._followers or not self._is_caught_up(self._followers[node], leader_log_end, now_s))
+            and (
+                node not in self._followers
+                or not self._is_caught_up(self._followers[node], leader_log_end, now_s)
+            )
         }
         if not lagging:
             return None
         return self._start(ChangeKind.SHRINK, self._isr - lagging)
 
     def propose_next_join(self) -> PendingChange | None:
-        """Like `propose_join` for the first follower that may join: after the pending change has ended, or after a pause."""
+        """Like `propose_join` for the first follower that may join: after the pending change has ended, or
+        after a pause."""
         for node in self._followers:
             change = self.propose_join(node)
             if change is not None:
@@ -379,19 +419,21 @@ class PartitionLeader:
 
     @property
     def has_paused_changes(self) -> bool:
-        """Whether a change may be proposed only after `end_pauses`.  A follower that is not eligible waits for metadata
-        instead."""
+        """Whether a change may be proposed only after `end_pauses`.  A follower that is not eligible waits
+        for metadata instead."""
         return self._removal_refused or any(
             progress.join_paused and node not in self._isr and self._is_eligible(progress)
             for node, progress in self._followers.items()
         )
 
     def brokers_changed(self, nodes: Container[int]) -> bool:
-        """The applied metadata has changed for these brokers; True when one of them is a follower outside the ISR.  A follower
-        that is eligible now may join without a pause; one that is not does not hold the high watermark.
+        """The applied metadata has changed for these brokers; True when one of them is a follower outside the
+        ISR.  A follower that is eligible now may join without a pause; one that is not does not hold the high
+        watermark.
 
-        This ends a pending addition of a follower whose broker epoch is over: the metadata that ended that epoch does not have
-        the addition, or a newer partition epoch would have ended it here, and the controller rejects it from then on.
+        This ends a pending addition of a follower whose broker epoch is over: the metadata that ended that
+        epoch does not have the addition, or a newer partition epoch would have ended it here, and the
+        controller rejects it from then on.
         """
         matters = False
         for node, progress in self._followers.items():
@@ -411,8 +453,8 @@ class PartitionLeader:
         return self._eligibility_of(member.node_id, member.broker_epoch) is Eligibility.NEVER
 
     def end_pauses(self, recent_fetchers: Container[int]) -> None:
-        """Lets the leader propose removals again, and additions of the followers in `recent_fetchers`; the shell limits the
-        rate."""
+        """Lets the leader propose removals again, and additions of the followers in `recent_fetchers`; the
+        shell limits the rate."""
         self._removal_refused = False
         for node, progress in self._followers.items():
             if node in recent_fetchers:
@@ -433,8 +475,8 @@ class PartitionLeader:
         self._maximal_isr = self._isr if self._pending is None else self._isr | self._pending.nodes
 
     def complete_alter(self, change: PendingChange, result: IsrResult) -> AlterOutcome:
-        """The controller's answer to `change`.  RETRY: a transient or unknown error, the shell sends the same change again
-        later."""
+        """The controller's answer to `change`.  RETRY: a transient or unknown error, the shell sends the same
+        change again later."""
         if change is not self._pending:
             return AlterOutcome.STALE
         if result.error is ErrorCode.NONE:
@@ -443,7 +485,8 @@ class PartitionLeader:
                 return AlterOutcome.AWAIT_METADATA
             if self.on_metadata(result.partition_epoch, result.isr):
                 return AlterOutcome.SETTLED
-            change.awaits_metadata = True  # accepted, but not newer than the leader's state: only metadata decide
+            # accepted, but not newer than the leader's state: only metadata decide
+            change.awaits_metadata = True
             return AlterOutcome.AWAIT_METADATA
         if result.error in REFUSED:  # the next try comes after `end_pauses`
             for node in change.nodes - self._isr:
@@ -465,9 +508,11 @@ class PartitionLeader:
         replicas: Iterable[int] | None = None,
         adding: Iterable[int] = (),
     ) -> bool:
-        """The committed ISR at `partition_epoch`, from an answer or from the metadata log; False when it is not newer.
+        """The committed ISR at `partition_epoch`, from an answer or from the metadata log; False when it is
+        not newer.
 
-        `replicas` and `adding` come with the metadata log: a reassignment adds and removes replicas within a leader epoch.
+        `replicas` and `adding` come with the metadata log: a reassignment adds and removes replicas within a
+        leader epoch.
 
         A newer partition epoch ends the pending change for good: its compare-and-set can no longer succeed.
         """
@@ -475,14 +520,23 @@ class PartitionLeader:
             return False
         new_isr = frozenset(isr)
         if self.node_id not in new_isr:
-            raise ValueError(f"ISR {sorted(new_isr)} of partition epoch {partition_epoch} leaves out its leader {self.node_id}")
+            raise ValueError(
+                f"ISR {sorted(new_isr)} of partition epoch {partition_epoch} leaves out its leader "
+                f"{self.node_id}"
+            )
         for node in self._isr - new_isr:
             if node in self._followers:
-                # Fenced or lagging: its offset still counts, but it may be down, so it must not hold the high watermark.
+                # Fenced or lagging: its offset still counts, but it may be down, so it must not hold the high
+                # watermark.
                 self._followers[node].last_caught_up_s = NEVER_S
                 self._followers[node].join_paused = True
-        wanted = set(self._followers if replicas is None else replicas) | new_isr  # an ISR member is never left out of the count
-        self._followers = {node: self._followers.get(node) or ReplicaProgress(node) for node in wanted if node != self.node_id}
+        # an ISR member is never left out of the count
+        wanted = set(self._followers if replicas is None else replicas) | new_isr
+        self._followers = {
+            node: self._followers.get(node) or ReplicaProgress(node)
+            for node in wanted
+            if node != self.node_id
+        }
         if replicas is not None:
             self._settled = self.replicas.difference(adding)
         for node in new_isr - self._isr:

@@ -1,9 +1,11 @@
 """The lease on leadership: a node leads only while its session with the controller lasts.
 
-A timer ends the lease (`suspend`), but a process that was paused reads requests from its sockets before its timers run.  So the
-replica manager asks here before every append and every acknowledgement, and `holds_session` reads the clock.
+A timer ends the lease (`suspend`), but a process that was paused reads requests from its sockets before its
+timers run.  So the replica manager asks here before every append and every acknowledgement, and
+`holds_session` reads the clock.
 
-Most lost sessions come back after moments: a lost session is an `Outage` in the log, and a WARNING only when it lasts.
+Most lost sessions come back after moments: a lost session is an `Outage` in the log, and a WARNING only when
+it lasts.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""How fast replicas that nothing waits for are served, and fetch: those outside the ISR, after a move, a return, with a new disk.
+"""How fast replicas that nothing waits for are served, and fetch: those outside the ISR, after a move, a
+return, with a new disk.
 
-A token bucket over everything that this node sends to such replicas, or fetches as one.  Members of the ISR, and followers about
-to join it, are never held back: a write waits for them (`PartitionLeader.is_catching_up`).  So the limit says how much of a
-node's network and disk a move may take from its clients; one below what is written to a partition lets it never catch up.
+A token bucket over everything that this node sends to such replicas, or fetches as one.  Members of the ISR,
+and followers about to join it, are never held back: a write waits for them
+(`PartitionLeader.is_catching_up`).  So the limit says how much of a node's network and disk a move may take
+from its clients; one below what is written to a partition lets it never catch up.
 
-There are three of them: `replica.catch.up.max.bytes.per.second` for all such replicas, and Kafka's two (KIP-73), for those that
-the topic names: `leader.replication.throttled.rate` where they are sent from, `follower.replication.throttled.rate` where they
-arrive.
+There are three of them: `replica.catch.up.max.bytes.per.second` for all such replicas, and Kafka's two
+(KIP-73), for those that the topic names: `leader.replication.throttled.rate` where they are sent from,
+`follower.replication.throttled.rate` where they arrive.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class CatchUpThrottle:
         self._filled_at_s: float | None = None
 
     def set_limit(self, bytes_per_s: int | None) -> None:
-        """From now on.  Another limit than before begins afresh: what was sent under the old one is not its debt."""
+        """From now on.  Another limit than before begins afresh: what was sent under the old one is not its
+        debt."""
         if bytes_per_s != self._bytes_per_s:
             self._bytes_per_s = bytes_per_s
             self._tokens = float(bytes_per_s or 0)
@@ -50,7 +53,8 @@ class CatchUpThrottle:
         return int(self._tokens)
 
     def delay_s(self, now_s: float) -> float:
-        """How long it takes until something may be sent, at most `DELAY_MAX_S`; 0: something may be sent now."""
+        """How long it takes until something may be sent, at most `DELAY_MAX_S`; 0: something may be sent
+        now."""
         if not self.limits or self.allowance(now_s) > 0:
             return 0.0
         return min(DELAY_MAX_S, (1 - self._tokens) / self._bytes_per_s) if self._bytes_per_s else DELAY_MAX_S
@@ -61,11 +65,16 @@ class CatchUpThrottle:
 
 
 def is_throttled(replicas: str, partition: int, node_id: int) -> bool:
-    """Whether `{leader,follower}.replication.throttled.replicas` names this replica: `*`, or `partition:broker,...`."""
+    """Whether `{leader,follower}.replication.throttled.replicas` names this replica: `*`, or
+    `partition:broker,...`."""
     return bool(replicas) and (replicas == "*" or f"{partition}:{node_id}" in _pairs(replicas))
 
 
 @lru_cache(maxsize=256)
 def _pairs(replicas: str) -> frozenset[str]:
     """All replicas of a topic share one; a move of a large topic names thousands."""
-    return frozenset(":".join(str(int(number)) for number in part.split(":")) for part in replicas.split(",") if part.strip())
+    return frozenset(
+        ":".join(str(int(number)) for number in part.split(":"))
+        for part in replicas.split(",")
+        if part.strip()
+    )

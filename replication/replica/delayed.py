@@ -2,10 +2,12 @@
 
 Promises
 
-* Everything is keyed by partition and bounded; a waiter ends exactly once: by progress, by the end of the leadership it was made
-  under, by the failure of the replica, or by its deadline (docs/semantics.md A5).
-* An acknowledgement is decided by the leader state *at completion*, not by what was true when the waiter was made.
-* Waking a fetch decides nothing: the fetch looks at the partitions again, through the code of immediate answers (KAFKA-5376).
+* Everything is keyed by partition and bounded; a waiter ends exactly once: by progress, by the end of the
+  leadership it was made under, by the failure of the replica, or by its deadline (docs/semantics.md A5).
+* An acknowledgement is decided by the leader state *at completion*, not by what was true when the waiter was
+  made.
+* Waking a fetch decides nothing: the fetch looks at the partitions again, through the code of immediate
+  answers (KAFKA-5376).
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ AckCallback = Callable[[ErrorCode], None]
 #: How late an expired acknowledgement may be; one timer a node instead of one a request.
 SWEEP_INTERVAL_S = 0.05
 
-#: How long a follower's fetch waits on with nothing but a higher high watermark to tell.  The records that made it move are there
-#: already, and under load the next ones take it along: told at once, every commit would cost each follower a second fetch.
+# : How long a follower's fetch waits on with nothing but a higher high watermark to tell.  The records that
+# made it move are there : already, and under load the next ones take it along: told at once, every commit
+# would cost each follower a second fetch.
 WATERMARK_NEWS_S = 0.005
 
 
@@ -36,12 +39,14 @@ class _AckWaiter:
 
 
 class AckWaiters:
-    """The acks=all acknowledgements that wait at one partition in one leader epoch, in the order of their offsets."""
+    """The acks=all acknowledgements that wait at one partition in one leader epoch, in the order of their
+    offsets."""
 
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
-        self._waiters: list[_AckWaiter] = []  # not a deque, which takes 0.7 KB when it is empty, for each partition
+        # not a deque, which takes 0.7 KB when it is empty, for each partition
+        self._waiters: list[_AckWaiter] = []
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -49,7 +54,8 @@ class AckWaiters:
     def add(self, next_offset: int, deadline_s: float, callback: AckCallback) -> None:
         waiter = _AckWaiter(next_offset, deadline_s, callback)
         if self._waiters and self._waiters[-1].next_offset > next_offset:
-            # A duplicate's acknowledgement waits for an older offset: keep the order that `complete` relies on.
+            # A duplicate's acknowledgement waits for an older offset: keep the order that `complete` relies
+            # on.
             later = []
             while self._waiters and self._waiters[-1].next_offset > next_offset:
                 later.append(self._waiters.pop())
@@ -72,7 +78,8 @@ class AckWaiters:
         return len(done)
 
     def fail(self, code: ErrorCode) -> int:
-        """Answers all with `code`: the leadership or the replica is gone, and the outcome of the writes unknown."""
+        """Answers all with `code`: the leadership or the replica is gone, and the outcome of the writes
+        unknown."""
         failed, self._waiters = self._waiters, []
         for waiter in failed:
             waiter.callback(code)
@@ -141,8 +148,8 @@ class Subscriber(Protocol):
 
 
 class FetchWatchers:
-    """The fetches that wait at one partition: those of followers for records and the high watermark, of clients for the
-    latter."""
+    """The fetches that wait at one partition: those of followers for records and the high watermark, of
+    clients for the latter."""
 
     __slots__ = ("_subscribers", "clients")
 

@@ -19,10 +19,13 @@ def read_batches(
     at_least_one: bool,
     on_storage_failure: Callable[[Replica, str], None],
 ) -> tuple[bytes, int]:
-    """Whole batches from `offset` on and the offset after them.  Raises KafkaError; a failed disk is reported, too."""
+    """Whole batches from `offset` on and the offset after them.  Raises KafkaError; a failed disk is
+    reported, too."""
     log = replica.log
     try:
-        result = log.read(offset, max(0, max_bytes), upper_offset=upper_offset, at_least_one_batch=at_least_one)
+        result = log.read(
+            offset, max(0, max_bytes), upper_offset=upper_offset, at_least_one_batch=at_least_one
+        )
     except KafkaError as error:
         if log.is_offline:
             on_storage_failure(replica, str(error))

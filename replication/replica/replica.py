@@ -2,9 +2,11 @@
 
 Promises
 
-* The role changes only by `apply`, in the order of leader epochs; an assignment that is not newer changes nothing.
+* The role changes only by `apply`, in the order of leader epochs; an assignment that is not newer changes
+  nothing.
 * Each leader epoch has a new leader's core, made after the epoch's start is in the log's epoch history.
-* An offline replica (its disk failed) stays offline until the process starts again: its answers could be wrong.
+* An offline replica (its disk failed) stays offline until the process starts again: its answers could be
+  wrong.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ class Replica:
         "watchers",
     )
 
-    def __init__(self, node_id: int, assignment: Assignment, log: Log, eligibility_of: EligibilityOf | None = None) -> None:
+    def __init__(
+        self, node_id: int, assignment: Assignment, log: Log, eligibility_of: EligibilityOf | None = None
+    ) -> None:
         self.node_id = node_id
         self._eligibility_of = eligibility_of
         self.assignment = assignment
@@ -80,7 +84,8 @@ class Replica:
         self.flush_running = False
         self.offline_reason = ""
 
-    # -- views ---------------------------------------------------------------------------------------------------------------
+    # -- views
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def topic(self) -> str:
@@ -129,13 +134,19 @@ class Replica:
     @property
     def is_leader_throttled(self) -> bool:
         """True when the topic's setting throttles what this replica sends as a leader (KIP-73)."""
-        return is_throttled(self.assignment.config.get(LEADER_THROTTLED_CONFIG, ""), self.partition, self.node_id)
+        return is_throttled(
+            self.assignment.config.get(LEADER_THROTTLED_CONFIG, ""), self.partition, self.node_id
+        )
 
     @property
     def is_follower_throttled(self) -> bool:
         """True when the topic's setting throttles what this replica fetches, while it is not in the ISR."""
         named = self.assignment.config.get(FOLLOWER_THROTTLED_CONFIG, "")
-        return bool(named) and self.node_id not in self.assignment.isr and is_throttled(named, self.partition, self.node_id)
+        return (
+            bool(named)
+            and self.node_id not in self.assignment.isr
+            and is_throttled(named, self.partition, self.node_id)
+        )
 
     @property
     def flushes_always(self) -> bool:
@@ -149,8 +160,8 @@ class Replica:
 
     @property
     def needs_flush(self) -> bool:
-        """True while the log has unflushed records that its policy requires to be flushed: any, or, under flush.policy=os, at
-        least flush.messages of them."""
+        """True while the log has unflushed records that its policy requires to be flushed: any, or, under
+        flush.policy=os, at least flush.messages of them."""
         log = self.log
         if self.flushes_always:
             return log.needs_flush
@@ -164,7 +175,8 @@ class Replica:
         return leader
 
     def require_leader_at(self, leader_epoch: int | None) -> PartitionLeader:
-        """Like `require_leader`, and fences a caller with another leader epoch (None and -1: do not check)."""
+        """Like `require_leader`, and fences a caller with another leader epoch (None and -1: do not
+        check)."""
         leader = self.require_leader()
         if leader_epoch is not None:
             leader.check_epoch(leader_epoch, required=False)
@@ -176,8 +188,8 @@ class Replica:
             raise self._not_leader()
 
     def require_reader_at(self, leader_epoch: int, *, nearby: bool) -> None:
-        """Raises KafkaError unless a client may read here: from the leader, or with `nearby` (KIP-392) from a follower, in the
-        leader epoch that the client names."""
+        """Raises KafkaError unless a client may read here: from the leader, or with `nearby` (KIP-392) from a
+        follower, in the leader epoch that the client names."""
         if nearby and self.follower is not None:
             check_epoch(self.follower.leader_epoch, leader_epoch, required=False)
         else:
@@ -185,16 +197,20 @@ class Replica:
 
     def _not_leader(self) -> KafkaError:
         if self.role is Role.OFFLINE:
-            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._name()} is offline: {self.offline_reason}")
+            return KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self._name()} is offline: {self.offline_reason}"
+            )
         return KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"node {self.node_id} does not lead {self._name()}; the leader of epoch {self.leader_epoch} is {self.leader_id}",
+            f"node {self.node_id} does not lead {self._name()}; the leader of epoch "
+            f"{self.leader_epoch} is {self.leader_id}",
         )
 
     def _name(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    # -- changes of role -----------------------------------------------------------------------------------------------------
+    # -- changes of role
+    # -----------------------------------------------------------------------------------------------------
 
     def apply(self, assignment: Assignment, *, now_s: float, lag_max_s: float) -> RoleChange:
         """Begins the role that `assignment` gives this node; RoleChange says what changed.
@@ -228,12 +244,18 @@ class Replica:
         self.assignment = assignment
         if self.leader is not None:
             self.leader.on_min_insync_replicas(min_insync_replicas(assignment))
-            moved = self.leader.on_metadata(assignment.partition_epoch, assignment.isr, assignment.replicas, assignment.adding)
+            moved = self.leader.on_metadata(
+                assignment.partition_epoch, assignment.isr, assignment.replicas, assignment.adding
+            )
             return RoleChange.ISR if moved else RoleChange.NONE
         if self.follower is not None and self.node_id not in assignment.replicas:
             self._go_idle()
             return RoleChange.NEW_LEADER_EPOCH
-        if self.role is Role.IDLE and self.node_id in assignment.replicas and assignment.leader not in (NO_LEADER, self.node_id):
+        if (
+            self.role is Role.IDLE
+            and self.node_id in assignment.replicas
+            and assignment.leader not in (NO_LEADER, self.node_id)
+        ):
             self._follow(assignment)
             return RoleChange.NEW_LEADER_EPOCH
         return RoleChange.NONE
@@ -248,10 +270,12 @@ class Replica:
         self.follower = PartitionFollower(leader=assignment.leader, leader_epoch=assignment.leader_epoch)
 
     def _led_before_the_crash(self, assignment: Assignment) -> bool:
-        """True when this node appended in this very leader epoch before an unclean stop: followers may have records that it lost.
+        """True when this node appended in this very leader epoch before an unclean stop: followers may have
+        records that it lost.
 
-        If it appended other records at the same offsets in the same epoch, no epoch history would show that divergence.  The
-        controller starts a new leader epoch when a broker registers; an old one can only come from metadata before that.
+        If it appended other records at the same offsets in the same epoch, no epoch history would show that
+        divergence.  The controller starts a new leader epoch when a broker registers; an old one can only
+        come from metadata before that.
         """
         if not self.log.recovered or self.log.latest_epoch < assignment.leader_epoch:
             return False
@@ -267,7 +291,8 @@ class Replica:
 
     def _lead(self, assignment: Assignment, now_s: float, lag_max_s: float) -> None:
         start = self.log.log_end_offset
-        # A DeleteRecords of an earlier leadership may have noted a log start without moving it: a restart would move it.
+        # A DeleteRecords of an earlier leadership may have noted a log start without moving it: a restart
+        # would move it.
         self.log.advance_log_start(min(self.log.noted_start_offset, self.log.high_watermark))
         self.log.assign_epoch(assignment.leader_epoch, start)
         self.leader = PartitionLeader(
@@ -302,19 +327,23 @@ class Replica:
         self.follower = None
         return True
 
-    # -- the two ends of a fetch ---------------------------------------------------------------------------------------------
+    # -- the two ends of a fetch
+    # ---------------------------------------------------------------------------------------------
 
     def receive_fetch(
         self, node_id: int, broker_epoch: int, sent: FetchPosition, *, now_s: float, arrival: bool
     ) -> tuple[int, int] | None:
-        """Leader: a follower's fetch.  Returns the divergence for the answer, or None when the follower may read from its offset.
+        """Leader: a follower's fetch.  Returns the divergence for the answer, or None when the follower may
+        read from its offset.
 
-        The order is: fence by leader epoch, compare epoch histories, record the offset.  `arrival` is False for a fetch that has
-        waited: its offset was recorded when it came.  Raises KafkaError with the partition's error code.
+        The order is: fence by leader epoch, compare epoch histories, record the offset.  `arrival` is False
+        for a fetch that has waited: its offset was recorded when it came.  Raises KafkaError with the
+        partition's error code.
         """
         leader = self.require_leader()
         leader.check_epoch(sent.leader_epoch, required=True)
-        # A new leader's core has no offset of the follower: the position that the session has counts as if it came now.
+        # A new leader's core has no offset of the follower: the position that the session has counts as if it
+        # came now.
         arrival = arrival or leader.follower(node_id).fetch_offset < 0
         diverging = find_divergence(self.log, sent.fetch_offset, sent.last_fetched_epoch, follower=True)
         if diverging is None and arrival:
@@ -329,8 +358,9 @@ class Replica:
         return diverging
 
     def carry_out(self, action: Append | Truncate | Restart) -> bool:
-        """Follower: changes the log as the core decided; True when the follower must flush before its next fetch: it has appended
-        records, or has to note a log start that the leader waits for.  Raises KafkaError from the log.
+        """Follower: changes the log as the core decided; True when the follower must flush before its next
+        fetch: it has appended records, or has to note a log start that the leader waits for.  Raises
+        KafkaError from the log.
         """
         log = self.log
         match action:
@@ -348,17 +378,20 @@ class Replica:
                     log.set_high_watermark(min(high_watermark, log.log_end_offset))
                     self.watchers.high_watermark_moved()
                 if leader_log_start <= log.high_watermark:
-                    log.advance_log_start(leader_log_start)  # the note may be higher: a DeleteRecords that this node led
+                    # the note may be higher: a DeleteRecords that this node led
+                    log.advance_log_start(leader_log_start)
                     log.start_note.want(leader_log_start)
                 return bool(records) or log.start_note.is_due
         return False
 
     def _begin_within(self, records: bytes | memoryview, leader_log_start: int) -> None:
-        """Restarts the log at the leader's first batch when that begins below this log's end and ends above it.
+        """Restarts the log at the leader's first batch when that begins below this log's end and ends above
+        it.
 
-        Either the leader's log starts within the batch (KIP-107): records of this log at the batch's offsets are not in the
-        leader's history, or the leader has deleted them.  Or this log is empty and starts where an earlier leader's did, and the
-        present leader has deleted less.  After the append the log start moves up to the leader's."""
+        Either the leader's log starts within the batch (KIP-107): records of this log at the batch's offsets
+        are not in the leader's history, or the leader has deleted them.  Or this log is empty and starts
+        where an earlier leader's did, and the present leader has deleted less.  After the append the log
+        start moves up to the leader's."""
         log = self.log
         if int.from_bytes(records[:8], "big", signed=True) >= log.log_end_offset:
             return
@@ -368,12 +401,16 @@ class Replica:
         if log.latest_epoch < 0 or first.base_offset < leader_log_start <= log.log_end_offset:
             log.truncate_fully_and_start_at(first.base_offset)
 
-    # -- the high watermark --------------------------------------------------------------------------------------------------
+    # -- the high watermark
+    # --------------------------------------------------------------------------------------------------
 
     def advance_high_watermark(self, now_s: float) -> bool:
-        """Leader only: moves the high watermark, in the core and in the log, as far as the core allows; True when it moved."""
+        """Leader only: moves the high watermark, in the core and in the log, as far as the core allows; True
+        when it moved."""
         leader = self.leader
-        if leader is None or not leader.advance_high_watermark(self.leader_end, self.log.log_end_offset, now_s):
+        if leader is None or not leader.advance_high_watermark(
+            self.leader_end, self.log.log_end_offset, now_s
+        ):
             return False
         self.log.set_high_watermark(leader.high_watermark)
         return True

@@ -1,7 +1,8 @@
 """Opens the logs of this node's replicas: finds them in the data folders, or creates them, many at a time.
 
-Creating a log waits for the disk several times.  `ready` returns the assignments whose logs exist; a thread creates the other
-logs, and then the opener calls `apply` with those assignments.  Meanwhile the metadata may change:
+Creating a log waits for the disk several times.  `ready` returns the assignments whose logs exist; a thread
+creates the other logs, and then the opener calls `apply` with those assignments.  Meanwhile the metadata may
+change:
 
     newer metadata of the partition    `apply` gets the newest assignment
     the topic is deleted               the opener removes the log after its creation
@@ -84,25 +85,36 @@ class ReplicaLogOpener:
             if name not in self._warned_of and len(self._warned_of) < WARNED_OF_MAX:
                 self._warned_of.add(name)
                 text = assignment.config[name]
-                _log.warning("topic_setting_unknown", topic=assignment.topic, setting=name, value=text[:SETTING_SHOWN_MAX])
+                _log.warning(
+                    "topic_setting_unknown",
+                    topic=assignment.topic,
+                    setting=name,
+                    value=text[:SETTING_SHOWN_MAX],
+                )
 
     def expire_producer_ids_after(self, expiration_ms: int) -> bool:
         """Uses this expiration from now on; False when it is not a change."""
-        changed, self._producer_id_expiration_ms = expiration_ms != self._producer_id_expiration_ms, expiration_ms
+        changed, self._producer_id_expiration_ms = (
+            expiration_ms != self._producer_id_expiration_ms,
+            expiration_ms,
+        )
         self._known_config = None if changed else self._known_config
         return changed
 
     def require_possible(self, key: Key) -> None:
-        """Raises KAFKA_STORAGE_ERROR for a replica whose log did not open, NOT_LEADER_OR_FOLLOWER while a thread creates it."""
+        """Raises KAFKA_STORAGE_ERROR for a replica whose log did not open, NOT_LEADER_OR_FOLLOWER while a
+        thread creates it."""
         if why := self._failed.get(key):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why)
         if self._making.get(key) is not None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log of {key[0]}-{key[1]} is being made")
 
-    # ------------------------------------------------------------------------------------------------------ making many
+    # ------------------------------------------------------------------------------------------------------
+    # making many
 
     def ready(self, assignments: Iterable[Assignment]) -> list[Assignment]:
-        """The assignments whose logs exist, in order.  The opener creates the other logs and then calls `apply`."""
+        """The assignments whose logs exist, in order.  The opener creates the other logs and then calls
+        `apply`."""
         found: list[Assignment] = []
         missing: dict[Key, Assignment] = {}
         for assignment in assignments:
@@ -120,11 +132,19 @@ class ReplicaLogOpener:
 
     def _is_missing(self, assignment: Assignment) -> bool:
         there = self._directory.topic_id_of(assignment.topic, assignment.partition)
-        return self._node_id in assignment.replicas and there != assignment.topic_id and not self.may_set_aside(assignment)
+        return (
+            self._node_id in assignment.replicas
+            and there != assignment.topic_id
+            and not self.may_set_aside(assignment)
+        )
 
     def _make(self, missing: dict[Key, Assignment]) -> list[Assignment]:
-        """Creates the logs of `missing`, or lets a thread create them; returns the assignments whose logs exist now."""
-        wanted = [NewLog(each.topic, each.topic_id, each.partition, self.log_config(each)) for each in missing.values()]
+        """Creates the logs of `missing`, or lets a thread create them; returns the assignments whose logs
+        exist now."""
+        wanted = [
+            NewLog(each.topic, each.topic_id, each.partition, self.log_config(each))
+            for each in missing.values()
+        ]
         try:
             creation = self._directory.begin_creation(wanted, now_ms=self._clock.wall_ms())
         except KafkaError as error:
@@ -135,7 +155,9 @@ class ReplicaLogOpener:
         if not self._in_background:
             creation.run()
             return self._made(missing, creation)
-        task = asyncio.get_running_loop().create_task(self._make_in_background(missing, creation), name="log-creation")
+        task = asyncio.get_running_loop().create_task(
+            self._make_in_background(missing, creation), name="log-creation"
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return []
@@ -154,7 +176,8 @@ class ReplicaLogOpener:
                 self.failed((each.topic, each.partition), why)
 
     def _made(self, missing: dict[Key, Assignment], creation: AnyCreation) -> list[Assignment]:
-        """The newest assignments of the created logs, and of those to try again; see the table in the module's docstring."""
+        """The newest assignments of the created logs, and of those to try again; see the table in the
+        module's docstring."""
         made: list[Assignment] = []
         for key, result in creation.finish().items():
             newest = self._making.pop(key)
@@ -167,17 +190,24 @@ class ReplicaLogOpener:
                 made.append(newest)
         return made
 
-    # -------------------------------------------------------------------------------------------------------- one by one
+    # --------------------------------------------------------------------------------------------------------
+    # one by one
 
     def open(self, assignment: Assignment) -> Log | None:
-        """The log of a replica; None when it does not open.  Sets a damaged log aside, and creates an empty one in its place,
-        when no committed record depends on it."""
+        """The log of a replica; None when it does not open.  Sets a damaged log aside, and creates an empty
+        one in its place, when no committed record depends on it."""
         config = self.log_config(assignment)
         try:
             if self.may_set_aside(assignment):
-                self._directory.set_aside(assignment.topic, assignment.partition, now_ms=self._clock.wall_ms())
+                self._directory.set_aside(
+                    assignment.topic, assignment.partition, now_ms=self._clock.wall_ms()
+                )
             opened = self._directory.create(
-                assignment.topic, assignment.topic_id, assignment.partition, config, now_ms=self._clock.wall_ms()
+                assignment.topic,
+                assignment.topic_id,
+                assignment.partition,
+                config,
+                now_ms=self._clock.wall_ms(),
             )
         except KafkaError as error:
             self.failed((assignment.topic, assignment.partition), error)
@@ -186,8 +216,8 @@ class ReplicaLogOpener:
         return opened
 
     def may_set_aside(self, assignment: Assignment) -> bool:
-        """True for a damaged log, or one without a topic id, when another replica leads and this one is neither in the ISR nor an
-        eligible leader."""
+        """True for a damaged log, or one without a topic id, when another replica leads and this one is
+        neither in the ISR nor an eligible leader."""
         key, damaged = (assignment.topic, assignment.partition), self._directory.damaged
         is_damaged = key in damaged and damaged[key] in (None, assignment.topic_id)
         return is_damaged and assignment.does_without(self._node_id)
@@ -198,8 +228,8 @@ class ReplicaLogOpener:
         self._on_failed(key[0], key[1], str(error))
 
     def forget(self, key: Key, topic_id: UUID | None) -> None:
-        """The partition was deleted or moved away: a log that a thread creates for it (with `topic_id`: for that topic) is
-        removed after its creation."""
+        """The partition was deleted or moved away: a log that a thread creates for it (with `topic_id`: for
+        that topic) is removed after its creation."""
         making = self._making.get(key)
         if making is not None and topic_id in (None, making.topic_id):
             self._making[key] = None

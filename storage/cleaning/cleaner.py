@@ -1,19 +1,23 @@
-"""Cleans one log: reads its segments in a thread, writes the records that stay into new ones, and swaps them in on the loop.
+"""Cleans one log: reads its segments in a thread, writes the records that stay into new ones, and swaps them
+in on the loop.
 
-    cleaning = begin_cleaning(log, now_ms)      on the loop: notes the segments, and the state that decides about their batches
-    cleaning.run(disk, on_loop, ...)            any thread: per group of segments, one new, durable segment, which then takes
-                                                their place (`replacement`), unless the log was truncated meanwhile
+    cleaning = begin_cleaning(log, now_ms)      on the loop: notes the segments, and the state that decides
+    about their batches cleaning.run(disk, on_loop, ...)            any thread: per group of segments, one
+    new, durable segment, which then takes
+                                                their place (`replacement`), unless the log was truncated
+                                                meanwhile
     cleaning.finish()                           on the loop: only now does the log count as clean up to there
 
-Groups are swapped in the order of offsets.  So when a delete horizon is in the log, the records that the tombstone or marker
-covers are gone already, and a cleaning that ends in between can be repeated: its first half removed nothing that the repetition
-needs.
+Groups are swapped in the order of offsets.  So when a delete horizon is in the log, the records that the
+tombstone or marker covers are gone already, and a cleaning that ends in between can be repeated: its first
+half removed nothing that the repetition needs.
 
-A truncation, a removal by retention, or the close of the log voids a cleaning (`ConcurrentTruncation`), because its decisions may
-rest on records that are gone.  It removes the files that it wrote; opening removes those that a crash leaves (`segment.swap`).
+A truncation, a removal by retention, or the close of the log voids a cleaning (`ConcurrentTruncation`),
+because its decisions may rest on records that are gone.  It removes the files that it wrote; opening removes
+those that a crash leaves (`segment.swap`).
 
-The CRC of each batch is checked before its records are read: damage is reported (`InvalidBatch`), never rewritten under a new
-CRC.
+The CRC of each batch is checked before its records are read: damage is reported (`InvalidBatch`), never
+rewritten under a new CRC.
 """
 
 from __future__ import annotations
@@ -116,18 +120,25 @@ class Cleaning:
         self._truncations = log.truncations
         segments = log.segments[: part.segment_count]
         self._sources = [_Source(*pair) for pair in zip(segments, _facts(segments), strict=True)]
-        # Of the whole log: a transaction's marker may stand in a segment that is not cleaned, or not in the same group.
+        # Of the whole log: a transaction's marker may stand in a segment that is not cleaned, or not in the
+        # same group.
         self._aborted = AbortedRanges(entry for each in log.segments for entry in each.transactions)
         self._live = frozenset(each.producer_id for each in log.producers())
         self._pending: list[Segment] = [source.segment for source in self._sources]
         self._pace: Pace = lambda _bytes: None
 
-    # ------------------------------------------------------------------------------------------------------- on the loop
+    # -------------------------------------------------------------------------------------------------------
+    # on the loop
 
     def is_invalidated(self) -> bool:
         """Whether the log changed so that the state noted at the beginning no longer holds."""
         log = self.log
-        if log.is_offline or log.is_closed or log.truncations != self._truncations or len(log.segments) < len(self._pending):
+        if (
+            log.is_offline
+            or log.is_closed
+            or log.truncations != self._truncations
+            or len(log.segments) < len(self._pending)
+        ):
             return True
         there = {id(segment) for segment in log.segments}
         return any(id(segment) not in there for segment in self._pending)
@@ -153,16 +164,19 @@ class Cleaning:
         self._pending = [segment for segment in self._pending if id(segment) not in gone]
 
     def finish(self) -> CleaningResult:
-        """After `run` returned: the log is clean up to the map's end.  Raises ConcurrentTruncation when it was
-        truncated since."""
+        """After `run` returned: the log is clean up to the map's end.  Raises ConcurrentTruncation when it
+        was truncated since."""
         if self.log.truncations != self._truncations:
             raise ConcurrentTruncation(f"{self.log.name} was cut while it was cleaned")
         self.log.cleaned_to = max(self.log.cleaned_to, self.result.cleaned_to)
         return self.result
 
-    # ------------------------------------------------------------------------------------------------------ in a thread
+    # ------------------------------------------------------------------------------------------------------
+    # in a thread
 
-    def run(self, disk: Disk, on_loop: OnLoop, pace: Pace | None = None, key_map_bytes: int = KEY_MAP_BYTES) -> None:
+    def run(
+        self, disk: Disk, on_loop: OnLoop, pace: Pace | None = None, key_map_bytes: int = KEY_MAP_BYTES
+    ) -> None:
         """Any thread.  Calls `pace` with the bytes of every piece of work; `pace` may wait, or raise to end
         the cleaning.  Raises ConcurrentTruncation, OSError, InvalidBatch, KafkaError."""
         self._pace = pace or self._pace
@@ -179,7 +193,9 @@ class Cleaning:
         self.result.segments_after = self.result.segments_before - len(sources) + len(groups)
 
     def _compaction(self, keys: KeyMap, sources: Sequence[_Source]) -> Compaction:
-        walks = (scan_batches(source.segment.file, 0, source.facts.size_bytes) for source in reversed(sources))
+        walks = (
+            scan_batches(source.segment.file, 0, source.facts.size_bytes) for source in reversed(sources)
+        )
         return Compaction(
             keys, self._aborted, offsets_to_keep(map(self._paced, walks), self._live), now_ms=self._now_ms,
             delete_retention_ms=self._config.delete_retention_ms, end_offset=sources[-1].facts.next_offset,
@@ -204,19 +220,24 @@ class Cleaning:
                 if not note_keys(keys, self._aborted, view, header, start):
                     self.result.keys, self.result.map_was_full = keys.size, True
                     return keys
-            keys.end_offset = source.facts.next_offset  # of a cleaned segment, this may lie behind its last batch
+            # of a cleaned segment, this may lie behind its last batch
+            keys.end_offset = source.facts.next_offset
         self.result.keys = keys.size
         return keys
 
     def _batches(self, source: _Source) -> Iterator[tuple[memoryview, BatchHeader]]:
         file = source.segment.file
-        for _position, header, view in scan_batches(file, 0, source.facts.size_bytes, check=True, chunk_bytes=READ_BYTES):
+        for _position, header, view in scan_batches(
+            file, 0, source.facts.size_bytes, check=True, chunk_bytes=READ_BYTES
+        ):
             assert view is not None
             self.result.bytes_read += len(view)
             self._pace(len(view))
             yield view, header
 
-    def _clean_group(self, disk: Disk, on_loop: OnLoop, compaction: Compaction, sources: Sequence[_Source]) -> None:
+    def _clean_group(
+        self, disk: Disk, on_loop: OnLoop, compaction: Compaction, sources: Sequence[_Source]
+    ) -> None:
         old = [source.segment for source in sources]
         new = self.log.segments.create_cleaned(old[0].base_offset, self._config.index_interval_bytes)
         try:
@@ -259,7 +280,8 @@ class Cleaning:
             on_loop(lambda: log.replacements.failed(replacement, failure))
         finally:
             if replacement.stage is Stage.WITHDRAWN:
-                self._discard(new)  # else the swap may be decided: then the new segment is the log's only copy
+                # else the swap may be decided: then the new segment is the log's only copy
+                self._discard(new)
         on_loop(lambda: log.replacements.finish(replacement))
         return replacement.doomed
 

@@ -1,21 +1,26 @@
-"""Decides which records a cleaning keeps, batch by batch.  Pure: no I/O, no clock; `cleaner.py` reads, writes and swaps.
+"""Decides which records a cleaning keeps, batch by batch.  Pure: no I/O, no clock; `cleaner.py` reads, writes
+and swaps.
 
-A cleaning goes over a log twice.  First over its dirty part, to learn the newest offset of every key (`KeyMap`, `note_keys`);
-then over everything from the log's start to where the map ends, to decide about each batch (`Compaction.keep`).  Offsets, order
-and codecs never change; records go, and then batches.  Of each batch, in this order:
+A cleaning goes over a log twice.  First over its dirty part, to learn the newest offset of every key
+(`KeyMap`, `note_keys`); then over everything from the log's start to where the map ends, to decide about each
+batch (`Compaction.keep`).  Offsets, order and codecs never change; records go, and then batches.  Of each
+batch, in this order:
 
 1.  Beyond the map's end (the map was full): the batch stays as it is.
-2.  Records of an aborted transaction go, whatever their key (docs/semantics.md C2).  Whether one is aborted is asked of the
-   transaction index of the whole log, by producer and offset, so it does not matter where a segment or a group of segments ends.
+2.  Records of an aborted transaction go, whatever their key (docs/semantics.md C2).  Whether one is aborted
+   is asked of the transaction index of the whole log, by producer and offset, so it does not matter where a
+   segment or a group of segments ends.
 3.  A record goes when the map knows a newer one of its key; likewise a record without a key.
-4.  A tombstone, a record without a value, that is its key's newest stays until the delete horizon.  The first cleaning that meets
-   it writes the horizon (now + delete.retention.ms) into its batch; a later one finds that it has passed.  So a reader that gets
-   from the log's start to its end within that time sees every deletion.
-5. A transaction marker stays as long as batches of its transaction stay, and from then on until its own horizon (rule C4).  Which
-   producers have batches since their last marker is carried over segments and groups (rule C4): a marker that went early would
-   leave its transaction open for ever.
-6. What a replay must find of each live producer stays (rule C5, `producers.py`): a batch, emptied when no record of it does, or a
-   marker, whole.  The last batch of everything that is cleaned stays likewise, so that the log's end does not fall.
+4.  A tombstone, a record without a value, that is its key's newest stays until the delete horizon.  The first
+   cleaning that meets it writes the horizon (now + delete.retention.ms) into its batch; a later one finds
+   that it has passed.  So a reader that gets from the log's start to its end within that time sees every
+   deletion.
+5. A transaction marker stays as long as batches of its transaction stay, and from then on until its own
+   horizon (rule C4).  Which producers have batches since their last marker is carried over segments and
+   groups (rule C4): a marker that went early would leave its transaction open for ever.
+6. What a replay must find of each live producer stays (rule C5, `producers.py`): a batch, emptied when no
+   record of it does, or a marker, whole.  The last batch of everything that is cleaned stays likewise, so
+   that the log's end does not fall.
 """
 
 from __future__ import annotations
@@ -39,7 +44,8 @@ _HALVES = Struct("<QQ").unpack
 
 
 class KeyMap:
-    """Newest offset per key, in a table of a fixed size: 16 bytes of hash and 8 of offset a slot, however long the keys.
+    """Newest offset per key, in a table of a fixed size: 16 bytes of hash and 8 of offset a slot, however
+    long the keys.
 
     Two keys with the same 128-bit hash would count as one key; no such pair can be found (BLAKE2b).
     """
@@ -109,8 +115,11 @@ def _filled(kind: str, value: int, slots: int) -> array[int]:
     return column
 
 
-def note_keys(keys: KeyMap, aborted: AbortedRanges, view: memoryview, header: BatchHeader, start_offset: int) -> bool:
-    """Takes a batch of the dirty part, which begins at `start_offset`, into the map; False when the map became full."""
+def note_keys(
+    keys: KeyMap, aborted: AbortedRanges, view: memoryview, header: BatchHeader, start_offset: int
+) -> bool:
+    """Takes a batch of the dirty part, which begins at `start_offset`, into the map; False when the map
+    became full."""
     if header.next_offset <= start_offset:
         return True
     aborts = header.is_transactional and aborted.holds(header.producer_id, header.base_offset)
@@ -139,7 +148,8 @@ class CleaningCounts:
 
 
 class Compaction:
-    """Decides about the batches of one cleaning, in the order of their offsets; one object for all groups of segments."""
+    """Decides about the batches of one cleaning, in the order of their offsets; one object for all groups of
+    segments."""
 
     def __init__(
         self,
@@ -151,7 +161,8 @@ class Compaction:
         delete_retention_ms: int,
         end_offset: int,
     ) -> None:
-        """`kept_offsets` of `producers.offsets_to_keep`; `end_offset` is where the last segment that is rewritten ends."""
+        """`kept_offsets` of `producers.offsets_to_keep`; `end_offset` is where the last segment that is
+        rewritten ends."""
         self._keys = keys
         self._aborted = aborted
         self._kept_offsets = kept_offsets
@@ -162,7 +173,8 @@ class Compaction:
         """Producers with a transactional batch that stays and whose marker has not come yet."""
         self.counts = CleaningCounts()
         self.next_horizon_ms: int | None = None
-        """The first delete horizon that is still to come: from then on another cleaning removes more, new records or not."""
+        """The first delete horizon that is still to come: from then on another cleaning removes more, new
+        records or not."""
         self.kept_markers: set[int] = set()
         """Offsets of the markers that stay, and with them their entries in the transaction index."""
 
@@ -185,7 +197,8 @@ class Compaction:
         """Whether a data batch stays even without records."""
         return header.next_offset >= self._end_offset or header.last_offset in self._kept_offsets
 
-    # ------------------------------------------------------------------------------------------------------------ data
+    # --------------------------------------------------------------------------------------------------------
+    # data
 
     def _keep_data(self, view: memoryview, header: BatchHeader) -> bytes | memoryview | None:
         if header.base_offset >= self._keys.end_offset:
@@ -222,7 +235,8 @@ class Compaction:
             return None
         return rewritten(header, data, kept, new_horizon_ms)
 
-    # --------------------------------------------------------------------------------------------------------- markers
+    # --------------------------------------------------------------------------------------------------------
+    # markers
 
     def _keep_marker(self, view: memoryview, header: BatchHeader) -> bytes | memoryview | None:
         if header.base_offset >= self._keys.end_offset:

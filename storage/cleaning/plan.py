@@ -1,10 +1,11 @@
-"""Which part of a log may be cleaned, whether it is worth it, which log comes first, and which segments become one.  Pure.
+"""Which part of a log may be cleaned, whether it is worth it, which log comes first, and which segments
+become one.  Pure.
 
-    log start        first dirty offset            first uncleanable offset
-    |--- clean ------|--- dirty, may be cleaned ---|--- stays as it is: recent, undecided, unflushed, or active ---|
+    log start        first dirty offset            first uncleanable offset |--- clean ------|--- dirty, may
+    be cleaned ---|--- stays as it is: recent, undecided, unflushed, or active ---|
 
-Only whole segments are cleaned, and only below the last stable offset (so below the high watermark), the recovery point and the
-active segment (docs/semantics.md C1), and older than `min.compaction.lag.ms`.
+Only whole segments are cleaned, and only below the last stable offset (so below the high watermark), the
+recovery point and the active segment (docs/semantics.md C1), and older than `min.compaction.lag.ms`.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class SegmentFacts(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Cleanable:
-    """The first `segment_count` segments may be cleaned; `dirty_bytes` of them were not yet, `oldest_dirty_ms` is the
-    timestamp of their first batch (None when there is no dirty data).  `horizon_passed`: in the clean part are tombstones or
-    markers that may go by now."""
+    """The first `segment_count` segments may be cleaned; `dirty_bytes` of them were not yet,
+    `oldest_dirty_ms` is the timestamp of their first batch (None when there is no dirty data).
+    `horizon_passed`: in the clean part are tombstones or markers that may go by now."""
 
     segment_count: int
     first_dirty_offset: int
@@ -48,7 +49,9 @@ class Cleanable:
 
     def is_overdue(self, config: LogConfig, now_ms: int) -> bool:
         """Whether max.compaction.lag.ms asks for a cleaning, however little there is to clean."""
-        return self.oldest_dirty_ms is not None and now_ms - self.oldest_dirty_ms > config.max_compaction_lag_ms
+        return (
+            self.oldest_dirty_ms is not None and now_ms - self.oldest_dirty_ms > config.max_compaction_lag_ms
+        )
 
     def is_due(self, config: LogConfig, now_ms: int) -> bool:
         worth_it = self.dirty_bytes > 0 and self.dirty_ratio >= config.min_cleanable_dirty_ratio
@@ -66,10 +69,11 @@ def plan_cleaning(
     first_timestamp_of: Callable[[int], int | None],
     horizon_ms: int | None = None,
 ) -> Cleanable | None:
-    """`segments` in order, the active one last; `settled_offset` is the least of last stable offset and recovery point.
+    """`segments` in order, the active one last; `settled_offset` is the least of last stable offset and
+    recovery point.
 
-    The timestamps of a segment are asked for by its index, and only where they matter.  `horizon_ms` is the first delete horizon
-    in the clean part, where one is known.  None when there is nothing to do.
+    The timestamps of a segment are asked for by its index, and only where they matter.  `horizon_ms` is the
+    first delete horizon in the clean part, where one is known.  None when there is nothing to do.
     """
     count, clean_bytes, dirty_bytes = 0, 0, 0
     oldest_dirty_ms: int | None = None
@@ -79,7 +83,10 @@ def plan_cleaning(
         if segment.next_offset <= cleaned_to:
             clean_bytes += segment.size_bytes
         else:
-            if config.min_compaction_lag_ms > 0 and max_timestamp_of(at) > now_ms - config.min_compaction_lag_ms:
+            if (
+                config.min_compaction_lag_ms > 0
+                and max_timestamp_of(at) > now_ms - config.min_compaction_lag_ms
+            ):
                 break
             dirty_bytes += segment.size_bytes
             if oldest_dirty_ms is None and segment.size_bytes:
@@ -94,7 +101,8 @@ def plan_cleaning(
 
 
 def dirtiest(due: Iterable[tuple[KeyT, Cleanable, bool]]) -> KeyT | None:
-    """The log to clean first, of (log, what may be cleaned, overdue or not): overdue ones, then the greatest dirty ratio."""
+    """The log to clean first, of (log, what may be cleaned, overdue or not): overdue ones, then the greatest
+    dirty ratio."""
     best = max(due, key=lambda each: (each[2], each[1].dirty_ratio), default=None)
     return None if best is None else best[0]
 

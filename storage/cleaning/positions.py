@@ -1,9 +1,10 @@
-"""The offset up to which each log was cleaned, noted in its data folder (`cleaner-offset-checkpoint`) for the next life of
-the node.
+"""The offset up to which each log was cleaned, noted in its data folder (`cleaner-offset-checkpoint`) for the
+next life of the node.
 
-A row is (topic id, partition, offset, leader epoch of the record before it, next delete horizon or -1).  A log that was truncated
-below the offset and has grown past it again holds another epoch there, so an outdated note that survived a crash is not used.
-Without a usable note the next cleaning covers the whole log; there is no other harm.
+A row is (topic id, partition, offset, leader epoch of the record before it, next delete horizon or -1).  A
+log that was truncated below the offset and has grown past it again holds another epoch there, so an outdated
+note that survived a crash is not used. Without a usable note the next cleaning covers the whole log; there is
+no other harm.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def believed_offset(log: Log, noted: CleanerPosition) -> int:
 def encode_positions(positions: Mapping[PositionKey, CleanerPosition]) -> bytes:
     rows: Iterable[tuple[object, ...]] = (
         (topic_id, partition, *position)
-        for (topic_id, partition), position in sorted(positions.items(), key=lambda row: (row[0][0].bytes, row[0][1]))
+        for (topic_id, partition), position in sorted(
+            positions.items(), key=lambda row: (row[0][0].bytes, row[0][1])
+        )
     )
     return encode_checkpoint(rows)
 
@@ -54,6 +57,8 @@ def decode_positions(data: bytes) -> dict[PositionKey, CleanerPosition]:
     """Raises CheckpointInvalid for every defect."""
     try:
         rows = decode_checkpoint(data, 5)
-        return {(UUID(row[0]), int(row[1])): CleanerPosition(*(int(field) for field in row[2:])) for row in rows}
+        return {
+            (UUID(row[0]), int(row[1])): CleanerPosition(*(int(field) for field in row[2:])) for row in rows
+        }
     except ValueError as error:
         raise CheckpointInvalid(str(error)) from error

@@ -1,14 +1,17 @@
-"""The batches of each producer that a cleaning must keep, so that a replay of the rest knows the producer's epoch and sequence.
+"""The batches of each producer that a cleaning must keep, so that a replay of the rest knows the producer's
+epoch and sequence.
 
-A log may later be truncated, to any place at or above the end of what is cleaned now (nothing below the high watermark is ever
-truncated), and be opened without producer snapshots.  A replay then sees what the cleaning has left, and what follows up to that
-place; so what it must find is the state **at the end of the cleaned part**, however much newer batches say.  It is learned from
-the batches of that part alone (docs/semantics.md C5): of each live producer
+A log may later be truncated, to any place at or above the end of what is cleaned now (nothing below the high
+watermark is ever truncated), and be opened without producer snapshots.  A replay then sees what the cleaning
+has left, and what follows up to that place; so what it must find is the state **at the end of the cleaned
+part**, however much newer batches say.  It is learned from the batches of that part alone (docs/semantics.md
+C5): of each live producer
 
-    the last batch with sequences, when no other epoch follows on it     epoch and sequence
-    else the last batch or marker of any kind                            epoch, and that its sequences begin anew
+    the last batch with sequences, when no other epoch follows on it     epoch and sequence else the last
+    batch or marker of any kind                            epoch, and that its sequences begin anew
 
-The newest segment is walked first, over headers only, and the walk ends when it has found every live producer.
+The newest segment is walked first, over headers only, and the walk ends when it has found every live
+producer.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ class _Trail:
 def offsets_to_keep(newest_first: Iterable[Iterator[ScannedBatch]], live: Set[int]) -> frozenset[int]:
     """The last offsets of the batches that must stay for the producers `live`; at most one of each.
 
-    `newest_first`: per segment of the cleaned part, the last one first, its batches in order.  Raises what walking them raises.
+    `newest_first`: per segment of the cleaned part, the last one first, its batches in order.  Raises what
+    walking them raises.
     """
     missing = set(live)
     found: set[int] = set()
@@ -76,5 +80,7 @@ def _trails(batches: Iterator[ScannedBatch], wanted: Set[int]) -> dict[int, _Tra
         if header.is_control and (batch.view is None or decode_marker(batch.view) is None):
             continue  # emptied, or of a kind that we do not know: no replay takes notice of it (rule L4)
         trail = trails.setdefault(header.producer_id, _Trail())
-        trail.take(header.producer_epoch, header.last_offset, header.base_sequence >= 0 and not header.is_control)
+        trail.take(
+            header.producer_epoch, header.last_offset, header.base_sequence >= 0 and not header.is_control
+        )
     return trails

@@ -1,13 +1,16 @@
 """The records of a batch as the cleaner sees them, and the batch that is left when some of them go.  Pure.
 
-A record that stays is copied byte for byte: its offset and timestamp are deltas to the batch's base, and the batch keeps its base
-offset, its last offset, its producer and its sequences, whatever goes (docs/semantics.md C8).  Only where a delete horizon is set
-do timestamps have to be written anew, because the horizon takes the place of the base timestamp (KIP-534):
+A record that stays is copied byte for byte: its offset and timestamp are deltas to the batch's base, and the
+batch keeps its base offset, its last offset, its producer and its sequences, whatever goes (docs/semantics.md
+C8).  Only where a delete horizon is set do timestamps have to be written anew, because the horizon takes the
+place of the base timestamp (KIP-534):
 
-    attributes, bit 6     the base timestamp is a delete horizon: from then on tombstones, or this marker, may go
-    base timestamp        the horizon; deltas of the records' timestamps count from it, so every reader sees them as before
+    attributes, bit 6     the base timestamp is a delete horizon: from then on tombstones, or this marker, may
+    go base timestamp        the horizon; deltas of the records' timestamps count from it, so every reader
+    sees them as before
 
-A batch without records (a producer's last one, or the end of what was cleaned) is a header with the same offsets, codec none.
+A batch without records (a producer's last one, or the end of what was cleaned) is a header with the same
+offsets, codec none.
 """
 
 from __future__ import annotations
@@ -51,11 +54,14 @@ def delete_horizon_ms(header: BatchHeader) -> int | None:
 def records_bytes(view: memoryview, header: BatchHeader) -> bytes:
     """The batch's records, decompressed.  `view` begins with the batch.  Raises KafkaError."""
     payload = view[HEADER_BYTES : header.size_bytes]
-    return bytes(decompress(header.compression, payload) if header.attributes & _COMPRESSION_MASK else payload)
+    return bytes(
+        decompress(header.compression, payload) if header.attributes & _COMPRESSION_MASK else payload
+    )
 
 
 def scan_records(data: bytes, header: BatchHeader) -> list[StoredRecord]:
-    """The records in `data` (of `records_bytes`), without their values and headers.  Raises CORRUPT_MESSAGE."""
+    """The records in `data` (of `records_bytes`), without their values and headers.  Raises
+    CORRUPT_MESSAGE."""
     records: list[StoredRecord] = []
     append, new = records.append, tuple.__new__
     base_offset, size = header.base_offset, len(data)
@@ -90,7 +96,12 @@ def scan_records(data: bytes, header: BatchHeader) -> list[StoredRecord]:
             if at >= end:
                 raise _corrupt(header, f"a key ends at byte {at}, its record at {end}")
             has_value = not data[at] & 1  # zigzag: odd is negative, and the only negative length is null
-            append(new(StoredRecord, (base_offset + delta, key, has_value, timestamp, start, end, body, after_timestamp)))
+            append(
+                new(
+                    StoredRecord,
+                    (base_offset + delta, key, has_value, timestamp, start, end, body, after_timestamp),
+                )
+            )
             at = end
     except IndexError:
         raise _corrupt(header, "its last record is cut off") from None
@@ -101,17 +112,25 @@ def scan_records(data: bytes, header: BatchHeader) -> list[StoredRecord]:
     return records
 
 
-def rewritten(header: BatchHeader, data: bytes, kept: Sequence[StoredRecord], horizon_ms: int | None = None) -> bytes:
-    """The batch with only the records `kept` of `data`, which are all there were or fewer; with a delete horizon when given.
+def rewritten(
+    header: BatchHeader, data: bytes, kept: Sequence[StoredRecord], horizon_ms: int | None = None
+) -> bytes:
+    """The batch with only the records `kept` of `data`, which are all there were or fewer; with a delete
+    horizon when given.
 
-    Its codec stays, unless it is empty.  A horizon can make it a little larger than `max.message.bytes`; followers take it.
+    Its codec stays, unless it is empty.  A horizon can make it a little larger than `max.message.bytes`;
+    followers take it.
     """
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if not kept:
         # The greatest timestamp stays: a replay learns from it when the producer was last heard.
         return _encode(header, attributes & ~_COMPRESSION_MASK, base_timestamp, header.max_timestamp, 0, b"")
     if horizon_ms is None:
-        payload = data if len(kept) == header.record_count else b"".join([data[each.start : each.end] for each in kept])
+        payload = (
+            data
+            if len(kept) == header.record_count
+            else b"".join([data[each.start : each.end] for each in kept])
+        )
     else:
         attributes, base_timestamp = attributes | DELETE_HORIZON, horizon_ms
         shift = header.base_timestamp - horizon_ms
@@ -124,12 +143,16 @@ def rewritten(header: BatchHeader, data: bytes, kept: Sequence[StoredRecord], ho
     return _encode(header, attributes, base_timestamp, greatest, len(kept), payload)
 
 
-def _encode(header: BatchHeader, attributes: int, base_timestamp: int, max_timestamp: int, count: int, payload: bytes) -> bytes:
+def _encode(
+    header: BatchHeader, attributes: int, base_timestamp: int, max_timestamp: int, count: int, payload: bytes
+) -> bytes:
     length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
     head = bytearray(
         _HEADER.pack(
-            header.base_offset, length, header.partition_leader_epoch, header.magic, 0, attributes, header.last_offset_delta,
-            base_timestamp, max_timestamp, header.producer_id, header.producer_epoch, header.base_sequence, count,
+            header.base_offset, length, header.partition_leader_epoch, header.magic, 0, attributes,
+            header.last_offset_delta,
+            base_timestamp, max_timestamp, header.producer_id, header.producer_epoch, header.base_sequence,
+            count,
         )
     )  # fmt: skip
     _CRC.pack_into(head, _CRC_AT, crc32c(payload, crc32c(bytes(head[_ATTRIBUTES_AT:]))))
@@ -137,7 +160,11 @@ def _encode(header: BatchHeader, attributes: int, base_timestamp: int, max_times
 
 
 def _with_timestamp(data: bytes, record: StoredRecord, timestamp_delta: int) -> bytes:
-    body = data[record.body : record.body + 1] + zigzag(timestamp_delta) + data[record.after_timestamp : record.end]
+    body = (
+        data[record.body : record.body + 1]
+        + zigzag(timestamp_delta)
+        + data[record.after_timestamp : record.end]
+    )
     return zigzag(len(body)) + body
 
 

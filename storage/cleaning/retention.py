@@ -1,11 +1,12 @@
 """Which segments are old enough, or too many, and where the log starts without them.
 
-    retention.ms      a segment goes when its greatest timestamp is older; order is kept: the first one that stays ends the search
-    retention.bytes   the oldest segments go as long as what is left is not smaller than the limit
+    retention.ms      a segment goes when its greatest timestamp is older; order is kept: the first one that
+    stays ends the search retention.bytes   the oldest segments go as long as what is left is not smaller than
+    the limit
 
-No segment goes at or above the last stable offset, which is never above the high watermark: records that are not decided and
-replicated cannot be too old.  When the whole active segment is too old it is completed first, so that a topic without writers
-becomes empty.  A segment without any timestamp never goes by time.
+No segment goes at or above the last stable offset, which is never above the high watermark: records that are
+not decided and replicated cannot be too old.  When the whole active segment is too old it is completed first,
+so that a topic without writers becomes empty.  A segment without any timestamp never goes by time.
 
 Only the leader decides; followers take over its log start with their fetches.
 """
@@ -32,7 +33,11 @@ def retained_start(
 
     `segments` in order; timestamps are asked for by index, only as far as they matter.
     """
-    excess = sum(each.size_bytes for each in segments) - config.retention_bytes if config.retention_bytes >= 0 else -1
+    excess = (
+        sum(each.size_bytes for each in segments) - config.retention_bytes
+        if config.retention_bytes >= 0
+        else -1
+    )
     start = segments[0].base_offset
     for at, segment in enumerate(segments):
         if segment.next_offset > stable_offset:
@@ -46,11 +51,16 @@ def retained_start(
 
 
 def _is_too_old(max_timestamp_ms: int, config: LogConfig, now_ms: int) -> bool:
-    return config.retention_ms >= 0 and max_timestamp_ms != NO_TIMESTAMP and now_ms - max_timestamp_ms > config.retention_ms
+    return (
+        config.retention_ms >= 0
+        and max_timestamp_ms != NO_TIMESTAMP
+        and now_ms - max_timestamp_ms > config.retention_ms
+    )
 
 
 def apply_retention(log: Log, now_ms: int) -> Iterator[int]:
-    """Raises the log start, one segment at each step, so that the caller can let others run in between; yields each new start.
+    """Raises the log start, one segment at each step, so that the caller can let others run in between;
+    yields each new start.
 
     On the loop.  Raises KAFKA_STORAGE_ERROR.
     """

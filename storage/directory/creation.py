@@ -1,13 +1,14 @@
 """Creates many new logs at once, off the event loop.
 
-    creation = directory.begin_creation(wanted, now_ms)   on the loop: removes what stands in the way; reserves the names
-    creation.run()                                        any thread: makes folders and files, waits for the disk
-    creation.finish()                                     on the loop: the logs are in use, or the result has the error
+    creation = directory.begin_creation(wanted, now_ms)   on the loop: removes what stands in the way;
+    reserves the names creation.run()                                        any thread: makes folders and
+    files, waits for the disk creation.finish()                                     on the loop: the logs are
+    in use, or the result has the error
 
-Order per log: its folder; its configuration; its identity (`partition.metadata`), whose content is durable before the
-file gets its name; its first segment; the folder is synced.  The data folder, which holds the names of all logs, is synced once,
-at the end, and no log is in use before that.  So a crash leaves only logs without records.  They are complete, or they have no
-identity; opening the folder removes the latter.
+Order per log: its folder; its configuration; its identity (`partition.metadata`), whose content is durable
+before the file gets its name; its first segment; the folder is synced.  The data folder, which holds the
+names of all logs, is synced once, at the end, and no log is in use before that.  So a crash leaves only logs
+without records.  They are complete, or they have no identity; opening the folder removes the latter.
 
 Concurrent syncs of several logs share the work of the file system, so a few threads make them.
 """
@@ -64,8 +65,8 @@ class Creation:
         open_log: Callable[[NewLog], Log],
         adopt_created: Callable[[Creation], None],
     ) -> None:
-        """`results` holds the logs that exist already and the errors of those that cannot be made.  `open_log`
-        (in a thread) opens a folder that has all but segments; `finish` calls `adopt_created`."""
+        """`results` holds the logs that exist already and the errors of those that cannot be made.
+        `open_log` (in a thread) opens a folder that has all but segments; `finish` calls `adopt_created`."""
         self.wanted = list(wanted)
         self.results = results
         self._disk = disk
@@ -134,7 +135,8 @@ class Creation:
             file.close()
 
     def _failed(self, new: NewLog, error: OSError) -> KafkaError:
-        """No record can have been written to the log; its folder, left there, would block the next creation."""
+        """No record can have been written to the log; its folder, left there, would block the next
+        creation."""
         path = self._root / f"{new.topic}-{new.partition}"
         try:
             if self._disk.exists(path):

@@ -1,8 +1,8 @@
-"""Deferred open: the logs of a data folder for which the disk had no room at the start.  Each opens at its next use, once
-there is room.
+"""Deferred open: the logs of a data folder for which the disk had no room at the start.  Each opens at its
+next use, once there is room.
 
-Hardly any log needs room to open (`recovery`).  Until a deferred log opens, requests for it are refused, its files stay as they
-are, and the folder keeps all notes of it.  The other logs of the folder are not affected.
+Hardly any log needs room to open (`recovery`).  Until a deferred log opens, requests for it are refused, its
+files stay as they are, and the folder keeps all notes of it.  The other logs of the folder are not affected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class DeferredOpen:
     """See the module's text.  Used on the loop's thread."""
 
     def __init__(self, load: Callable[[FoundLog], Log], lower: Callable[[PartitionKey, int], None]) -> None:
-        """`load` opens a log as after an unclean stop; `lower` lowers the notes above its end.  Both raise OSError."""
+        """`load` opens a log as after an unclean stop; `lower` lowers the notes above its end.  Both raise
+        OSError."""
         self._found: dict[PartitionKey, FoundLog] = {}
         self._load = load
         self._lower = lower

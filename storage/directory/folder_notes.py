@@ -1,11 +1,12 @@
-"""What a data folder notes of its logs for the next start: a checkpoint every few seconds, and the flushes since.
+"""What a data folder notes of its logs for the next start: a checkpoint every few seconds, and the flushes
+since.
 
     partition-checkpoint    per partition: recovery point, high watermark, log start; replaced atomically
     flush-notes             per flush: up to where batches are on the disk (`flush_notes`)
 
-Both files may lag behind the logs but never lead: before a log is truncated, `before_truncation` durably lowers every offset
-that the files note above the truncation.  A log that loses its name is removed from both files.  Rows of logs that are not open
-stay.
+Both files may lag behind the logs but never lead: before a log is truncated, `before_truncation` durably
+lowers every offset that the files note above the truncation.  A log that loses its name is removed from both
+files.  Rows of logs that are not open stay.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class PartitionCheckpoint:
 
 
 class FolderNotes:
-    """See the module's text.  `read` first, and `begin` when the logs are open.  Used on the loop's thread, except `sync`."""
+    """See the module's text.  `read` first, and `begin` when the logs are open.  Used on the loop's thread,
+    except `sync`."""
 
     def __init__(self, disk: Disk, folder: Path, on_failure: Callable[[OSError], None]) -> None:
         """`on_failure` is called when a write fails: the note may be on the disk even so and may outlive a
@@ -66,7 +68,12 @@ class FolderNotes:
                 for topic, partition, point, watermark, start in rows
             }
         except (CheckpointInvalid, ValueError) as error:
-            log.warning("partition_checkpoint_damaged", path=self._path, reason=error, consequence="every log is scanned in full")
+            log.warning(
+                "partition_checkpoint_damaged",
+                path=self._path,
+                reason=error,
+                consequence="every log is scanned in full",
+            )
             return {}
 
     def get(self, key: PartitionKey) -> PartitionCheckpoint | None:
@@ -86,7 +93,8 @@ class FolderNotes:
         if self._flushes is not None:
             self._flushes.close()
 
-    # ------------------------------------------------------------------------------------------------------------ writing
+    # --------------------------------------------------------------------------------------------------------
+    # writing
 
     def write(self, rows: Mapping[PartitionKey, PartitionCheckpoint]) -> None:
         """Writes a checkpoint with these new rows; the rows of other logs stay.  Raises OSError (the old
@@ -97,8 +105,8 @@ class FolderNotes:
                 self._flushes.trim(self._settled)
 
     def _settled(self, identity: Identity) -> int:
-        """The offset up to which the checkpoint replaces the flush notes of this log.  The notes of a log that
-        is not open are kept."""
+        """The offset up to which the checkpoint replaces the flush notes of this log.  The notes of a log
+        that is not open are kept."""
         key = self._keys.get(identity)
         noted = self._written.get(key) if key is not None else None
         return noted.recovery_point if noted is not None else -1
@@ -132,7 +140,8 @@ class FolderNotes:
         if self._flushes is not None:
             self._flushes.sync()
 
-    # ---------------------------------------------------------------------------------------------------- lowering, forgetting
+    # ----------------------------------------------------------------------------------------------------
+    # lowering, forgetting
 
     def before_truncation(self, identity: Identity, key: PartitionKey, offset: int) -> None:
         """The log is about to be truncated to `offset`: without this call, a crash would make the truncation
@@ -144,7 +153,9 @@ class FolderNotes:
         noted = self._written.get(key)
         if noted is not None and max(noted.recovery_point, noted.log_start_offset) > offset:
             lowered = PartitionCheckpoint(
-                min(noted.recovery_point, offset), min(noted.high_watermark, offset), min(noted.log_start_offset, offset)
+                min(noted.recovery_point, offset),
+                min(noted.high_watermark, offset),
+                min(noted.log_start_offset, offset),
             )
             self._write({**self._written, key: lowered})
 
@@ -162,7 +173,8 @@ class FolderNotes:
             self._write({other: row for other, row in self._written.items() if other != key})
 
     def forget_if_room(self, key: PartitionKey, identity: Identity | None) -> None:
-        """Like `forget`; on a full disk the row of the checkpoint stays until the next checkpoint.  Raises OSError."""
+        """Like `forget`; on a full disk the row of the checkpoint stays until the next checkpoint.  Raises
+        OSError."""
         try:
             self.forget(key, identity)
         except OSError as error:

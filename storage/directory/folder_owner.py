@@ -1,15 +1,12 @@
 """The cluster and node that own a data folder: `meta.properties`.
 
-    version=1
-    cluster.id=prod
-    node.id=3
-    directory.id=6f1c...            names the folder for good; a wiped or replaced disk gets another
-    metadata.id=90aa...             names the metadata log that knows what is in it; from the first registration on
-    crc32c=1a2b3c4d                 over all bytes before this line
+    version=1 cluster.id=prod node.id=3 directory.id=6f1c...            names the folder for good; a wiped or
+    replaced disk gets another metadata.id=90aa...             names the metadata log that knows what is in
+    it; from the first registration on crc32c=1a2b3c4d                 over all bytes before this line
 
-The node refuses a damaged file and names it: half an identity may be another node's.  Files of older versions have no checksum;
-the node reads them and rewrites them with one.  Any other line makes the file damaged, so that no single bit can turn a file with
-a checksum into one without.
+The node refuses a damaged file and names it: half an identity may be another node's.  Files of older versions
+have no checksum; the node reads them and rewrites them with one.  Any other line makes the file damaged, so
+that no single bit can turn a file with a checksum into one without.
 """
 
 from __future__ import annotations
@@ -31,7 +28,8 @@ log = logs.get(__name__)
 
 
 class DirectoryRefused(Exception):
-    """The folder may not be used: it is another node's, another cluster's or another metadata's, or another process holds it."""
+    """The folder may not be used: it is another node's, another cluster's or another metadata's, or another
+    process holds it."""
 
 
 def encode_owner(fields: Mapping[str, str]) -> bytes:
@@ -58,8 +56,11 @@ def decode_owner(data: bytes) -> dict[str, str]:
     return found
 
 
-def claim_folder(disk: Disk, folder: Path, own: Mapping[str, str], fresh_directory_id: str, *, holds_logs: bool) -> str:
-    """Checks that `own` (cluster.id, node.id) owns the folder, marks a new folder as its own, and returns the folder's id.
+def claim_folder(
+    disk: Disk, folder: Path, own: Mapping[str, str], fresh_directory_id: str, *, holds_logs: bool
+) -> str:
+    """Checks that `own` (cluster.id, node.id) owns the folder, marks a new folder as its own, and returns the
+    folder's id.
 
     Raises DirectoryRefused, OSError.
     """
@@ -67,7 +68,9 @@ def claim_folder(disk: Disk, folder: Path, own: Mapping[str, str], fresh_directo
     own = {"version": VERSION, **own}
     if not disk.exists(path):
         if holds_logs:
-            raise DirectoryRefused(f"the data folder {folder} holds partitions but no {META_PROPERTIES}: whose is it?")
+            raise DirectoryRefused(
+                f"the data folder {folder} holds partitions but no {META_PROPERTIES}: whose is it?"
+            )
         disk.write_atomic(path, encode_owner({**own, "directory.id": fresh_directory_id}))
         return fresh_directory_id
     data = disk.read(path)
@@ -75,8 +78,10 @@ def claim_folder(disk: Disk, folder: Path, own: Mapping[str, str], fresh_directo
         found = decode_owner(data)
     except CheckpointInvalid as error:
         raise DirectoryRefused(
-            f"{path} is damaged ({error}): whose the folder is cannot be known. If it is this node's for certain, correct the "
-            "file's lines and remove the last one, crc32c=, which is then written anew; or use an empty folder: what other "
+            f"{path} is damaged ({error}): whose the folder is cannot be known. If it is this node's "
+            "for certain, correct the "
+            "file's lines and remove the last one, crc32c=, which is then written anew; or use an "
+            "empty folder: what other "
             "replicas have is fetched again."
         ) from error
     for key, value in own.items():
@@ -90,20 +95,25 @@ def claim_folder(disk: Disk, folder: Path, own: Mapping[str, str], fresh_directo
 
 
 def bind_folders(disk: Disk, folders: Sequence[Path], metadata_id: str) -> None:
-    """Marks claimed folders as known to the metadata log with this id; marks none of them when one belongs to another
-    metadata log.
+    """Marks claimed folders as known to the metadata log with this id; marks none of them when one belongs to
+    another metadata log.
 
-    A quorum whose disks were all lost is formed again under the same cluster.id, and knows no topic: a broker that followed
-    it would remove every log it has as a deleted topic's, perhaps the last copies.  Raises DirectoryRefused when a folder was
-    filled under another metadata log; OSError, except for a full disk: then a later start binds the folder.
+    A quorum whose disks were all lost is formed again under the same cluster.id, and knows no topic: a broker
+    that followed it would remove every log it has as a deleted topic's, perhaps the last copies.  Raises
+    DirectoryRefused when a folder was filled under another metadata log; OSError, except for a full disk:
+    then a later start binds the folder.
     """
-    owners = [(folder / META_PROPERTIES, decode_owner(disk.read(folder / META_PROPERTIES))) for folder in folders]
+    owners = [
+        (folder / META_PROPERTIES, decode_owner(disk.read(folder / META_PROPERTIES))) for folder in folders
+    ]
     for path, found in owners:
         bound = found.get("metadata.id", metadata_id)
         if bound != metadata_id:
             raise DirectoryRefused(
-                f"the cluster's metadata was begun anew (as {metadata_id}): it does not know what the data folder {path.parent}"
-                f" holds (of {bound}), and would have it removed. See 'The metadata was begun anew' in operations.md."
+                f"the cluster's metadata was begun anew (as {metadata_id}): it does not know what "
+                f"the data folder {path.parent}"
+                f" holds (of {bound}), and would have it removed. See 'The metadata was begun anew' "
+                "in operations.md."
             )
     for path, found in owners:
         if "metadata.id" not in found:

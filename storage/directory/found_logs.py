@@ -1,11 +1,13 @@
-"""Reads the files beside a log's data before the log is opened: its topic id, its configuration, and whether it may be used.
+"""Reads the files beside a log's data before the log is opened: its topic id, its configuration, and whether
+it may be used.
 
     partition.metadata      the topic's id, there from the log's creation on (`creation`)
     log-config              its configuration, when that is not the default (`stored_config`)
     damaged                 why a read or a recovery found its data damaged
 
-A log without a readable identity is not opened, and its name does not prove its topic: a topic of this name may have been deleted
-and created again.  When other replicas have the partition, the node sets the log aside like a damaged one and fetches it again.
+A log without a readable identity is not opened, and its name does not prove its topic: a topic of this name
+may have been deleted and created again.  When other replicas have the partition, the node sets the log aside
+like a damaged one and fetches it again.
 """
 
 from __future__ import annotations
@@ -55,8 +57,8 @@ def parse_name(name: str) -> PartitionKey | None:
 def inspect_log_folder(
     disk: Disk, path: Path, key: PartitionKey, config_of: Callable[[str], LogConfig] | None
 ) -> FoundLog | UnusableLog | None:
-    """Returns None for the leftover of an interrupted creation.  `config_of(topic)` gives the configuration of
-    a log that has no `log-config`.  Raises OSError, except for files that cannot be read."""
+    """Returns None for the leftover of an interrupted creation.  `config_of(topic)` gives the configuration
+    of a log that has no `log-config`.  Raises OSError, except for files that cannot be read."""
     try:
         return _look(disk, path, key, config_of)
     except ReadFailed as error:
@@ -81,9 +83,12 @@ def _look(
 
 def _unidentified(metadata: Path, what: str) -> UnusableLog:
     reason = (
-        f"{metadata} {what}: which topic's records these are is not known. As soon as another replica leads, and nobody counts "
-        "on this one, the log is set aside and fetched again. Without another replica: stop the node, and copy the file from "
-        "another partition of this very topic, where it is the same; or move the folder away to begin with an empty partition."
+        f"{metadata} {what}: which topic's records these are is not known. As soon as another "
+        "replica leads, and nobody counts "
+        "on this one, the log is set aside and fetched again. Without another replica: stop the "
+        "node, and copy the file from "
+        "another partition of this very topic, where it is the same; or move the folder away to "
+        "begin with an empty partition."
     )
     return UnusableLog(None, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, reason))
 
@@ -94,7 +99,9 @@ def was_in_use(disk: Disk, path: Path) -> bool:
     trusted either."""
     names = disk.list_names(path)
     segments = [name for name in names if name.endswith(".log")]
-    return PARTITION_METADATA in names or any(name != _FIRST_SEGMENT or disk.size(path / name) for name in segments)
+    return PARTITION_METADATA in names or any(
+        name != _FIRST_SEGMENT or disk.size(path / name) for name in segments
+    )
 
 
 def _config_at(disk: Disk, path: Path, topic: str, config_of: Callable[[str], LogConfig] | None) -> LogConfig:

@@ -1,21 +1,22 @@
 """One data folder: its logs, its owner, and the notes from which a restart begins.
 
     meta.properties         the cluster and node that own the folder (`folder_owner`); others are refused
-    .lock                   held while a node uses the folder
-    clean-shutdown          broker epoch of a clean stop; there only between a clean close and the next opening
-    partition-checkpoint    per partition: recovery point, high watermark, log start; and
-    flush-notes             what was flushed since (`folder_notes`)
-    <topic>-<partition>/    a log, with its identity and configuration (`found_logs`)
-    <n>-delete/             a log whose deletion is decided
-    <n>-future/             the future replica of a log, before it is complete (`moving`)
-    <n>-damaged/            a damaged log, kept for a while (`set_aside`); the partition was fetched again from its leader
+    .lock                   held while a node uses the folder clean-shutdown          broker epoch of a clean
+    stop; there only between a clean close and the next opening partition-checkpoint    per partition:
+    recovery point, high watermark, log start; and flush-notes             what was flushed since
+    (`folder_notes`) <topic>-<partition>/    a log, with its identity and configuration (`found_logs`)
+    <n>-delete/             a log whose deletion is decided <n>-future/             the future replica of a
+    log, before it is complete (`moving`) <n>-damaged/            a damaged log, kept for a while
+    (`set_aside`); the partition was fetched again from its leader
 
-Order at opening: lock, check meta.properties, read clean-shutdown **and remove it durably**, then open logs: a crash from here on
-is an unclean stop.  Order at a clean close: close every log clean, write the checkpoint, then write clean-shutdown, last.
+Order at opening: lock, check meta.properties, read clean-shutdown **and remove it durably**, then open logs:
+a crash from here on is an unclean stop.  Order at a clean close: close every log clean, write the checkpoint,
+then write clean-shutdown, last.
 
-When the disk fails under one log, the whole folder goes offline with all its logs, once, and `on_offline` is called.  When only
-the data of one log is damaged or unreadable, that log goes offline, for this start and all later ones, until it is set aside or
-deleted; `health` says which of the two an error is.  When the damage cannot be noted on the disk, the folder goes offline.
+When the disk fails under one log, the whole folder goes offline with all its logs, once, and `on_offline` is
+called.  When only the data of one log is damaged or unreadable, that log goes offline, for this start and all
+later ones, until it is set aside or deleted; `health` says which of the two an error is.  When the damage
+cannot be noted on the disk, the folder goes offline.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ from .set_aside import DAMAGED_SUFFIX, note_set_aside
 from .stored_config import LOG_CONFIG, encode_config
 
 __all__ = [
-    "CLEAN_SHUTDOWN", "DAMAGED", "LOG_CONFIG", "META_PROPERTIES", "DirectoryRefused", "LogDirectory", "OpenReport", "parse_name",
+    "CLEAN_SHUTDOWN", "DAMAGED", "LOG_CONFIG", "META_PROPERTIES", "DirectoryRefused", "LogDirectory",
+    "OpenReport", "parse_name",
 ]  # fmt: skip
 
 CLEAN_SHUTDOWN = "clean-shutdown"
@@ -58,7 +60,8 @@ log = logs.get(__name__)
 
 @dataclass(slots=True)
 class OpenReport:
-    """What opening found: `recovered` logs were scanned (none after a clean stop), `failed` logs are not in use."""
+    """What opening found: `recovered` logs were scanned (none after a clean stop), `failed` logs are not in
+    use."""
 
     opened: int = 0
     clean: bool = False
@@ -86,8 +89,8 @@ class LogDirectory:
     ) -> None:
         """`fresh_directory_id` is written into a new folder and is its id for good: a wiped or replaced disk
         gets another.  `files_max` bounds the open files of segments without unsynced writes,
-        `recovery_threads` the logs opened at the same time.  `file_deleter` unlinks in its thread; without one
-        the caller unlinks and waits.  `now_s` is a monotonic clock."""
+        `recovery_threads` the logs opened at the same time.  `file_deleter` unlinks in its thread; without
+        one the caller unlinks and waits.  `now_s` is a monotonic clock."""
         self.path = path
         self.directory_id = fresh_directory_id
         self.cluster_id = cluster_id
@@ -97,16 +100,21 @@ class LogDirectory:
         self.damaged: dict[PartitionKey, UUID | None] = {}
         """Logs that are not in use because flushed data is damaged, with their topics' ids; the id is None
         when the identity itself is damaged."""
-        self.unusable: dict[PartitionKey, str] = {}  # logs that could not be opened at the start, for any reason, and which
+        # logs that could not be opened at the start, for any reason, and which
+        self.unusable: dict[PartitionKey, str] = {}
         self.previous_broker_epoch: int | None = None
         """Broker epoch of the last clean stop; None when the last stop was unclean (KIP-966)."""
         self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
         self.make_room: Callable[[Path], None] = lambda _folder: None  # see `DataFolders`
         self.progress = OpeningProgress()
-        self.verdicts: dict[PartitionKey, Verdict] = {}  # from `DataFolders`: logs that a move left in several folders
-        self.on_truncation: Callable[[PartitionKey, int], None] = lambda _key, _offset: None  # a log is about to be truncated
-        self.after_flush: dict[PartitionKey, Callable[[], None]] = {}  # to be called once, when no flush of the log runs
-        self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None  # one log is damaged, and offline; the others are not
+        # from `DataFolders`: logs that a move left in several folders
+        self.verdicts: dict[PartitionKey, Verdict] = {}
+        # a log is about to be truncated
+        self.on_truncation: Callable[[PartitionKey, int], None] = lambda _key, _offset: None
+        # to be called once, when no flush of the log runs
+        self.after_flush: dict[PartitionKey, Callable[[], None]] = {}
+        # one log is damaged, and offline; the others are not
+        self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None
         self._disk = disk
         self.files = OpenFiles(disk, files_max)
         self._lock: FileLock | None = None
@@ -114,45 +122,55 @@ class LogDirectory:
         self.notes = FolderNotes(disk, path, self.disk_failed)
         self._recovery_threads, self._recovery_pool = recovery_threads, recovery_pool
         self._configs_due: dict[PartitionKey, LogConfig] = {}
-        self.renamed_folders = RenamedFolders(disk, path, self.notes, file_deleter, lambda: self.make_room(self.path))
+        self.renamed_folders = RenamedFolders(
+            disk, path, self.notes, file_deleter, lambda: self.make_room(self.path)
+        )
         self._being_made: set[PartitionKey] = set()
         self._read_errors = ReadErrors(now_s)
         self._deferred = DeferredOpen(partial(self._load_found, clean=False), self.notes.lower)
 
-    # ----------------------------------------------------------------------------------------------------------- opening
+    # --------------------------------------------------------------------------------------------------------
+    # opening
 
     def open_all(self, config_of: Callable[[str], LogConfig] | None = None, *, now_ms: int) -> OpenReport:
-        """Takes the folder (made when absent) and opens every log in it, with the configuration that it had last.  Logs of a
-        folder that does not know it take `config_of(topic)`, or the defaults.
+        """Takes the folder (made when absent) and opens every log in it, with the configuration that it had
+        last.  Logs of a folder that does not know it take `config_of(topic)`, or the defaults.
 
-        A log whose flushed data is damaged is left closed and reported in `failed`; the others are unaffected.
-        Raises DirectoryRefused, OSError.
+        A log whose flushed data is damaged is left closed and reported in `failed`; the others are
+        unaffected. Raises DirectoryRefused, OSError.
         """
         self._disk.make_directory(self.path)
         self._take_lock()
         try:
             own = {"cluster.id": self.cluster_id, "node.id": str(self.node_id)}
             holds_logs = any(parse_name(name) for name in self._disk.list_names(self.path))
-            self.directory_id = claim_folder(self._disk, self.path, own, self.directory_id, holds_logs=holds_logs)
+            self.directory_id = claim_folder(
+                self._disk, self.path, own, self.directory_id, holds_logs=holds_logs
+            )
             report = OpenReport()
             self.previous_broker_epoch = self._take_clean_mark()
             report.clean = self.previous_broker_epoch is not None
             self.notes.read()
             names = self._disk.list_names(self.path)
-            found = [entry for name in names if (entry := self._find_entry(name, config_of, report)) is not None]
+            found = [
+                entry for name in names if (entry := self._find_entry(name, config_of, report)) is not None
+            ]
             if len(self._disk.list_names(self.path)) < len(names):
-                self._disk.sync_directory(self.path)  # leftovers of interrupted creations and deletions do not come back
+                # leftovers of interrupted creations and deletions do not come back
+                self._disk.sync_directory(self.path)
             self._open_found(found, report)
             self.notes.begin(self._identities_here())
         except BaseException:
             self._release()
             raise
-        log.info("log_directory_opened", path=self.path, logs=report.opened, clean=report.clean, recovered=len(report.recovered),
+        log.info("log_directory_opened", path=self.path, logs=report.opened, clean=report.clean,
+            recovered=len(report.recovered),
                  truncated_bytes=report.truncated_bytes, failed=len(report.failed))  # fmt: skip
         return report
 
     def _identities_here(self) -> Iterable[Identity]:
-        """The logs whose flushes may be noted; all known ones when a log in the folder has an unknown identity."""
+        """The logs whose flushes may be noted; all known ones when a log in the folder has an unknown
+        identity."""
         here = {**self.topic_ids, **self.damaged}
         known = [identity_of(topic_id, key[1]) for key, topic_id in here.items() if topic_id is not None]
         return [*known, *self._deferred.identities()] if len(known) == len(here) else self.notes.claims
@@ -176,7 +194,9 @@ class LogDirectory:
         self._disk.sync_directory(self.path)
         return epoch
 
-    def _find_entry(self, name: str, config_of: Callable[[str], LogConfig] | None, report: OpenReport) -> FoundLog | None:
+    def _find_entry(
+        self, name: str, config_of: Callable[[str], LogConfig] | None, report: OpenReport
+    ) -> FoundLog | None:
         if name.endswith((DELETE_SUFFIX, FUTURE_SUFFIX)):
             self._disk.remove_tree(self.path / name)
             return None
@@ -185,7 +205,8 @@ class LogDirectory:
             return None
         found = inspect_log_folder(self._disk, self.path / name, key, config_of)
         if found is None:
-            # The creation was interrupted before the partition got its identity: no record in it can have been acknowledged.
+            # The creation was interrupted before the partition got its identity: no record in it can have
+            # been acknowledged.
             log.warning("partition_without_identity_removed", path=self.path / name)
             self._disk.remove_tree(self.path / name)
             return None
@@ -204,7 +225,9 @@ class LogDirectory:
                 pass  # `DataFolders` sees to it when all folders are open
             case Verdict.HOLD:
                 why = "it was about to move to another data folder, or from it, and that one is not here"
-                self._not_opened(key, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path_of(key)}: {why}"), report)
+                self._not_opened(
+                    key, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path_of(key)}: {why}"), report
+                )
             case _:
                 return True
         return False
@@ -260,7 +283,9 @@ class LogDirectory:
             opened = self._deferred.open(key)
         except OSError as error:
             self.disk_failed(error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path_of(key)} could not be opened: {error}") from error
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path_of(key)} could not be opened: {error}"
+            ) from error
         except CorruptLog as error:
             self._deferred.forget(key)
             self.unusable[key] = str(error)
@@ -313,17 +338,22 @@ class LogDirectory:
     def path_of(self, key: PartitionKey) -> Path:
         return self.path / f"{key[0]}-{key[1]}"
 
-    # ------------------------------------------------------------------------------------------------- partitions come and go
+    # -------------------------------------------------------------------------------------------------
+    # partitions come and go
 
-    def create(self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int = 0) -> Log:
+    def create(
+        self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int = 0
+    ) -> Log:
         """`begin_creation` of one log, waiting for the disk.  Raises KAFKA_STORAGE_ERROR."""
-        return self.begin_creation([NewLog(topic, topic_id, partition, config)], now_ms=now_ms).now((topic, partition))
+        return self.begin_creation([NewLog(topic, topic_id, partition, config)], now_ms=now_ms).now(
+            (topic, partition)
+        )
 
     def begin_creation(self, wanted: Iterable[NewLog], *, now_ms: int) -> Creation:
         """New, empty logs, or the existing ones of these very topics.  See `creation.py` for the rest.
 
-        A folder left by another topic of the same name is removed first: it was deleted while this node was away.
-        Raises KAFKA_STORAGE_ERROR when nothing can be made at all.
+        A folder left by another topic of the same name is removed first: it was deleted while this node was
+        away. Raises KAFKA_STORAGE_ERROR when nothing can be made at all.
         """
         self._require_online()
         results: Results = {}
@@ -338,16 +368,21 @@ class LogDirectory:
                 results[new.key] = error
         try:
             for new in missing:
-                # Notes of a log of this name that was deleted on a full disk, or of this log, whose folder was moved away.
+                # Notes of a log of this name that was deleted on a full disk, or of this log, whose folder
+                # was moved away.
                 self.notes.forget(new.key, identity_of(new.topic_id, new.partition))
         except OSError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log can be created in {self.path}: {error}") from error
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"no log can be created in {self.path}: {error}"
+            ) from error
         self._being_made |= {new.key for new in missing}
 
         def open_log(new: NewLog) -> Log:
             return self._load(new.key, new.config, clean=False)
 
-        return Creation(self._disk, self.path, missing, results, adopt_created=self._adopt_created, open_log=open_log)
+        return Creation(
+            self._disk, self.path, missing, results, adopt_created=self._adopt_created, open_log=open_log
+        )
 
     def _existing(self, new: NewLog) -> Log | None:
         """The log when it exists.  Raises KAFKA_STORAGE_ERROR when another file or log has its place."""
@@ -374,21 +409,28 @@ class LogDirectory:
                     self.disk_failed(made.__cause__)
             elif self._offline is not None:
                 made.close(clean=False)
-                creation.results[new.key] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} is offline: {self._offline}")
+                creation.results[new.key] = KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} is offline: {self._offline}"
+                )
             else:
                 self.adopt(new.key, new.topic_id, made)
                 made.recovered = False
 
     def topic_id_of(self, topic: str, partition: int) -> UUID | None:
         """The topic id of the log here, in use or damaged."""
-        return self.topic_ids.get(key := (topic, partition)) or self.damaged.get(key) or self._deferred.topic_id_of(key)
+        return (
+            self.topic_ids.get(key := (topic, partition))
+            or self.damaged.get(key)
+            or self._deferred.topic_id_of(key)
+        )
 
     def delete(self, topic: str, partition: int) -> None:
-        """Closes the log and removes its folder: first it loses its name, durably, then its content.  Also for unusable logs.
+        """Closes the log and removes its folder: first it loses its name, durably, then its content.  Also
+        for unusable logs.
 
-        `file_deleter` removes the content in its thread, when there is one.  The deletion must succeed on a full disk,
-        because it frees room.  There the log's row of the checkpoint goes last, or with the next checkpoint; `create` makes
-        no log of this name before.
+        `file_deleter` removes the content in its thread, when there is one.  The deletion must succeed on a
+        full disk, because it frees room.  There the log's row of the checkpoint goes last, or with the next
+        checkpoint; `create` makes no log of this name before.
         """
         self._require_online()
         key = (topic, partition)
@@ -409,7 +451,9 @@ class LogDirectory:
             self.notes.forget_if_room(key, None)
         except OSError as error:
             self.disk_failed(error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} could not be deleted: {error}") from error
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} could not be deleted: {error}"
+            ) from error
 
     def set_aside(self, topic: str, partition: int, *, now_ms: int = 0) -> None:
         """Renames the folder of a damaged log to `<n>-damaged` (`set_aside`), so that the partition can be
@@ -424,7 +468,9 @@ class LogDirectory:
                 log.warning("damaged_log_set_aside", log=f"{topic}-{partition}", path=kept)
         except OSError as error:
             self.disk_failed(error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be set aside: {error}") from error
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be set aside: {error}"
+            ) from error
         del self.damaged[key]
         self.unusable.pop(key, None)
         known = self.logs.pop(key, None)
@@ -442,7 +488,8 @@ class LogDirectory:
             self.after_flush.pop(key)()
 
     def sync_notes(self) -> None:
-        """Makes the notes of flushes durable; any thread.  Raises OSError, which the caller passes to `disk_failed`."""
+        """Makes the notes of flushes durable; any thread.  Raises OSError, which the caller passes to
+        `disk_failed`."""
         if self._offline is None:
             self.notes.sync()
 
@@ -459,7 +506,9 @@ class LogDirectory:
             log.warning("log_config_not_written", log=changed.name, reason=error)
             self.disk_failed(error)
             if config.may_have_offset_gaps and not before.may_have_offset_gaps:
-                return replace(config, cleanup_policy=before.cleanup_policy, was_compacted=before.was_compacted)
+                return replace(
+                    config, cleanup_policy=before.cleanup_policy, was_compacted=before.was_compacted
+                )
         return config
 
     def _write_configs(self) -> None:
@@ -470,16 +519,19 @@ class LogDirectory:
                 known.config = config
             del self._configs_due[key]
 
-    # -------------------------------------------------------------------------------------------------------- checkpoints
+    # --------------------------------------------------------------------------------------------------------
+    # checkpoints
 
     def write_checkpoints(self) -> None:
-        """Writes recovery points, high watermarks and log starts of all logs, atomically.  Raises OSError (the old one stays)."""
+        """Writes recovery points, high watermarks and log starts of all logs, atomically.  Raises OSError
+        (the old one stays)."""
         if self._offline is not None:
             return
         self._write_configs()
         for each in list(self.logs.values()):  # a swap may follow (`after_flush`)
             if each.recovery_point < each.flushed_end_offset and not each.is_offline:
-                each.report_flushed()  # a roll has brought the recovery point down: the checkpoint will know less than the last
+                # a roll has brought the recovery point down: the checkpoint will know less than the last
+                each.report_flushed()
         self.notes.write(
             {
                 key: PartitionCheckpoint(each.recovery_point, each.high_watermark, each.log_start_offset)
@@ -488,7 +540,8 @@ class LogDirectory:
             }
         )
 
-    # ------------------------------------------------------------------------------------------------------------ failing
+    # --------------------------------------------------------------------------------------------------------
+    # failing
 
     @property
     def log_count(self) -> int:
@@ -516,7 +569,9 @@ class LogDirectory:
             self._disk.write_atomic(self.path_of(key) / DAMAGED, str(error).encode())
         except OSError as second:
             log.error("damage_not_noted", path=self.path_of(key), reason=second)
-            moved_away = not self._disk.exists(self.path_of(key)) and self._disk.exists(self.path / META_PROPERTIES)
+            moved_away = not self._disk.exists(self.path_of(key)) and self._disk.exists(
+                self.path / META_PROPERTIES
+            )
             if second.errno not in OUT_OF_SPACE and not moved_away:
                 self.go_offline(second)
         self._count_read_error(key, error)
@@ -550,7 +605,9 @@ class LogDirectory:
         self.damaged.clear()
         self.previous_broker_epoch = None
         try:
-            seen |= {key for name in self._disk.list_names(self.path) if (key := parse_name(name)) is not None}
+            seen |= {
+                key for name in self._disk.list_names(self.path) if (key := parse_name(name)) is not None
+            }
         except OSError as second:
             log.warning("data_folder_cannot_be_listed", path=self.path, reason=second)
         self.unusable |= dict.fromkeys(seen, str(error))
@@ -558,20 +615,30 @@ class LogDirectory:
 
     def _require_online(self) -> None:
         if self._offline is not None:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the data folder {self.path} is offline: {self._offline}")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"the data folder {self.path} is offline: {self._offline}"
+            )
 
-    # ------------------------------------------------------------------------------------------------------------ the end
+    # --------------------------------------------------------------------------------------------------------
+    # the end
 
     def close(self, *, clean: bool, broker_epoch: int = -1) -> None:
-        """Closes all logs.  `clean`: the next start needs no recovery; `clean-shutdown` is written only when every log closed
-        cleanly.
+        """Closes all logs.  `clean`: the next start needs no recovery; `clean-shutdown` is written only when
+        every log closed cleanly.
 
-        Raises KAFKA_STORAGE_ERROR or OSError when a clean close was not possible; all logs are closed even so.
+        Raises KAFKA_STORAGE_ERROR or OSError when a clean close was not possible; all logs are closed even
+        so.
         """
         failure: KafkaError | OSError | None = self._offline
         if self._deferred:  # these logs were not opened in this life of the node
-            failure = failure or KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"there was no room to open all logs of {self.path}")
-        quiet = [each for each in self.logs.values() if each.is_quiet] if clean and self._recovery_threads > 1 else []
+            failure = failure or KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"there was no room to open all logs of {self.path}"
+            )
+        quiet = (
+            [each for each in self.logs.values() if each.is_quiet]
+            if clean and self._recovery_threads > 1
+            else []
+        )
         apart = set(quiet)
         for each in self.logs.values():
             if each not in apart:

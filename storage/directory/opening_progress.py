@@ -1,4 +1,5 @@
-"""How far a node has come in opening its logs: the threads that open them count, and the node reports the count while it starts.
+"""How far a node has come in opening its logs: the threads that open them count, and the node reports the
+count while it starts.
 
 The node may be asked to stop meanwhile: then no further log is opened, and `open_all` raises OpeningStopped.
 """

@@ -1,7 +1,8 @@
-"""Renames the folder of a log durably to `<n>-delete` or `<n>-damaged`, and removes the content of a deleted one afterwards.
+"""Renames the folder of a log durably to `<n>-delete` or `<n>-damaged`, and removes the content of a deleted
+one afterwards.
 
-The new name is short, because the topic's name may already be as long as the file system allows.  The thread of the file deleter
-removes the content, when there is one; the next start removes what a crash leaves.
+The new name is short, because the topic's name may already be as long as the file system allows.  The thread
+of the file deleter removes the content, when there is one; the next start removes what a crash leaves.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ class RenamedFolders:
     """The renamed folders of one data folder; see the module's text.  Used on the loop's thread."""
 
     def __init__(
-        self, disk: Disk, folder: Path, notes: FolderNotes, file_deleter: AsyncFileDeleter | None, make_room: Callable[[], None]
+        self,
+        disk: Disk,
+        folder: Path,
+        notes: FolderNotes,
+        file_deleter: AsyncFileDeleter | None,
+        make_room: Callable[[], None],
     ) -> None:
         self._disk = disk
         self._folder = folder
@@ -42,10 +48,13 @@ class RenamedFolders:
         Raises OSError."""
         self._make_room()
         taken = set(self._disk.list_names(self._folder))
-        target = self._folder / next(name for n in range(len(taken) + 1) if (name := f"{n}{suffix}") not in taken)
+        target = self._folder / next(
+            name for n in range(len(taken) + 1) if (name := f"{n}{suffix}") not in taken
+        )
         self._disk.rename(self._folder / f"{key[0]}-{key[1]}", target)
         self._disk.sync_directory(self._folder)
-        # Only now: a crash before it would leave a log without its recovery point, and damage would look like a torn tail.
+        # Only now: a crash before it would leave a log without its recovery point, and damage would look like
+        # a torn tail.
         self._notes.forget_if_room(key, identity_of(topic_id, key[1]) if topic_id is not None else None)
         return target
 
@@ -62,9 +71,16 @@ class RenamedFolders:
 
         def done(error: Exception | None) -> None:
             if error is not None:
-                log.warning("deleted_log_not_removed", path=path, reason=error, consequence="it goes at the next start")
+                log.warning(
+                    "deleted_log_not_removed",
+                    path=path,
+                    reason=error,
+                    consequence="it goes at the next start",
+                )
 
-        if self._file_deleter is None or not self._file_deleter.submit(lambda: self._disk.remove_tree(path), done):
+        if self._file_deleter is None or not self._file_deleter.submit(
+            lambda: self._disk.remove_tree(path), done
+        ):
             self._disk.remove_tree(path)
 
     def remove_in_background(self, owner: Log, removal: Removal) -> bool:

@@ -1,9 +1,10 @@
-"""Damaged logs that were set aside, `<n>-damaged`: kept for the operator to examine, for a limited time and up to a limited size.
+"""Damaged logs that were set aside, `<n>-damaged`: kept for the operator to examine, for a limited time and
+up to a limited size.
 
     <n>-damaged/set-aside       when, and which partition it was
 
-In each data folder the oldest are removed first: those older than `retention_ms`, then more until all together have at most
-`retention_bytes`.  The newest one always stays.  -1 is no bound.
+In each data folder the oldest are removed first: those older than `retention_ms`, then more until all
+together have at most `retention_bytes`.  The newest one always stays.  -1 is no bound.
 """
 
 from __future__ import annotations
@@ -39,12 +40,19 @@ def note_set_aside(disk: Disk, directory: Path, now_ms: int, key: PartitionKey |
 
 
 def remove_old_damaged(disk: Disk, folder: Path, now_ms: int, kept: DamagedRetention) -> list[Path]:
-    """Removes the logs that are too old or exceed the size; returns their paths.  Any thread.  Raises OSError."""
+    """Removes the logs that are too old or exceed the size; returns their paths.  Any thread.  Raises
+    OSError."""
     found = []
     for name in disk.list_names(folder):
         if name.endswith(DAMAGED_SUFFIX) and name.removesuffix(DAMAGED_SUFFIX).isdigit():
             path = folder / name
-            found.append((_since_ms(disk, path, now_ms), path, sum(disk.size(path / each) for each in disk.list_names(path))))
+            found.append(
+                (
+                    _since_ms(disk, path, now_ms),
+                    path,
+                    sum(disk.size(path / each) for each in disk.list_names(path)),
+                )
+            )
     found.sort(key=lambda each: (each[0], each[1]))
     total = sum(size for _since, _path, size in found)
     removed: list[Path] = []
@@ -56,7 +64,13 @@ def remove_old_damaged(disk: Disk, folder: Path, now_ms: int, kept: DamagedReten
         disk.remove_tree(path)
         total -= size
         removed.append(path)
-        log.warning("damaged_log_removed", path=path, size_bytes=size, since_ms=since_ms, reason="age" if is_old else "size")
+        log.warning(
+            "damaged_log_removed",
+            path=path,
+            size_bytes=size,
+            since_ms=since_ms,
+            reason="age" if is_old else "size",
+        )
     return removed
 
 

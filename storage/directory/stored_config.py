@@ -1,8 +1,10 @@
 """A log's configuration, stored in its folder: opening the log must not wait for the cluster's metadata.
 
-Recovery depends on it: a compacted log has offset gaps between its batches, which in any other log mean lost data.
+Recovery depends on it: a compacted log has offset gaps between its batches, which in any other log mean lost
+data.
 
-The file holds one row a setting, name and value; a setting that is missing, or that this version does not know, is the default.
+The file holds one row a setting, name and value; a setting that is missing, or that this version does not
+know, is the default.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _ENUMS: dict[str, type[Enum]] = {"flush_policy": FlushPolicy, "timestamp_type": 
 
 
 def encode_config(config: LogConfig) -> bytes:
-    return encode_checkpoint((field.name, _text(getattr(config, field.name))) for field in fields(config) if field.init)
+    return encode_checkpoint(
+        (field.name, _text(getattr(config, field.name))) for field in fields(config) if field.init
+    )
 
 
 def _text(value: object) -> str:
@@ -31,14 +35,17 @@ def _text(value: object) -> str:
 
 @lru_cache(maxsize=1024)
 def decode_config(data: bytes) -> LogConfig:
-    """Raises ValueError when the file is damaged.  The partitions of a topic have equal files, and share what comes of them."""
+    """Raises ValueError when the file is damaged.  The partitions of a topic have equal files, and share what
+    comes of them."""
     try:
         rows = decode_checkpoint(data, 2)
     except CheckpointInvalid as error:
         raise ValueError(str(error)) from error
     defaults = LogConfig()
     known = {field.name for field in fields(LogConfig) if field.init}
-    return LogConfig(**{name: _value(name, text, getattr(defaults, name)) for name, text in rows if name in known})
+    return LogConfig(
+        **{name: _value(name, text, getattr(defaults, name)) for name, text in rows if name in known}
+    )
 
 
 def _value(name: str, text: str, default: object) -> Any:

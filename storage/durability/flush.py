@@ -4,15 +4,17 @@
     ticket.run()                   any thread: waits for the disk; or `run_in_kernel`, on the loop
     log.finish_flush(ticket)       on the loop: only now may the flushed end move
 
-Order inside `run`: batches first, then the folder (new segments must have their names), then the derived files: the epoch
-history, indexes, and last the producer snapshot of the same offset.  Data counts as flushed once the first two are done;
-derived files that did not fit on a full disk stay pending, and hold back the recovery point instead of the acknowledgement.
+Order inside `run`: batches first, then the folder (new segments must have their names), then the derived
+files: the epoch history, indexes, and last the producer snapshot of the same offset.  Data counts as flushed
+once the first two are done; derived files that did not fit on a full disk stay pending, and hold back the
+recovery point instead of the acknowledgement.
 
-So a valid snapshot at an offset proves that everything below it was flushed, with indexes and epoch history: a restart resumes
-there.  One is written for every `RESUME_BYTES` of the active segment, so that no restart has to check more than that.
+So a valid snapshot at an offset proves that everything below it was flushed, with indexes and epoch history:
+a restart resumes there.  One is written for every `RESUME_BYTES` of the active segment, so that no restart
+has to check more than that.
 
-A failed sync is final.  After it the kernel may have dropped the dirty pages, so a second sync that succeeds proves nothing: the
-log goes offline, and readers must take its data from another replica.
+A failed sync is final.  After it the kernel may have dropped the dirty pages, so a second sync that succeeds
+proves nothing: the log goes offline, and readers must take its data from another replica.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ class FlushTicket:
         self._sync: Sync | None = None
 
     def run(self) -> None:
-        """Waits for the disk.  Raises OSError when the data may not be durable: then the log must go offline."""
+        """Waits for the disk.  Raises OSError when the data may not be durable: then the log must go
+        offline."""
         with self._lock:
             if self._cancelled:
                 return
@@ -132,7 +135,8 @@ class FlushTicket:
         return self._lock
 
     def cancel(self) -> None:
-        """Waits until a running flush is over; a flush that has not begun does nothing.  For truncation and close."""
+        """Waits until a running flush is over; a flush that has not begun does nothing.  For truncation and
+        close."""
         if self._sync is not None:
             self._sync.wait()
         with self._lock:
@@ -140,13 +144,16 @@ class FlushTicket:
 
 
 class Durability:
-    """Which part of one log is on the disk, and which part waits for a flush.  Used on the loop's thread only.
+    """Which part of one log is on the disk, and which part waits for a flush.  Used on the loop's thread
+    only.
 
-    Acknowledgements wait for the *flushed end*: batches below it are on the disk.  A restart trusts all below the *recovery
-    point*: there every derived file is on the disk as well.  It is never above the flushed end.
+    Acknowledgements wait for the *flushed end*: batches below it are on the disk.  A restart trusts all below
+    the *recovery point*: there every derived file is on the disk as well.  It is never above the flushed end.
     """
 
-    def __init__(self, disk: Disk, directory: Path, end_offset: int, size_bytes: int, pending_files: PendingIndexFiles) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, end_offset: int, size_bytes: int, pending_files: PendingIndexFiles
+    ) -> None:
         """`pending_files`: the derived files that opening the log could not write; they are taken over."""
         self.flushed_end = end_offset
         self.flushed_size = size_bytes
@@ -158,7 +165,8 @@ class Durability:
         self._disk = disk
         self._directory = directory
         self._derived = pending_files.derived
-        self._resume: Path | None = None  # the snapshot in the active segment, which the next one makes obsolete
+        # the snapshot in the active segment, which the next one makes obsolete
+        self._resume: Path | None = None
         self._resume_size = 0
         self.resume_bytes = RESUME_BYTES
         self.offset_gap = NO_OFFSET_GAP
@@ -196,7 +204,8 @@ class Durability:
     def has_rebuilt_counts(self) -> bool:
         return bool(self._rebuilt_counts)
 
-    # ---------------------------------------------------------------------------------------------------- what is waiting
+    # ----------------------------------------------------------------------------------------------------
+    # what is waiting
 
     def add_complete(self, segment: Segment, derived: dict[Path, bytes]) -> None:
         """The segment takes no more batches; `derived` are its files, or the snapshot at its end."""
@@ -206,13 +215,15 @@ class Durability:
         self._folder_changed = True
 
     def prepare_clean_close(self, active: Segment, derived: dict[Path, bytes], epochs: EpochCache) -> None:
-        """Adds the derived files of a clean close to the flush that follows.  A file that the disk has already
-        is not written again: most of ten thousand logs did not change since the last clean close, and each
-        file costs two syncs.  Counts that were not read in this life stay as they are when the segment
+        """Adds the derived files of a clean close to the flush that follows.  A file that the disk has
+        already is not written again: most of ten thousand logs did not change since the last clean close, and
+        each file costs two syncs.  Counts that were not read in this life stay as they are when the segment
         checksums on the disk are the current ones."""
         counts = active.path("countindex")
         wanted = ((path, data) for path, data in derived.items() if data or path != counts)
-        if self.flushed_end < active.next_offset or not all(self._is_there(path, data) for path, data in wanted):
+        if self.flushed_end < active.next_offset or not all(
+            self._is_there(path, data) for path, data in wanted
+        ):
             self.add_complete(active, derived)
         if not self._is_there(self._directory / EPOCH_CHECKPOINT, encode_checkpoint(epochs.entries())):
             self.epochs_changed(active.next_offset)
@@ -221,7 +232,11 @@ class Durability:
         """Such files get their names after they are durable, so a file with this content is durable.  False
         for a file that cannot be read."""
         try:
-            return self._disk.exists(path) and self._disk.size(path) == len(data) and self._disk.read(path) == data
+            return (
+                self._disk.exists(path)
+                and self._disk.size(path) == len(data)
+                and self._disk.read(path) == data
+            )
         except OSError:
             return False
 
@@ -229,7 +244,8 @@ class Durability:
         self._epochs_from = offset if self._epochs_from is None else min(self._epochs_from, offset)
 
     def take_pending(self, path: Path) -> tuple[Path, bytes] | None:
-        """The derived file at `path`, when it is not on the disk yet: to be written by the caller, or to `add_pending` again."""
+        """The derived file at `path`, when it is not on the disk yet: to be written by the caller, or to
+        `add_pending` again."""
         data = self._derived.pop(path, None)
         return None if data is None else (path, data)
 
@@ -260,7 +276,8 @@ class Durability:
             self._ticket.forget(path)
 
     def add_counts(self, segment: Segment, counts: CountIndex, data: bytes) -> None:
-        """Adds a rebuilt count index.  No caller waits for it: the next flush writes it, unless too many wait."""
+        """Adds a rebuilt count index.  No caller waits for it: the next flush writes it, unless too many
+        wait."""
         if len(self._rebuilt_counts) < REBUILT_COUNTS_MAX:
             path = segment.path("countindex")
             self._derived[path], self._rebuilt_counts[path], segment.counts = data, segment, counts
@@ -277,9 +294,12 @@ class Durability:
                 segment.counts_are_durable()
         return True
 
-    # -------------------------------------------------------------------------------------------------------- one flush
+    # --------------------------------------------------------------------------------------------------------
+    # one flush
 
-    def begin(self, active: Segment, size_bytes: int, epochs: EpochCache, producers: ProducerState) -> FlushTicket:
+    def begin(
+        self, active: Segment, size_bytes: int, epochs: EpochCache, producers: ProducerState
+    ) -> FlushTicket:
         assert self._ticket is None, "a flush of this log is under way"
         derived: dict[Path, bytes] = {}
         if self._epochs_from is not None:
@@ -289,9 +309,15 @@ class Durability:
         in_offset_gap = producers.end_offset == self.offset_gap[1]
         resume_bytes = self.resume_bytes * max(1, len(producers) / RESUME_PRODUCERS)
         if not in_offset_gap and active.size_bytes - self._resume_size >= resume_bytes:
-            obsolete, self._resume = self._resume, segment_path(self._directory, producers.end_offset, "snapshot")
+            obsolete, self._resume = (
+                self._resume,
+                segment_path(self._directory, producers.end_offset, "snapshot"),
+            )
             self._resume_size = active.size_bytes
-            for path, data in {**active.encoded_indexes(STILL_OPEN), self._resume: encode_snapshot(producers)}.items():
+            for path, data in {
+                **active.encoded_indexes(STILL_OPEN),
+                self._resume: encode_snapshot(producers),
+            }.items():
                 derived.setdefault(path, data)  # those of a clean close stay the ones that `finish` looks for
         self._ticket = FlushTicket(
             self._disk,
@@ -349,7 +375,8 @@ class Durability:
             ticket.cancel()
             self._folder_changed = True  # the folder may not be synced
 
-    # ------------------------------------------------------------------------------------------------------------ cutting
+    # --------------------------------------------------------------------------------------------------------
+    # cutting
 
     def prepare_epochs(self, epochs: EpochCache) -> None:
         """Writes the truncated epoch history beside the current one: this step needs room on the disk and may
@@ -364,9 +391,9 @@ class Durability:
 
     def truncate_history(self, end_offset: int) -> None:
         """Removes the snapshots above the new end, then puts the prepared epoch history in place: a snapshot
-        vouches for the epoch history below it.  Each step is durable before the next: a disk may keep a rename
-        and lose the removals before it, and the truncation of the log may not be durable before that of its
-        history."""
+        vouches for the epoch history below it.  Each step is durable before the next: a disk may keep a
+        rename and lose the removals before it, and the truncation of the log may not be durable before that
+        of its history."""
         self.drop_snapshots(lambda snapshot: snapshot > end_offset)
         self._disk.sync_directory(self._directory)
         self._disk.rename(self._prepared_epochs, self._directory / EPOCH_CHECKPOINT)
@@ -378,7 +405,8 @@ class Durability:
         return self._directory / (EPOCH_CHECKPOINT + ".tmp")
 
     def drop_snapshots(self, which: Callable[[int], bool]) -> None:
-        """Removes the snapshots whose offset `which` selects, written or waiting; the caller syncs the folder."""
+        """Removes the snapshots whose offset `which` selects, written or waiting; the caller syncs the
+        folder."""
         names = self._disk.list_names(self._directory)
         for name in (*names, *(path.name for path in self._derived if path.name not in names)):
             stem, _, suffix = name.partition(".")
@@ -399,6 +427,8 @@ class Durability:
         self._resume, self._resume_size = None, 0
         self._rebuilt_counts.clear()
         wanted = {segment.path(suffix) for segment in self.complete for suffix in INDEX_SUFFIXES}
-        self._derived = {path: data for path, data in self._derived.items() if path in wanted or path.suffix == ".snapshot"}
+        self._derived = {
+            path: data for path, data in self._derived.items() if path in wanted or path.suffix == ".snapshot"
+        }
         self.flushed_end = min(self.flushed_end, end_offset)
         self.flushed_size = min(self.flushed_size, size_bytes)

@@ -2,28 +2,33 @@
 
     flush-notes     topic id 16 bytes | partition i32 | flushed end offset i64 | crc32c u32; 32 bytes a record
 
-After an unclean stop, recovery may take unreadable bytes for the torn tail of a write only above all that was flushed.  The
-checkpoint knows the flushed end of some seconds ago (`log_directory`), this file that of the last flush.
+After an unclean stop, recovery may take unreadable bytes for the torn tail of a write only above all that was
+flushed.  The checkpoint knows the flushed end of some seconds ago (`log_directory`), this file that of the
+last flush.
 
-**A record says: all batches of this log below this offset are on the disk.**  That holds for every record in the file at any
-time, so neither their order matters, nor which of them reached the disk: the highest record of a log counts, and a record with a
-wrong checksum is ignored.  No record of 32 bytes crosses a sector.  These rules keep it true:
+**A record says: all batches of this log below this offset are on the disk.**  That holds for every record in
+the file at any time, so neither their order matters, nor which of them reached the disk: the highest record
+of a log counts, and a record with a wrong checksum is ignored.  No record of 32 bytes crosses a sector.
+These rules keep it true:
 
 * A record is written after the sync of the batches came back, by the flushed end as it is then.
-* **A log is not truncated below a record that may be in the file** before `void` has emptied the file, durably.  That needs no
-  room on a full disk, and costs one sync for a thousand logs that follow a new leader: the next flush of any log, or the next
-  checkpoint, writes all claims again that are still true.  *May be*: dropping old records (`trim`, and when the file is full)
-  is not synced, so a power cut can bring back every record since the file was last emptied or written anew (`_possible`,
-  which is not what reads show, `_noted`).
+* **A log is not truncated below a record that may be in the file** before `void` has emptied the file,
+  durably.  That needs no room on a full disk, and costs one sync for a thousand logs that follow a new
+  leader: the next flush of any log, or the next checkpoint, writes all claims again that are still true.
+  *May be*: dropping old records (`trim`, and when the file is full) is not synced, so a power cut can bring
+  back every record since the file was last emptied or written anew (`_possible`, which is not what reads
+  show, `_noted`).
 * A log that is deleted, or set aside and fetched again under the same id, loses all its batches: `void`, too.
-* Opening makes the file anew, durably, of the claims that were read.  Recovery has found each of them fulfilled by then.
+* Opening makes the file anew, durably, of the claims that were read.  Recovery has found each of them
+  fulfilled by then.
 
-No acknowledgement waits for a sync of a record: a killed process leaves them in the page cache, and every few seconds they are
-made durable off the loop (`sync`).  A power cut that takes records costs no more than having no such file.
+No acknowledgement waits for a sync of a record: a killed process leaves them in the page cache, and every few
+seconds they are made durable off the loop (`sync`).  A power cut that takes records costs no more than having
+no such file.
 
-The file is bounded: a checkpoint removes the records that it replaces; when the file is full before, every log keeps its newest
-record; when these fill more than half of the bound, no flush is noted until the next checkpoint.  On a full disk, records that
-find no room are not noted either.
+The file is bounded: a checkpoint removes the records that it replaces; when the file is full before, every
+log keeps its newest record; when these fill more than half of the bound, no flush is noted until the next
+checkpoint.  On a full disk, records that find no room are not noted either.
 """
 
 from __future__ import annotations
@@ -61,7 +66,8 @@ def identified(identity: Identity) -> tuple[UUID, int]:
 
 
 def read_flush_notes(disk: Disk, path: Path) -> dict[Identity, int]:
-    """Per log, the highest offset below which all batches were flushed; empty when there is no file.  Raises OSError."""
+    """Per log, the highest offset below which all batches were flushed; empty when there is no file.  Raises
+    OSError."""
     claims: dict[Identity, int] = {}
     for claim in decode_flush_notes(disk.read(path) if disk.exists(path) else b""):
         if claim is not None:
@@ -129,7 +135,8 @@ class FlushNotes:
         self._unsynced = False
 
     def note(self, identity: Identity, end_offset: int) -> None:
-        """A sync of this log's batches below `end_offset` has succeeded.  Raises OSError, but not on a full disk."""
+        """A sync of this log's batches below `end_offset` has succeeded.  Raises OSError, but not on a full
+        disk."""
         file = self._file
         if file is None or end_offset <= self._noted.get(identity, 0):
             return
@@ -154,7 +161,8 @@ class FlushNotes:
         return True
 
     def trim(self, settled: Callable[[Identity], int]) -> None:
-        """Drops the claims that are no higher than `settled`: a durable checkpoint says the same.  Raises OSError."""
+        """Drops the claims that are no higher than `settled`: a durable checkpoint says the same.  Raises
+        OSError."""
         file = self._file
         if file is None or not (self._size or self._is_due):
             return

@@ -1,19 +1,23 @@
-"""All data folders of one node: where each log is, where a new log goes, and which logs a failed disk takes offline.
+"""All data folders of one node: where each log is, where a new log goes, and which logs a failed disk takes
+offline.
 
 * A new log goes to the usable folder with the fewest logs, the first of those when several have as few.
-* A folder whose disk fails takes only its own logs offline; the other folders stay in use.  The same holds at the start, for
-  errors of the disk; but the node may not know which logs that folder has, and a new log in another folder would look like one
-  that lost nothing.  So every partition that the metadata assigns to this node at its start (`expect`), and that no other folder
-  has, counts as one of the failed folder.  New topics go to the other folders.  Only a restart uses the folder again.  A full
-  disk is not a failed one: its logs are opened and read (`recovery`).
-* A folder of another node or cluster is refused, and so is a start without any folder, or without the `essential` one.
-* When two folders have the same log, and no move between them explains it, the start fails: the node cannot know which one is
-  right.
-* A log moves to another folder of the node by `move_to` (KIP-113): a future replica is filled there, and takes its place
-  (`moving`).  After a crash, `_judge_twins` decides between the two.  A folder that a client chooses before the log exists is
-  remembered until the node stops.
-* The identity that the node reports to the cluster (`directory_id`) is that of its first folder, until one of its folders is
-  missing: then it is a new identity, which counts as a replaced disk.  Each folder stores the ids of all (`data-folders`).
+* A folder whose disk fails takes only its own logs offline; the other folders stay in use.  The same holds at
+  the start, for errors of the disk; but the node may not know which logs that folder has, and a new log in
+  another folder would look like one that lost nothing.  So every partition that the metadata assigns to this
+  node at its start (`expect`), and that no other folder has, counts as one of the failed folder.  New topics
+  go to the other folders.  Only a restart uses the folder again.  A full disk is not a failed one: its logs
+  are opened and read (`recovery`).
+* A folder of another node or cluster is refused, and so is a start without any folder, or without the
+  `essential` one.
+* When two folders have the same log, and no move between them explains it, the start fails: the node cannot
+  know which one is right.
+* A log moves to another folder of the node by `move_to` (KIP-113): a future replica is filled there, and
+  takes its place (`moving`).  After a crash, `_judge_twins` decides between the two.  A folder that a client
+  chooses before the log exists is remembered until the node stops.
+* The identity that the node reports to the cluster (`directory_id`) is that of its first folder, until one of
+  its folders is missing: then it is a new identity, which counts as a replaced disk.  Each folder stores the
+  ids of all (`data-folders`).
 
 The clean mark of a stop counts only when every folder has it, with the same broker epoch.
 """
@@ -35,7 +39,14 @@ from ..directory.async_delete import AsyncFileDeleter
 from ..directory.creation import Creation, NewLog, Results
 from ..directory.folder_notes import PartitionKey
 from ..directory.log_directory import DirectoryRefused, LogDirectory, OpenReport, parse_name
-from ..directory.move_state import MoveState, TwinLogs, Verdict, read_move_state, resolve_twins, write_move_state
+from ..directory.move_state import (
+    MoveState,
+    TwinLogs,
+    Verdict,
+    read_move_state,
+    resolve_twins,
+    write_move_state,
+)
 from ..directory.opening_progress import OpeningProgress
 from ..directory.set_aside import DamagedRetention, remove_old_damaged
 from ..log.log import CorruptLog, Log, LogConfig
@@ -125,9 +136,11 @@ class DataFolders:
         self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
         self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None
         self.make_room: Callable[[Path], None] = lambda _folder: None
-        """Called before a folder writes notes that must be durable before a log is truncated, deleted or set aside."""
+        """Called before a folder writes notes that must be durable before a log is truncated, deleted or set
+        aside."""
 
-    # ----------------------------------------------------------------------------------------------------------- opening
+    # --------------------------------------------------------------------------------------------------------
+    # opening
 
     def open_all(self, config_of: Callable[[str], LogConfig] | None = None, *, now_ms: int) -> OpenReport:
         """Opens every folder and every log in it.  Raises DirectoryRefused, OSError; then all are closed."""
@@ -154,7 +167,9 @@ class DataFolders:
             raise
         return report
 
-    def _open(self, folder: LogDirectory, config_of: Callable[[str], LogConfig] | None, now_ms: int) -> OpenReport | None:
+    def _open(
+        self, folder: LogDirectory, config_of: Callable[[str], LogConfig] | None, now_ms: int
+    ) -> OpenReport | None:
         """None when its disk fails and the node can run without it."""
         try:
             if folder.path in self._failed:
@@ -164,12 +179,18 @@ class DataFolders:
             self._failed[folder.path] = error
             if self._essential is not None and self._is_essential(folder):
                 raise DirectoryRefused(
-                    f"the data folder {folder.path} fails ({error}), and {self._essential[1]}: this node cannot start without it"
+                    f"the data folder {folder.path} fails ({error}), and {self._essential[1]}: this "
+                    "node cannot start without it"
                 ) from error
             if len(self._failed) == len(self.folders):
                 raise
-            log.error("data_folder_failed", path=folder.path, reason=error,
-                      consequence="its partitions are offline here until it works and the node is started again")  # fmt: skip
+            log.error(
+                "data_folder_failed",
+                path=folder.path,
+                reason=error,
+                # fmt: skip
+                consequence="its partitions are offline here until it works and the node is started again",
+            )
             folder.opening_failed(error)
             return None
 
@@ -204,7 +225,8 @@ class DataFolders:
             except TwinLogs:
                 where = [folder.path for folder in places[key]]
                 raise DirectoryRefused(
-                    f"the log {key[0]}-{key[1]} is in {where[0]} and in {where[1]}: which one is right cannot be known here. "
+                    f"the log {key[0]}-{key[1]} is in {where[0]} and in {where[1]}: which one is "
+                    "right cannot be known here. "
                     "Move one of them away."
                 ) from None
             for folder in places[key]:
@@ -222,8 +244,8 @@ class DataFolders:
         return found
 
     def _resume_moves(self) -> None:
-        """What is settled now loses its mark, or goes, and moves that were interrupted go on.  Only now: all folders are known to
-        be this node's.  Raises OSError when the node cannot do without the folder."""
+        """What is settled now loses its mark, or goes, and moves that were interrupted go on.  Only now: all
+        folders are known to be this node's.  Raises OSError when the node cannot do without the folder."""
         for folder in self.folders:
             if not folder.is_offline:
                 try:
@@ -244,7 +266,8 @@ class DataFolders:
                 write_move_state(self._disk, folder.path_of(key), MoveState.CURRENT)
             elif verdict is Verdict.REMOVE:
                 origin = self.folder_of(*key)
-                if origin is None or not origin.is_offline:  # or else it is perhaps the only one that can be read
+                # or else it is perhaps the only one that can be read
+                if origin is None or not origin.is_offline:
                     folder.renamed_folders.delete(key, None)
             elif verdict is Verdict.FUTURE:
                 self._take_up_move(key, folder)
@@ -260,7 +283,9 @@ class DataFolders:
             return
         # What the copy has above the end of the log, the log has lost: others may come in its place.
         found = origin.logs.get(key)
-        self._begin_move(key, topic_id, origin, folder).source_truncated(0 if found is None else found.log_end_offset)
+        self._begin_move(key, topic_id, origin, folder).source_truncated(
+            0 if found is None else found.log_end_offset
+        )
 
     def _settle_identity(self, opened: Sequence[LogDirectory]) -> None:
         """Sets the node's identity by the rule of the module's text; when it changed, every folder stores the
@@ -268,7 +293,8 @@ class DataFolders:
         present = [folder.directory_id for folder in opened]
         if len(set(present)) != len(present):
             raise DirectoryRefused(
-                f"two of the data folders have the same id ({', '.join(present)}): is one a copy of the other?"
+                f"two of the data folders have the same id ({', '.join(present)}): is one a copy of "
+                "the other?"
             )
         known: set[str] = set()
         nodes: list[str] = []
@@ -277,8 +303,13 @@ class DataFolders:
             known |= members
             nodes += [node] if node else []
         missing = known - set(present)
-        if len(missing) > len(self._failed):  # a failed folder is not a missing one: it may come back with its data
-            log.error("data_folder_is_missing", directory_ids=sorted(missing), consequence="counts as a replaced disk")
+        # a failed folder is not a missing one: it may come back with its data
+        if len(missing) > len(self._failed):
+            log.error(
+                "data_folder_is_missing",
+                directory_ids=sorted(missing),
+                consequence="counts as a replaced disk",
+            )
             self.directory_id = self._fresh_id()
         else:
             self.directory_id = nodes[0] if nodes else present[0]
@@ -289,7 +320,8 @@ class DataFolders:
             self._write_folder_ids()
 
     def _write_folder_ids(self) -> None:
-        """Writes the ids of all folders into each folder; on a full disk, a later call tries again.  Raises OSError."""
+        """Writes the ids of all folders into each folder; on a full disk, a later call tries again.  Raises
+        OSError."""
         members = sorted(folder.directory_id for folder in self.folders)
         content = encode_checkpoint([(_NODE, self.directory_id), *((_MEMBER, each) for each in members)])
         for path in sorted(self._without_folder_ids):
@@ -309,17 +341,21 @@ class DataFolders:
         try:
             rows = decode_checkpoint(self._disk.read(path), 2)
         except (CheckpointInvalid, ValueError) as error:
-            raise DirectoryRefused(f"{path} is damaged ({error}): whether all folders are here cannot be known") from error
+            raise DirectoryRefused(
+                f"{path} is damaged ({error}): whether all folders are here cannot be known"
+            ) from error
         node = next((value for kind, value in rows if kind == _NODE), "")
         return node, {value for kind, value in rows if kind == _MEMBER}
 
     @property
     def previous_broker_epoch(self) -> int | None:
-        """Broker epoch of the last clean stop; None when any folder was not closed cleanly in it (KIP-966)."""
+        """Broker epoch of the last clean stop; None when any folder was not closed cleanly in it
+        (KIP-966)."""
         epochs = {folder.previous_broker_epoch for folder in self.folders}
         return epochs.pop() if len(epochs) == 1 else None
 
-    # ----------------------------------------------------------------------------------------------------------- look-ups
+    # --------------------------------------------------------------------------------------------------------
+    # look-ups
 
     @property
     def logs(self) -> dict[PartitionKey, Log]:
@@ -351,7 +387,8 @@ class DataFolders:
                 return folder
         return None
 
-    # --------------------------------------------------------------------------------------------- moves between the folders
+    # --------------------------------------------------------------------------------------------- moves
+    # between the folders
 
     def move_to(self, topic: str, partition: int, path: Path) -> FutureReplica | None:
         """Moves the log to this folder: starts the move or resumes it, and ends a move to another folder.
@@ -374,7 +411,9 @@ class DataFolders:
             self._preferred[key] = target
             if len(self._preferred) > PREFERRED_MAX:
                 del self._preferred[next(iter(self._preferred))]
-            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{topic}-{partition} is not here: it will be made in {path}")
+            raise KafkaError(
+                ErrorCode.REPLICA_NOT_AVAILABLE, f"{topic}-{partition} is not here: it will be made in {path}"
+            )
         if origin is target:
             return None
         if key not in origin.logs or origin.logs[key].is_offline:
@@ -385,13 +424,23 @@ class DataFolders:
     def _make_place(self, key: PartitionKey, origin: LogDirectory, target: LogDirectory) -> None:
         try:
             if read_move_state(self._disk, origin.path_of(key)) is MoveState.STAYED:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"a move of {key[0]}-{key[1]} failed: restart the node first")
-            if self._disk.exists(target.path_of(key)):  # this node does not know this folder; the next start finds out what it is
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{target.path_of(key)} is in the way until a restart")
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"a move of {key[0]}-{key[1]} failed: restart the node first",
+                )
+            # this node does not know this folder; the next start finds out what it is
+            if self._disk.exists(target.path_of(key)):
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{target.path_of(key)} is in the way until a restart"
+                )
         except OSError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key[0]}-{key[1]} cannot be moved: {error}") from error
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{key[0]}-{key[1]} cannot be moved: {error}"
+            ) from error
 
-    def _begin_move(self, key: PartitionKey, topic_id: UUID, origin: LogDirectory, target: LogDirectory) -> FutureReplica:
+    def _begin_move(
+        self, key: PartitionKey, topic_id: UUID, origin: LogDirectory, target: LogDirectory
+    ) -> FutureReplica:
         def ended() -> None:
             if self.futures.get(key) is future:
                 del self.futures[key]
@@ -410,10 +459,14 @@ class DataFolders:
         if future is not None and future.origin is folder:
             future.source_truncated(offset)
 
-    # ------------------------------------------------------------------------------------------------- partitions come and go
+    # -------------------------------------------------------------------------------------------------
+    # partitions come and go
 
-    def create(self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int = 0) -> Log:
-        """The log of this topic, made in the folder with the fewest when there is none.  Raises KAFKA_STORAGE_ERROR."""
+    def create(
+        self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int = 0
+    ) -> Log:
+        """The log of this topic, made in the folder with the fewest when there is none.  Raises
+        KAFKA_STORAGE_ERROR."""
         self._end_move_of_other(topic, partition, topic_id)
         folder = self._place_of((topic, partition), {})
         return folder.create(topic, topic_id, partition, config, now_ms=now_ms)
@@ -443,14 +496,17 @@ class DataFolders:
             self.end_move(future.key)
 
     def _place_of(self, key: PartitionKey, counts: dict[LogDirectory, int]) -> LogDirectory:
-        """The folder that has the log, or gets it; `counts`: the logs in each folder, as far as known.  Raises
-        KAFKA_STORAGE_ERROR."""
+        """The folder that has the log, or gets it; `counts`: the logs in each folder, as far as known.
+        Raises KAFKA_STORAGE_ERROR."""
         folder = self.folder_of(*key)
         if folder is not None:
             return folder
         if key in self._lost:
             failed = ", ".join(f"{path} ({error})" for path, error in self._failed.items())
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key[0]}-{key[1]} may be in a data folder that failed: {failed}")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{key[0]}-{key[1]} may be in a data folder that failed: {failed}",
+            )
         usable = [folder for folder in self.folders if not folder.is_offline]
         if not usable:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data folder is offline")
@@ -496,7 +552,8 @@ class DataFolders:
             except OSError as error:
                 log.warning("damaged_logs_not_removed", path=folder.path, reason=error)
 
-    # -------------------------------------------------------------------------------------------------------- checkpoints
+    # --------------------------------------------------------------------------------------------------------
+    # checkpoints
 
     def write_checkpoints(self) -> None:
         """Writes the checkpoint of every folder, also when one fails; raises that error afterwards."""
@@ -517,7 +574,8 @@ class DataFolders:
         for future in [each for each in self.futures.values() if folder in (each.target, each.origin)]:
             future.close()
             try:
-                future.stay()  # at a start without that folder, nobody could say whether something was decided
+                # at a start without that folder, nobody could say whether something was decided
+                future.stay()
             except KafkaError as second:
                 log.warning("move_not_undone", log=future.name, reason=second)
         if self.on_offline is not None:
@@ -528,7 +586,8 @@ class DataFolders:
             self.on_corrupt(damaged, error)
 
     def close(self, *, clean: bool, broker_epoch: int = -1) -> None:
-        """Closes every folder.  Raises the first KAFKA_STORAGE_ERROR or OSError that kept one from closing cleanly."""
+        """Closes every folder.  Raises the first KAFKA_STORAGE_ERROR or OSError that kept one from closing
+        cleanly."""
         if self._file_deleter is not None:
             self._file_deleter.close()
         failure: KafkaError | OSError | None = None

@@ -1,7 +1,9 @@
-"""Checks the count index of one segment against its batches, batch by batch, like the checks of the other indexes.
+"""Checks the count index of one segment against its batches, batch by batch, like the checks of the other
+indexes.
 
-A file that the node would not use (empty, or for another size or end of the segment) is no fault: the counts are rebuilt.  In a
-file that it would use, every count must be right: a wrong count looks like any other number.
+A file that the node would not use (empty, or for another size or end of the segment) is no fault: the counts
+are rebuilt.  In a file that it would use, every count must be right: a wrong count looks like any other
+number.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from .verification import StoredBatch
 
 
 class CountIndexCheck:
-    """Every entry says how many data records stand before it; every record of a transaction without a COMMIT marker in this
-    segment is in exactly one run, and nothing else is."""
+    """Every entry says how many data records stand before it; every record of a transaction without a COMMIT
+    marker in this segment is in exactly one run, and nothing else is."""
 
     def __init__(self, disk: Disk, path: Path, base_offset: int, segment_bytes: int) -> None:
         self._path = path
@@ -36,7 +38,10 @@ class CountIndexCheck:
         try:
             self._stored, index = decode_count_index(data, base_offset)
         except CountIndexInvalid as error:
-            self._wrong, self._is_used = Finding("count-index-damaged", path, str(error), 0, base_offset), True
+            self._wrong, self._is_used = (
+                Finding("count-index-damaged", path, str(error), 0, base_offset),
+                True,
+            )
             return
         self._is_used = self._stored.segment_bytes == segment_bytes
         self._entries = deque(index.entries())
@@ -60,10 +65,14 @@ class CountIndexCheck:
             entry = self._entries.popleft()
             if entry.position < position or not self._end <= entry.offset <= header.base_offset:
                 self._note(
-                    f"an entry points at byte {entry.position}, offset {entry.offset}: no batch begins there", entry.offset
+                    f"an entry points at byte {entry.position}, offset {entry.offset}: no batch begins there",
+                    entry.offset,
                 )
             elif entry.records != self._records:
-                what = f"{entry.records} records are said to stand before byte {position}; there are {self._records}"
+                what = (
+                    f"{entry.records} records are said to stand before byte {position}; there are "
+                    f"{self._records}"
+                )
                 self._note(what, entry.offset)
         self._end = header.next_offset
         if header.is_control:
@@ -80,7 +89,9 @@ class CountIndexCheck:
         if runs and runs[0][0] <= header.base_offset:
             runs[0][2] -= header.record_count
         else:
-            self._uncovered[header.producer_id] = self._uncovered.get(header.producer_id, 0) + header.record_count
+            self._uncovered[header.producer_id] = (
+                self._uncovered.get(header.producer_id, 0) + header.record_count
+            )
 
     def _take_marker(self, found: StoredBatch) -> None:
         try:
@@ -92,7 +103,11 @@ class CountIndexCheck:
 
     def _end_run(self, producer_id: int, run: list[int]) -> None:
         if run[2]:
-            self._note(f"the run of producer {producer_id} from offset {run[0]} has {-run[2]} records more than it says", run[0])
+            self._note(
+                f"the run of producer {producer_id} from offset {run[0]} has {-run[2]} records more "
+                "than it says",
+                run[0],
+            )
 
     def finish(self) -> Finding | None:
         """All batches of the segment were taken."""
@@ -101,7 +116,10 @@ class CountIndexCheck:
                 for run in runs:
                     self._end_run(producer_id, run)
             for producer_id, records in self._uncovered.items():
-                self._note(f"{records} records of producer {producer_id} have no COMMIT marker here and are in no run")
+                self._note(
+                    f"{records} records of producer {producer_id} have no COMMIT marker here and are "
+                    "in no run"
+                )
             if self._records != self._stored.total.records:
                 self._note(f"it says {self._stored.total.records} records, there are {self._records}")
             if self._entries:

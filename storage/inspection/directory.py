@@ -1,9 +1,10 @@
-"""Checks data folders against every invariant: owner, last stop, each partition, and what must agree between them.
+"""Checks data folders against every invariant: owner, last stop, each partition, and what must agree between
+them.
 
     for report in verify(disk, paths, now_ms=..., is_locked=...): ...
 
-A path may be a data folder, or the folder of one partition; in the latter case, the data folder around it says how it was left.
-Read-only, like everything of `inspection`.
+A path may be a data folder, or the folder of one partition; in the latter case, the data folder around it
+says how it was left. Read-only, like everything of `inspection`.
 """
 
 from __future__ import annotations
@@ -57,8 +58,11 @@ class VerificationOptions:
     progress: Callable[[int], None] = lambda _bytes: None
 
 
-def verify(disk: Disk, paths: Sequence[Path], options: VerificationOptions) -> Iterator[DataFolder | PartitionReport]:
-    """First every data folder, then partition by partition, then once more a `DataFolder` for what only shows in comparison.
+def verify(
+    disk: Disk, paths: Sequence[Path], options: VerificationOptions
+) -> Iterator[DataFolder | PartitionReport]:
+    """First every data folder, then partition by partition, then once more a `DataFolder` for what only shows
+    in comparison.
 
     Raises NotInspectable before anything else, OSError when a folder cannot be read.
     """
@@ -71,7 +75,9 @@ def verify(disk: Disk, paths: Sequence[Path], options: VerificationOptions) -> I
     for folder in folders:
         for directory in folder.partitions:
             try:
-                context = _partition_context(disk, folder, directory, options, is_future=is_future(states, directory))
+                context = _partition_context(
+                    disk, folder, directory, options, is_future=is_future(states, directory)
+                )
                 report = verify_partition(disk, directory, context, options.progress)
             except FileNotFoundError:
                 if folder.state is not FolderState.RUNNING:
@@ -94,14 +100,22 @@ def read_data_folder(disk: Disk, path: Path, is_locked: Callable[[Path], bool]) 
         raise NotInspectable(f"{path}: {error.strerror or error}") from error
     below = [] if META_PROPERTIES in names else data_folders_below(disk, path, names)
     if below:
-        raise NotInspectable(f"{path} is no data folder, but there are some below: verify {' '.join(map(str, below))}")
-    if META_PROPERTIES in names or PARTITION_CHECKPOINT in names or any(is_partition_folder(disk, path / name) for name in names):
+        raise NotInspectable(
+            f"{path} is no data folder, but there are some below: verify {' '.join(map(str, below))}"
+        )
+    if (
+        META_PROPERTIES in names
+        or PARTITION_CHECKPOINT in names
+        or any(is_partition_folder(disk, path / name) for name in names)
+    ):
         folder = _read_notes(disk, path, set(names), is_locked)
         folder.partitions = [path / name for name in names if is_partition_folder(disk, path / name)]
         _check_presence(disk, folder, set(names))
         return folder
     if not looks_like_a_log(names):
-        raise NotInspectable(f"{path} is neither a data folder (no {META_PROPERTIES}, no partitions) nor a partition's folder")
+        raise NotInspectable(
+            f"{path} is neither a data folder (no {META_PROPERTIES}, no partitions) nor a partition's folder"
+        )
     parent = path.absolute().parent
     around = disk.list_names(parent)
     if META_PROPERTIES in around or PARTITION_CHECKPOINT in around:
@@ -114,7 +128,8 @@ def read_data_folder(disk: Disk, path: Path, is_locked: Callable[[Path], bool]) 
 
 
 def data_folders_below(disk: Disk, path: Path, names: Sequence[str]) -> list[Path]:
-    """Those of a node's folder, and of all nodes of a local cluster's: their names look like those of partitions."""
+    """Those of a node's folder, and of all nodes of a local cluster's: their names look like those of
+    partitions."""
     candidates = [path / name for name in sorted(names) if name == "data"]
     if not candidates:
         candidates = [path / name / "data" for name in sorted(names) if parse_name(name) is not None]
@@ -152,7 +167,11 @@ def _read_notes(disk: Disk, path: Path, names: set[str], is_locked: Callable[[Pa
     if is_locked(path / ".lock"):
         folder.state = FolderState.RUNNING
         if folder.broker_epoch is not None and disk.exists(path / CLEAN_SHUTDOWN):
-            add(Finding("clean-mark-while-running", path / CLEAN_SHUTDOWN, "a crash would pass for a clean stop"))
+            add(
+                Finding(
+                    "clean-mark-while-running", path / CLEAN_SHUTDOWN, "a crash would pass for a clean stop"
+                )
+            )
     if PARTITION_CHECKPOINT in names:
         try:
             rows = decode_checkpoint(disk.read(path / PARTITION_CHECKPOINT), 5)
@@ -188,7 +207,13 @@ def _read_identity(disk: Disk, folder: DataFolder) -> None:
 def _check_presence(disk: Disk, folder: DataFolder, names: set[str]) -> None:
     add = folder.findings.append
     if META_PROPERTIES not in names and folder.partitions:
-        add(Finding("identity-missing", folder.path / META_PROPERTIES, f"{len(folder.partitions)} partitions are here"))
+        add(
+            Finding(
+                "identity-missing",
+                folder.path / META_PROPERTIES,
+                f"{len(folder.partitions)} partitions are here",
+            )
+        )
     present = {path.name for path in folder.partitions}
     for (topic, partition), row in sorted(folder.checkpoint.items()):
         is_missing = f"{topic}-{partition}" not in present
@@ -196,26 +221,38 @@ def _check_presence(disk: Disk, folder: DataFolder, names: set[str]) -> None:
             is_missing = not disk.exists(folder.path / f"{topic}-{partition}")  # it may be new
         if is_missing:
             what = f"its recovery point was {row.recovery_point}, its log start {row.log_start_offset}"
-            add(Finding("partition-missing", folder.path / f"{topic}-{partition}", what, -1, row.recovery_point))
+            add(
+                Finding(
+                    "partition-missing", folder.path / f"{topic}-{partition}", what, -1, row.recovery_point
+                )
+            )
     for name in sorted(names):
         if name.endswith(DAMAGED_SUFFIX) and name.removesuffix(DAMAGED_SUFFIX).isdigit():
             add(Finding("set-aside", folder.path / name, "the partition was fetched again from its leader"))
-        elif folder.state is not FolderState.RUNNING and name.endswith((".tmp", DELETE_SUFFIX, FUTURE_SUFFIX)):
+        elif folder.state is not FolderState.RUNNING and name.endswith(
+            (".tmp", DELETE_SUFFIX, FUTURE_SUFFIX)
+        ):
             add(Finding("leftover", folder.path / name, "a deletion, move or write that was cut short"))
 
 
 def _excuse_moved(folder: DataFolder, states: Standings) -> None:
-    """A log that has moved to another data folder is missing nowhere, although a crash may have left a note of it."""
+    """A log that has moved to another data folder is missing nowhere, although a crash may have left a note
+    of it."""
     moved = {
-        folder.path / f"{topic}-{partition}" for topic, partition in folder.checkpoint if has_log(states, (topic, partition))
+        folder.path / f"{topic}-{partition}"
+        for topic, partition in folder.checkpoint
+        if has_log(states, (topic, partition))
     }
-    folder.findings = [each for each in folder.findings if each.kind != "partition-missing" or each.file not in moved]
+    folder.findings = [
+        each for each in folder.findings if each.kind != "partition-missing" or each.file not in moved
+    ]
 
 
 def _partition_context(
     disk: Disk, folder: DataFolder, directory: Path, options: VerificationOptions, *, is_future: bool
 ) -> PartitionContext:
-    """Of a future replica nothing is noted, and no stop closes it: what is there of it is found out when the move goes on."""
+    """Of a future replica nothing is noted, and no stop closes it: what is there of it is found out when the
+    move goes on."""
     key = parse_name(directory.name)
     if is_future:
         state = FolderState.RUNNING if folder.state is FolderState.RUNNING else FolderState.UNCLEAN
@@ -248,7 +285,13 @@ def _compare(folders: Sequence[DataFolder], reports: Sequence[PartitionReport]) 
         owner = owner or (folder.path, name)
         directory_id = folder.identity.get("directory.id", "")
         if directory_id and directory_id in directory_ids:
-            found.append(Finding("directory-id-twice", path, f"{directory_id} is also that of {directory_ids[directory_id]}"))
+            found.append(
+                Finding(
+                    "directory-id-twice",
+                    path,
+                    f"{directory_id} is also that of {directory_ids[directory_id]}",
+                )
+            )
         directory_ids.setdefault(directory_id, folder.path)
     places: dict[PartitionKey, Path] = {}
     topics: dict[str, tuple[UUID, Path]] = {}
@@ -265,8 +308,16 @@ def _compare(folders: Sequence[DataFolder], reports: Sequence[PartitionReport]) 
         path = report.directory / PARTITION_METADATA
         known = topics.setdefault(key[0], (report.topic_id, report.directory))
         if known[0] != report.topic_id:
-            found.append(Finding("topic-id-differs", path, f"{report.topic_id} here, {known[0]} in {known[1].name}"))
+            found.append(
+                Finding("topic-id-differs", path, f"{report.topic_id} here, {known[0]} in {known[1].name}")
+            )
         other = names.setdefault(report.topic_id, (key[0], report.directory))
         if other[0] != key[0]:
-            found.append(Finding("topic-id-shared", path, f"{report.topic_id} is also that of {other[0]}, in {other[1].name}"))
+            found.append(
+                Finding(
+                    "topic-id-shared",
+                    path,
+                    f"{report.topic_id} is also that of {other[0]}, in {other[1].name}",
+                )
+            )
     return found

@@ -1,17 +1,16 @@
-"""What a log's files hold, as rows for people and machines: one dictionary for each thing that is found.  Read-only.
+"""What a log's files hold, as rows for people and machines: one dictionary for each thing that is found.
+Read-only.
 
-    segment (.log)            batch, record, marker, damaged        by `Selection`: batches, records or both; a range of offsets
-    .index .timeindex         offset_entry, time_entry
-    .txnindex                 aborted_transaction
-    .countindex               counts, count_entry, count_run
-    .snapshot                 producer, undecided
-    leader-epoch-checkpoint   epoch              partition-checkpoint, cleaner-offset-checkpoint, clean-shutdown,
-    .swap, .seal              replacement, seal  partition.metadata, log-config, meta.properties          rows of their own names
-    a partition's folder      file, then the batches of all segments
-    a data folder             partition
+    segment (.log)            batch, record, marker, damaged        by `Selection`: batches, records or both;
+    a range of offsets .index .timeindex         offset_entry, time_entry .txnindex
+    aborted_transaction .countindex               counts, count_entry, count_run .snapshot
+    producer, undecided leader-epoch-checkpoint   epoch              partition-checkpoint,
+    cleaner-offset-checkpoint, clean-shutdown, .swap, .seal              replacement, seal
+    partition.metadata, log-config, meta.properties          rows of their own names a partition's folder
+    file, then the batches of all segments a data folder             partition
 
-A file is known by its name; `.cleaned` and `.deleted` at its end change nothing.  A segment is read batch by batch: memory holds
-one of them, decompressed, however large the file.
+A file is known by its name; `.cleaned` and `.deleted` at its end change nothing.  A segment is read batch by
+batch: memory holds one of them, decompressed, however large the file.
 """
 
 from __future__ import annotations
@@ -47,7 +46,10 @@ Row = dict[str, Any]
 EVERY_OFFSET = 2**63 - 1
 _ROWS_OF_CHECKPOINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     EPOCH_CHECKPOINT: ("epoch", ("epoch", "start_offset")),
-    PARTITION_CHECKPOINT: ("noted", ("topic", "partition", "recovery_point", "high_watermark", "log_start_offset")),
+    PARTITION_CHECKPOINT: (
+        "noted",
+        ("topic", "partition", "recovery_point", "high_watermark", "log_start_offset"),
+    ),
     CLEANER_CHECKPOINT: ("cleaned", ("topic_id", "partition", "offset", "epoch")),
     CLEAN_SHUTDOWN: ("clean_shutdown", ("broker_epoch",)),
     PARTITION_METADATA: ("identity", ("topic_id",)),
@@ -91,7 +93,9 @@ def dump_file(disk: Disk, path: Path, selection: Selection) -> Iterator[Row]:
     name = path.name.removesuffix(CLEANED).removesuffix(DELETED)
     stem, _, suffix = name.partition(".")
     if name in _ROWS_OF_CHECKPOINTS or suffix in ("swap", "seal"):
-        yield from _dump_checkpoint(disk, path, *_ROWS_OF_CHECKPOINTS[name if name in _ROWS_OF_CHECKPOINTS else suffix])
+        yield from _dump_checkpoint(
+            disk, path, *_ROWS_OF_CHECKPOINTS[name if name in _ROWS_OF_CHECKPOINTS else suffix]
+        )
     elif name == META_PROPERTIES:
         lines = disk.read(path).decode(errors="replace").splitlines()
         for key, _, value in (line.partition("=") for line in lines):
@@ -105,12 +109,14 @@ def dump_file(disk: Disk, path: Path, selection: Selection) -> Iterator[Row]:
     else:
         named = sorted({*_ROWS_OF_CHECKPOINTS, META_PROPERTIES, FLUSH_NOTES} - {"swap", "seal"})
         raise NotInspectable(
-            f"{path.name}: no such file of a log is known; known are .log, .index, .timeindex, .txnindex, .countindex, "
+            f"{path.name}: no such file of a log is known; known are .log, .index, .timeindex, "
+            ".txnindex, .countindex, "
             f".seal, .snapshot, .swap, {', '.join(named)}"
         )
 
 
-# -------------------------------------------------------------------------------------------------------------- segments
+# ------------------------------------------------------------------------------------------------------------
+# segments
 
 
 def dump_segment(disk: Disk, path: Path, selection: Selection) -> Iterator[Row]:
@@ -121,7 +127,12 @@ def dump_segment(disk: Disk, path: Path, selection: Selection) -> Iterator[Row]:
         for found in walk_batches(file, size, start=_start(disk, path, size, selection.first)):
             if isinstance(found, DamagedBytes):
                 resumed = found.resumed_at if found.resumed_at >= 0 else None
-                yield {"type": "damaged", "position": found.position, "reason": found.reason, "resumed_at": resumed}
+                yield {
+                    "type": "damaged",
+                    "position": found.position,
+                    "reason": found.reason,
+                    "resumed_at": resumed,
+                }
             elif found.header.base_offset >= selection.end:
                 return
             elif selection.holds(found.header):
@@ -141,7 +152,9 @@ def _start(disk: Disk, path: Path, size: int, offset: int) -> int:
     data = disk.read(index)
     base = int(path.name.partition(".")[0]) if path.name.partition(".")[0].isdigit() else 0
     start = 0
-    for relative, position in OFFSET_ENTRY.iter_unpack(data[: len(data) // OFFSET_ENTRY.size * OFFSET_ENTRY.size]):
+    for relative, position in OFFSET_ENTRY.iter_unpack(
+        data[: len(data) // OFFSET_ENTRY.size * OFFSET_ENTRY.size]
+    ):
         if base + relative > offset or position >= size:
             break
         start, first = position, base + relative
@@ -165,13 +178,18 @@ def _codec(header: BatchHeader) -> str:
 def _batch_row(found: StoredBatch) -> Row:
     header = found.header
     flags = [name for name, is_set in (
-        ("transactional", header.is_transactional), ("control", header.is_control), ("append_time", header.is_log_append_time),
+        ("transactional", header.is_transactional), ("control", header.is_control),
+        ("append_time", header.is_log_append_time),
     ) if is_set]  # fmt: skip
     return {
-        "type": "batch", "position": found.position, "base_offset": header.base_offset, "last_offset": header.last_offset,
-        "records": header.record_count, "bytes": header.size_bytes, "leader_epoch": header.partition_leader_epoch,
-        "base_timestamp": header.base_timestamp, "max_timestamp": header.max_timestamp, "codec": _codec(header),
-        "producer_id": header.producer_id, "producer_epoch": header.producer_epoch, "base_sequence": header.base_sequence,
+        "type": "batch", "position": found.position, "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "records": header.record_count, "bytes": header.size_bytes,
+        "leader_epoch": header.partition_leader_epoch,
+        "base_timestamp": header.base_timestamp, "max_timestamp": header.max_timestamp,
+        "codec": _codec(header),
+        "producer_id": header.producer_id, "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
         "flags": flags, "marker": _marker(found) if header.is_control else None,
     }  # fmt: skip
 
@@ -190,7 +208,8 @@ def _record_rows(found: StoredBatch, selection: Selection) -> Iterator[Row]:
     header = found.header
     if header.is_control:
         yield {
-            "type": "marker", "offset": header.base_offset, "timestamp": header.max_timestamp, "marker": _marker(found),
+            "type": "marker", "offset": header.base_offset, "timestamp": header.max_timestamp,
+            "marker": _marker(found),
             "producer_id": header.producer_id, "producer_epoch": header.producer_epoch,
         }  # fmt: skip
         return
@@ -202,12 +221,14 @@ def _record_rows(found: StoredBatch, selection: Selection) -> Iterator[Row]:
     for offset, timestamp, key, value, headers in records:
         if selection.first <= offset < selection.end:
             yield {
-                "type": "record", "offset": offset, "timestamp": timestamp, "producer_id": header.producer_id, "key": key,
+                "type": "record", "offset": offset, "timestamp": timestamp, "producer_id": header.producer_id,
+                "key": key,
                 "value": value, "headers": headers,
             }  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------------------------- derived files
+# ---------------------------------------------------------------------------------------------------------
+# derived files
 
 
 def _dump_offset_index(disk: Disk, path: Path, base: int, selection: Selection) -> Iterator[Row]:
@@ -249,7 +270,12 @@ def _dump_count_index(disk: Disk, path: Path, base: int, selection: Selection) -
     except CountIndexInvalid as error:
         yield {"type": "damaged", "position": 0, "reason": str(error), "resumed_at": None}
         return
-    yield {"type": "counts", "records": stored.total.records, "segment_bytes": stored.segment_bytes, "entries": stored.entries}
+    yield {
+        "type": "counts",
+        "records": stored.total.records,
+        "segment_bytes": stored.segment_bytes,
+        "entries": stored.entries,
+    }
     for entry in index.entries():
         if selection.first <= entry.offset < selection.end:
             yield {"type": "count_entry", **entry._asdict()}
@@ -260,7 +286,12 @@ def _dump_count_index(disk: Disk, path: Path, base: int, selection: Selection) -
 
 def _rest(data: bytes, whole: int) -> Iterator[Row]:
     if whole < len(data):
-        yield {"type": "damaged", "position": whole, "reason": f"{len(data) - whole} bytes of an entry", "resumed_at": None}
+        yield {
+            "type": "damaged",
+            "position": whole,
+            "reason": f"{len(data) - whole} bytes of an entry",
+            "resumed_at": None,
+        }
 
 
 def _dump_snapshot(disk: Disk, path: Path, _base: int, _selection: Selection) -> Iterator[Row]:
@@ -275,7 +306,8 @@ def _dump_snapshot(disk: Disk, path: Path, _base: int, _selection: Selection) ->
             "type": "producer", "producer_id": entry.producer_id, "epoch": entry.epoch,
             "coordinator_epoch": entry.coordinator_epoch, "last_timestamp": entry.last_timestamp_ms,
             "transaction_first_offset": entry.transaction_first_offset,
-            "batches": [f"{b.first_sequence}-{b.last_sequence} at {b.first_offset}-{b.last_offset}" for b in entry.batches],
+            "batches": [f"{b.first_sequence}-{b.last_sequence} at {b.first_offset}-{b.last_offset}"
+                        for b in entry.batches],
         }  # fmt: skip
     for first, marker in state.unreplicated:
         yield {"type": "undecided", "first_offset": first, "marker_offset": marker}
@@ -309,10 +341,16 @@ def _dump_flush_notes(disk: Disk, path: Path) -> Iterator[Row]:
             yield {"type": "damaged", "position": at, "reason": reason, "resumed_at": at + RECORD_BYTES}
         else:
             topic_id, partition = identified(claim[0])
-            yield {"type": "flushed", "topic_id": str(topic_id), "partition": partition, "flushed_end_offset": claim[1]}
+            yield {
+                "type": "flushed",
+                "topic_id": str(topic_id),
+                "partition": partition,
+                "flushed_end_offset": claim[1],
+            }
 
 
-# --------------------------------------------------------------------------------------------------------------- folders
+# ------------------------------------------------------------------------------------------------------------
+# folders
 
 
 def _dump_partition(disk: Disk, path: Path, selection: Selection) -> Iterator[Row]:
@@ -328,7 +366,12 @@ def _dump_partition(disk: Disk, path: Path, selection: Selection) -> Iterator[Ro
 
 def _dump_data_folder(disk: Disk, path: Path, is_locked: Callable[[Path], bool]) -> Iterator[Row]:
     folder = read_data_folder(disk, path, is_locked)
-    about = {"path": str(path), "state": folder.state.value, "broker_epoch": folder.broker_epoch, **folder.identity}
+    about = {
+        "path": str(path),
+        "state": folder.state.value,
+        "broker_epoch": folder.broker_epoch,
+        **folder.identity,
+    }
     yield {"type": "folder", **about}
     for directory in folder.partitions:
         key = parse_name(directory.name)

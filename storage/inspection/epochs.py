@@ -1,7 +1,7 @@
 """Checks the leader-epoch history against the batches (docs/semantics.md E3).
 
-The history may know more than the batches: an epoch without a batch yet, at the log's end; of a compacted log, epochs whose
-batches are gone.  It may begin later than the batches, at the log start.
+The history may know more than the batches: an epoch without a batch yet, at the log's end; of a compacted
+log, epochs whose batches are gone.  It may begin later than the batches, at the log start.
 """
 
 from __future__ import annotations
@@ -67,19 +67,31 @@ class EpochHistoryCheck:
         for (epoch, start), epoch_end in zip(self._seen, ends, strict=True):
             if start >= limit:
                 break
-            if oldest is not None and start < oldest[1] <= epoch_end and self._may_be_truncated(oldest[1], log_start, is_clean):
+            if (
+                oldest is not None
+                and start < oldest[1] <= epoch_end
+                and self._may_be_truncated(oldest[1], log_start, is_clean)
+            ):
                 if epoch < oldest[0] and epoch_end == oldest[1]:
                     continue  # it ended where the log starts
                 if epoch == oldest[0]:
                     continue
-            elif oldest is not None and epoch < oldest[0] and self._may_be_truncated(epoch_end, log_start, is_clean):
+            elif (
+                oldest is not None
+                and epoch < oldest[0]
+                and self._may_be_truncated(epoch_end, log_start, is_clean)
+            ):
                 continue
             elif oldest is None and is_there and self._may_be_truncated(end, log_start, is_clean):
                 continue  # the log start is the log's end
             noted = known.get(epoch)
             if noted is None:
                 return f"epoch {epoch} begins at offset {start} and is not in the history", start
-            if noted != start and not (self._is_compacted and noted < start) and not (start == first and noted < start):
+            if (
+                noted != start
+                and not (self._is_compacted and noted < start)
+                and not (start == first and noted < start)
+            ):
                 return f"epoch {epoch} begins at offset {start}; the history says {noted}", start
         seen = {epoch for epoch, _start in self._seen}
         for epoch, start in stored:
@@ -97,5 +109,8 @@ class EpochHistoryCheck:
 def _disorder(stored: list[tuple[int, int]]) -> tuple[str, int] | None:
     for before, after in pairwise(stored):
         if after[0] <= before[0] or after[1] <= before[1]:
-            return f"epoch {after[0]} from {after[1]} stands behind epoch {before[0]} from {before[1]}", after[1]
+            return (
+                f"epoch {after[0]} from {after[1]} stands behind epoch {before[0]} from {before[1]}",
+                after[1],
+            )
     return None

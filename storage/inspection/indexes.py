@@ -1,7 +1,8 @@
-"""Checks the index files of one segment against its batches, batch by batch; builds no index and needs little memory.
+"""Checks the index files of one segment against its batches, batch by batch; builds no index and needs little
+memory.
 
-In a segment that the next start scans, only entries below the trusted offset matter (`limit`): those above it belong to an
-earlier life, or are not written yet, and will be rebuilt.
+In a segment that the next start scans, only entries below the trusted offset matter (`limit`): those above it
+belong to an earlier life, or are not written yet, and will be rebuilt.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ TIME_ENTRY = Struct(">qI")
 class OffsetIndexCheck:
     """Every entry names the first offset of a batch and the byte where it begins."""
 
-    def __init__(self, disk: Disk, path: Path, base_offset: int, segment_bytes: int, limit: int, report: Report) -> None:
+    def __init__(
+        self, disk: Disk, path: Path, base_offset: int, segment_bytes: int, limit: int, report: Report
+    ) -> None:
         self._path = path
         self._limit = limit
         self._report = report
@@ -34,7 +37,9 @@ class OffsetIndexCheck:
         if wrong:
             report(Finding("offset-index-damaged", path, wrong, 0, base_offset))
         else:
-            self._entries = [(base_offset + offset, position) for offset, position in OFFSET_ENTRY.iter_unpack(data)]
+            self._entries = [
+                (base_offset + offset, position) for offset, position in OFFSET_ENTRY.iter_unpack(data)
+            ]
 
     def boundaries(self) -> list[int]:
         """Positions where batches begin, if the index is right."""
@@ -54,7 +59,9 @@ class OffsetIndexCheck:
                 self._at += 1
                 return
             self._wrong(
-                f"entry {self._at} says that offset {offset} begins at byte {position}; it is {header.base_offset}", offset
+                f"entry {self._at} says that offset {offset} begins at byte {position}; it is "
+                f"{header.base_offset}",
+                offset,
             )
 
     def finish(self) -> None:
@@ -74,7 +81,10 @@ def _insane(data: bytes, segment_bytes: int) -> str:
     wrong = _does_not_rise(data, OFFSET_ENTRY)
     if wrong or not data:
         return wrong or ("it is empty and its segment is not" if segment_bytes else "")
-    first, last = OFFSET_ENTRY.unpack_from(data)[1], OFFSET_ENTRY.unpack_from(data, len(data) - OFFSET_ENTRY.size)[1]
+    first, last = (
+        OFFSET_ENTRY.unpack_from(data)[1],
+        OFFSET_ENTRY.unpack_from(data, len(data) - OFFSET_ENTRY.size)[1],
+    )
     if first:
         return f"its first entry points at byte {first}, not at the segment's first batch"
     if last >= segment_bytes:
@@ -83,7 +93,8 @@ def _insane(data: bytes, segment_bytes: int) -> str:
 
 
 def _does_not_rise(data: bytes, entry: Struct) -> str:
-    """Why this is no index: both numbers of each entry are above those of the one before it; empty when they are."""
+    """Why this is no index: both numbers of each entry are above those of the one before it; empty when they
+    are."""
     if len(data) % entry.size:
         return f"its size, {len(data)}, is not a multiple of {entry.size}"
     before = (-1, -1)
@@ -95,7 +106,8 @@ def _does_not_rise(data: bytes, entry: Struct) -> str:
 
 
 class TimeIndexCheck:
-    """Every entry names the batch in which the greatest timestamp so far rose to the entry's; the last one, the segment's."""
+    """Every entry names the batch in which the greatest timestamp so far rose to the entry's; the last one,
+    the segment's."""
 
     def __init__(self, disk: Disk, path: Path, base_offset: int, limit: int, report: Report) -> None:
         self._path = path
@@ -110,7 +122,9 @@ class TimeIndexCheck:
         if wrong:
             report(Finding("time-index-damaged", path, wrong, 0, base_offset))
         else:
-            self._entries = [(timestamp, base_offset + offset) for timestamp, offset in TIME_ENTRY.iter_unpack(data)]
+            self._entries = [
+                (timestamp, base_offset + offset) for timestamp, offset in TIME_ENTRY.iter_unpack(data)
+            ]
 
     def take(self, position: int, header: BatchHeader) -> None:
         rose = header.max_timestamp > self._newest
@@ -127,22 +141,30 @@ class TimeIndexCheck:
             self._at += 1
             if not rose or timestamp != header.max_timestamp:
                 self._wrong(
-                    f"entry {self._at - 1} says that timestamps rise to {timestamp} at offset {offset}; the greatest so far is "
-                    f"{self._newest}, first at offset {self._offset_of_newest}", offset,
-                )  # fmt: skip
+                    f"entry {self._at - 1} says that timestamps rise to {timestamp} at offset {offset}; "
+                    f"the greatest so far is {self._newest}, first at offset {self._offset_of_newest}",
+                    offset,
+                )
 
     def finish(self, *, is_complete: bool) -> None:
-        """All batches were taken.  `is_complete`: the segment was closed, so the last entry covers all of it."""
+        """All batches were taken.  `is_complete`: the segment was closed, so the last entry covers all of
+        it."""
         entries = self._entries
         if entries is None:
             return
         if self._at < len(entries):
             if entries[self._at][1] < self._limit:
-                self._wrong(f"entry {self._at} names offset {entries[self._at][1]}, where no batch begins", entries[self._at][1])
+                self._wrong(
+                    f"entry {self._at} names offset {entries[self._at][1]}, where no batch begins",
+                    entries[self._at][1],
+                )
             return
         last = entries[-1] if entries else (NO_TIMESTAMP, self._base)
         if is_complete and last[0] != self._newest:
-            what = f"it ends with timestamp {last[0]}; the greatest is {self._newest}, at offset {self._offset_of_newest}"
+            what = (
+                f"it ends with timestamp {last[0]}; the greatest is {self._newest}, at offset "
+                f"{self._offset_of_newest}"
+            )
             self._wrong(what, self._offset_of_newest)
 
     def _wrong(self, detail: str, offset: int) -> None:

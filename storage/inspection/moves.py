@@ -1,7 +1,9 @@
-"""Logs that are on their way from one data folder of a node to another (KIP-113), as a look from outside finds them.
+"""Logs that are on their way from one data folder of a node to another (KIP-113), as a look from outside
+finds them.
 
-What a start would make of the words beside them (`move_state`) is no fault, whatever step a move was at: a future replica,
-and what is left of a log that has moved.  A word that cannot be read is one, and so are two logs that both claim to be the log.
+What a start would make of the words beside them (`move_state`) is no fault, whatever step a move was at: a
+future replica, and what is left of a log that has moved.  A word that cannot be read is one, and so are two
+logs that both claim to be the log.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def has_log(states: Standings, key: PartitionKey) -> bool:
 
 
 def judge_moves(disk: Disk, states: Standings, *, is_running: bool) -> list[Finding]:
-    """What a start of the node would make of them.  In a folder in use it counts only when a second look finds it, too."""
+    """What a start of the node would make of them.  In a folder in use it counts only when a second look
+    finds it, too."""
     found: list[Finding] = []
     for key, places in sorted(states.items()):
         findings = _judge(places)
@@ -64,7 +67,9 @@ def _is_there(disk: Disk, place: Path) -> bool:
 
 def _judge(places: Mapping[Path, MoveState]) -> list[Finding]:
     found = [
-        Finding("move-word-damaged", place / REPLICA_MOVE, "what this log is, beside another one, is not known")
+        Finding(
+            "move-word-damaged", place / REPLICA_MOVE, "what this log is, beside another one, is not known"
+        )
         for place, standing in places.items()
         if standing is MoveState.UNKNOWN
     ]
@@ -78,7 +83,11 @@ def _judge(places: Mapping[Path, MoveState]) -> list[Finding]:
     for place, standing in places.items():
         if standing is MoveState.FUTURE:
             alone = "" if len(places) > 1 else "; the log is not among what is looked at"
-            found.append(Finding("future-replica", place, f"it follows the log in another data folder of the node{alone}"))
+            found.append(
+                Finding(
+                    "future-replica", place, f"it follows the log in another data folder of the node{alone}"
+                )
+            )
         elif verdicts[place] is Verdict.REMOVE:
             found.append(Finding("displaced-replica", place, "the log is in another data folder now"))
     return found

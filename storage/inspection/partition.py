@@ -1,16 +1,16 @@
 """One log's folder against every invariant, without a node.  Read-only; memory does not grow with the log.
 
-Order: the folder's files, then segment by segment every batch, and beside it, batch by batch, what is derived from them; then the
-histories and notes that need the log's end.
+Order: the folder's files, then segment by segment every batch, and beside it, batch by batch, what is derived
+from them; then the histories and notes that need the log's end.
 
 What may be asked of the files depends on how the folder was left (`FolderState`), by the rules of `recovery`:
 
-* below the *trusted offset* (everything after a clean stop; else the recovery point, or the newest snapshot above it) damage is a
-  violation, above it the torn tail that an unclean stop leaves;
+* below the *trusted offset* (everything after a clean stop; else the recovery point, or the newest snapshot
+  above it) damage is a violation, above it the torn tail that an unclean stop leaves;
 * derived files count below the *derived limit*: in the segments that the next start does not scan again.
 
-A fault is reported once: checks that depend on the data behind it (`ProducerReplay.lose_track`, the indexes of a damaged
-segment) are left out, so that the first line names the cause and not one of its effects.
+A fault is reported once: checks that depend on the data behind it (`ProducerReplay.lose_track`, the indexes
+of a damaged segment) are left out, so that the first line names the cause and not one of its effects.
 """
 
 from __future__ import annotations
@@ -86,7 +86,10 @@ class PartitionReport:
 
 
 def verify_partition(
-    disk: Disk, directory: Path, context: PartitionContext, progress: Callable[[int], None] = lambda _bytes: None
+    disk: Disk,
+    directory: Path,
+    context: PartitionContext,
+    progress: Callable[[int], None] = lambda _bytes: None,
 ) -> PartitionReport:
     """Checks everything; reads a folder in use twice before it reports a violation.  Raises OSError when the
     folder cannot be listed."""
@@ -103,7 +106,9 @@ def verify_partition(
 class _Verification:
     """One reading of one partition."""
 
-    def __init__(self, disk: Disk, directory: Path, context: PartitionContext, progress: Callable[[int], None]) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, context: PartitionContext, progress: Callable[[int], None]
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._state = context.state
@@ -115,7 +120,9 @@ class _Verification:
         self._config = self._read_config()
         name = parse_name(directory.name)
         self._is_compacted = (
-            context.is_compacted or self._config.may_have_offset_gaps or (name is not None and name[0] in COMPACTED_TOPICS)
+            context.is_compacted
+            or self._config.may_have_offset_gaps
+            or (name is not None and name[0] in COMPACTED_TOPICS)
         )
         self._files = list_partition(disk, directory)
         self._trusted = 0
@@ -149,12 +156,14 @@ class _Verification:
                 self._expected = None
         end = max(self._reached, 0 if self._has_torn_tail else self._files.segments[-1].base_offset)
         self._finish(replay, end)
-        if not self._report.violations and not self._has_torn_tail:  # any other fault also breaks the segment checksums
+        # any other fault also breaks the segment checksums
+        if not self._report.violations and not self._has_torn_tail:
             for at in range(len(self._files.segments)):
                 self._verify_segment_checksums(at)
         return self._report
 
-    # ------------------------------------------------------------------------------------------------------------ folder
+    # --------------------------------------------------------------------------------------------------------
+    # folder
 
     def _read_config(self) -> LogConfig:
         path = self._directory / LOG_CONFIG
@@ -174,7 +183,9 @@ class _Verification:
             except (CheckpointInvalid, ValueError, IndexError) as error:
                 self._add(Finding("topic-id-damaged", metadata, str(error)))
         elif was_in_use(self._disk, self._directory):
-            self._add(Finding("topic-id-missing", metadata, "the folder is not one whose creation was cut short"))
+            self._add(
+                Finding("topic-id-missing", metadata, "the folder is not one whose creation was cut short")
+            )
         else:
             self._add(Finding("leftover", self._directory, "a partition whose creation was cut short"))
         if DAMAGED in files.names:
@@ -221,7 +232,11 @@ class _Verification:
     def _begin_replay(self) -> ProducerReplay:
         first = self._files.segments[0].base_offset
         replay = ProducerReplay(
-            self._config, self._now_ms, is_exact=not self._is_compacted, knows_start=not first, report=self._add
+            self._config,
+            self._now_ms,
+            is_exact=not self._is_compacted,
+            knows_start=not first,
+            report=self._add,
         )
         while self._waiting_snapshots and self._waiting_snapshots[0][0] < first:
             offset, path = self._waiting_snapshots.pop(0)
@@ -231,7 +246,8 @@ class _Verification:
             replay.begin_with(self._disk, path, offset)
         return replay
 
-    # ---------------------------------------------------------------------------------------------------------- segments
+    # --------------------------------------------------------------------------------------------------------
+    # segments
 
     def _verify_segment(self, segment: SegmentFiles, replay: ProducerReplay, *, is_last: bool) -> None:
         path = segment.files["log"]
@@ -255,7 +271,9 @@ class _Verification:
                 if first:
                     first = False
                     indexes_count = self._begin_segment(segment, path, found.header, replay)
-                elif found.header.base_offset >= self._overlap_ends and not self._follows(path, found, replay):
+                elif found.header.base_offset >= self._overlap_ends and not self._follows(
+                    path, found, replay
+                ):
                     indexes_count = False
                 if found.header.base_offset < self._overlap_ends:
                     continue  # repeated offsets: they were looked at where they stand first
@@ -280,21 +298,28 @@ class _Verification:
             if times is not None:
                 is_closed = not is_last or self._state is FolderState.CLEAN
                 times.finish(is_complete=is_closed and (self._expected or 0) <= self._derived_limit)
-            wrong = counts.finish() if counts is not None and len(self._report.findings) == findings_before else None
+            wrong = (
+                counts.finish()
+                if counts is not None and len(self._report.findings) == findings_before
+                else None
+            )
             if wrong is not None:
                 self._add(wrong)
             index = segment.files.get("txnindex")
             replay.compare_transactions(
-                self._disk, index or path.with_name(f"{segment.base_offset:020d}.txnindex"), aborted, self._derived_limit,
+                self._disk, index or path.with_name(f"{segment.base_offset:020d}.txnindex"), aborted,
+                self._derived_limit,
                 exists=index is not None,
-                is_settled=self._reached <= self._derived_limit and (not is_last or self._derived_limit == EVERYTHING),
+                is_settled=self._reached <= self._derived_limit
+                and (not is_last or self._derived_limit == EVERYTHING),
             )  # fmt: skip
 
     def _verify_segment_checksums(self, at: int) -> None:
         """Checks the checksums of a segment that the next start does not scan again."""
         segments, limit = self._files.segments, self._derived_limit
         segment, following = segments[at], segments[at + 1].base_offset if at + 1 < len(segments) else None
-        if segment.base_offset < limit and {"index", "timeindex", "seal"} <= segment.files.keys():  # or that is reported
+        # or that is reported
+        if segment.base_offset < limit and {"index", "timeindex", "seal"} <= segment.files.keys():
             is_closed = self._state is FolderState.CLEAN or (following is not None and following <= limit)
             size = self._disk.size(segment.files["log"])
             wrong = check_segment_checksums(self._disk, segment, size, following, is_closed=is_closed)
@@ -326,12 +351,17 @@ class _Verification:
                     self._add(Finding("index-missing", missing, "the file is not there", -1, base))
         return offsets, times
 
-    def _begin_segment(self, segment: SegmentFiles, path: Path, header: BatchHeader, replay: ProducerReplay) -> bool:
-        """The first batch of a segment against its name and the segment before; False when its indexes cannot be judged."""
+    def _begin_segment(
+        self, segment: SegmentFiles, path: Path, header: BatchHeader, replay: ProducerReplay
+    ) -> bool:
+        """The first batch of a segment against its name and the segment before; False when its indexes cannot
+        be judged."""
         base, first, expected = segment.base_offset, header.base_offset, self._expected
         if first != base and not (self._is_compacted and first > base):
             if expected is None or first == expected:
-                self._add(Finding("segment-name", path, f"its first batch begins at offset {first}", 0, first))
+                self._add(
+                    Finding("segment-name", path, f"its first batch begins at offset {first}", 0, first)
+                )
                 return False
             base = first  # then it is the batch that does not follow
         if expected is None or base == expected or (base > expected and self._is_offset_gap(base)):
@@ -353,7 +383,9 @@ class _Verification:
     def _is_offset_gap(self, offset: int) -> bool:
         """Whether offsets may be missing before `offset`, where a segment begins.  Cleaning touches only
         durable batches: above those, a gap is a lost tail (`recovery`)."""
-        return self._is_compacted and (offset <= self._offset_gaps_below or self._state is FolderState.RUNNING)
+        return self._is_compacted and (
+            offset <= self._offset_gaps_below or self._state is FolderState.RUNNING
+        )
 
     def _begin_empty_segment(self, segment: SegmentFiles, path: Path, replay: ProducerReplay) -> None:
         """No batch in it: its name alone must fit."""
@@ -386,7 +418,9 @@ class _Verification:
             self._has_torn_tail = True
             return False
         kind = "offset-gap" if base > expected else "offset-order"
-        self._add(Finding(kind, path, f"offset {base} where {expected} was expected", found.position, expected))
+        self._add(
+            Finding(kind, path, f"offset {base} where {expected} was expected", found.position, expected)
+        )
         self._lose_track(replay)
         return True
 
@@ -395,7 +429,9 @@ class _Verification:
         replay.lose_track()
         self._epochs.lose_track()
 
-    def _take(self, path: Path, found: StoredBatch, replay: ProducerReplay, aborted: list[TransactionIndexEntry]) -> None:
+    def _take(
+        self, path: Path, found: StoredBatch, replay: ProducerReplay, aborted: list[TransactionIndexEntry]
+    ) -> None:
         header, report = found.header, self._report
         epoch = header.partition_leader_epoch
         if 0 <= epoch < self._epoch:
@@ -412,16 +448,30 @@ class _Verification:
         report.size_bytes += header.size_bytes
         self._progress(header.size_bytes)
 
-    def _damage(self, path: Path, found: DamagedBytes, size: int, replay: ProducerReplay, *, is_last: bool) -> None:
+    def _damage(
+        self, path: Path, found: DamagedBytes, size: int, replay: ProducerReplay, *, is_last: bool
+    ) -> None:
         expected = self._reached
         # Writes of a running node follow on each other: behind a valid batch nothing is half written.
         in_flight = self._state is FolderState.RUNNING and (found.resumed_at >= 0 or not is_last)
-        if expected >= self._trusted and not in_flight and (is_last or self._state is not FolderState.UNKNOWN):
+        if (
+            expected >= self._trusted
+            and not in_flight
+            and (is_last or self._state is not FolderState.UNKNOWN)
+        ):
             self._has_torn_tail = True
-            more = "" if found.resumed_at < 0 else f"; valid batches follow at byte {found.resumed_at}, and go as well"
+            more = (
+                ""
+                if found.resumed_at < 0
+                else f"; valid batches follow at byte {found.resumed_at}, and go as well"
+            )
             self._tail(path, found.position, size, found.reason + more)
             return
-        more = f"valid batches follow at byte {found.resumed_at}" if found.resumed_at >= 0 else "nothing valid follows here"
+        more = (
+            f"valid batches follow at byte {found.resumed_at}"
+            if found.resumed_at >= 0
+            else "nothing valid follows here"
+        )
         self._add(Finding("batch-damaged", path, f"{found.reason}; {more}", found.position, expected))
         self._lose_track(replay)
         self._expected = None
@@ -431,7 +481,15 @@ class _Verification:
 
     def _skip_behind_torn_tail(self, segment: SegmentFiles) -> None:
         path = segment.files["log"]
-        self._add(Finding("torn-tail", path, f"{self._disk.size(path)} bytes: the log ends before it", 0, segment.base_offset))
+        self._add(
+            Finding(
+                "torn-tail",
+                path,
+                f"{self._disk.size(path)} bytes: the log ends before it",
+                0,
+                segment.base_offset,
+            )
+        )
 
     def _compare_snapshots(self, replay: ProducerReplay, header: BatchHeader | None, end: int = 0) -> None:
         """Those at or below the batch that comes next, or the log's end."""
@@ -447,7 +505,8 @@ class _Verification:
             except FileNotFoundError as error:
                 self._add(Finding("unreadable", path, str(error), -1, offset))
 
-    # --------------------------------------------------------------------------------------------------------- the end
+    # --------------------------------------------------------------------------------------------------------
+    # the end
 
     def _finish(self, replay: ProducerReplay, end: int) -> None:
         report, last = self._report, self._files.segments[-1].files["log"]
@@ -463,7 +522,8 @@ class _Verification:
                 self._add(Finding("snapshot-beyond-end", path, f"the log ends at {end}", 0, offset))
         first = self._files.segments[0].base_offset
         self._epochs.compare(
-            self._disk, self._directory / EPOCH_CHECKPOINT, end, first, max(first, self._noted_start()), self._trusted,
+            self._disk, self._directory / EPOCH_CHECKPOINT, end, first, max(first, self._noted_start()),
+            self._trusted,
             is_clean=self._state is FolderState.CLEAN, report=self._add,
         )  # fmt: skip
 
@@ -482,7 +542,10 @@ class _Verification:
             if state is FolderState.CLEAN:
                 self._add(Finding("partition-unnoted", self._directory, "the checkpoint has no row for it"))
             return False
-        if any(finding.kind == "batch-damaged" for finding in self._report.findings) and end < noted.recovery_point:
+        if (
+            any(finding.kind == "batch-damaged" for finding in self._report.findings)
+            and end < noted.recovery_point
+        ):
             return True
         if end < noted.recovery_point:
             what = f"the log ends at {end}, the recovery point is {noted.recovery_point}"
@@ -490,16 +553,39 @@ class _Verification:
             return True
         first = self._files.segments[0].base_offset
         if state is FolderState.CLEAN and end != noted.recovery_point:
-            self._add(Finding("clean-end-differs", last, f"the log ends at {end}, noted is {noted.recovery_point}", -1, end))
+            self._add(
+                Finding(
+                    "clean-end-differs",
+                    last,
+                    f"the log ends at {end}, noted is {noted.recovery_point}",
+                    -1,
+                    end,
+                )
+            )
         if noted.high_watermark > end:
             kind = "high-watermark-beyond-end" if state is FolderState.CLEAN else "high-watermark-lost"
-            self._add(Finding(kind, last, f"the log ends at {end}, the high watermark is {noted.high_watermark}", -1, end))
+            self._add(
+                Finding(
+                    kind,
+                    last,
+                    f"the log ends at {end}, the high watermark is {noted.high_watermark}",
+                    -1,
+                    end,
+                )
+            )
         elif noted.log_start_offset > noted.high_watermark:
-            what = f"the log start is {noted.log_start_offset}, the high watermark {noted.high_watermark}, the end {end}"
+            what = (
+                f"the log start is {noted.log_start_offset}, the high watermark {noted.high_watermark}, "
+                f"the end {end}"
+            )
             self._add(Finding("log-start-beyond-end", self._directory, what, -1, noted.log_start_offset))
         elif state is FolderState.CLEAN and first > noted.log_start_offset:
             what = f"the log start is {noted.log_start_offset}, the first segment begins at {first}"
-            self._add(Finding("log-start-missing", self._files.segments[0].files["log"], what, 0, noted.log_start_offset))
+            self._add(
+                Finding(
+                    "log-start-missing", self._files.segments[0].files["log"], what, 0, noted.log_start_offset
+                )
+            )
         return False
 
 

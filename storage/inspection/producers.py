@@ -1,12 +1,15 @@
 """Checks snapshots and transaction indexes against the producers and transactions in the batches.
 
-A replay from the log's start, by the very code that recovery uses, with every rule of docs/semantics.md (I, L) that a stored
-batch can break checked on the way.  Facts that a replay cannot know count as no fault of a file:
+A replay from the log's start, by the very code that recovery uses, with every rule of docs/semantics.md (I,
+L) that a stored batch can break checked on the way.  Facts that a replay cannot know count as no fault of a
+file:
 
-* a log whose first segments are gone begins with the snapshot at its first offset; without one, what came before is unknown;
+* a log whose first segments are gone begins with the snapshot at its first offset; without one, what came
+  before is unknown;
 * a compacted log lacks batches, so only its order is checked, and its files for being readable;
 * behind damage, everything starts anew at the next good snapshot;
-* a producer that a snapshot lacks may have been idle and forgotten (rule I11): only one that was active lately must be there.
+* a producer that a snapshot lacks may have been idle and forgotten (rule I11): only one that was active
+  lately must be there.
 """
 
 from __future__ import annotations
@@ -36,9 +39,12 @@ Report = Callable[[Finding], None]
 
 
 class ProducerReplay:
-    """See the module's text.  `is_exact`: the log was never compacted.  `knows_start`: nothing came before the first batch."""
+    """See the module's text.  `is_exact`: the log was never compacted.  `knows_start`: nothing came before
+    the first batch."""
 
-    def __init__(self, config: LogConfig, now_ms: int, *, is_exact: bool, knows_start: bool, report: Report) -> None:
+    def __init__(
+        self, config: LogConfig, now_ms: int, *, is_exact: bool, knows_start: bool, report: Report
+    ) -> None:
         self.is_exact = is_exact
         self.is_reliable = True
         """False behind damage: the state from earlier batches is not known there."""
@@ -55,7 +61,8 @@ class ProducerReplay:
         self._first_alone: tuple[Path, int, int] | None = None
 
     def begin_with(self, disk: Disk, path: Path, offset: int) -> None:
-        """Loads the snapshot at the log's first offset, if there is one, as the state before the first batch."""
+        """Loads the snapshot at the log's first offset, if there is one, as the state before the first
+        batch."""
         state = self._read_snapshot(disk, path, offset)
         if state is not None:
             self.state, self.knows_start = state, True
@@ -65,7 +72,8 @@ class ProducerReplay:
         """Batches are missing or damaged."""
         self.is_reliable = False
 
-    # ----------------------------------------------------------------------------------------------------------- batches
+    # --------------------------------------------------------------------------------------------------------
+    # batches
 
     def take(self, batch: StoredBatch, path: Path) -> list[TransactionIndexEntry]:
         """Checks and replays one batch; returns the aborted transactions that it ends."""
@@ -77,7 +85,9 @@ class ProducerReplay:
             try:
                 marker = decode_marker(batch.view)
             except KafkaError as error:
-                self._report(Finding("marker-damaged", path, error.message, batch.position, header.base_offset))
+                self._report(
+                    Finding("marker-damaged", path, error.message, batch.position, header.base_offset)
+                )
                 return []
             if marker is not None:
                 self._check_marker(marker, entry, path, batch.position)
@@ -109,13 +119,18 @@ class ProducerReplay:
             what = f"{name}: its transaction began at offset {first}"
             self._report(Finding("transaction-interrupted", path, what, position, offset))
         elif first is not None and header.producer_epoch != entry.epoch:
-            what = f"{name}: epoch {header.producer_epoch} while epoch {entry.epoch} has one open from offset {first}"
+            what = (
+                f"{name}: epoch {header.producer_epoch} while epoch {entry.epoch} has one open from "
+                f"offset {first}"
+            )
             self._report(Finding("transaction-merged", path, what, position, offset))
         if header.base_sequence < 0 or not self.is_exact:
             return
         is_new = header.producer_epoch != entry.epoch or not entry.batches
         expected = 0 if is_new else next_sequence(entry.last_sequence)
-        if header.base_sequence != expected and not (header.base_sequence == 0 and self._may_be_forgotten(entry)):
+        if header.base_sequence != expected and not (
+            header.base_sequence == 0 and self._may_be_forgotten(entry)
+        ):
             self._sequence_gap(header, expected, path, position)
 
     def _sequence_gap(self, header: BatchHeader, expected: int, path: Path, position: int) -> None:
@@ -125,7 +140,9 @@ class ProducerReplay:
 
     def _may_be_forgotten(self, entry: ProducerEntry) -> bool:
         is_idle = entry.last_timestamp_ms <= self._forgotten_before_ms
-        return entry.transaction_first_offset is None and (is_idle or len(self.state) >= self._config.max_producer_ids)
+        return entry.transaction_first_offset is None and (
+            is_idle or len(self.state) >= self._config.max_producer_ids
+        )
 
     def _check_marker(self, marker: Marker, entry: ProducerEntry | None, path: Path, position: int) -> None:
         if not self.is_reliable:
@@ -147,14 +164,24 @@ class ProducerReplay:
         """All batches were taken; `path` is the last segment."""
         if self._first_alone is not None and self.is_exact:
             file, position, offset = self._first_alone
-            self._report(Finding("marker-alone", file, f"{self._alone} of them, the first here", position, offset))
+            self._report(
+                Finding("marker-alone", file, f"{self._alone} of them, the first here", position, offset)
+            )
         for offset, producer_id in self.state.open_transactions.items():
             entry = self.state.get(producer_id)
-            if entry is not None and self._now_ms - entry.last_timestamp_ms > OPEN_TOO_LONG_MS and self.is_reliable:
-                what = f"producer {producer_id} epoch {entry.epoch}, last heard of at {entry.last_timestamp_ms} (ms)"
+            if (
+                entry is not None
+                and self._now_ms - entry.last_timestamp_ms > OPEN_TOO_LONG_MS
+                and self.is_reliable
+            ):
+                what = (
+                    f"producer {producer_id} epoch {entry.epoch}, last heard of at "
+                    f"{entry.last_timestamp_ms} (ms)"
+                )
                 self._report(Finding("transaction-open", path, what, -1, offset))
 
-    # --------------------------------------------------------------------------------------------------------- snapshots
+    # --------------------------------------------------------------------------------------------------------
+    # snapshots
 
     def _read_snapshot(self, disk: Disk, path: Path, offset: int) -> ProducerState | None:
         found = ProducerState(max_producer_ids=_NO_BOUND)
@@ -164,7 +191,9 @@ class ProducerReplay:
             self._report(Finding("snapshot-damaged", path, str(error), 0, offset))
             return None
         if found.end_offset != offset:
-            self._report(Finding("snapshot-wrong", path, f"it is one of offset {found.end_offset}", 0, offset))
+            self._report(
+                Finding("snapshot-wrong", path, f"it is one of offset {found.end_offset}", 0, offset)
+            )
             return None
         return found
 
@@ -188,13 +217,19 @@ class ProducerReplay:
                 if self.knows_start:
                     return f"it has producer {entry.producer_id}, of whom there is no batch"
             elif not self._is_same(entry, known):
-                return f"of producer {entry.producer_id} it says {_describe(entry)}; the batches say {_describe(known)}"
+                return (
+                    f"of producer {entry.producer_id} it says {_describe(entry)}; the batches say "
+                    f"{_describe(known)}"
+                )
         for known in self.state.entries():
             if found.get(known.producer_id) is None and not self._may_be_forgotten(known):
                 return f"it lacks producer {known.producer_id}, {_describe(known)}"
         for pair in found.unreplicated:
             if pair not in self._completions and not self._completions_lost:
-                return f"it has a transaction from offset {pair[0]} with a marker at {pair[1]}, which is not in the log"
+                return (
+                    f"it has a transaction from offset {pair[0]} with a marker at {pair[1]}, which is "
+                    "not in the log"
+                )
         return ""
 
     def _is_same(self, stored: ProducerEntry, known: ProducerEntry) -> bool:
@@ -210,13 +245,21 @@ class ProducerReplay:
             and (not self.knows_start or stored.transaction_first_offset == known.transaction_first_offset)
         )
 
-    # -------------------------------------------------------------------------------------------------- transaction index
+    # --------------------------------------------------------------------------------------------------
+    # transaction index
 
     def compare_transactions(
-        self, disk: Disk, path: Path, computed: list[TransactionIndexEntry], limit: int, *, exists: bool, is_settled: bool
+        self,
+        disk: Disk,
+        path: Path,
+        computed: list[TransactionIndexEntry],
+        limit: int,
+        *,
+        exists: bool,
+        is_settled: bool,
     ) -> None:
-        """`computed` is what the markers of this segment say; entries at or above `limit` do not count yet.  `is_settled`: the
-        whole segment is below it, and so every byte of the file counts."""
+        """`computed` is what the markers of this segment say; entries at or above `limit` do not count yet.
+        `is_settled`: the whole segment is below it, and so every byte of the file counts."""
         data = disk.read(path) if exists else b""
         try:
             stored = decode_transaction_index(data) if is_settled else _sane_entries(data)
@@ -230,25 +273,39 @@ class ProducerReplay:
         if self.is_exact and self.knows_start:
             self._compare_exactly(path, stored, wanted)
             return
-        # Records of the transactions may be gone: their entries stay, and reach back at least to the remaining records.
+        # Records of the transactions may be gone: their entries stay, and reach back at least to the
+        # remaining records.
         for entry in wanted:
-            fits = [e for e in stored if e.last_offset == entry.last_offset and e.producer_id == entry.producer_id]
+            fits = [
+                e for e in stored if e.last_offset == entry.last_offset and e.producer_id == entry.producer_id
+            ]
             if not fits or fits[0].first_offset > entry.first_offset:
-                self._transactions_wrong(path, 0, f"no entry for the abort of {_name(entry)}", entry.last_offset)
+                self._transactions_wrong(
+                    path, 0, f"no entry for the abort of {_name(entry)}", entry.last_offset
+                )
                 return
 
-    def _compare_exactly(self, path: Path, stored: list[TransactionIndexEntry], wanted: list[TransactionIndexEntry]) -> None:
+    def _compare_exactly(
+        self, path: Path, stored: list[TransactionIndexEntry], wanted: list[TransactionIndexEntry]
+    ) -> None:
         for at in range(max(len(stored), len(wanted))):
             has = stored[at] if at < len(stored) else None
             must = wanted[at] if at < len(wanted) else None
             if has == must:
                 continue
             if must is not None and (has is None or has.last_offset > must.last_offset):
-                self._transactions_wrong(path, at, f"no entry for the abort of {_name(must)}", must.last_offset)
+                self._transactions_wrong(
+                    path, at, f"no entry for the abort of {_name(must)}", must.last_offset
+                )
             elif has is not None and (must is None or has.last_offset < must.last_offset):
-                self._transactions_wrong(path, at, f"an entry for {_name(has)}, which was not aborted", has.last_offset)
+                self._transactions_wrong(
+                    path, at, f"an entry for {_name(has)}, which was not aborted", has.last_offset
+                )
             elif has is not None and must is not None:
-                what = f"it says {_name(has)}, last stable offset {has.last_stable_offset}; the batches say {_name(must)}, "
+                what = (
+                    f"it says {_name(has)}, last stable offset {has.last_stable_offset}; the batches say "
+                    f"{_name(must)}, "
+                )
                 self._transactions_wrong(path, at, f"{what}{must.last_stable_offset}", must.last_offset)
             return
 
@@ -270,10 +327,16 @@ def _sane_entries(data: bytes) -> list[TransactionIndexEntry]:
 
 def _describe(entry: ProducerEntry) -> str:
     first = entry.transaction_first_offset
-    parts = [f"epoch {entry.epoch}", f"coordinator epoch {entry.coordinator_epoch}", f"last sequence {entry.last_sequence}"]
+    parts = [
+        f"epoch {entry.epoch}",
+        f"coordinator epoch {entry.coordinator_epoch}",
+        f"last sequence {entry.last_sequence}",
+    ]
     parts += [f"{len(entry.batches)} batches", f"last timestamp {entry.last_timestamp_ms}"]
     return ", ".join([*parts, "no transaction" if first is None else f"a transaction from offset {first}"])
 
 
 def _name(entry: TransactionIndexEntry) -> str:
-    return f"producer {entry.producer_id} from offset {entry.first_offset} to its marker at {entry.last_offset}"
+    return (
+        f"producer {entry.producer_id} from offset {entry.first_offset} to its marker at {entry.last_offset}"
+    )

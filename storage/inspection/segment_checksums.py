@@ -28,7 +28,13 @@ def check_segment_checksums(
     if not is_closed:
         return None
     if size_bytes != checksums.log_bytes:
-        return Finding("seal-wrong", path, f"it is that of {checksums.log_bytes} bytes, the segment has {size_bytes}", 0, base)
+        return Finding(
+            "seal-wrong",
+            path,
+            f"it is that of {checksums.log_bytes} bytes, the segment has {size_bytes}",
+            0,
+            base,
+        )
     if not checksums.vouches_for(disk.read(segment.files["index"]), disk.read(segment.files["timeindex"])):
         return Finding("seal-wrong", path, "it is that of other indexes", 0, base)
     aborted = disk.size(segment.files["txnindex"]) if "txnindex" in segment.files else 0

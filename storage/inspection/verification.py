@@ -1,9 +1,11 @@
-"""Reads a data folder from outside: its files, whether a node uses them, and its batches.  Strictly read-only.
+"""Reads a data folder from outside: its files, whether a node uses them, and its batches.  Strictly
+read-only.
 
-Nothing here needs a node or disturbs one: files are opened for reading, no lock is kept, nothing is repaired.  A folder in
-use may change while it is read; `inspection.partition` reads twice before it reports a violation.
+Nothing here needs a node or disturbs one: files are opened for reading, no lock is kept, nothing is repaired.
+A folder in use may change while it is read; `inspection.partition` reads twice before it reports a violation.
 
-A replacement of segments that is decided but not finished (`segment.swap`) counts as the next start will finish it.
+A replacement of segments that is decided but not finished (`segment.swap`) counts as the next start will
+finish it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ BATCH_BYTES_MAX = 128 * 1024 * 1024
 _RESUME_TRIES = 64
 _SWAP = ".swap"
 KNOWN_NAMES = frozenset({
-    "leader-epoch-checkpoint", "partition.metadata", "log-config", "log-start", "damaged", "set-aside", REPLICA_MOVE,
+    "leader-epoch-checkpoint", "partition.metadata", "log-config", "log-start", "damaged", "set-aside",
+    REPLICA_MOVE,
 })  # fmt: skip
 
 
@@ -49,7 +52,8 @@ class StoredBatch(NamedTuple):
 
 
 class DamagedBytes(NamedTuple):
-    """No valid batch begins at `position`.  `resumed_at` is where the next valid one was found; -1: none was."""
+    """No valid batch begins at `position`.  `resumed_at` is where the next valid one was found; -1: none
+    was."""
 
     position: int
     reason: str
@@ -59,10 +63,11 @@ class DamagedBytes(NamedTuple):
 def walk_batches(
     file: File, size_bytes: int, likely_boundaries: Sequence[int] = (), *, start: int = 0
 ) -> Iterator[StoredBatch | DamagedBytes]:
-    """All batches from byte `start` (where one must begin) to `size_bytes`, checked whole, in chunks of about a megabyte.
+    """All batches from byte `start` (where one must begin) to `size_bytes`, checked whole, in chunks of about
+    a megabyte.
 
-    Behind damage the walk goes on at the next valid batch: where the damaged one says that it ends, or at one of the
-    `likely_boundaries` (rising positions, from the offset index).  Raises OSError.
+    Behind damage the walk goes on at the next valid batch: where the damaged one says that it ends, or at one
+    of the `likely_boundaries` (rising positions, from the offset index).  Raises OSError.
     """
     position, last_offset = start, -1
     chunk, chunk_start = b"", start
@@ -71,7 +76,11 @@ def walk_batches(
         if at + HEADER_BYTES > len(chunk) or at + _size_at(chunk, at) > len(chunk):
             chunk, chunk_start, at = _read_batch(file, position, size_bytes), position, 0
         try:
-            view = memoryview(chunk)[at : at + _size_at(chunk, at)] if len(chunk) - at >= HEADER_BYTES else memoryview(chunk)[at:]
+            view = (
+                memoryview(chunk)[at : at + _size_at(chunk, at)]
+                if len(chunk) - at >= HEADER_BYTES
+                else memoryview(chunk)[at:]
+            )
             header = validate_batch(view)
         except KafkaError as error:
             resumed = _resume(file, position, size_bytes, last_offset, likely_boundaries)
@@ -86,7 +95,8 @@ def walk_batches(
 
 
 def _size_at(chunk: bytes, at: int) -> int:
-    """The size that a batch claims, or a header's when the claim is absurd: then it is the check that says so."""
+    """The size that a batch claims, or a header's when the claim is absurd: then it is the check that says
+    so."""
     header = parse_header(chunk, at)
     return header.size_bytes if HEADER_BYTES <= header.size_bytes <= BATCH_BYTES_MAX else HEADER_BYTES
 
@@ -113,7 +123,8 @@ def _resume(file: File, position: int, end: int, last_offset: int, likely: Seque
     return -1
 
 
-# ----------------------------------------------------------------------------------------------------------- a log's files
+# -----------------------------------------------------------------------------------------------------------
+# a log's files
 
 
 @dataclass(slots=True)
@@ -157,14 +168,17 @@ def list_partition(disk: Disk, directory: Path) -> PartitionFiles:
         _foresee_swap(disk, found, present, path)
     bases = sorted({base for base, suffix in present if suffix == "log"})
     found.segments = [
-        SegmentFiles(base, {s: present[base, s] for s in SEGMENT_SUFFIXES if (base, s) in present}) for base in bases
+        SegmentFiles(base, {s: present[base, s] for s in SEGMENT_SUFFIXES if (base, s) in present})
+        for base in bases
     ]
     known = set(bases)
     found.leftovers += [path for (base, _suffix), path in present.items() if base not in known]
     return found
 
 
-def _foresee_swap(disk: Disk, found: PartitionFiles, present: dict[tuple[int, str], Path], decision: Path) -> None:
+def _foresee_swap(
+    disk: Disk, found: PartitionFiles, present: dict[tuple[int, str], Path], decision: Path
+) -> None:
     """Treats a decided replacement as finished."""
     try:
         rows = decode_checkpoint(disk.read(decision), 2)

@@ -1,8 +1,8 @@
 """What a leader checks of batches before they concern any producer, and how it stamps them.  Pure.
 
-Cost is per batch: a header, a checksum, a few comparisons; and, for batches of clients, a walk over the records' lengths
-(`record_check`), because a batch that cannot be read would stop every consumer for good.  In a compacted topic every
-record is checked for a key: the cleaner could never remove a record without one.
+Cost is per batch: a header, a checksum, a few comparisons; and, for batches of clients, a walk over the
+records' lengths (`record_check`), because a batch that cannot be read would stop every consumer for good.  In
+a compacted topic every record is checked for a key: the cleaner could never remove a record without one.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ _CLIENT = AppendOrigin.CLIENT  # a look-up through the enumeration costs as much
 _LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
 _COMPRESSION_MASK = 0x07
 _COPY_WHOLE_BYTES = 16 * 1024
-"""Up to this size a read-only batch is copied to be stamped; above it, only its header, and both parts are written together."""
+"""Up to this size a read-only batch is copied to be stamped; above it, only its header, and both parts are
+written together."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedBatches:
-    """Batches that passed `check_batches`: the bytes to append, the settings they were checked by, and (position, header) of
-    each.
+    """Batches that passed `check_batches`: the bytes to append, the settings they were checked by, and
+    (position, header) of each.
 
     An append takes them without another check while the log's settings are still these.
     """
@@ -63,7 +64,8 @@ def is_cheap(header: BatchHeader) -> bool:
 
 
 def check_at_once(view: memoryview, config: LogConfig, now_ms: int) -> CheckedBatches | None:
-    """`check_batches` for a client's batch when the loop can spare the time; None when a thread should check it."""
+    """`check_batches` for a client's batch when the loop can spare the time; None when a thread should check
+    it."""
     header = parse_header(view)
     if header.record_count > (CHEAP_RECORDS_LOOKED_INTO if config.is_compacted else CHEAP_RECORDS):
         return None
@@ -80,10 +82,12 @@ def check_at_once(view: memoryview, config: LogConfig, now_ms: int) -> CheckedBa
 def check_batches(
     view: memoryview, origin: AppendOrigin, config: LogConfig, now_ms: int, unfolded_max: int | None = None
 ) -> CheckedBatches:
-    """Checks every batch of an append; all of `view` must be whole, valid batches.  May be called in any thread.
+    """Checks every batch of an append; all of `view` must be whole, valid batches.  May be called in any
+    thread.
 
-    `unfolded_max` bounds what each may unfold to more tightly than is done anyway (`record_check.unfolded_bytes_max`).  Raises
-    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE.
+    `unfolded_max` bounds what each may unfold to more tightly than is done anyway
+    (`record_check.unfolded_bytes_max`).  Raises CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP,
+    MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE.
     """
     from_client = origin is _CLIENT
     checked: list[tuple[int, BatchHeader]] = []
@@ -97,7 +101,10 @@ def check_batches(
                 most = most if unfolded_max is None else min(most, unfolded_max)
             _check_timestamp(view, position, header, config, now_ms, most)
             if len(checked) == CLIENT_BATCHES_MAX:
-                raise KafkaError(ErrorCode.INVALID_RECORD, f"more than {CLIENT_BATCHES_MAX} batches for one partition at once")
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD,
+                    f"more than {CLIENT_BATCHES_MAX} batches for one partition at once",
+                )
             if config.is_compacted:
                 _check_horizon(header)
                 check_records(view, position, header, most, every_record=True)
@@ -121,7 +128,9 @@ def check_and_recompress(view: memoryview, config: LogConfig, now_ms: int) -> Ch
     codec."""
     checked = check_batches(view, _CLIENT, config, now_ms)
     codec = config.target_codec
-    if codec is None or not any(is_to_be_recompressed(header, config) for _position, header in checked.batches):
+    if codec is None or not any(
+        is_to_be_recompressed(header, config) for _position, header in checked.batches
+    ):
         return checked
     parts: list[memoryview | bytearray] = []
     for position, header in checked.batches:
@@ -140,22 +149,30 @@ def check_and_recompress(view: memoryview, config: LogConfig, now_ms: int) -> Ch
 
 def _check_horizon(header: BatchHeader) -> None:
     if header.attributes & DELETE_HORIZON:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "a producer may not set the delete horizon of its batch: cleaners do")
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD, "a producer may not set the delete horizon of its batch: cleaners do"
+        )
 
 
 def _check_timestamp(
     view: memoryview, position: int, header: BatchHeader, config: LogConfig, now_ms: int, unfolded_max: int
 ) -> None:
     if header.is_log_append_time:
-        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not mark its batch as stamped by the broker")
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP, "a producer may not mark its batch as stamped by the broker"
+        )
     if config.timestamp_type is _LOG_APPEND_TIME or header.max_timestamp < 0:
         return
     ahead, behind = header.max_timestamp - now_ms, now_ms - header.base_timestamp
     if ahead > config.timestamp_after_max_ms or behind > config.timestamp_before_max_ms:
-        earliest_ms, latest_ms = now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms
+        earliest_ms, latest_ms = (
+            now_ms - config.timestamp_before_max_ms,
+            now_ms + config.timestamp_after_max_ms,
+        )
         raise KafkaError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"timestamps {header.base_timestamp} to {header.max_timestamp} are too far from the broker's {now_ms}; allowed are "
+            f"timestamps {header.base_timestamp} to {header.max_timestamp} are too far from the "
+            f"broker's {now_ms}; allowed are "
             f"{config.timestamp_before_max_ms} ms before and {config.timestamp_after_max_ms} ms after it "
             "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
             _misdated(view, position, header, earliest_ms, latest_ms, unfolded_max),
@@ -175,13 +192,20 @@ def _misdated(
         if error.code is ErrorCode.MESSAGE_TOO_LARGE:
             raise  # the bound of the loop may be the cause
         return []
-    return [index for index, record in enumerate(records) if not earliest_ms <= record.timestamp_ms <= latest_ms]
+    return [
+        index for index, record in enumerate(records) if not earliest_ms <= record.timestamp_ms <= latest_ms
+    ]
 
 
 def stamp_batches(
-    view: memoryview, checked: list[tuple[int, BatchHeader]], base_offset: int, leader_epoch: int, append_time_ms: int
+    view: memoryview,
+    checked: list[tuple[int, BatchHeader]],
+    base_offset: int,
+    leader_epoch: int,
+    append_time_ms: int,
 ) -> list[memoryview | bytearray]:
-    """The buffers to write: `view` itself, stamped in place, or as little of a copy as a read-only buffer allows.
+    """The buffers to write: `view` itself, stamped in place, or as little of a copy as a read-only buffer
+    allows.
 
     With `append_time_ms` (not NO_APPEND_TIME), records take that time, which changes the checksum as well.
     """

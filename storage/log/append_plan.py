@@ -1,8 +1,9 @@
 """The plan of an append, made before anything changes: checks, offsets, the producers' next state.  Pure.
 
 The leader's plan decides: it may reject a batch, or find it to be a duplicate.  The follower's plan accepts
-the leader's batches and only checks that the batches continue this log.  Neither touches the log: the plan is written first
-and published after (`Log._write`), so an append that fails leaves no trace (docs/semantics.md I8).
+the leader's batches and only checks that the batches continue this log.  Neither touches the log: the plan is
+written first and published after (`Log._write`), so an append that fails leaves no trace (docs/semantics.md
+I8).
 """
 
 from __future__ import annotations
@@ -46,14 +47,16 @@ class PlacedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class AppendPlan:
-    """`placed` batches, the `buffers` that hold them, the log's end after them, and the producers' state to publish."""
+    """`placed` batches, the `buffers` that hold them, the log's end after them, and the producers' state to
+    publish."""
 
     placed: list[PlacedBatch]
     buffers: list[memoryview | bytearray]
     next_offset: int
     prepared: PreparedAppend | None
     is_plain: bool
-    """Every offset has a data record outside of any transaction, so the count index needs no note (`count_index`)."""
+    """Every offset has a data record outside of any transaction, so the count index needs no note
+    (`count_index`)."""
     append_time_ms: int = NO_APPEND_TIME
 
     @property
@@ -106,7 +109,8 @@ def plan_leader_append(
 def _find_duplicate(
     batches: list[tuple[int, BatchHeader]], config: LogConfig, producers: ProducerState, log_start_offset: int
 ) -> AppendInfo | None:
-    """The original of a repeated append; several batches are a duplicate when each of them is one (rule I2)."""
+    """The original of a repeated append; several batches are a duplicate when each of them is one (rule
+    I2)."""
     first = producers.find_duplicate(batches[0][1])
     if first is None:
         return None
@@ -117,7 +121,9 @@ def _find_duplicate(
             return None
         last = following
     time_ms = last.timestamp_ms if config.timestamp_type is _LOG_APPEND_TIME else NO_APPEND_TIME
-    return AppendInfo(first.first_offset, last.last_offset, time_ms, True, log_start_offset, last.last_offset + 1)
+    return AppendInfo(
+        first.first_offset, last.last_offset, time_ms, True, log_start_offset, last.last_offset + 1
+    )
 
 
 def plan_follower_append(
@@ -134,7 +140,8 @@ def plan_follower_append(
         base = header.base_offset
         if base != offset and not (base > offset and config.may_have_offset_gaps):
             raise KafkaError(
-                ErrorCode.CORRUPT_MESSAGE, f"{log_name}: a batch at offset {base} cannot follow on offset {offset - 1}"
+                ErrorCode.CORRUPT_MESSAGE,
+                f"{log_name}: a batch at offset {base} cannot follow on offset {offset - 1}",
             )
         if placed and header.next_offset - placed[0].base_offset > OFFSET_SPAN_MAX:
             break  # of a compacted topic: the rest begins a segment of its own, with the next fetch
@@ -142,7 +149,11 @@ def plan_follower_append(
             if prepared is None:
                 prepared = producers.prepare(AppendOrigin.REPLICATION)
             prepared.check_batch(header, base, decode_marker(view, position) if header.is_control else None)
-        if base != offset or header.attributes & TRANSACTIONAL_OR_CONTROL or header.record_count <= header.last_offset_delta:
+        if (
+            base != offset
+            or header.attributes & TRANSACTIONAL_OR_CONTROL
+            or header.record_count <= header.last_offset_delta
+        ):
             is_plain = False
         placed.append(PlacedBatch(header, base, header.max_timestamp, header.partition_leader_epoch))
         offset, end = header.next_offset, position + header.size_bytes

@@ -1,13 +1,15 @@
-"""Reads of a megabyte and more that must not hold up the loop: the place is found on the loop, the bytes are read in a thread.
+"""Reads of a megabyte and more that must not hold up the loop: the place is found on the loop, the bytes are
+read in a thread.
 
 The order that makes this safe:
 
-1. on the loop, `begin_bulk_read` looks the place up in the index, below an offset that is settled (high watermark or last stable
-   offset): bytes there never change as long as the log is not truncated, keeps its start, and is not closed;
-2.  `BulkRead.run`, in any thread, reads them.  It touches nothing of the log but the open file, and reports no failure to the
-   log: a read that lost a race against a truncation says nothing about the disk;
-3. back on the loop, the caller makes sure that nothing of this kind happened meanwhile (same leader epoch, log start not above
-   the offset) before it believes what was read, or why it failed.
+1. on the loop, `begin_bulk_read` looks the place up in the index, below an offset that is settled (high
+   watermark or last stable offset): bytes there never change as long as the log is not truncated, keeps its
+   start, and is not closed;
+2.  `BulkRead.run`, in any thread, reads them.  It touches nothing of the log but the open file, and reports
+   no failure to the log: a read that lost a race against a truncation says nothing about the disk;
+3. back on the loop, the caller makes sure that nothing of this kind happened meanwhile (same leader epoch,
+   log start not above the offset) before it believes what was read, or why it failed.
 """
 
 from __future__ import annotations
@@ -31,19 +33,26 @@ class BulkRead(NamedTuple):
     covers_to: int
 
     def run(self) -> tuple[bytes, int]:
-        """Whole batches from the one that holds `offset`, each beginning below `upper_offset`; and the offset to go on from.
+        """Whole batches from the one that holds `offset`, each beginning below `upper_offset`; and the offset
+        to go on from.
 
-        Any thread.  No bytes where the range holds no batch.  Raises OSError, and CORRUPT_MESSAGE for bytes that are no batch.
+        Any thread.  No bytes where the range holds no batch.  Raises OSError, and CORRUPT_MESSAGE for bytes
+        that are no batch.
         """
         data = self.file.read_at(self.start, self.length)
         if len(data) < self.length:
-            raise OSError(5, f"{len(data)} of {self.length} bytes at {self.start} could be read", str(self.file.path))
+            raise OSError(
+                5, f"{len(data)} of {self.length} bytes at {self.start} could be read", str(self.file.path)
+            )
         begin = end = 0
         next_offset = self.offset
         while end < len(data):
             header = parse_header(data, end)
             if header.magic != 2 or end + header.size_bytes > len(data):
-                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no whole batch at byte {self.start + end} of {self.file.path.name}")
+                raise KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE,
+                    f"no whole batch at byte {self.start + end} of {self.file.path.name}",
+                )
             if header.base_offset >= self.upper_offset:
                 return data[begin:end], max(self.upper_offset, next_offset)
             end += header.size_bytes
@@ -56,7 +65,8 @@ class BulkRead(NamedTuple):
 
 
 def begin_bulk_read(log: Log, offset: int, max_bytes: int, upper_offset: int) -> BulkRead:
-    """Finds about `max_bytes` from `offset` on, in one segment; more when the batch that holds `offset` is larger.
+    """Finds about `max_bytes` from `offset` on, in one segment; more when the batch that holds `offset` is
+    larger.
 
     `upper_offset` must not be above the high watermark.  Raises OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
     """
@@ -65,14 +75,15 @@ def begin_bulk_read(log: Log, offset: int, max_bytes: int, upper_offset: int) ->
     if not log.log_start_offset <= offset < min(upper_offset, log.log_end_offset):
         raise KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} of {log.name} is outside [{log.log_start_offset}, {min(upper_offset, log.log_end_offset)})",
+            f"offset {offset} of {log.name} is outside [{log.log_start_offset}, "
+            f"{min(upper_offset, log.log_end_offset)})",
         )
     return _place_of(log, offset, max_bytes, upper_offset)
 
 
 def begin_copy(log: Log, offset: int, max_bytes: int) -> BulkRead:
-    """Like `begin_bulk_read`, for a copy of the log: also below the log start, and up to the log's end.  There
-    must be batches from `offset` on."""
+    """Like `begin_bulk_read`, for a copy of the log: also below the log start, and up to the log's end.
+    There must be batches from `offset` on."""
     return _place_of(log, offset, max_bytes, log.log_end_offset)
 
 
@@ -92,7 +103,9 @@ def _place_of(log: Log, offset: int, max_bytes: int, upper_offset: int) -> BulkR
         following.pop(0)  # a gap between two segments
     segment = following[0]
     # The reading thread walks to `upper_offset`; both ends of this stretch are entries of the index.
-    stretch = segment.index.stretch(offset, max_bytes, segment.next_offset, segment.next_offset, segment.size_bytes)
+    stretch = segment.index.stretch(
+        offset, max_bytes, segment.next_offset, segment.next_offset, segment.size_bytes
+    )
     assert stretch is not None
     _first, _begins_at, start, end, covers_to, _walk_from = stretch
     return BulkRead(segment.file, start, end - start, offset, upper_offset, covers_to)

@@ -1,16 +1,17 @@
 """How many records a reader of [start, end) gets, from indexes: the data is not read.
 
-    counting = begin_count(log, start, end)     on the loop: notes the segments of the range
-    counting.run()                              any thread: small files, and at each end of the range some batch headers
-    counting.finish()                           on the loop: the number, if the log did not change meanwhile
+    counting = begin_count(log, start, end)     on the loop: notes the segments of the range counting.run()
+    any thread: small files, and at each end of the range some batch headers counting.finish()
+    on the loop: the number, if the log did not change meanwhile
 
-Counted are data records with offsets in [start, end): no markers, none of an aborted transaction (when reading committed),
-none that compaction has removed.  A segment inside the range costs its total, which is remembered; a segment with an end of
-the range costs a walk over the headers from the entry before that end (`count_index`).  The batch at an end is decoded only
-when compaction left offset gaps in it, because its header does not say where.
+Counted are data records with offsets in [start, end): no markers, none of an aborted transaction (when
+reading committed), none that compaction has removed.  A segment inside the range costs its total, which is
+remembered; a segment with an end of the range costs a walk over the headers from the entry before that end
+(`count_index`).  The batch at an end is decoded only when compaction left offset gaps in it, because its
+header does not say where.
 
-A segment without counts (an older version wrote it, or a truncation or a crash made them doubtful) is walked over once, header by
-header, in the thread.  Its new counts are kept and written with the next flush.
+A segment without counts (an older version wrote it, or a truncation or a crash made them doubtful) is walked
+over once, header by header, in the thread.  Its new counts are kept and written with the next flush.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class CountInvalidated(Exception):
 
 @dataclass(slots=True)
 class _Part:
-    """One segment's share: records with offsets in [low, high) in its first `size_bytes`, where no batch ends above `end_offset`.
+    """One segment's share: records with offsets in [low, high) in its first `size_bytes`, where no batch ends
+    above `end_offset`.
 
     The first `unknown_bytes` have no counts in memory; `live` counts the rest.
     """
@@ -65,7 +67,8 @@ class _Part:
     def is_whole(self) -> bool:
         return self.low <= self.segment.base_offset and self.high >= self.end_offset
 
-    # ------------------------------------------------------------------------------------------------------ in a thread
+    # ------------------------------------------------------------------------------------------------------
+    # in a thread
 
     def run(self, is_void: IsVoid) -> int:
         if self.total is not None:
@@ -93,12 +96,20 @@ class _Part:
                     self.total = load_total(segment.disk, path, file, segment.base_offset, size)
                     return self.total.committed(is_void)
                 index = load_counts(
-                    segment.disk, path, file, segment.base_offset, size, self.unknown_end, self.index_interval_bytes
+                    segment.disk,
+                    path,
+                    file,
+                    segment.base_offset,
+                    size,
+                    self.unknown_end,
+                    self.index_interval_bytes,
                 )
                 found = self._look_up(index, self.unknown_end, size, is_void)
             except (FileNotFoundError, CountIndexInvalid, InvalidBatch) as error:
                 log.info("counted_by_headers", path=segment.path("log"), size_bytes=size, reason=error)
-                index = build_counts(file, segment.base_offset, size, self.unknown_end, self.index_interval_bytes)
+                index = build_counts(
+                    file, segment.base_offset, size, self.unknown_end, self.index_interval_bytes
+                )
                 self.file_bytes = encoded_counts(index, file, size, self.unknown_end)
                 found = self._look_up(index, self.unknown_end, size, is_void)
         self.index, self.total = index, index.total(self.unknown_end)
@@ -113,7 +124,8 @@ class _Part:
 
 
 def _walk(file: File, below: CountBelow, end: int) -> int:
-    """Completes what an index knows of the records below an offset by the headers in front of it.  Raises InvalidBatch."""
+    """Completes what an index knows of the records below an offset by the headers in front of it.  Raises
+    InvalidBatch."""
     found = below.known
     if below.position < 0:
         return found
@@ -155,10 +167,13 @@ class Counting:
             self.records = sum(part.run(self.is_void) for part in self.parts)
 
     def require_unchanged(self) -> None:
-        """On the loop, also after `run` has failed.  Raises CountInvalidated, and OFFSET_OUT_OF_RANGE when the start is gone."""
+        """On the loop, also after `run` has failed.  Raises CountInvalidated, and OFFSET_OUT_OF_RANGE when
+        the start is gone."""
         _require_range(self.log, self.start, self.end, self.end)
         there = {id(segment) for segment in self.log.segments}
-        if self.log.truncations != self.truncations or any(id(part.segment) not in there for part in self.parts):
+        if self.log.truncations != self.truncations or any(
+            id(part.segment) not in there for part in self.parts
+        ):
             raise CountInvalidated(f"{self.log.name} has changed while it was counted")
 
     def finish(self) -> int:
@@ -179,8 +194,8 @@ class Counting:
 
 
 def count_stop(log: Log, start: int, end: int) -> int:
-    """Where to end the next piece of a count of [start, end): a piece rebuilds the counts of few segments.  On
-    the loop."""
+    """Where to end the next piece of a count of [start, end): a piece rebuilds the counts of few segments.
+    On the loop."""
     unknown = 0
     for segment in log.segments.starting_at(start):
         if segment.base_offset >= end:
@@ -192,7 +207,8 @@ def count_stop(log: Log, start: int, end: int) -> int:
 
 
 def begin_count(log: Log, start: int, end: int, *, committed: bool = True) -> Counting:
-    """On the loop.  `end` may not be above the last stable offset (else the high watermark): what is above may still change.
+    """On the loop.  `end` may not be above the last stable offset (else the high watermark): what is above
+    may still change.
 
     Raises OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE, OSError.
     """
@@ -220,7 +236,8 @@ def _require_range(log: Log, start: int, end: int, bound: int) -> None:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.name} is offline")
     if not log.log_start_offset <= start <= end <= bound:
         raise KafkaError(
-            ErrorCode.OFFSET_OUT_OF_RANGE, f"[{start}, {end}) of {log.name} is not in [{log.log_start_offset}, {bound})"
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"[{start}, {end}) of {log.name} is not in [{log.log_start_offset}, {bound})",
         )
 
 
@@ -237,7 +254,9 @@ def _aborted(log: Log, start: int, end: int) -> list[TransactionIndexEntry]:
 
 
 def _begin_part(log: Log, segment: Segment, start: int, end: int) -> _Part:
-    part = _Part(segment, start, end, segment.next_offset, segment.size_bytes, log.config.index_interval_bytes)
+    part = _Part(
+        segment, start, end, segment.next_offset, segment.size_bytes, log.config.index_interval_bytes
+    )
     if segment.total is not None and part.is_whole:
         part.total = segment.total
         return part

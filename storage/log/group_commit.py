@@ -1,12 +1,13 @@
 """Group commit: one flush for all writers that wait.
 
-A log has at most one flush in flight.  A request during a flush joins the next one, which begins when this one is over; a request
-without a running flush starts one at the end of the loop's current turn, so that all appends of that turn share it.  The kernel
-waits for the disk (`runtime/kernel_sync.py`); a few threads do so for flushes of several files, and on kernels without this
-call.  The threads do not touch the log (`flush.py`).
+A log has at most one flush in flight.  A request during a flush joins the next one, which begins when this
+one is over; a request without a running flush starts one at the end of the loop's current turn, so that all
+appends of that turn share it.  The kernel waits for the disk (`runtime/kernel_sync.py`); a few threads do so
+for flushes of several files, and on kernels without this call.  The threads do not touch the log
+(`flush.py`).
 
-A failed flush is final: the log goes offline, every waiting request gets KAFKA_STORAGE_ERROR, and `on_storage_failure` is called,
-so that the whole folder can go offline.  A failed flush is never retried.
+A failed flush is final: the log goes offline, every waiting request gets KAFKA_STORAGE_ERROR, and
+`on_storage_failure` is called, so that the whole folder can go offline.  A failed flush is never retried.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class GroupCommit:
         kernel: KernelSync | None = None,
         executor: Executor | None = None,
     ) -> None:
-        """`kernel` and `executor` (in place of its own threads) belong to this object and are closed with it."""
+        """`kernel` and `executor` (in place of its own threads) belong to this object and are closed with
+        it."""
         self._kernel = kernel
         self._executor: Executor = executor or ThreadPoolExecutor(threads, thread_name_prefix="flush")
         self._queues: dict[Log, _Queue] = {}
@@ -62,7 +64,8 @@ class GroupCommit:
     async def flush(self, target: Log) -> int:
         """Waits until every batch that the log has now is on the disk; returns the flushed end offset.
 
-        When the log is truncated meanwhile, it waits for the batches that are left.  Raises KAFKA_STORAGE_ERROR.
+        When the log is truncated meanwhile, it waits for the batches that are left.  Raises
+        KAFKA_STORAGE_ERROR.
         """
         if not target.needs_flush and not target.is_offline:
             return target.flushed_end_offset
@@ -91,7 +94,8 @@ class GroupCommit:
         self._schedule(target, queue)
 
     def request(self, target: Log) -> None:
-        """Starts a flush that no caller waits for (flush.policy=os: when `log.flush_due`, and before a checkpoint)."""
+        """Starts a flush that no caller waits for (flush.policy=os: when `log.flush_due`, and before a
+        checkpoint)."""
         if not target.is_offline:
             queue = self._queue(target)
             queue.wanted = True
@@ -119,8 +123,8 @@ class GroupCommit:
         return failures
 
     async def note_start(self, target: Log) -> None:
-        """Waits until the log start that is wanted is on the disk (`log_start`).  Raises KAFKA_STORAGE_ERROR; on a full disk,
-        nothing has changed."""
+        """Waits until the log start that is wanted is on the disk (`log_start`).  Raises KAFKA_STORAGE_ERROR;
+        on a full disk, nothing has changed."""
         note = target.start_note
         try:
             await asyncio.wrap_future(self._executor.submit(note.write))
@@ -162,10 +166,13 @@ class GroupCommit:
             ticket = target.begin_flush()
             self.flush_count += 1
             if self._kernel is not None and not self._closed:
-                if ticket.run_in_kernel(self._kernel, lambda error: self._finish(target, queue, ticket, error)):
+                if ticket.run_in_kernel(
+                    self._kernel, lambda error: self._finish(target, queue, ticket, error)
+                ):
                     return
             running = self._executor.submit(ticket.run)
-        except (KafkaError, RuntimeError) as error:  # offline or closed; RuntimeError: the executor has been shut down
+        # offline or closed; RuntimeError: the executor has been shut down
+        except (KafkaError, RuntimeError) as error:
             self._fail(target, queue, error)
             return
 
@@ -202,7 +209,9 @@ class GroupCommit:
         waiting, queue.waiting = queue.waiting, []
         self._forget(target, queue)
         for _offset, done in waiting:
-            failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{target.name} could not be flushed: {error}")
+            failure = KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{target.name} could not be flushed: {error}"
+            )
             failure.__cause__ = error
             asyncio.get_running_loop().call_soon(done, failure)
 

@@ -1,10 +1,12 @@
 """Whether one log may be used: open, closed, or offline for good; and what a failure of the disk does to it.
 
-A log goes offline at the first error that leaves its state on the disk unknown, or that shows its data to be damaged.  It stays
-offline: only opening it again, after a restart, can find out what the disk holds.  A full disk is not such an error.
+A log goes offline at the first error that leaves its state on the disk unknown, or that shows its data to be
+damaged.  It stays offline: only opening it again, after a restart, can find out what the disk holds.  A full
+disk is not such an error.
 
-    a write or a sync fails                     the disk cannot be trusted: the data folder goes offline with all its logs
-    bytes that were published are not there     damage of this log alone: a file that is gone, or shorter than the log knows
+    a write or a sync fails                     the disk cannot be trusted: the data folder goes offline with
+    all its logs bytes that were published are not there     damage of this log alone: a file that is gone, or
+    shorter than the log knows
     ... or cannot be read (EIO)                 the same, but see `ReadErrors` for a disk that dies
     no file could be opened, or no memory had   the read is refused, and nothing follows
 """
@@ -48,7 +50,8 @@ class ReadErrors:
         self._seen: dict[tuple[str, int], float] = {}
 
     def is_dying(self, key: tuple[str, int]) -> bool:
-        """Notes a read error of this log: whether UNREADABLE_LOGS_MAX logs have had one within UNREADABLE_WITHIN_S."""
+        """Notes a read error of this log: whether UNREADABLE_LOGS_MAX logs have had one within
+        UNREADABLE_WITHIN_S."""
         now_s = self._now_s()
         self._seen = {each: at_s for each, at_s in self._seen.items() if now_s - at_s < UNREADABLE_WITHIN_S}
         self._seen[key] = now_s
@@ -89,7 +92,8 @@ class Health:
 
     @contextmanager
     def disk_at_work(self, what: str) -> Iterator[None]:
-        """Around a write: an error leaves the log's state unknown or shows damage, so the log goes offline."""
+        """Around a write: an error leaves the log's state unknown or shows damage, so the log goes
+        offline."""
         try:
             yield
         except (OSError, InvalidBatch) as error:
@@ -114,7 +118,9 @@ class Health:
     def fail(self, what: str, error: OSError | InvalidBatch) -> NoReturn:
         """Takes the log offline and raises the error."""
         if isinstance(error, InvalidBatch):
-            self.go_offline(CorruptLog(error.path or self._directory, error.position, error.offset, error.reason))
+            self.go_offline(
+                CorruptLog(error.path or self._directory, error.position, error.offset, error.reason)
+            )
         else:
             self.go_offline(unreadable(error, self._directory) if isinstance(error, ReadFailed) else error)
         raise self.storage_error(what, error) from error

@@ -1,22 +1,27 @@
-"""One partition's log: append, read, truncate, flush, and the state that its batches define (producers, epochs, last stable
-offset).
+"""One partition's log: append, read, truncate, flush, and the state that its batches define (producers,
+epochs, last stable offset).
 
 Promises
 
-* **An append is wholly in the file and published, or nothing changed.**  Checks work on copies; then the file is written; then,
-  in steps that cannot fail, indexes, producers, epochs and the log end move.  After a failed or short write the file is
-  truncated to the published end before the next append; when that fails, the log goes offline.
-* **The flushed end moves only after the disk has confirmed the sync** (`flush.py`), and never over bytes that were truncated
-  meanwhile.
-* **Readers see batches in `[log start, upper offset)`**, whole, and at least one when there is one, however large.
-* `last_stable_offset` = min(high watermark, first offset of any transaction that is open, or ended by a marker that is not yet
-  below the high watermark) (docs/semantics.md L1).
-* An offline log refuses every request: only opening it again, after a restart, can find out what the disk holds.
+* **An append is wholly in the file and published, or nothing changed.**  Checks work on copies; then the file
+  is written; then, in steps that cannot fail, indexes, producers, epochs and the log end move.  After a
+  failed or short write the file is truncated to the published end before the next append; when that fails,
+  the log goes offline.
+* **The flushed end moves only after the disk has confirmed the sync** (`flush.py`), and never over bytes that
+  were truncated meanwhile.
+* **Readers see batches in `[log start, upper offset)`**, whole, and at least one when there is one, however
+  large.
+* `last_stable_offset` = min(high watermark, first offset of any transaction that is open, or ended by a
+  marker that is not yet below the high watermark) (docs/semantics.md L1).
+* An offline log refuses every request: only opening it again, after a restart, can find out what the disk
+  holds.
 
-All methods are called from the loop's thread, except `FlushTicket.run`.  Nothing here waits, except that truncation, removal and
-close wait for the disk: they are rare, and what follows them must not run before they are durable.
+All methods are called from the loop's thread, except `FlushTicket.run`.  Nothing here waits, except that
+truncation, removal and close wait for the disk: they are rare, and what follows them must not run before they
+are durable.
 
-Offsets, in the order that always holds: log_start <= last_stable <= high_watermark <= log_end, and flushed_end <= log_end.
+Offsets, in the order that always holds: log_start <= last_stable <= high_watermark <= log_end, and
+flushed_end <= log_end.
 """
 
 from __future__ import annotations
@@ -49,12 +54,20 @@ from .admission import NO_APPEND_TIME, CheckedBatches
 from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_leader_append
 from .health import Health
 from .log_start import LogStart
-from .lookup import DecodedBatches, OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
+from .lookup import (
+    DecodedBatches,
+    OffsetRange,
+    TimestampOffset,
+    max_timestamp,
+    offset_for_timestamp,
+    split_range,
+)
 from .removal import Removals
 from .replacement import Replacements
 
 __all__ = [
-    "AbortedTransaction", "AppendInfo", "AppendOrigin", "CorruptLog", "EpochEnd", "FlushPolicy", "FlushTicket", "Log",
+    "AbortedTransaction", "AppendInfo", "AppendOrigin", "CorruptLog", "EpochEnd", "FlushPolicy",
+    "FlushTicket", "Log",
     "LogConfig", "OffsetRange", "ProducerView", "ReadResult", "TimestampOffset", "VerificationGuard",
 ]  # fmt: skip
 
@@ -68,7 +81,14 @@ class Log:
     """See the module's text.  Opened by `Log.open`."""
 
     def __init__(
-        self, disk: Disk, directory: Path, topic: str, partition: int, config: LogConfig, loaded: LoadedLog, start: LogStart
+        self,
+        disk: Disk,
+        directory: Path,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        loaded: LoadedLog,
+        start: LogStart,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -79,12 +99,14 @@ class Log:
         self.recovery_truncated_bytes = loaded.truncated_bytes
         self.on_offline: Callable[[Log, OSError | CorruptLog], None] | None = None
         self.on_config: Callable[[Log, LogConfig], LogConfig] | None = None  # returns what applies meanwhile
-        self.on_flushed: Callable[[int], None] | None = None  # the flushed end moved: where its last batch ends
+        # the flushed end moved: where its last batch ends
+        self.on_flushed: Callable[[int], None] | None = None
         self.before_truncation: Callable[[Log, int], None] | None = None
         """Called before batches at or above an offset are removed: a recovery point above it must be lowered
         durably first."""
         self.cleaned_to = 0
-        """The cleaner has cleaned below this offset (`cleaning/cleaner.py` moves it); a truncation lowers it."""
+        """The cleaner has cleaned below this offset (`cleaning/cleaner.py` moves it); a truncation lowers
+        it."""
         self.truncations = 0
         """Rises with every truncation: a decision made on the log's content before is void."""
         self._disk = disk
@@ -96,7 +118,9 @@ class Log:
         self._high_watermark = self._log_start
         self._health = Health(self.name, directory)
         self._health.on_offline = self._went_offline
-        self._durability = Durability(disk, directory, self._log_end, self._segments.size_bytes, loaded.pending_files)
+        self._durability = Durability(
+            disk, directory, self._log_end, self._segments.size_bytes, loaded.pending_files
+        )
         self.start_note = start
         start.begin(self._log_start, self._segments[0].base_offset)
         parts = disk, directory, self._segments, self._durability, self._health
@@ -118,24 +142,29 @@ class Log:
         high_watermark: int = 0,
         files: OpenFiles | None = None,
     ) -> Log:
-        """Opens the folder, made when absent.  `clean`: the last close was one, and `recovery_point` is the end it noted.
-        `flushed_end`: batches below it are known to have been flushed.
+        """Opens the folder, made when absent.  `clean`: the last close was one, and `recovery_point` is the
+        end it noted. `flushed_end`: batches below it are known to have been flushed.
 
         Raises CorruptLog when flushed data is damaged, OSError when the disk fails.
         """
         start = LogStart(disk, directory)
         loaded = load_log(
-            disk, directory, config=config, clean=clean, recovery_point=recovery_point, flushed_end=flushed_end,
-            log_start_offset=max(log_start_offset, start.noted), files=OpenFiles(disk) if files is None else files,
+            disk, directory, config=config, clean=clean, recovery_point=recovery_point,
+            flushed_end=flushed_end,
+            log_start_offset=max(log_start_offset, start.noted),
+            files=OpenFiles(disk) if files is None else files,
         )  # fmt: skip
         opened = cls(disk, directory, topic, partition, config, loaded, start)
         opened.set_high_watermark(high_watermark)
         if loaded.recovered and loaded.truncated_bytes:
             lost = loaded.truncated_bytes
-            log.info("log_recovered", log=opened.name, log_end_offset=opened.log_end_offset, truncated_bytes=lost)
+            log.info(
+                "log_recovered", log=opened.name, log_end_offset=opened.log_end_offset, truncated_bytes=lost
+            )
         return opened
 
-    # -------------------------------------------------------------------------------------------------------- properties
+    # --------------------------------------------------------------------------------------------------------
+    # properties
 
     @property
     def name(self) -> str:
@@ -214,7 +243,8 @@ class Log:
             return True
         return self._segments.size_bytes - self._durability.flushed_size >= FLUSH_DUE_BYTES
 
-    # --------------------------------------------------------------------------------------------------------- appending
+    # --------------------------------------------------------------------------------------------------------
+    # appending
 
     def append_leader(
         self,
@@ -227,43 +257,52 @@ class Log:
         transaction_version: int = 0,
         checked: CheckedBatches | None = None,
     ) -> AppendInfo:
-        """Checks batches (unless they come with `checked`), assigns offsets and the leader epoch (in place when the buffer is
-        writable), and appends them all.
+        """Checks batches (unless they come with `checked`), assigns offsets and the leader epoch (in place
+        when the buffer is writable), and appends them all.
 
-        A client's batch that repeats one of the last five of its producer appends nothing and returns the original offsets.
-        Raises KafkaError with CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP, FENCED_LEADER_EPOCH,
-        UNSUPPORTED_COMPRESSION_TYPE, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
-        TRANSACTION_COORDINATOR_FENCED, THROTTLING_QUOTA_EXCEEDED, KAFKA_STORAGE_ERROR; then the log is as before.
+        A client's batch that repeats one of the last five of its producer appends nothing and returns the
+        original offsets. Raises KafkaError with CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD,
+        INVALID_TIMESTAMP, FENCED_LEADER_EPOCH, UNSUPPORTED_COMPRESSION_TYPE, OUT_OF_ORDER_SEQUENCE_NUMBER,
+        INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, TRANSACTION_COORDINATOR_FENCED, THROTTLING_QUOTA_EXCEEDED,
+        KAFKA_STORAGE_ERROR; then the log is as before.
         """
         if self._health.unusable:
             self._health.require()
         view = memoryview(batches)
         if leader_epoch < self._epochs.latest:
             raise KafkaError(
-                ErrorCode.FENCED_LEADER_EPOCH, f"append in leader epoch {leader_epoch}; the log holds epoch {self._epochs.latest}"
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"append in leader epoch {leader_epoch}; the log holds epoch {self._epochs.latest}",
             )
         base_offset = self._log_end
         plan = plan_leader_append(
-            view, self.config, self._producers, base_offset, leader_epoch=leader_epoch, origin=origin, now_ms=now_ms, guard=guard,
+            view, self.config, self._producers, base_offset, leader_epoch=leader_epoch, origin=origin,
+            now_ms=now_ms, guard=guard,
             transaction_version=transaction_version, log_start_offset=self._log_start, checked=checked,
         )  # fmt: skip
         if isinstance(plan, AppendInfo):
             return plan  # a duplicate
         self._write(plan)
-        return AppendInfo(base_offset, plan.next_offset - 1, plan.append_time_ms, False, self._log_start, plan.next_offset)
+        return AppendInfo(
+            base_offset, plan.next_offset - 1, plan.append_time_ms, False, self._log_start, plan.next_offset
+        )
 
     def append_follower(self, batches: bytes | bytearray | memoryview) -> AppendInfo:
         """Appends batches as the leader stamped them; ignores a partial batch at the end.
 
-        Offsets must follow on this log's end without a gap (compacted topics may have gaps).  The producer state accepts what
-        the leader accepted; violations are only logged.  Raises CORRUPT_MESSAGE (also for a gap or an overlap),
-        KAFKA_STORAGE_ERROR; then the log is as before.
+        Offsets must follow on this log's end without a gap (compacted topics may have gaps).  The producer
+        state accepts what the leader accepted; violations are only logged.  Raises CORRUPT_MESSAGE (also for
+        a gap or an overlap), KAFKA_STORAGE_ERROR; then the log is as before.
         """
         if self._health.unusable:
             self._health.require()
-        plan = plan_follower_append(memoryview(batches), self.config, self._producers, self._log_end, self.name)
+        plan = plan_follower_append(
+            memoryview(batches), self.config, self._producers, self._log_end, self.name
+        )
         if plan is None:
-            return AppendInfo(self._log_end, self._log_end - 1, NO_APPEND_TIME, False, self._log_start, self._log_end)
+            return AppendInfo(
+                self._log_end, self._log_end - 1, NO_APPEND_TIME, False, self._log_start, self._log_end
+            )
         self._write(plan)
         if plan.prepared is not None and plan.prepared.warnings:
             warnings = plan.prepared.warnings
@@ -276,7 +315,11 @@ class Log:
         placed, buffers, prepared = plan.placed, plan.buffers, plan.prepared
         size, segments = plan.size_bytes, self._segments
         if segments.must_roll(self.config, size, placed[-1].max_timestamp_ms, plan.next_offset):
-            self._roll(self._log_end if plan.next_offset - self._log_end <= OFFSET_SPAN_MAX else placed[0].base_offset)
+            self._roll(
+                self._log_end
+                if plan.next_offset - self._log_end <= OFFSET_SPAN_MAX
+                else placed[0].base_offset
+            )
         segment = segments.active
         position = segment.size_bytes
         try:
@@ -285,7 +328,8 @@ class Log:
             else:
                 segment.file_to_write.write_vector_at(position, buffers)
             if prepared is not None and prepared.completed:
-                # Before the transactions are published as complete: a reader of their records must find their aborts (rule L6).
+                # Before the transactions are published as complete: a reader of their records must find their
+                # aborts (rule L6).
                 aborted = aborted_entries(prepared)
                 if aborted:
                     segment.append_transactions(aborted)
@@ -337,14 +381,21 @@ class Log:
         self._log_end = self._producers.end_offset = base_offset
         self._durability.leave_offset_gap()
         snapshot = segment_path(self.directory, self._log_end, "snapshot")
-        self._durability.add_complete(old, {**old.encoded_indexes(self._log_end), snapshot: encode_snapshot(self._producers)})
+        self._durability.add_complete(
+            old, {**old.encoded_indexes(self._log_end), snapshot: encode_snapshot(self._producers)}
+        )
 
-    # ----------------------------------------------------------------------------------------------------------- reading
+    # --------------------------------------------------------------------------------------------------------
+    # reading
 
-    def read(self, offset: int, max_bytes: int, *, upper_offset: int, at_least_one_batch: bool = True) -> ReadResult:
-        """Whole batches from the one that holds `offset`, all below `upper_offset`, about `max_bytes` of them.
+    def read(
+        self, offset: int, max_bytes: int, *, upper_offset: int, at_least_one_batch: bool = True
+    ) -> ReadResult:
+        """Whole batches from the one that holds `offset`, all below `upper_offset`, about `max_bytes` of
+        them.
 
-        Empty at the upper offset.  Raises OFFSET_OUT_OF_RANGE outside [log start, log end], KAFKA_STORAGE_ERROR.
+        Empty at the upper offset.  Raises OFFSET_OUT_OF_RANGE outside [log start, log end],
+        KAFKA_STORAGE_ERROR.
         """
         if self._health.unusable:
             self._health.require()
@@ -363,7 +414,8 @@ class Log:
         return ReadResult(b"", offset, offset)
 
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
-        """Aborted transactions with records in [start_offset, upper_offset), by first offset (rules L6, F1)."""
+        """Aborted transactions with records in [start_offset, upper_offset), by first offset (rules L6,
+        F1)."""
         with self._health.reading("a look-up"):
             try:
                 return self._segments.aborted_transactions(start_offset, upper_offset)
@@ -371,27 +423,38 @@ class Log:
                 rebuild_transaction_index(self._disk, self.directory, self.config, self._segments, error)
         return self.aborted_transactions(start_offset, upper_offset)
 
-    def offset_for_timestamp(self, timestamp_ms: int, upper: int, known: DecodedBatches | None = None) -> TimestampOffset | None:
+    def offset_for_timestamp(
+        self, timestamp_ms: int, upper: int, known: DecodedBatches | None = None
+    ) -> TimestampOffset | None:
         """The first record below the offset `upper` that is not older than `timestamp_ms`; see `lookup`, also
         for `known`."""
         with self._health.reading("a look-up"):
-            return offset_for_timestamp(self._segments, timestamp_ms, self._log_start, min(upper, self._log_end), known)
+            return offset_for_timestamp(
+                self._segments, timestamp_ms, self._log_start, min(upper, self._log_end), known
+            )
 
-    def max_timestamp(self, upper_offset: int | None = None, known: DecodedBatches | None = None) -> TimestampOffset | None:
+    def max_timestamp(
+        self, upper_offset: int | None = None, known: DecodedBatches | None = None
+    ) -> TimestampOffset | None:
         """The record with the greatest timestamp below `upper_offset` (the log's end when not given)."""
         upper = self._log_end if upper_offset is None else min(upper_offset, self._log_end)
         with self._health.reading("a look-up"):
             return max_timestamp(self._segments, self._log_start, upper, known)
 
     def ranges(self, start: int, end: int, target_bytes: int) -> list[OffsetRange]:
-        """[start, end) split at batch boundaries into pieces of about `target_bytes`, from the indexes alone."""
+        """[start, end) split at batch boundaries into pieces of about `target_bytes`, from the indexes
+        alone."""
         with self._health.reading("a look-up"):
-            return split_range(self._segments, max(start, self._log_start), min(end, self._log_end), target_bytes)
+            return split_range(
+                self._segments, max(start, self._log_start), min(end, self._log_end), target_bytes
+            )
 
-    # ------------------------------------------------------------------------------------------------ producers and epochs
+    # ------------------------------------------------------------------------------------------------
+    # producers and epochs
 
     def transaction_open(self, producer_id: int, epoch: int | None = None) -> bool:
-        """Whether the producer (in this epoch, when given) has a transaction open here: later batches of it need no guard."""
+        """Whether the producer (in this epoch, when given) has a transaction open here: later batches of it
+        need no guard."""
         return self._producers.has_open_transaction(producer_id, epoch)
 
     def start_verification(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard:
@@ -426,15 +489,19 @@ class Log:
             self._high_watermark = offset
             self._producers.set_high_watermark(offset)
 
-    # ------------------------------------------------------------------------------------------------------------ flushing
+    # --------------------------------------------------------------------------------------------------------
+    # flushing
 
     def begin_flush(self) -> FlushTicket:
         """Notes what a flush must make durable.  One flush at a time; see `flush.py`."""
         self._health.require()
-        return self._durability.begin(self._segments.active, self._segments.size_bytes, self._epochs, self._producers)
+        return self._durability.begin(
+            self._segments.active, self._segments.size_bytes, self._epochs, self._producers
+        )
 
     def finish_flush(self, ticket: FlushTicket) -> None:
-        """Moves the flushed end after `ticket.run()` returned.  A ticket that a truncation cancelled changes nothing."""
+        """Moves the flushed end after `ticket.run()` returned.  A ticket that a truncation cancelled changes
+        nothing."""
         before = self._durability.flushed_end
         self._durability.finish(ticket, self._segments.active, self._epochs)
         if self._durability.flushed_end > before:
@@ -457,19 +524,21 @@ class Log:
         """Adds a rebuilt count index of a complete segment."""
         self._durability.add_counts(segment, counts, data)
 
-    # ------------------------------------------------------------------------------------------------------------- cutting
+    # --------------------------------------------------------------------------------------------------------
+    # cutting
 
     def truncate_to(self, offset: int) -> None:
-        """Removes every batch that ends above `offset`, durably.  Below the log start, the log begins anew, empty, at `offset`.
+        """Removes every batch that ends above `offset`, durably.  Below the log start, the log begins anew,
+        empty, at `offset`.
 
-        Producers, epochs and indexes are as if the removed batches had never been there; the high watermark falls to the new
-        end at most.  Raises KAFKA_STORAGE_ERROR; on a full disk the log is as before, and the caller truncates it again when
-        there is room.
+        Producers, epochs and indexes are as if the removed batches had never been there; the high watermark
+        falls to the new end at most.  Raises KAFKA_STORAGE_ERROR; on a full disk the log is as before, and
+        the caller truncates it again when there is room.
         """
         self._health.require()
         if offset >= self._log_end:
-            # An election without a record may have left an epoch here that the leader never knew: it is dropped, or two
-            # histories that differ only in it would never agree (KIP-279).
+            # An election without a record may have left an epoch here that the leader never knew: it is
+            # dropped, or two histories that differ only in it would never agree (KIP-279).
             if self._epochs.truncate_from_end(self._log_end):
                 self._durability.epochs_changed(self._log_end)
             return
@@ -514,10 +583,12 @@ class Log:
         self._durability.after_truncation(self._segments, end, self._segments.size_bytes)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Removes all batches; the log is empty and begins at `offset`.  For a follower whose end is below its
-        leader's log start."""
+        """Removes all batches; the log is empty and begins at `offset`.  For a follower whose end is below
+        its leader's log start."""
         self._health.require()
-        log.info("log_restarted", log=self.name, offset=offset, old_start=self._log_start, old_end=self._log_end)
+        log.info(
+            "log_restarted", log=self.name, offset=offset, old_start=self._log_start, old_end=self._log_end
+        )
         epochs = EpochCache()
         self._before_truncation(0, epochs, restart_at=offset)
         with self._health.disk_at_work("a truncation"):
@@ -532,8 +603,8 @@ class Log:
         self._producers = reload_producers(self._disk, self.directory, self.config, self._segments, offset)
 
     def advance_log_start(self, offset: int) -> None:
-        """Raises the log start (a lower value is ignored): readers lose the records below it, and the disk loses whole
-        segments below it.
+        """Raises the log start (a lower value is ignored): readers lose the records below it, and the disk
+        loses whole segments below it.
 
         Producers stay (rule I10).  Raises OFFSET_OUT_OF_RANGE above the high watermark.
         """
@@ -554,7 +625,8 @@ class Log:
                 self.replacements.settle()
             self.removals.remove_front(old)
 
-    # ------------------------------------------------------------------------------------------------------------- the end
+    # --------------------------------------------------------------------------------------------------------
+    # the end
 
     def update_config(self, config: LogConfig) -> None:
         """Sets a new configuration; it applies from the next append on."""
@@ -566,7 +638,8 @@ class Log:
 
     def allow_offset_gaps(self) -> None:
         """From now on the leader may send batches with offset gaps: its log was compacted once, whatever the
-        topic's policy is now.  Stored beside the log, because recovery must not take the gaps for lost data."""
+        topic's policy is now.  Stored beside the log, because recovery must not take the gaps for lost
+        data."""
         if not self.config.may_have_offset_gaps:
             self.update_config(replace(self.config, was_compacted=True))
 
@@ -576,7 +649,8 @@ class Log:
         return not self.needs_flush and self.removals.is_over
 
     def close(self, *, clean: bool) -> None:
-        """Closes all files.  `clean`: all is made durable first, and opening needs no scan.  Raises KAFKA_STORAGE_ERROR."""
+        """Closes all files.  `clean`: all is made durable first, and opening needs no scan.  Raises
+        KAFKA_STORAGE_ERROR."""
         if self._health.closed:
             return
         try:
@@ -590,7 +664,9 @@ class Log:
                 self._durability.prepare_clean_close(active, derived, self._epochs)
                 self.flush_now()
                 if self._durability.has_pending_files:
-                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: no room for the files of a clean close")
+                    raise KafkaError(
+                        ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: no room for the files of a clean close"
+                    )
         finally:
             self._durability.cancel()
             self.replacements.abandon()

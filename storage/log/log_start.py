@@ -1,12 +1,13 @@
 """The log start, noted beside the log: `log-start`.
 
-A data folder's checkpoint notes the log starts of all logs every few seconds (`folder_notes`), and the base offset of the first
-segment is a lower bound.  A start *within* a segment shows nowhere else.  Records whose deletion the broker has acknowledged
-(DeleteRecords) can neither wait for the checkpoint nor come back when it is damaged; so the start is noted here as well.
-Each note is a lower bound: the higher one counts, and a damaged one is ignored.
+A data folder's checkpoint notes the log starts of all logs every few seconds (`folder_notes`), and the base
+offset of the first segment is a lower bound.  A start *within* a segment shows nowhere else.  Records whose
+deletion the broker has acknowledged (DeleteRecords) can neither wait for the checkpoint nor come back when it
+is damaged; so the start is noted here as well. Each note is a lower bound: the higher one counts, and a
+damaged one is ignored.
 
-Neither note may be above the log's end: readers would not see the records that are appended there.  Before a truncation, call
-`lower`.
+Neither note may be above the log's end: readers would not see the records that are appended there.  Before a
+truncation, call `lower`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class LogStart:
         try:
             self.noted = read_log_start(disk, directory)
         except (CheckpointInvalid, ValueError, IndexError) as error:
-            log.warning("log_start_damaged", path=self._path, reason=error, consequence="the checkpoint's counts")
+            log.warning(
+                "log_start_damaged", path=self._path, reason=error, consequence="the checkpoint's counts"
+            )
         self._written = self._wanted = self.noted
 
     @property
@@ -69,7 +72,8 @@ class LogStart:
             except OSError as error:
                 if error.errno not in OUT_OF_SPACE:
                     raise
-                log.warning("log_start_not_written", path=self._path, reason=error)  # the checkpoint has this start
+                # the checkpoint has this start
+                log.warning("log_start_not_written", path=self._path, reason=error)
         self.noted = offset
 
     def want(self, offset: int) -> None:
@@ -77,7 +81,8 @@ class LogStart:
         self._wanted = max(self._wanted, offset)
 
     def withdraw(self, offset: int) -> None:
-        """The start could not be noted, and the records below stay; unless a higher start is wanted by now."""
+        """The start could not be noted, and the records below stay; unless a higher start is wanted by
+        now."""
         if self._wanted == offset:
             self._wanted = self.noted
 

@@ -1,8 +1,9 @@
 """Questions about a log that are answered from its segments and indexes: by timestamp, and by size.
 
-For a timestamp the broker must return the exact record, so it decodes a batch.  When that takes long, a thread decodes it,
-and the look-up begins again, on the log as it is by then: the thread's result is a fact about one batch.  `DecodedBatches`
-keeps it under the batch's checksum, and it counts only while the same batch is in the log.
+For a timestamp the broker must return the exact record, so it decodes a batch.  When that takes long, a
+thread decodes it, and the look-up begins again, on the log as it is by then: the thread's result is a fact
+about one batch.  `DecodedBatches` keeps it under the batch's checksum, and it counts only while the same
+batch is in the log.
 
     decoded = DecodedBatches()
     try: answer = log.offset_for_timestamp(..., decoded)
@@ -113,9 +114,14 @@ class DecodedBatches:
 
 
 def offset_for_timestamp(
-    segments: Sequence[Segment], timestamp_ms: int, start_offset: int, upper_offset: int, decoded: DecodedBatches | None = None
+    segments: Sequence[Segment],
+    timestamp_ms: int,
+    start_offset: int,
+    upper_offset: int,
+    decoded: DecodedBatches | None = None,
 ) -> TimestampOffset | None:
-    """The first record in [start_offset, upper_offset) whose timestamp is not below `timestamp_ms`, in order of offsets.
+    """The first record in [start_offset, upper_offset) whose timestamp is not below `timestamp_ms`, in order
+    of offsets.
 
     Without `decoded`, every batch is decoded at once; with it raises BatchNotDecoded."""
     for segment in segments:
@@ -157,8 +163,11 @@ def max_timestamp(
 
     Without `decoded`, every batch is decoded at once; with it raises BatchNotDecoded."""
     best: TimestampOffset | None = None
-    within = [each for each in segments if each.next_offset > start_offset and each.base_offset < upper_offset]
-    for segment in sorted(within, key=lambda each: -each.load_max_timestamp()):  # mostly the first segment has the record
+    within = [
+        each for each in segments if each.next_offset > start_offset and each.base_offset < upper_offset
+    ]
+    # mostly the first segment has the record
+    for segment in sorted(within, key=lambda each: -each.load_max_timestamp()):
         claimed = segment.load_max_timestamp(), -segment.base_offset
         if claimed[0] != NO_TIMESTAMP and (best is None or claimed > (best.timestamp_ms, -best.offset)):
             best = _greatest_in(segment, (start_offset, upper_offset), best, decoded)
@@ -175,7 +184,8 @@ def _greatest_in(
         found = _greatest_of(segment, (peak, peak + 1), bounds, best, decoded)
         if found is not None and found.timestamp_ms == segment.max_timestamp_ms:
             return found
-        # The greatest timestamp is a marker's, or that of a batch that compaction emptied: any record may have the next one.
+        # The greatest timestamp is a marker's, or that of a batch that compaction emptied: any record may
+        # have the next one.
     start = segment.position_of(max(low, segment.base_offset))
     return _greatest_of(segment, (start, segment.size_bytes), bounds, best, decoded)
 
@@ -197,7 +207,10 @@ def _greatest_of(
             there.append((position, header))
     there.sort(key=lambda each: -each[1].max_timestamp)
     for position, header in there:
-        if best is not None and (header.max_timestamp, -header.base_offset) < (best.timestamp_ms, -best.offset):
+        if best is not None and (header.max_timestamp, -header.base_offset) < (
+            best.timestamp_ms,
+            -best.offset,
+        ):
             continue
         found = _look(segment, position, header, bounds, None, decoded)
         if found is not None and _is_rather(found, best):
@@ -212,7 +225,8 @@ def _is_rather(found: TimestampOffset, best: TimestampOffset | None) -> bool:
 
 
 def split_range(segments: Sequence[Segment], start: int, end: int, target_bytes: int) -> list[OffsetRange]:
-    """[start, end) in pieces of about `target_bytes`, split at batch boundaries that the index knows; no data is read.
+    """[start, end) in pieces of about `target_bytes`, split at batch boundaries that the index knows; no data
+    is read.
 
     A piece may be larger than the target by one index interval or one batch.  Empty for an empty range.
     """

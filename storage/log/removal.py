@@ -1,22 +1,25 @@
 """Removes segments at the front of a log from the disk, after the log has dropped them in memory.
 
-Readers lose the segments at once, in memory.  The disk follows, in a thread when there is one (`AsyncFileDeleter`), because an
-unlink of a large file and the syncs around it take long.  Order on the disk, per removal:
+Readers lose the segments at once, in memory.  The disk follows, in a thread when there is one
+(`AsyncFileDeleter`), because an unlink of a large file and the syncs around it take long.  Order on the disk,
+per removal:
 
-1. the producer snapshot of the offset where the log begins now, when it is not written yet: the producer state of the removed
-   batches must be on the disk first, because no replay will find it again.  On a full disk it may find no room, and the removal
-   must free room even so.  Then older snapshots go first, durably: after a crash they would report transactions as open whose
-   markers are gone;
-2. segment by segment from the front: the data is renamed to `<base>.log.deleted`, which no reader uses, its indexes are removed,
-   the folder is synced.  So a crash leaves no gap between segments;
+1. the producer snapshot of the offset where the log begins now, when it is not written yet: the producer
+   state of the removed batches must be on the disk first, because no replay will find it again.  On a full
+   disk it may find no room, and the removal must free room even so.  Then older snapshots go first, durably:
+   after a crash they would report transactions as open whose markers are gone;
+2. segment by segment from the front: the data is renamed to `<base>.log.deleted`, which no reader uses, its
+   indexes are removed, the folder is synced.  So a crash leaves no gap between segments;
 3. snapshots below the new beginning are removed;
 4.  `.deleted` files are unlinked; no caller waits for that.
 
-A crash before 2 is over brings back segments that the log start, once it is noted (`LogDirectory.write_checkpoints`), hides.
+A crash before 2 is over brings back segments that the log start, once it is noted
+(`LogDirectory.write_checkpoints`), hides.
 
-**Before a log's segments change in another way, its removals are settled**: 1 to 3 are done at once.  Otherwise a crash could
-show old segments in front of a log that was begun anew.  A running flush may be syncing a removed segment: a removal waits for
-that flush, and holds the files open for a flush that has not begun.
+**Before a log's segments change in another way, its removals are settled**: 1 to 3 are done at once.
+Otherwise a crash could show old segments in front of a log that was begun anew.  A running flush may be
+syncing a removed segment: a removal waits for that flush, and holds the files open for a flush that has not
+begun.
 """
 
 from __future__ import annotations
@@ -117,7 +120,9 @@ class Removal:
 class Removals:
     """The removals of one log, in order.  Used on the loop's thread only."""
 
-    def __init__(self, disk: Disk, directory: Path, segments: Segments, durability: Durability, health: Health) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, segments: Segments, durability: Durability, health: Health
+    ) -> None:
         self.in_background: Callable[[Removal], bool] | None = None
         """Takes a removal over and calls `finish` after it has run it; when it returns False or is None, the
         removal runs at once."""
@@ -133,7 +138,9 @@ class Removals:
         first = old[-1].next_offset
         with self._health.disk_at_work("a removal of old segments"):
             snapshot = self._durability.take_pending(segment_path(self._directory, first, "snapshot"))
-            indexes = [self._durability.take_pending(gone.path(suffix)) for gone in old for suffix in INDEX_SUFFIXES]
+            indexes = [
+                self._durability.take_pending(gone.path(suffix)) for gone in old for suffix in INDEX_SUFFIXES
+            ]
             for gone in old:
                 self._durability.forget(gone)
             waiting = [index for index in indexes if index is not None]
@@ -162,7 +169,8 @@ class Removals:
         return not self._waiting
 
     def settle(self) -> None:
-        """Before the log's segments change in another way.  Waits for the disk.  Raises OSError: the log must go offline."""
+        """Before the log's segments change in another way.  Waits for the disk.  Raises OSError: the log must
+        go offline."""
         while self._waiting:
             removal = self._waiting[0]
             removal.run()

@@ -1,22 +1,24 @@
 """One replacement of segments by a cleaned one, split so that the event loop never waits for the disk.
 
-    replacement = log.replacements.begin(old, new)   on the loop: checks that no other runs, and that `old` is in the log
-    replacement.decide()                             any thread: the decision becomes durable (`segment.swap`, step 2)
-    log.replacements.switch(replacement)             on the loop: readers find the new segment from here on
-    replacement.carry_out()                          any thread: the files get their names (steps 3 and 4)
-    log.replacements.finish(replacement)             on the loop: the new segment is like any other
+    replacement = log.replacements.begin(old, new)   on the loop: checks that no other runs, and that `old` is
+    in the log replacement.decide()                             any thread: the decision becomes durable
+    (`segment.swap`, step 2) log.replacements.switch(replacement)             on the loop: readers find the
+    new segment from here on replacement.carry_out()                          any thread: the files get their
+    names (steps 3 and 4) log.replacements.finish(replacement)             on the loop: the new segment is
+    like any other
 
-The steps on the disk have the same order as in a replacement that runs at once, so a crash leaves the same files.
-In memory the new segment takes its place between two of them, while its files still end in `.cleaned`: it is served from open
-files and from indexes in memory, which renames do not touch, and which it holds until it is finished.
+The steps on the disk have the same order as in a replacement that runs at once, so a crash leaves the same
+files. In memory the new segment takes its place between two of them, while its files still end in `.cleaned`:
+it is served from open files and from indexes in memory, which renames do not touch, and which it holds until
+it is finished.
 
 Between any two steps the loop runs on.  Other operations on the log meanwhile:
 
-    appends, rolls, flushes, reads      touch other segments, or only read
-    truncation, removal at the front    first settles the replacement: withdraws it before the switch, completes it after
-    close (deletion, stop)              abandons it: opening the log again finishes a decided one
-    the log goes offline                nothing more is switched; the thread renames only after the decision
-    another replacement                 is refused until this one is over
+    appends, rolls, flushes, reads      touch other segments, or only read truncation, removal at the front
+    first settles the replacement: withdraws it before the switch, completes it after close (deletion, stop)
+    abandons it: opening the log again finishes a decided one the log goes offline                nothing more
+    is switched; the thread renames only after the decision another replacement                 is refused
+    until this one is over
 
 Settling and abandoning wait for the current step of a thread; the thread reads `stage` afterwards.
 """
@@ -69,7 +71,8 @@ class Replacement:
     def is_over(self) -> bool:
         return self.stage in (Stage.DONE, Stage.WITHDRAWN, Stage.UNKNOWN)
 
-    # ------------------------------------------------------------------------------------------------------ in a thread
+    # ------------------------------------------------------------------------------------------------------
+    # in a thread
 
     def decide(self) -> None:
         """Any thread.  Raises OSError: then the replacement is withdrawn, or `stage` is UNKNOWN and the log
@@ -78,7 +81,9 @@ class Replacement:
             if self.stage is not Stage.PREPARED:
                 return
             try:
-                decide_swap(self._disk, self.directory, [each.base_offset for each in self.old], self.new.base_offset)
+                decide_swap(
+                    self._disk, self.directory, [each.base_offset for each in self.old], self.new.base_offset
+                )
             except OSError:
                 self._withdraw()  # a decision whose write failed may be on the disk even so
                 raise
@@ -105,14 +110,16 @@ class Replacement:
         self._disk.sync_directory(self.directory)
         self.stage = Stage.WITHDRAWN
 
-    # ------------------------------------------------------------------------------------------------------- on the loop
+    # -------------------------------------------------------------------------------------------------------
+    # on the loop
 
     def switched(self) -> None:
         assert self.stage is Stage.DECIDED
         self.stage = Stage.SWITCHED
 
     def settle(self) -> None:
-        """Called before another change of the log.  Waits for the disk.  Raises OSError: then the log must go offline."""
+        """Called before another change of the log.  Waits for the disk.  Raises OSError: then the log must go
+        offline."""
         with self._lock:
             if self.stage is Stage.PREPARED:
                 self.stage = Stage.WITHDRAWN
@@ -131,7 +138,9 @@ class Replacement:
 class Replacements:
     """The replacements of one log, one at a time.  Used on the loop's thread only."""
 
-    def __init__(self, disk: Disk, directory: Path, segments: Segments, durability: Durability, health: Health) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, segments: Segments, durability: Durability, health: Health
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._segments = segments
@@ -142,8 +151,8 @@ class Replacements:
     def begin(self, old: Sequence[Segment], new: Segment) -> Replacement:
         """Begins to replace durable old segments by a cleaned one; offsets do not change.
 
-        Raises ValueError when they are gone, active or not yet durable, or another replacement runs, and KAFKA_STORAGE_ERROR
-        when the log is closed or offline; then nothing changed.
+        Raises ValueError when they are gone, active or not yet durable, or another replacement runs, and
+        KAFKA_STORAGE_ERROR when the log is closed or offline; then nothing changed.
         """
         self._health.require()
         if self._current is not None:
@@ -158,7 +167,8 @@ class Replacements:
         return self._current
 
     def switch(self, replacement: Replacement) -> None:
-        """The replacement is decided.  Raises ValueError when it was withdrawn meanwhile, KAFKA_STORAGE_ERROR."""
+        """The replacement is decided.  Raises ValueError when it was withdrawn meanwhile,
+        KAFKA_STORAGE_ERROR."""
         self._health.require()
         if replacement is not self._current or replacement.stage is not Stage.DECIDED:
             raise ValueError("the replacement was withdrawn")
@@ -169,7 +179,9 @@ class Replacements:
                 raise ValueError("a late count index of theirs is on its way to the disk")
             self._segments.switch(replacement.old, replacement.new)
         replacement.switched()
-        self._durability.flushed_size = max(0, self._durability.flushed_size + self._segments.size_bytes - before)
+        self._durability.flushed_size = max(
+            0, self._durability.flushed_size + self._segments.size_bytes - before
+        )
         self._durability.drop_waiting_snapshots(replacement.old[-1].next_offset)
 
     def finish(self, replacement: Replacement) -> None:
@@ -180,17 +192,20 @@ class Replacements:
                 replacement.new.adopt()
 
     def failed(self, replacement: Replacement, error: OSError) -> NoReturn:
-        """`decide` or `carry_out` raised.  Raises KAFKA_STORAGE_ERROR: nothing has changed, or the log is offline now."""
+        """`decide` or `carry_out` raised.  Raises KAFKA_STORAGE_ERROR: nothing has changed, or the log is
+        offline now."""
         if replacement is self._current:
             self._current = None
-        if replacement.directory != self._directory:  # the log has moved to another disk meanwhile, which has not failed
+        # the log has moved to another disk meanwhile, which has not failed
+        if replacement.directory != self._directory:
             raise self._health.storage_error("a replacement of segments", error) from error
         if replacement.stage is Stage.WITHDRAWN:
             self._health.refuse("a replacement of segments", error)
         self._health.fail("a replacement of segments", error)
 
     def replace_now(self, old: Sequence[Segment], new: Segment) -> list[Path]:
-        """A whole replacement that waits on the loop's thread: for tools and tests.  Returns the files to unlink."""
+        """A whole replacement that waits on the loop's thread: for tools and tests.  Returns the files to
+        unlink."""
         replacement = self.begin(old, new)
         try:
             replacement.decide()
@@ -202,7 +217,8 @@ class Replacements:
         return replacement.doomed
 
     def settle(self) -> None:
-        """Before the log's segments change in another way.  Waits for the disk.  Raises OSError: the log must go offline."""
+        """Before the log's segments change in another way.  Waits for the disk.  Raises OSError: the log must
+        go offline."""
         replacement, self._current = self._current, None
         if replacement is not None:
             replacement.settle()

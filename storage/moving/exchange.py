@@ -1,7 +1,9 @@
-"""The moment in which a log changes its data folder: the log exchanges its files for those of its future replica.
+"""The moment in which a log changes its data folder: the log exchanges its files for those of its future
+replica.
 
-The log stays the same object, with its producers, guards and offsets, so its holders notice nothing.  Its old files go to the
-object of the future replica, which is then closed.  This module is a part of `Log` in a file of its own: it uses private names.
+The log stays the same object, with its producers, guards and offsets, so its holders notice nothing.  Its old
+files go to the object of the future replica, which is then closed.  This module is a part of `Log` in a file
+of its own: it uses private names.
 """
 
 from __future__ import annotations
@@ -9,7 +11,16 @@ from __future__ import annotations
 from ...wire.errors import ErrorCode, KafkaError
 from ..log.log import Log
 
-_ON_DISK = ("_disk", "directory", "_segments", "_health", "_durability", "start_note", "replacements", "removals")
+_ON_DISK = (
+    "_disk",
+    "directory",
+    "_segments",
+    "_health",
+    "_durability",
+    "start_note",
+    "replacements",
+    "removals",
+)
 
 
 def settle(log: Log) -> None:
@@ -36,13 +47,15 @@ def reach_end(log: Log, future: Log) -> None:
     if future.log_end_offset < log.log_end_offset:
         if not log.config.may_have_offset_gaps:
             missing = f"{future.log_end_offset} to {log.log_end_offset}"
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.name}: the copy lacks what is at offsets {missing}")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{log.name}: the copy lacks what is at offsets {missing}"
+            )
         future._roll(log.log_end_offset)
 
 
 def take_over_start(log: Log, future: Log, *, also_wanted: bool) -> None:
-    """The log start, and at the swap one that is wanted and not yet noted (`log_start`): before, it may still be withdrawn.
-    Raises KAFKA_STORAGE_ERROR, OSError."""
+    """The log start, and at the swap one that is wanted and not yet noted (`log_start`): before, it may still
+    be withdrawn. Raises KAFKA_STORAGE_ERROR, OSError."""
     future.set_high_watermark(log.high_watermark)
     future.advance_log_start(min(log.log_start_offset, future.high_watermark))
     # Also one that only a checkpoint of the old folder has noted.
@@ -52,7 +65,11 @@ def take_over_start(log: Log, future: Log, *, also_wanted: bool) -> None:
 
 
 def is_durable(future: Log) -> bool:
-    return not future.needs_flush and not future._durability.complete and not future._durability.has_pending_files
+    return (
+        not future.needs_flush
+        and not future._durability.complete
+        and not future._durability.has_pending_files
+    )
 
 
 def exchange(log: Log, future: Log) -> None:

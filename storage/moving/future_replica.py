@@ -1,14 +1,17 @@
-"""A log's future replica in another data folder of the node (KIP-113): made, filled, flushed, and put into the log's place.
+"""A log's future replica in another data folder of the node (KIP-113): made, filled, flushed, and put into
+the log's place.
 
     work = future.turn()        on the loop: the next step (`plan`); a swap happens at once
     work()                      any thread: waits for the disk
     future.refused(error)       on the loop, when it raised
 
-The future replica is a `Log` that only this object knows, so a thread may use it; the caller that ends the move waits for the
-thread's current work, which is bounded.  `move_state` says what becomes of both folders after a crash.
+The future replica is a `Log` that only this object knows, so a thread may use it; the caller that ends the
+move waits for the thread's current work, which is bounded.  `move_state` says what becomes of both folders
+after a crash.
 
-Order of the swap, on the loop, so that nothing is appended meanwhile: the rest is copied and flushed; `future` beside the new log
-is removed, durably, which decides; the old folder loses its name, durably; then the log uses the new folder (`exchange`).
+Order of the swap, on the loop, so that nothing is appended meanwhile: the rest is copied and flushed;
+`future` beside the new log is removed, durably, which decides; the old folder loses its name, durably; then
+the log uses the new folder (`exchange`).
 """
 
 from __future__ import annotations
@@ -74,7 +77,13 @@ class FutureReplica:
     """See the module's text."""
 
     def __init__(
-        self, disk: Disk, key: PartitionKey, topic_id: UUID, origin: LogDirectory, target: LogDirectory, ended: Callable[[], None]
+        self,
+        disk: Disk,
+        key: PartitionKey,
+        topic_id: UUID,
+        origin: LogDirectory,
+        target: LogDirectory,
+        ended: Callable[[], None],
     ) -> None:
         """`ended` is called when the move is over."""
         self.key = key
@@ -95,7 +104,8 @@ class FutureReplica:
         self._unflushed_bytes = 0
         self._is_marked = False
 
-    # ------------------------------------------------------------------------------------------------------------ views
+    # --------------------------------------------------------------------------------------------------------
+    # views
 
     @property
     def name(self) -> str:
@@ -105,7 +115,11 @@ class FutureReplica:
     def source(self) -> Log | None:
         """The log while it is usable; else None."""
         found = self.origin.logs.get(self.key)
-        return None if found is None or found.is_offline or self.origin.topic_ids.get(self.key) != self.topic_id else found
+        return (
+            None
+            if found is None or found.is_offline or self.origin.topic_ids.get(self.key) != self.topic_id
+            else found
+        )
 
     @property
     def is_made(self) -> bool:
@@ -121,9 +135,14 @@ class FutureReplica:
         source = self.source
         if source is None:
             return 0
-        return max(0, source.log_end_offset - (source.log_start_offset if self._log is None else self._log.log_end_offset))
+        return max(
+            0,
+            source.log_end_offset
+            - (source.log_start_offset if self._log is None else self._log.log_end_offset),
+        )
 
-    # -------------------------------------------------------------------------------------------------- what comes next
+    # -------------------------------------------------------------------------------------------------- what
+    # comes next
 
     def source_truncated(self, offset: int) -> None:
         """The log is about to be truncated to `offset`."""
@@ -180,7 +199,8 @@ class FutureReplica:
         if isinstance(error, SourceFailed):
             if error.written and isinstance(cause, OSError):
                 self.origin.disk_failed(cause)
-            return  # the log cannot be read, or was truncated, closed or deleted meanwhile: the copy is not at fault
+            # the log cannot be read, or was truncated, closed or deleted meanwhile: the copy is not at fault
+            return
         if self.is_over or self.source is None:
             return
         if isinstance(cause, OSError):
@@ -190,7 +210,8 @@ class FutureReplica:
         if not self.target.is_offline and (self._log is None or self._log.is_offline):
             self._discard()  # the copy cannot be used: it begins anew
 
-    # ------------------------------------------------------------------------------------------------------- beginning
+    # -------------------------------------------------------------------------------------------------------
+    # beginning
 
     def _opening(self, source: Log) -> Work:
         """Opens the copy of an earlier life of the node, if there is one."""
@@ -200,7 +221,8 @@ class FutureReplica:
         return self._in_thread(lambda: self._open(epochs, end))
 
     def _open(self, epochs: Epochs, end: int) -> None:
-        """What was copied before this node stopped.  The log may have lost its end then, or the copy, or both."""
+        """What was copied before this node stopped.  The log may have lost its end then, or the copy, or
+        both."""
         if self._log is not None:
             return  # another turn has
         found = inspect_log_folder(self._disk, self._path, self.key, None)
@@ -218,7 +240,8 @@ class FutureReplica:
 
     def _open_log(self, config: LogConfig) -> Log:
         return Log.open(
-            self._disk, self._path, topic=self.key[0], partition=self.key[1], config=config, clean=False, recovery_point=0,
+            self._disk, self._path, topic=self.key[0], partition=self.key[1], config=config, clean=False,
+            recovery_point=0,
             files=self.target.files,
         )  # fmt: skip
 
@@ -234,7 +257,8 @@ class FutureReplica:
         self.target.notes.forget(self.key, identity_of(self.topic_id, self.key[1]))
         self.target.make_room(self.target.path)
         staging = self.target.renamed_folders.fresh_path()
-        self._truncated_to, self._read_from = None, -1  # a cut from here on, while the thread is at it, begins it anew
+        # a cut from here on, while the thread is at it, begins it anew
+        self._truncated_to, self._read_from = None, -1
         return self._in_thread(lambda: self._make(staging, config, first, known))
 
     def _make(self, staging: Path, config: LogConfig, first: int, snapshot: bytes | None) -> None:
@@ -262,9 +286,15 @@ class FutureReplica:
             if self._disk.exists(staging):
                 self._disk.remove_tree(staging)
         except OSError as error:
-            log.warning("half_made_replica_not_removed", path=staging, reason=error, consequence="it goes at the next start")
+            log.warning(
+                "half_made_replica_not_removed",
+                path=staging,
+                reason=error,
+                consequence="it goes at the next start",
+            )
 
-    # ------------------------------------------------------------------------------------------------------ in a thread
+    # ------------------------------------------------------------------------------------------------------
+    # in a thread
 
     def _copy(self, source: Log, future: Log, read: BulkRead) -> int:
         with _of_source():
@@ -278,7 +308,8 @@ class FutureReplica:
         return len(data)
 
     def _take_over_config(self, source: Log, future: Log) -> None:
-        """Its segments are to be of the size, and its holes no damage, also to a later start.  Raises OSError."""
+        """Its segments are to be of the size, and its holes no damage, also to a later start.  Raises
+        OSError."""
         config = _with_holes(source.config)
         if config != future.config:
             self._disk.write_atomic(self._path / LOG_CONFIG, encode_config(config))
@@ -293,7 +324,8 @@ class FutureReplica:
             self._read_from = max(read_from, future.log_end_offset)
 
     def _prepare(self, source: Log, future: Log) -> None:
-        """All that is there becomes durable, so that the swap has little to do; and from here on the log may be leaving."""
+        """All that is there becomes durable, so that the swap has little to do; and from here on the log may
+        be leaving."""
         take_over_start(source, future, also_wanted=False)
         future.flush_now()
         if not self._is_marked:
@@ -301,7 +333,8 @@ class FutureReplica:
                 write_move_state(self._disk, source.directory, MoveState.LEAVING)
             self._is_marked = True
 
-    # ---------------------------------------------------------------------------------------------------------- the swap
+    # --------------------------------------------------------------------------------------------------------
+    # the swap
 
     def try_to_swap(self) -> bool:
         """On the loop; False when a flush runs or records were appended.  Raises KafkaError, OSError: the log
@@ -315,7 +348,8 @@ class FutureReplica:
             return False
         with self._lock:
             if (step := self._next(source, future)) is not Step.SWAP:
-                if step is Step.COPY:  # more comes during a flush than would be copied here: the next try may take longer
+                # more comes during a flush than would be copied here: the next try may take longer
+                if step is Step.COPY:
                     self.swap_bytes_max = min(2 * self.swap_bytes_max, SWAP_BYTES_LIMIT)
                 return False
             settle(source)
@@ -326,14 +360,19 @@ class FutureReplica:
             take_over_start(source, future, also_wanted=True)
             if not is_durable(future):
                 future.flush_now()
-            if future.needs_flush or future.log_end_offset != source.log_end_offset or self._truncated_to is not None:
+            if (
+                future.needs_flush
+                or future.log_end_offset != source.log_end_offset
+                or self._truncated_to is not None
+            ):
                 return False
             self._decide()
             self._leave(source, future)
         return True
 
     def _rest(self, source: Log, future: Log) -> tuple[bytes, int] | None:
-        """The bytes that are still to be appended, and the offset to read on from; None when there are none."""
+        """The bytes that are still to be appended, and the offset to read on from; None when there are
+        none."""
         with _of_source():
             start = max(future.log_end_offset, self._read_from)
             left = bytes_from(source, start)
@@ -372,13 +411,17 @@ class FutureReplica:
         future.close(clean=False)
         try:
             self.origin.renamed_folders.delete(self.key, self.topic_id)
-        except OSError as error:  # while the old folder has its name, no record that only the new log has may be acknowledged
+        # while the old folder has its name, no record that only the new log has may be acknowledged
+        except OSError as error:
             self.origin.go_offline(error)
         self.target.adopt(self.key, self.topic_id, source)
         source.report_flushed()
-        log.info("replica_moved", log=source.name, path=source.directory, log_end_offset=source.log_end_offset)
+        log.info(
+            "replica_moved", log=source.name, path=source.directory, log_end_offset=source.log_end_offset
+        )
 
-    # ------------------------------------------------------------------------------------------------------------- ends
+    # --------------------------------------------------------------------------------------------------------
+    # ends
 
     def cancel(self) -> None:
         """The log stays where it is.  Waits for what a thread is at.  Raises KAFKA_STORAGE_ERROR."""
@@ -394,7 +437,8 @@ class FutureReplica:
             self.stay()
 
     def stay(self) -> None:
-        """Nothing was decided, and nothing will be: a start need not ask the other folder.  Raises KAFKA_STORAGE_ERROR."""
+        """Nothing was decided, and nothing will be: a start need not ask the other folder.  Raises
+        KAFKA_STORAGE_ERROR."""
         assert self.is_over
         source = self.source
         if not self._is_marked or source is None:
@@ -403,7 +447,9 @@ class FutureReplica:
             write_move_state(self._disk, source.directory, MoveState.CURRENT)
         except OSError as error:
             self.origin.disk_failed(error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the move of {self.name} cannot be undone: {error}") from error
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"the move of {self.name} cannot be undone: {error}"
+            ) from error
         self._is_marked = False
 
     def close(self) -> None:

@@ -1,7 +1,9 @@
-"""The next step of a replica's move to another data folder, from the offsets of the two logs (KIP-113).  Pure.
+"""The next step of a replica's move to another data folder, from the offsets of the two logs (KIP-113).
+Pure.
 
-The future replica is a follower of the log on the same node: it takes batches as they are, is truncated with the log,
-and begins anew when the log begins above its end.  It takes the log's place when the rest to copy fits into a turn of the loop.
+The future replica is a follower of the log on the same node: it takes batches as they are, is truncated with
+the log, and begins anew when the log begins above its end.  It takes the log's place when the rest to copy
+fits into a turn of the loop.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 SWAP_BYTES_MAX = 64 * 1024
-"""What a swap copies and flushes on the loop, while nothing else is appended; twice as much after each try that found more."""
+"""What a swap copies and flushes on the loop, while nothing else is appended; twice as much after each try
+that found more."""
 SWAP_BYTES_LIMIT = 4 * 1024 * 1024
 
 
@@ -24,7 +27,8 @@ class Step(enum.Enum):
     TRUNCATE = "truncate"
     COPY = "copy"
     FLUSH = "flush"
-    """Flush all that it has; then `replica-move` beside the log says that the log may leave (`move_state`)."""
+    """Flush all that it has; then `replica-move` beside the log says that the log may leave
+    (`move_state`)."""
     SWAP = "swap"
 
 
@@ -32,7 +36,8 @@ class View(NamedTuple):
     """The offsets of both logs.  Those of the future replica are -1 before it exists."""
 
     source_first: int
-    """Where the log's first segment begins: below its log start there may be what transactions and producers still need."""
+    """Where the log's first segment begins: below its log start there may be what transactions and producers
+    still need."""
     source_start: int
     """The log start: in front of it the copy may have fewer segments, as they end elsewhere."""
     bytes_left: int
@@ -59,7 +64,8 @@ Epochs = Sequence[tuple[int, int]]
 
 
 def agreeing_end(mine: Epochs, my_end: int, theirs: Epochs, their_end: int) -> int:
-    """Up to which offset two logs were written by the same leader epochs, and so hold the same batches (KIP-101, KIP-279).
+    """Up to which offset two logs were written by the same leader epochs, and so hold the same batches
+    (KIP-101, KIP-279).
 
     Batches below the first epoch that either log knows count as equal.
     """

@@ -1,13 +1,16 @@
-"""Producer snapshots: the producer state up to an offset as one small file, `<offset>.snapshot` (docs/semantics.md I9).
+"""Producer snapshots: the producer state up to an offset as one small file, `<offset>.snapshot`
+(docs/semantics.md I9).
 
     crc32c u32 over all that follows | version u16 | end offset i64 | producers u32 | unreplicated u32
-    producer:     id i64 | epoch i16 | coordinator epoch i32 | last timestamp i64 | open transaction's first offset i64 (-1: none)
-                  | batches u8, and each: last sequence i32 | last offset i64 | offset delta i32 | timestamp i64
-    unreplicated: first offset i64 | marker offset i64
+    producer:     id i64 | epoch i16 | coordinator epoch i32 | last timestamp i64 | open transaction's first
+    offset i64 (-1: none)
+                  | batches u8, and each: last sequence i32 | last offset i64 | offset delta i32 | timestamp
+    i64 unreplicated: first offset i64 | marker offset i64
 
-Producers stand in order of last use.  Unlike Kafka's snapshot it holds the ended transactions whose marker was not yet below the
-high watermark: without them a restarted node would, for a moment, show records of a transaction whose marker it could still lose
-(rule L1).  A snapshot whose checksum or version is wrong is not used; an older one and a longer replay take its place.
+Producers stand in order of last use.  Unlike Kafka's snapshot it holds the ended transactions whose marker
+was not yet below the high watermark: without them a restarted node would, for a moment, show records of a
+transaction whose marker it could still lose (rule L1).  A snapshot whose checksum or version is wrong is not
+used; an older one and a longer replay take its place.
 """
 
 from __future__ import annotations
@@ -39,7 +42,12 @@ def encode_snapshot(state: ProducerState) -> bytes:
         first = -1 if entry.transaction_first_offset is None else entry.transaction_first_offset
         parts.append(
             _PRODUCER.pack(
-                entry.producer_id, entry.epoch, entry.coordinator_epoch, entry.last_timestamp_ms, first, len(entry.batches)
+                entry.producer_id,
+                entry.epoch,
+                entry.coordinator_epoch,
+                entry.last_timestamp_ms,
+                first,
+                len(entry.batches),
             )
         )
         parts += [_BATCH.pack(*batch) for batch in entry.batches]
@@ -65,12 +73,22 @@ def decode_snapshot(data: bytes, state: ProducerState) -> None:
         entries: list[ProducerEntry] = []
         position = _CRC.size + _HEAD.size
         for _ in range(producers):
-            producer_id, epoch, coordinator_epoch, timestamp, first, count = _PRODUCER.unpack_from(data, position)
+            producer_id, epoch, coordinator_epoch, timestamp, first, count = _PRODUCER.unpack_from(
+                data, position
+            )
             position += _PRODUCER.size
-            batches = tuple(BatchMetadata(*_BATCH.unpack_from(data, position + i * _BATCH.size)) for i in range(count))
+            batches = tuple(
+                BatchMetadata(*_BATCH.unpack_from(data, position + i * _BATCH.size)) for i in range(count)
+            )
             position += count * _BATCH.size
-            entries.append(ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, None if first < 0 else first, batches))
-        unreplicated = [_UNREPLICATED.unpack_from(data, position + i * _UNREPLICATED.size) for i in range(pairs)]
+            entries.append(
+                ProducerEntry(
+                    producer_id, epoch, coordinator_epoch, timestamp, None if first < 0 else first, batches
+                )
+            )
+        unreplicated = [
+            _UNREPLICATED.unpack_from(data, position + i * _UNREPLICATED.size) for i in range(pairs)
+        ]
     except struct_error as error:
         raise SnapshotInvalid(f"it is cut short: {error}") from None
     state.restore(entries, unreplicated, end_offset)

@@ -1,25 +1,29 @@
 """The producer state of one partition: sequences, epochs, open transactions, guards.  Pure: no I/O, no clock.
 
-This file decides whether a batch is a duplicate, a gap, from a zombie, or a late one of a finished transaction
-(docs/semantics.md, chapters I and L).
+This file decides whether a batch is a duplicate, a gap, from a zombie, or a late one of a finished
+transaction (docs/semantics.md, chapters I and L).
 
 Order in which things must happen, for one append:
 
-1. `prepare()` gives a `PreparedAppend`.  Each batch is checked against it in order (`check_batch`); it works on **copies** of the
-   entries it touches, so a refusal, or a write that fails later, leaves this object as it was (rule I8).
+1. `prepare()` gives a `PreparedAppend`.  Each batch is checked against it in order (`check_batch`); it works
+   on **copies** of the entries it touches, so a refusal, or a write that fails later, leaves this object as
+   it was (rule I8).
 2.  The caller writes the batches, then the aborted-transaction entries, to the files.
 3.  `publish(prepared, next_offset)` puts the copies in place, in one step that cannot fail.
 
 Transactions of a partition are in one of three states here:
 
-    open          first batch appended, no marker yet                   -> bounds the last stable offset at its first offset
-    unreplicated  marker appended, but the marker is not below the      -> still bounds it: a reader must not see the records of a
-                  high watermark                                           transaction whose outcome could still be lost (rule L1)
+    open          first batch appended, no marker yet                   -> bounds the last stable offset at
+    its first offset unreplicated  marker appended, but the marker is not below the      -> still bounds it: a
+    reader must not see the records of a
+                  high watermark                                           transaction whose outcome could
+                  still be lost (rule L1)
     done          forgotten here; an abort stands in the transaction index
 
-A *verification guard* is an object that stands for one question to the transaction coordinator: "does this transaction hold this
-partition?".  It is compared by identity at the append.  A state ("verified") would not do: between the answer and the append, the
-transaction may have been aborted and a next one begun, whose state looks the same (the ABA problem of KIP-890, rule T9).
+A *verification guard* is an object that stands for one question to the transaction coordinator: "does this
+transaction hold this partition?".  It is compared by identity at the append.  A state ("verified") would not
+do: between the answer and the append, the transaction may have been aborted and a next one begun, whose state
+looks the same (the ABA problem of KIP-890, rule T9).
 """
 
 from __future__ import annotations
@@ -67,8 +71,8 @@ class BatchMetadata(NamedTuple):
 class ProducerEntry:
     """One producer at one partition.  `batches` is an immutable tuple, so that a copy is cheap.
 
-    `idle_since_ms` is when `expire` first found it without an append since (-1: not yet); it belongs to this process, not to the
-    log, and a copy, which is made to append, begins without it.
+    `idle_since_ms` is when `expire` first found it without an append since (-1: not yet); it belongs to this
+    process, not to the log, and a copy, which is made to append, begins without it.
     """
 
     __slots__ = (
@@ -141,7 +145,8 @@ class ProducerEntry:
 
 
 class VerificationGuard:
-    """A question to the coordinator about (producer id, epoch).  Equal only to itself; see the module's text."""
+    """A question to the coordinator about (producer id, epoch).  Equal only to itself; see the module's
+    text."""
 
     __slots__ = ("producer_id", "epoch")
 
@@ -157,7 +162,8 @@ class _Verification:
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction that a marker ended.  `last_offset` is the marker's; `last_stable_offset` is the one that holds after it."""
+    """A transaction that a marker ended.  `last_offset` is the marker's; `last_stable_offset` is the one that
+    holds after it."""
 
     producer_id: int
     first_offset: int
@@ -180,7 +186,8 @@ class ProducerView:
 
 @dataclass(slots=True)
 class PreparedAppend:
-    """The effect of batches that are checked but not yet written: copies of entries, and transactions that begin and end."""
+    """The effect of batches that are checked but not yet written: copies of entries, and transactions that
+    begin and end."""
 
     state: ProducerState
     origin: AppendOrigin
@@ -199,8 +206,9 @@ class PreparedAppend:
     def check_batch(self, header: BatchHeader, first_offset: int, marker: Marker | None = None) -> None:
         """Checks one batch that would start at `first_offset` and notes its effect.
 
-        `header`'s own base offset is not looked at.  `marker` is the decoded marker of a control batch; None for emptied control
-        batches and unknown control types, which have no effect (rule L4).  Raises KafkaError; then drop this object.
+        `header`'s own base offset is not looked at.  `marker` is the decoded marker of a control batch; None
+        for emptied control batches and unknown control types, which have no effect (rule L4).  Raises
+        KafkaError; then drop this object.
         """
         if header.producer_id < 0:
             return
@@ -214,11 +222,16 @@ class PreparedAppend:
         entry = self.entries.get(producer_id)
         if entry is None:
             known = self.state.get(producer_id)
-            entry = known.copy() if known is not None else self.state.fresh_entry(producer_id, self.origin, len(self.entries))
+            entry = (
+                known.copy()
+                if known is not None
+                else self.state.fresh_entry(producer_id, self.origin, len(self.entries))
+            )
             self.entries[producer_id] = entry
         return entry
 
-    # ------------------------------------------------------------------------------------------------------------ data
+    # --------------------------------------------------------------------------------------------------------
+    # data
 
     def _check_data(self, header: BatchHeader, first_offset: int) -> None:
         entry = self._entry(header.producer_id)
@@ -230,12 +243,15 @@ class PreparedAppend:
             self._check_transaction(header, entry)
         elif header.producer_epoch < entry.epoch:
             self.warnings.append(
-                f"producer {header.producer_id}: epoch {header.producer_epoch} after {entry.epoch} at {first_offset}"
+                f"producer {header.producer_id}: epoch {header.producer_epoch} after {entry.epoch} "
+                f"at {first_offset}"
             )
         entry.move_to_epoch(header.producer_epoch)
         last_offset = first_offset + header.last_offset_delta
         if header.base_sequence >= 0:
-            batch = BatchMetadata(header.last_sequence, last_offset, header.last_offset_delta, header.max_timestamp)
+            batch = BatchMetadata(
+                header.last_sequence, last_offset, header.last_offset_delta, header.max_timestamp
+            )
             entry.batches = (*entry.batches[1 - BATCHES_REMEMBERED :], batch)
         entry.last_timestamp_ms = header.max_timestamp
         if header.is_transactional:
@@ -264,27 +280,33 @@ class PreparedAppend:
         if header.producer_epoch < entry.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {header.producer_epoch}; epoch {entry.epoch} was seen: "
+                f"producer {header.producer_id} has epoch {header.producer_epoch}; epoch "
+                f"{entry.epoch} was seen: "
                 "a newer instance of this producer has taken over",
             )
 
     def _check_sequence(self, header: BatchHeader, entry: ProducerEntry) -> None:
         sequence = header.base_sequence
         if header.producer_epoch != entry.epoch or not entry.batches:
-            # A new epoch, an unknown producer, or one known by its markers only: all begin at 0 (rules I4 and I5).
+            # A new epoch, an unknown producer, or one known by its markers only: all begin at 0 (rules I4 and
+            # I5).
             expected = 0
         else:
             expected = next_sequence(entry.last_sequence)
         lowest = self.state.lowest_verified_sequence(header.producer_id, header.producer_epoch)
         if sequence and entry.epoch == NO_EPOCH and lowest is None:
-            # Forgotten, or the topic was created again.  Accepting any sequence could hide a gap; out of order would be fatal
-            # to clients.  This error they know: they take a new epoch, and send what was not acknowledged again from 0.
+            # Forgotten, or the topic was created again.  Accepting any sequence could hide a gap; out of
+            # order would be fatal to clients.  This error they know: they take a new epoch, and send what was
+            # not acknowledged again from 0.
             raise KafkaError(
                 ErrorCode.UNKNOWN_PRODUCER_ID,
-                f"producer {header.producer_id} epoch {header.producer_epoch} begins with sequence {sequence}, and nothing is "
+                f"producer {header.producer_id} epoch {header.producer_epoch} begins with sequence "
+                f"{sequence}, and nothing is "
                 "known of it here",
             )
-        if sequence != expected or (lowest is not None and sequence > lowest and entry.transaction_first_offset is None):
+        if sequence != expected or (
+            lowest is not None and sequence > lowest and entry.transaction_first_offset is None
+        ):
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {header.producer_id} epoch {header.producer_epoch}: sequence {sequence} where "
@@ -297,18 +319,21 @@ class PreparedAppend:
         if not header.is_transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has an open transaction (first offset {entry.transaction_first_offset}) "
+                f"producer {header.producer_id} has an open transaction (first offset "
+                f"{entry.transaction_first_offset}) "
                 "and sent a batch outside of it",
             )
         if header.producer_epoch != entry.epoch:
             # Its predecessor's transaction has no marker yet: to go on would merge two transactions into one.
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} epoch {header.producer_epoch}: the transaction of epoch {entry.epoch} is "
+                f"producer {header.producer_id} epoch {header.producer_epoch}: the transaction of "
+                f"epoch {entry.epoch} is "
                 "still open",
             )
 
-    # --------------------------------------------------------------------------------------------------------- markers
+    # --------------------------------------------------------------------------------------------------------
+    # markers
 
     def _check_marker(self, header: BatchHeader, marker: Marker, offset: int) -> None:
         """A marker ends the open transaction, if any, and raises the epochs (rules L2 to L4)."""
@@ -319,7 +344,8 @@ class PreparedAppend:
         elif header.producer_epoch < entry.epoch or marker.coordinator_epoch < entry.coordinator_epoch:
             # A follower must accept what the leader accepted (rule I7).
             self.warnings.append(
-                f"producer {header.producer_id}: marker of epoch {header.producer_epoch}/{marker.coordinator_epoch} "
+                f"producer {header.producer_id}: marker of epoch "
+                f"{header.producer_epoch}/{marker.coordinator_epoch} "
                 f"after {entry.epoch}/{entry.coordinator_epoch} at {offset}"
             )
         first_offset = entry.transaction_first_offset
@@ -329,18 +355,23 @@ class PreparedAppend:
         entry.transaction_first_offset = None
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp_ms = header.max_timestamp
-        # With TV2 a marker carries the epoch after its transaction's: a guard of that epoch waits for the next transaction, which
-        # the client may have begun before the marker came.
-        self.verified[header.producer_id] = header.producer_epoch - (1 if self.transaction_version >= 2 else 0)
+        # With TV2 a marker carries the epoch after its transaction's: a guard of that epoch waits for the
+        # next transaction, which the client may have begun before the marker came.
+        self.verified[header.producer_id] = header.producer_epoch - (
+            1 if self.transaction_version >= 2 else 0
+        )
 
     def _check_marker_epoch(self, header: BatchHeader, entry: ProducerEntry) -> None:
         if header.producer_epoch > entry.epoch:
             return
-        if header.producer_epoch == entry.epoch and (self.transaction_version < 2 or entry.transaction_first_offset is None):
+        if header.producer_epoch == entry.epoch and (
+            self.transaction_version < 2 or entry.transaction_first_offset is None
+        ):
             return  # with TV2: the retry of a marker that is already here (KAFKA-19999)
         raise KafkaError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"a marker of epoch {header.producer_epoch} for producer {header.producer_id} whose epoch here is {entry.epoch} "
+            f"a marker of epoch {header.producer_epoch} for producer {header.producer_id} whose "
+            f"epoch here is {entry.epoch} "
             f"(transaction version {self.transaction_version})",
         )
 
@@ -348,7 +379,8 @@ class PreparedAppend:
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"a marker for producer {header.producer_id} from coordinator epoch {marker.coordinator_epoch}; epoch "
+                f"a marker for producer {header.producer_id} from coordinator epoch "
+                f"{marker.coordinator_epoch}; epoch "
                 f"{entry.coordinator_epoch} has already spoken",
             )
 
@@ -358,11 +390,14 @@ class PreparedAppend:
         stable = self.state.first_open_offset_without(self.closed)
         if stable is None:
             stable = next(iter(self.opened), marker_offset + 1)
-        self.completed.append(CompletedTransaction(producer_id, first_offset, marker_offset, is_aborted, stable))
+        self.completed.append(
+            CompletedTransaction(producer_id, first_offset, marker_offset, is_aborted, stable)
+        )
 
 
 class ProducerState:
-    """All producers of one partition.  Changed by `publish`, `set_high_watermark`, `expire` and guards, and by nothing else."""
+    """All producers of one partition.  Changed by `publish`, `set_high_watermark`, `expire` and guards, and
+    by nothing else."""
 
     def __init__(self, *, max_producer_ids: int = 100_000, expiration_ms: int = 86_400_000) -> None:
         self.max_producer_ids = max_producer_ids
@@ -370,14 +405,16 @@ class ProducerState:
         self.end_offset = 0
         """This state is the effect of the log's batches below this offset."""
         self._entries: OrderedDict[int, ProducerEntry] = OrderedDict()  # least recently used first
-        self._open: OrderedDict[int, int] = OrderedDict()  # first offset -> producer id, in order of first offsets
-        # Ended transactions (first offset, marker offset), both rising: one whose first offset is above that of a later marker
-        # leaves earlier and bounds nothing, so it is not kept.
+        # first offset -> producer id, in order of first offsets
+        self._open: OrderedDict[int, int] = OrderedDict()
+        # Ended transactions (first offset, marker offset), both rising: one whose first offset is above that
+        # of a later marker leaves earlier and bounds nothing, so it is not kept.
         self._unreplicated: list[tuple[int, int]] = []
         self._verifications: OrderedDict[int, _Verification] = OrderedDict()
         self.first_unstable_offset: int | None = None
 
-    # ----------------------------------------------------------------------------------------------------------- reading
+    # --------------------------------------------------------------------------------------------------------
+    # reading
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -392,7 +429,12 @@ class ProducerState:
     def views(self) -> list[ProducerView]:
         return [
             ProducerView(
-                e.producer_id, e.epoch, e.last_sequence, e.last_timestamp_ms, e.coordinator_epoch, e.transaction_first_offset
+                e.producer_id,
+                e.epoch,
+                e.last_sequence,
+                e.last_timestamp_ms,
+                e.coordinator_epoch,
+                e.transaction_first_offset,
             )
             for e in self._entries.values()
         ]
@@ -409,7 +451,11 @@ class ProducerState:
 
     def has_open_transaction(self, producer_id: int, epoch: int | None = None) -> bool:
         entry = self._entries.get(producer_id)
-        return entry is not None and entry.transaction_first_offset is not None and (epoch is None or entry.epoch == epoch)
+        return (
+            entry is not None
+            and entry.transaction_first_offset is not None
+            and (epoch is None or entry.epoch == epoch)
+        )
 
     def first_open_offset_without(self, closed: set[int]) -> int | None:
         """The first offset of the oldest open transaction that is not in `closed`."""
@@ -422,7 +468,8 @@ class ProducerState:
         entry = self._entries.get(header.producer_id)
         return entry.duplicate_of(header) if entry is not None else None
 
-    # ----------------------------------------------------------------------------------------------------------- changing
+    # --------------------------------------------------------------------------------------------------------
+    # changing
 
     def prepare(
         self, origin: AppendOrigin, guard: VerificationGuard | None = None, transaction_version: int = 0
@@ -430,12 +477,14 @@ class ProducerState:
         return PreparedAppend(self, origin, guard, transaction_version)
 
     def fresh_entry(self, producer_id: int, origin: AppendOrigin, pending: int) -> ProducerEntry:
-        """An entry for an unknown producer; THROTTLING_QUOTA_EXCEEDED when every remembered producer has a transaction open."""
+        """An entry for an unknown producer; THROTTLING_QUOTA_EXCEEDED when every remembered producer has a
+        transaction open."""
         if len(self._entries) + pending >= self.max_producer_ids and origin is AppendOrigin.CLIENT:
             if len(self._open) >= self.max_producer_ids:
                 raise KafkaError(
                     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                    f"{len(self._open)} producers have a transaction open at this partition, as many as are allowed",
+                    f"{len(self._open)} producers have a transaction open at this partition, as many "
+                    "as are allowed",
                 )
         return ProducerEntry(producer_id)
 
@@ -480,17 +529,21 @@ class ProducerState:
         self.first_unstable_offset = first
 
     def expire(self, now_ms: int) -> int:
-        """Forgets producers idle for the expiration time and without an open transaction (rule I11); returns how many.
+        """Forgets producers idle for the expiration time and without an open transaction (rule I11); returns
+        how many.
 
-        To be called from time to time with a clock that never goes back.  What counts is when this process saw the last append
-        or marker, never the timestamps in the records, which clients make up: a producer of old data is not idle (KAFKA-9144).
-        A producer may be kept for one interval of calls, or one life of the process, too long; never too short.
+        To be called from time to time with a clock that never goes back.  What counts is when this process
+        saw the last append or marker, never the timestamps in the records, which clients make up: a producer
+        of old data is not idle (KAFKA-9144). A producer may be kept for one interval of calls, or one life of
+        the process, too long; never too short.
         """
         idle = []
         for entry in self._entries.values():
             if entry.idle_since_ms < 0:
                 entry.idle_since_ms = now_ms
-            elif now_ms - entry.idle_since_ms >= self.expiration_ms and entry.transaction_first_offset is None:
+            elif (
+                now_ms - entry.idle_since_ms >= self.expiration_ms and entry.transaction_first_offset is None
+            ):
                 idle.append(entry.producer_id)
         for producer_id in idle:
             del self._entries[producer_id]
@@ -504,13 +557,17 @@ class ProducerState:
             if self._entries[producer_id].transaction_first_offset is None:
                 del self._entries[producer_id]
 
-    def restore(self, entries: Iterable[ProducerEntry], unreplicated: Iterable[tuple[int, int]], end_offset: int) -> None:
+    def restore(
+        self, entries: Iterable[ProducerEntry], unreplicated: Iterable[tuple[int, int]], end_offset: int
+    ) -> None:
         """Takes over a snapshot's content.  Only for a new, empty state."""
         assert not self._entries, "a snapshot is loaded into an empty state only"
         for entry in entries:
             self._entries[entry.producer_id] = entry
         opened = sorted(
-            (e.transaction_first_offset, e.producer_id) for e in self._entries.values() if e.transaction_first_offset is not None
+            (e.transaction_first_offset, e.producer_id)
+            for e in self._entries.values()
+            if e.transaction_first_offset is not None
         )
         self._open.update(opened)
         self._unreplicated.extend(unreplicated)
@@ -523,7 +580,11 @@ class ProducerState:
         for entry in reversed(missing):
             self._entries[entry.producer_id] = entry
             self._entries.move_to_end(entry.producer_id, last=False)
-        opened = [(e.transaction_first_offset, e.producer_id) for e in missing if e.transaction_first_offset is not None]
+        opened = [
+            (e.transaction_first_offset, e.producer_id)
+            for e in missing
+            if e.transaction_first_offset is not None
+        ]
         self._open = OrderedDict(sorted([*self._open.items(), *opened]))
         self._refresh()
 
@@ -535,10 +596,12 @@ class ProducerState:
             tuple(self._unreplicated),
         )
 
-    # ------------------------------------------------------------------------------------------------------- verification
+    # -------------------------------------------------------------------------------------------------------
+    # verification
 
     def start_verification(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard:
-        """A guard for the first append of a transaction; requests of one transaction that come together share it.
+        """A guard for the first append of a transaction; requests of one transaction that come together share
+        it.
 
         Raises INVALID_PRODUCER_EPOCH for an epoch below one that is known here.
         """
@@ -554,7 +617,8 @@ class ProducerState:
             known = _Verification(VerificationGuard(producer_id, epoch), sequence)
             self._verifications[producer_id] = known
             if len(self._verifications) > self.max_producer_ids:
-                self._verifications.popitem(last=False)  # its append will be rejected, and the client may retry it
+                # its append will be rejected, and the client may retry it
+                self._verifications.popitem(last=False)
         elif 0 <= sequence < known.lowest_sequence:
             known.lowest_sequence = sequence
         self._verifications.move_to_end(producer_id)
@@ -567,4 +631,8 @@ class ProducerState:
 
     def lowest_verified_sequence(self, producer_id: int, epoch: int) -> int | None:
         known = self._verifications.get(producer_id)
-        return known.lowest_sequence if known is not None and known.guard.epoch == epoch and known.lowest_sequence >= 0 else None
+        return (
+            known.lowest_sequence
+            if known is not None and known.guard.epoch == epoch and known.lowest_sequence >= 0
+            else None
+        )

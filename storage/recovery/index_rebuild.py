@@ -17,7 +17,8 @@ log = logs.get(__name__)
 def rebuild_transaction_index(
     disk: Disk, directory: Path, config: LogConfig, segments: Segments, error: InvalidBatch
 ) -> None:
-    """Rebuilds a transaction index that a read found damaged; raises `error` when the cause is another one."""
+    """Rebuilds a transaction index that a read found damaged; raises `error` when the cause is another
+    one."""
     if error.path is None or error.path.suffix != ".txnindex":
         raise error
     at = segments.index_of(error.offset)
@@ -25,5 +26,6 @@ def rebuild_transaction_index(
     try:
         segments[at].replace_transactions(rebuild_aborted(disk, directory, config, segments, at))
     except OSError as failure:
-        if failure.errno not in OUT_OF_SPACE:  # on a full disk the index stays in memory, and the next start rebuilds it
+        # on a full disk the index stays in memory, and the next start rebuilds it
+        if failure.errno not in OUT_OF_SPACE:
             raise

@@ -1,8 +1,8 @@
 """Walking over the batches of a segment file, from byte to byte, in few reads.
 
-Two walks: over headers only (big batches are skipped, not read), for lookups, replays and index building; and over whole batches
-with their checksums, for recovery.  Both stop at the first byte that is no valid batch and say why; the caller knows whether
-that is a torn tail or damage.
+Two walks: over headers only (big batches are skipped, not read), for lookups, replays and index building; and
+over whole batches with their checksums, for recovery.  Both stop at the first byte that is no valid batch and
+say why; the caller knows whether that is a torn tail or damage.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _LENGTH_MIN = HEADER_BYTES - 12
 
 
 class ScannedBatch(NamedTuple):
-    """A batch and where it begins.  `view` holds the whole batch for control batches and in walks over whole batches, else
-    None."""
+    """A batch and where it begins.  `view` holds the whole batch for control batches and in walks over whole
+    batches, else None."""
 
     position: int
     header: BatchHeader
@@ -29,7 +29,8 @@ class ScannedBatch(NamedTuple):
 
 
 class InvalidBatch(Exception):
-    """The bytes at `position` are no valid batch; `offset` is the last offset known to be before them (-1: unknown)."""
+    """The bytes at `position` are no valid batch; `offset` is the last offset known to be before them (-1:
+    unknown)."""
 
     def __init__(self, position: int, reason: str, path: Path | None = None, offset: int = -1) -> None:
         super().__init__(f"{'' if path is None else f'{path} '}at byte {position}: {reason}")
@@ -65,7 +66,9 @@ def scan_batches(
                 length = min(max(size, chunk_bytes), end - position)
                 chunk, chunk_start, offset = file.read_at(position, length), position, 0
                 if len(chunk) < size:
-                    raise InvalidBatch(position, f"{len(chunk)} bytes of a batch of {size}", file.path, before)
+                    raise InvalidBatch(
+                        position, f"{len(chunk)} bytes of a batch of {size}", file.path, before
+                    )
             view = memoryview(chunk)[offset : offset + size]
             if check:
                 try:

@@ -1,7 +1,9 @@
-"""What a read returns of the bytes that it took from a segment: whole batches, and only those in the requested range.  Pure.
+"""What a read returns of the bytes that it took from a segment: whole batches, and only those in the
+requested range.  Pure.
 
-Every fetch runs this code, so its cost is per read and not per batch: it parses one header when the index made both ends batch
-boundaries, and walks over headers only where the index could not (`OffsetIndex.stretch`).
+Every fetch runs this code, so its cost is per read and not per batch: it parses one header when the index
+made both ends batch boundaries, and walks over headers only where the index could not
+(`OffsetIndex.stretch`).
 """
 
 from __future__ import annotations
@@ -44,25 +46,36 @@ def batch_at(data: bytes, position: int) -> tuple[int, int, int]:
 
 
 def _nothing(data: bytes, next_offset: int) -> ReadResult:
-    """None of these batches, which end below `next_offset`, was asked for.  Raises InvalidBatch when they do not say so with one
-    voice: a reader would be led past a batch whose end is wrong."""
+    """None of these batches, which end below `next_offset`, was asked for.  Raises InvalidBatch when they do
+    not say so with one voice: a reader would be led past a batch whose end is wrong."""
     position = expected = 0
     while position < len(data):
         at = position
         base_offset, following, position = batch_at(data, at)
         if base_offset < expected or following > next_offset:
-            raise InvalidBatch(at, f"offsets {base_offset} to {following - 1} cannot stand between {expected} and {next_offset}")
+            raise InvalidBatch(
+                at,
+                f"offsets {base_offset} to {following - 1} cannot stand between {expected} and {next_offset}",
+            )
         expected = following
     return NOTHING
 
 
 def trim(
-    data: bytes, begins_at: int, offset: int, upper_offset: int, max_bytes: int, next_offset: int, walk_from: int
+    data: bytes,
+    begins_at: int,
+    offset: int,
+    upper_offset: int,
+    max_bytes: int,
+    next_offset: int,
+    walk_from: int,
 ) -> ReadResult:
-    """Cuts from the front the batches that end at or below `offset`; from the end, walking from `walk_from` (-1: no need), those
-    that are not wholly below `upper_offset`, and those beyond `max_bytes` except the first.
+    """Cuts from the front the batches that end at or below `offset`; from the end, walking from `walk_from`
+    (-1: no need), those that are not wholly below `upper_offset`, and those beyond `max_bytes` except the
+    first.
 
-    Raises InvalidBatch when what it walks over is no batch, or the first one does not begin at the offset `begins_at`."""
+    Raises InvalidBatch when what it walks over is no batch, or the first one does not begin at the offset
+    `begins_at`."""
     size = len(data)
     begin = 0
     first_base, first_next, first_end = batch_at(data, 0)

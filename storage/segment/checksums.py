@@ -1,20 +1,23 @@
-"""Segment checksums: sizes and checksums of the files beside a segment's batches, and the size of the batches.  Pure.
+"""Segment checksums: sizes and checksums of the files beside a segment's batches, and the size of the
+batches.  Pure.
 
-    <base>.seal     base offset, end offset, bytes of batches, bytes and crc32c of `.index` and of `.timeindex`, entries and
+    <base>.seal     base offset, end offset, bytes of batches, bytes and crc32c of `.index` and of
+    `.timeindex`, entries and
                     crc32c of `.txnindex`; one line of a checkpoint
 
-Kafka's formats of these files have no checksums.  A transaction index that lost an entry gives aborted records to readers as
-committed ones; an offset index that was damaged, or belongs to an earlier life, leads readers past batches; a segment, or a log,
-that lost its end looks like one that was never longer.  The checksums are written with the indexes (when a segment is complete,
-with every snapshot in the active one, at a clean close), after the batches are durable, so they prove:
+Kafka's formats of these files have no checksums.  A transaction index that lost an entry gives aborted
+records to readers as committed ones; an offset index that was damaged, or belongs to an earlier life, leads
+readers past batches; a segment, or a log, that lost its end looks like one that was never longer.  The
+checksums are written with the indexes (when a segment is complete, with every snapshot in the active one, at
+a clean close), after the batches are durable, so they prove:
 
 * that so many bytes of batches were flushed: a shorter file has lost some;
 * of a complete segment, the base offset of the next one: when no segment has that name, it is lost;
 * that indexes with these checksums are those of this segment as it was then.
 
-A file that does not match is rebuilt from the batches (`recovery`, `Segment`).  Before a truncation removes bytes that the
-checksums cover, it removes the checksums, durably (`Segments.truncate`); when segments leave at the front, their data goes first
-(`removal`).  So checksums without batches show a loss, too.
+A file that does not match is rebuilt from the batches (`recovery`, `Segment`).  Before a truncation removes
+bytes that the checksums cover, it removes the checksums, durably (`Segments.truncate`); when segments leave
+at the front, their data goes first (`removal`).  So checksums without batches show a loss, too.
 """
 
 from __future__ import annotations
@@ -55,7 +58,13 @@ class SegmentChecksums(NamedTuple):
 
 
 def checksums_of(
-    base_offset: int, end_offset: int, log_bytes: int, index: bytes, time_index: bytes, aborted: int, aborted_crc: int
+    base_offset: int,
+    end_offset: int,
+    log_bytes: int,
+    index: bytes,
+    time_index: bytes,
+    aborted: int,
+    aborted_crc: int,
 ) -> SegmentChecksums:
     """`aborted` is the number of entries of the transaction index, `aborted_crc` their checksum."""
     indexes = len(index), crc32c(index), len(time_index), crc32c(time_index)
@@ -63,7 +72,8 @@ def checksums_of(
 
 
 def decode_checksums(data: bytes, base_offset: int) -> SegmentChecksums:
-    """Reads the file of the segment that begins at `base_offset`.  Raises ChecksumsInvalid, also for another segment's."""
+    """Reads the file of the segment that begins at `base_offset`.  Raises ChecksumsInvalid, also for another
+    segment's."""
     try:
         (row,) = decode_checkpoint(data, len(SegmentChecksums._fields))
         checksums = SegmentChecksums(*map(int, row))

@@ -1,4 +1,5 @@
-"""The source of a segment's counts: its `.countindex` when that is valid, or a walk over the headers of its batches.
+"""The source of a segment's counts: its `.countindex` when that is valid, or a walk over the headers of its
+batches.
 
 Any thread; nothing of the segment itself is touched.
 """
@@ -25,7 +26,8 @@ from .count_index import (
 )  # fmt: skip
 
 HEADER_READ_BYTES = 512
-"""Bytes read for one header: with small batches they contain the next headers too, with large ones little else."""
+"""Bytes read for one header: with small batches they contain the next headers too, with large ones little
+else."""
 _LARGE_BATCH_BYTES = 4096
 log = logs.get(__name__)
 
@@ -37,10 +39,16 @@ def batch_crc_at(file: File, position: int) -> int:
 
 
 def load_counts(
-    disk: Disk, path: Path, file: File, base_offset: int, segment_bytes: int, end_offset: int, index_interval_bytes: int
+    disk: Disk,
+    path: Path,
+    file: File,
+    base_offset: int,
+    segment_bytes: int,
+    end_offset: int,
+    index_interval_bytes: int,
 ) -> CountIndex:
-    """The counts of the first `segment_bytes` of `file`, which end at `end_offset`.  Raises CountIndexInvalid, OSError (also when
-    there is no file)."""
+    """The counts of the first `segment_bytes` of `file`, which end at `end_offset`.  Raises
+    CountIndexInvalid, OSError (also when there is no file)."""
     stored, index = decode_count_index(disk.read(path), base_offset, end_offset, index_interval_bytes)
     _check(stored, file, segment_bytes)
     return index
@@ -75,12 +83,16 @@ def encoded_counts(counts: CountIndex | None, file: File, segment_bytes: int, en
 
 def _check(stored: StoredCounts, file: File, segment_bytes: int) -> None:
     if stored.segment_bytes != segment_bytes:
-        raise CountIndexInvalid(f"it is that of {stored.segment_bytes} bytes, the segment has {segment_bytes}")
+        raise CountIndexInvalid(
+            f"it is that of {stored.segment_bytes} bytes, the segment has {segment_bytes}"
+        )
     if segment_bytes and batch_crc_at(file, stored.last_position) != stored.batch_crc:
         raise CountIndexInvalid(f"it is that of another batch at byte {stored.last_position}")
 
 
-def build_counts(file: File, base_offset: int, segment_bytes: int, end_offset: int, index_interval_bytes: int) -> CountIndex:
+def build_counts(
+    file: File, base_offset: int, segment_bytes: int, end_offset: int, index_interval_bytes: int
+) -> CountIndex:
     """Counts anew, by the headers of the batches below `segment_bytes`.  Raises InvalidBatch, OSError."""
     index, expected = CountIndex(base_offset, index_interval_bytes), base_offset
     first = list(islice(scan_batches(file, 0, segment_bytes, chunk_bytes=HEADER_READ_BYTES), 16))

@@ -1,30 +1,36 @@
-"""How many data records one segment has below an offset, so that a count reads only a few batch headers.  Pure.
+"""How many data records one segment has below an offset, so that a count reads only a few batch headers.
+Pure.
 
-    offset u32 | position u32 | records u32                  one *entry* for every few index intervals: data records before it
-    producer id i64 | first u32 | last u32 | records u32     one *run*: records of one producer's transaction
+    offset u32 | position u32 | records u32                  one *entry* for every few index intervals: data
+    records before it producer id i64 | first u32 | last u32 | records u32     one *run*: records of one
+    producer's transaction
 
 Offsets are relative to the segment's base.
 
-The total of a segment and its entries count every data record, aborted ones too; markers count nowhere.  Whether a transaction is
-aborted is decided long after its records were counted, often in another segment.  So the index keeps them as runs, and a
-count asks the transaction index which runs are void.  A run whose COMMIT marker is in the same segment is dropped with it:
-the remaining runs are those of aborted transactions and of the few transactions that reach over the segment's end.
+The total of a segment and its entries count every data record, aborted ones too; markers count nowhere.
+Whether a transaction is aborted is decided long after its records were counted, often in another segment.  So
+the index keeps them as runs, and a count asks the transaction index which runs are void.  A run whose COMMIT
+marker is in the same segment is dropped with it: the remaining runs are those of aborted transactions and of
+the few transactions that reach over the segment's end.
 
-Everything here follows from the bytes of one segment alone.  That is what makes it simple to keep right: cleaning another segment
-changes nothing here, and to build it again takes a walk over the headers of this segment only.
+Everything here follows from the bytes of one segment alone.  That is what makes it simple to keep right:
+cleaning another segment changes nothing here, and to build it again takes a walk over the headers of this
+segment only.
 
-A transaction may be long; its run ends after `RUN_BYTES` of the segment, and the next one begins.  So a count that has to look
-into a run never walks over more than that.
+A transaction may be long; its run ends after `RUN_BYTES` of the segment, and the next one begins.  So a count
+that has to look into a run never walks over more than that.
 
 The file `.countindex`:
 
-    crc32c u32 of what follows, runs included | version u16 | 0 u16 | segment bytes u32 | records u32 | runs u32 | entries u32
+    crc32c u32 of what follows, runs included | version u16 | 0 u16 | segment bytes u32 | records u32 | runs
+    u32 | entries u32
     | position u32 of the last entry | crc u32 of the batch that begins there | crc32c u32 of the entries
     runs ... | entries ...
 
-It holds for a segment of exactly that size whose batch at the last entry has exactly that checksum; any other is of an earlier
-life of the segment (an older version of this software, which does not know the file, may have cleaned it) and counts for nothing.
-An *empty* file says that nothing is known.  No file is ever needed: what is missing is built when a count asks for it.
+It holds for a segment of exactly that size whose batch at the last entry has exactly that checksum; any other
+is of an earlier life of the segment (an older version of this software, which does not know the file, may
+have cleaned it) and counts for nothing. An *empty* file says that nothing is known.  No file is ever needed:
+what is missing is built when a count asks for it.
 """
 
 from __future__ import annotations
@@ -43,7 +49,8 @@ from ...wire.records import BatchHeader, ControlType, Marker
 from ..producers.producer_state import CompletedTransaction
 
 INTERVALS_PER_ENTRY = 16
-"""Index intervals between two entries: with the default of 4 KiB, at most 64 KiB of batches are walked over at an end."""
+"""Index intervals between two entries: with the default of 4 KiB, at most 64 KiB of batches are walked over
+at an end."""
 RUN_BYTES = 1 << 20
 VERSION = 1
 HEAD = Struct(">IHHIIIIIII")
@@ -82,7 +89,8 @@ class Total(NamedTuple):
 
 
 class CountEntry(NamedTuple):
-    """An entry: `records` data records stand before the batch that begins at byte `position`, with `offset` or above."""
+    """An entry: `records` data records stand before the batch that begins at byte `position`, with `offset`
+    or above."""
 
     offset: int
     position: int
@@ -90,8 +98,9 @@ class CountEntry(NamedTuple):
 
 
 class CountBelow(NamedTuple):
-    """Records below `offset`: `known`, and besides those of the batches from `position` on that the walk finds there, except
-    those of `void` producers from the offset on that stands beside them.  `position` is -1 when no walk is needed."""
+    """Records below `offset`: `known`, and besides those of the batches from `position` on that the walk
+    finds there, except those of `void` producers from the offset on that stands beside them.  `position` is
+    -1 when no walk is needed."""
 
     known: int
     offset: int
@@ -100,31 +109,39 @@ class CountBelow(NamedTuple):
 
 
 class CountIndex:
-    """Counts for the batches from byte `start_position` on, where no batch below `start_offset` stands; 0 for a whole segment.
+    """Counts for the batches from byte `start_position` on, where no batch below `start_offset` stands; 0 for
+    a whole segment.
 
-    One that is not whole is what a segment has whose beginning was not counted when the process began to append to it.
+    One that is not whole is what a segment has whose beginning was not counted when the process began to
+    append to it.
 
-    While batches are appended, what is counted is their opposite, the offsets without a data record: producers' batches have
-    none, so that appending them costs nothing here.  The segment knows where it ends, and so how many records there are.
+    While batches are appended, what is counted is their opposite, the offsets without a data record:
+    producers' batches have none, so that appending them costs nothing here.  The segment knows where it ends,
+    and so how many records there are.
     """
 
     __slots__ = (
-        "_counts", "_earlier", "_every", "_offsets", "_open", "_positions", "_runs", "absent", "base_offset", "next_entry_at",
+        "_counts", "_earlier", "_every", "_offsets", "_open", "_positions", "_runs", "absent", "base_offset",
+        "next_entry_at",
         "start_offset", "start_position",
     )  # fmt: skip
 
-    def __init__(self, base_offset: int, index_interval_bytes: int, start_offset: int = -1, start_position: int = 0) -> None:
+    def __init__(
+        self, base_offset: int, index_interval_bytes: int, start_offset: int = -1, start_position: int = 0
+    ) -> None:
         self.base_offset = base_offset
         self.start_offset = max(start_offset, base_offset)
         self.start_position = start_position
         self.absent = 0
-        """Offsets from the start to the segment's end without a data record: markers, and what compaction has removed."""
+        """Offsets from the start to the segment's end without a data record: markers, and what compaction has
+        removed."""
         self.next_entry_at = start_position
         """The index of offsets gets an entry at or behind this byte: so does this one (`mark`)."""
         self._every = INTERVALS_PER_ENTRY * index_interval_bytes
         self._offsets, self._positions, self._counts = array("I"), array("I"), array("I")
         self._runs: list[Run] = []
-        # Of transactions without a marker yet: the last run (first, last, records, byte where it is full), and those before it.
+        # Of transactions without a marker yet: the last run (first, last, records, byte where it is full),
+        # and those before it.
         self._open: dict[int, list[int]] = {}
         self._earlier: dict[int, list[Run]] = {}
         if start_position:
@@ -139,7 +156,8 @@ class CountIndex:
         """Of the last entry; -1 when there is none."""
         return self._positions[-1] if self._positions else -1
 
-    # ---------------------------------------------------------------------------------------------------------- counting
+    # --------------------------------------------------------------------------------------------------------
+    # counting
 
     def mark(self, end_offset: int, position: int) -> None:
         """An entry for byte `position`; the batches in front of it end at `end_offset`."""
@@ -151,7 +169,8 @@ class CountIndex:
     def take(self, header: BatchHeader, base_offset: int, position: int, missing_before: int) -> None:
         """Notes the transaction, control records and missing offsets of a batch, after `mark`.
         `missing_before`: the offsets missing before it."""
-        _, _, _, _, _, attributes, last_delta, _, _, producer_id, _, _, records = header  # in one go: on the way of appends
+        # in one go: on the way of appends
+        _, _, _, _, _, attributes, last_delta, _, _, producer_id, _, _, records = header
         run = self._open.get(producer_id)
         if attributes & _CONTROL:
             self.absent += missing_before + last_delta + 1
@@ -179,7 +198,8 @@ class CountIndex:
             self._end(each.producer_id, each.last_offset, is_aborted=each.is_aborted)
 
     def _end(self, producer_id: int, marker_offset: int, *, is_aborted: bool) -> None:
-        """Keeps or forgets the runs below the marker: records of a committed transaction count like all others."""
+        """Keeps or forgets the runs below the marker: records of a committed transaction count like all
+        others."""
         run = self._open.pop(producer_id, None)
         if run is None:
             return
@@ -206,7 +226,8 @@ class CountIndex:
         self.absent += before.absent + before.start_offset - self.base_offset
         self.start_offset, self.start_position = self.base_offset, 0
 
-    # ----------------------------------------------------------------------------------------------------------- reading
+    # --------------------------------------------------------------------------------------------------------
+    # reading
 
     def total(self, end_offset: int) -> Total:
         """As of now; `end_offset`: where the segment ends."""
@@ -221,8 +242,16 @@ class CountIndex:
     def copy(self) -> CountIndex:
         """As of now, for another thread to look into."""
         copied = CountIndex(self.base_offset, self._every)
-        copied.start_offset, copied.start_position, copied.absent = self.start_offset, self.start_position, self.absent
-        copied._offsets, copied._positions, copied._counts = self._offsets[:], self._positions[:], self._counts[:]
+        copied.start_offset, copied.start_position, copied.absent = (
+            self.start_offset,
+            self.start_position,
+            self.absent,
+        )
+        copied._offsets, copied._positions, copied._counts = (
+            self._offsets[:],
+            self._positions[:],
+            self._counts[:],
+        )
         copied._runs = list(self.total(0).runs)
         return copied
 
@@ -232,7 +261,8 @@ class CountIndex:
         return CountEntry(self.base_offset + self._offsets[at], self._positions[at], self._counts[at])
 
     def below(self, offset: int, end_offset: int, is_void: IsVoid) -> CountBelow:
-        """The records below `offset` that do not belong to void transactions.  `end_offset`: where the segment ends."""
+        """The records below `offset` that do not belong to void transactions.  `end_offset`: where the
+        segment ends."""
         total = self.total(end_offset)
         if offset <= self.start_offset or not self._positions:
             return CountBelow(0, offset, -1, {})
@@ -244,7 +274,8 @@ class CountIndex:
         known = place.records - sum(run.records for run in void if run.last < offset)
         return CountBelow(known, offset, -1 if place.offset >= offset else place.position, void_from)
 
-    # -------------------------------------------------------------------------------------------------------------- file
+    # --------------------------------------------------------------------------------------------------------
+    # file
 
     def encode(self, segment_bytes: int, end_offset: int, batch_crc: int) -> bytes:
         """`batch_crc`: the checksum of the batch at `last_position`.  Only for a whole one."""
@@ -254,16 +285,20 @@ class CountIndex:
         if sys.byteorder == "little":
             rows.byteswap()
         entries, base, total = rows.tobytes(), self.base_offset, self.total(end_offset)
-        runs = b"".join(RUN.pack(run.producer_id, run.first - base, run.last - base, run.records) for run in total.runs)
+        runs = b"".join(
+            RUN.pack(run.producer_id, run.first - base, run.last - base, run.records) for run in total.runs
+        )
         head = HEAD.pack(
-            0, VERSION, 0, segment_bytes, total.records, len(total.runs), len(self._offsets), max(0, self.last_position),
+            0, VERSION, 0, segment_bytes, total.records, len(total.runs), len(self._offsets),
+            max(0, self.last_position),
             batch_crc, crc32c(entries),
         )[_CRC_BYTES:]  # fmt: skip
         return crc32c(runs, crc32c(head)).to_bytes(_CRC_BYTES, "big") + head + runs + entries
 
 
 class StoredCounts(NamedTuple):
-    """The head of a file, and its runs: all that a count needs of a segment that lies wholly inside its range."""
+    """The head of a file, and its runs: all that a count needs of a segment that lies wholly inside its
+    range."""
 
     total: Total
     segment_bytes: int
@@ -283,7 +318,9 @@ def runs_in(head: bytes) -> int:
     try:
         return int(HEAD.unpack_from(head)[5])
     except struct_error:
-        raise CountIndexInvalid("it is empty" if not head else f"{len(head)} bytes are too few for a head") from None
+        raise CountIndexInvalid(
+            "it is empty" if not head else f"{len(head)} bytes are too few for a head"
+        ) from None
 
 
 def decode_head(data: bytes, base_offset: int) -> StoredCounts:
@@ -300,14 +337,18 @@ def decode_head(data: bytes, base_offset: int) -> StoredCounts:
     if bool(entries) != bool(size):
         raise CountIndexInvalid(f"{entries} entries for {size} bytes")
     rows = RUN.iter_unpack(data[HEAD.size : end])
-    total = Total(records, tuple(Run(pid, base_offset + first, base_offset + last, count) for pid, first, last, count in rows))
+    total = Total(
+        records,
+        tuple(Run(pid, base_offset + first, base_offset + last, count) for pid, first, last, count in rows),
+    )
     return StoredCounts(total, size, entries, last_position, batch_crc, entries_crc)
 
 
 def decode_count_index(
     data: bytes, base_offset: int, end_offset: int | None = None, index_interval_bytes: int = 1
 ) -> tuple[StoredCounts, CountIndex]:
-    """Reads a whole file.  `end_offset`: where the segment ends; without it, it ends so that no offset is absent.
+    """Reads a whole file.  `end_offset`: where the segment ends; without it, it ends so that no offset is
+    absent.
 
     Raises CountIndexInvalid.
     """

@@ -1,24 +1,28 @@
-"""The sparse offset index of one segment: which batch begins at which byte.  Pure; the file's format is Kafka's `.index`.
+"""The sparse offset index of one segment: which batch begins at which byte.  Pure; the file's format is
+Kafka's `.index`.
 
-An entry (offset relative to the segment's base, position), two big-endian 32-bit numbers, names the *first* offset of a batch and
-the byte where this batch begins.  So every entry is a batch boundary, and bytes between two entries are whole batches.  The gap
-between neighbours is at most `index.interval.bytes`, or exactly one batch: readers use that to read once and to end at a
-boundary.
+An entry (offset relative to the segment's base, position), two big-endian 32-bit numbers, names the *first*
+offset of a batch and the byte where this batch begins.  So every entry is a batch boundary, and bytes between
+two entries are whole batches.  The gap between neighbours is at most `index.interval.bytes`, or exactly one
+batch: readers use that to read once and to end at a boundary.
 
-The index is derived data: when it is missing, or does not match the segment checksums, it is rebuilt from the batch headers.
+The index is derived data: when it is missing, or does not match the segment checksums, it is rebuilt from the
+batch headers.
 
-Why arrays in memory and a plain file, and no mapping of the file as in Kafka.  `python bench/storage index` measures both:
+Why arrays in memory and a plain file, and no mapping of the file as in Kafka.  `python bench/storage index`
+measures both:
 
-* an entry costs 0.1 us instead of 0.25, a look-up 0.7 us instead of 5: Kafka's byte order, which the files keep, makes every
-  step of the search unpack (in the machine's own order a mapping is as fast as the arrays, but no faster);
-* 10,000 mapped indexes hold 10,000 mappings and files open, and the same 80 MB in the page cache that the arrays take from the
-  heap, where they are bounded (`open_files`);
-* an error of the disk, or a full disk, under a mapping is SIGBUS: the node dies where it should refuse one write or one log.  And
-  the simulated disk cannot inject faults into a mapping.
+* an entry costs 0.1 us instead of 0.25, a look-up 0.7 us instead of 5: Kafka's byte order, which the files
+  keep, makes every step of the search unpack (in the machine's own order a mapping is as fast as the arrays,
+  but no faster);
+* 10,000 mapped indexes hold 10,000 mappings and files open, and the same 80 MB in the page cache that the
+  arrays take from the heap, where they are bounded (`open_files`);
+* an error of the disk, or a full disk, under a mapping is SIGBUS: the node dies where it should refuse one
+  write or one log.  And the simulated disk cannot inject faults into a mapping.
 
-The price is the first use of a complete segment's index, which is read as a whole and compared with its checksums: 0.2 ms for
-16 Ki entries, 2.3 ms for 256 Ki (1 GiB in small batches).  A mapping has 0.06 ms, and would have to check every entry at each
-use.
+The price is the first use of a complete segment's index, which is read as a whole and compared with its
+checksums: 0.2 ms for 16 Ki entries, 2.3 ms for 256 Ki (1 GiB in small batches).  A mapping has 0.06 ms, and
+would have to check every entry at each use.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ from bisect import bisect_left, bisect_right
 OFFSET_SPAN_MAX = 2**31 - 1
 """How far an offset may lie above its segment's base: anything farther is damage."""
 _ENTRY_BYTES = 8
-_NEAR = 32  # entries among which the end of a stretch is looked for first: a binary search pays for every step
+# entries among which the end of a stretch is looked for first: a binary search pays for every step
+_NEAR = 32
 
 
 class OffsetIndex:
@@ -74,16 +79,18 @@ class OffsetIndex:
     def stretch(
         self, offset: int, max_bytes: int, upper_offset: int, end_offset: int, end: int
     ) -> tuple[int, int, int, int, int, int] | None:
-        """Which bytes hold the batches from the one with `offset` on, below `upper_offset`; None when there are none.
+        """Which bytes hold the batches from the one with `offset` on, below `upper_offset`; None when there
+        are none.
 
         (first entry, its offset and byte, byte and offset of the end, byte of the stretch from which to walk
-        over headers, or -1).
-        `end_offset` and `end` are the segment's.  Both ends are batch boundaries; `max_bytes` is exceeded only as far as it must
-        be so that one whole batch is inside.  To walk is needed when `upper_offset` lies between two entries.
+        over headers, or -1). `end_offset` and `end` are the segment's.  Both ends are batch boundaries;
+        `max_bytes` is exceeded only as far as it must be so that one whole batch is inside.  To walk is
+        needed when `upper_offset` lies between two entries.
         """
         offsets, positions, base = self._offsets, self._positions, self.base_offset
         entries = last = len(offsets)
-        if offset >= end_offset or not entries or upper_offset <= base + offsets[0]:  # the segment may begin with an offset gap
+        # the segment may begin with an offset gap
+        if offset >= end_offset or not entries or upper_offset <= base + offsets[0]:
             return None
         first = self._go_on_at
         if first >= entries or offsets[first] != offset - base:

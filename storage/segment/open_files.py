@@ -1,12 +1,15 @@
-"""The open files and loaded indexes of a data folder's segments: both bounded, the least recently used are dropped.
+"""The open files and loaded indexes of a data folder's segments: both bounded, the least recently used are
+dropped.
 
-A node may hold tens of thousands of segments and reads few of them.  One `OpenFiles` belongs to a data folder; its logs share it.
+A node may hold tens of thousands of segments and reads few of them.  One `OpenFiles` belongs to a data
+folder; its logs share it.
 
-* **A file in use stays open.**  To drop a file here is to forget it: it is closed when its last holder releases it (a read in
-  another thread, a flush, a scan), so no read ever meets a closed file, or another file under the same number.
-* **A file with unsynced writes is never dropped**: its segment holds it until a flush is over.  A file that was closed and
-  opened again need not report an earlier write-back error, and the flush would then vouch for lost data.  Such files, at most one
-  or two for each log that is being written, may exceed the limit.
+* **A file in use stays open.**  To drop a file here is to forget it: it is closed when its last holder
+  releases it (a read in another thread, a flush, a scan), so no read ever meets a closed file, or another
+  file under the same number.
+* **A file with unsynced writes is never dropped**: its segment holds it until a flush is over.  A file that
+  was closed and opened again need not report an earlier write-back error, and the flush would then vouch for
+  lost data.  Such files, at most one or two for each log that is being written, may exceed the limit.
 * Indexes are dropped only when the disk has them (complete segments); they are read again when needed.
 
 Thread-safe: logs are opened in parallel.
@@ -34,7 +37,9 @@ class HoldsIndexes(Protocol):
 class OpenFiles:
     """See the module's text."""
 
-    def __init__(self, disk: Disk, files_max: int = OPEN_FILES_MAX, index_bytes_max: int = INDEX_BYTES_MAX) -> None:
+    def __init__(
+        self, disk: Disk, files_max: int = OPEN_FILES_MAX, index_bytes_max: int = INDEX_BYTES_MAX
+    ) -> None:
         assert files_max > 0
         self.disk = disk
         self.files_max = files_max

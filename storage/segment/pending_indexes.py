@@ -1,7 +1,8 @@
 """Derived files that recovery builds: written at once, or, on a full disk, left to the flushes that follow.
 
-The order matters: segment checksums vouch for the indexes before them, a producer snapshot for all files below it.  So after the
-first file that finds no room none is written, until a flush writes them in this order (`flush`); the log's recovery point waits.
+The order matters: segment checksums vouch for the indexes before them, a producer snapshot for all files
+below it.  So after the first file that finds no room none is written, until a flush writes them in this order
+(`flush`); the log's recovery point waits.
 """
 
 from __future__ import annotations

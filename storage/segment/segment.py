@@ -2,16 +2,16 @@
 
 Files of a segment whose first offset is 42 (names are Kafka's):
 
-    00000000000000000042.log        batches, back to back
-    00000000000000000042.index      offset index        written when the segment is complete, or at a clean close
-    00000000000000000042.timeindex  time index          likewise
-    00000000000000000042.txnindex   aborted transactions whose marker is here; made at the first one, written at once
-    00000000000000000042.countindex data records, written with the offset index, and never needed (`count_index`)
-    00000000000000000042.seal       segment checksums, written with the offset index (`checksums`)
+    00000000000000000042.log        batches, back to back 00000000000000000042.index      offset index
+    written when the segment is complete, or at a clean close 00000000000000000042.timeindex  time index
+    likewise 00000000000000000042.txnindex   aborted transactions whose marker is here; made at the first one,
+    written at once 00000000000000000042.countindex data records, written with the offset index, and never
+    needed (`count_index`) 00000000000000000042.seal       segment checksums, written with the offset index
+    (`checksums`)
 
-`Segment` only ever appends whole batches and truncates at batch boundaries; `size_bytes` is the end of what was published, and
-bytes of the file beyond it mean nothing.  A complete segment reads its indexes when they are first needed, and uses them when its
-checksums match; else it rebuilds them from the batches.
+`Segment` only ever appends whole batches and truncates at batch boundaries; `size_bytes` is the end of what
+was published, and bytes of the file beyond it mean nothing.  A complete segment reads its indexes when they
+are first needed, and uses them when its checksums match; else it rebuilds them from the batches.
 """
 
 from __future__ import annotations
@@ -46,17 +46,26 @@ class Segment:
     """See the module's text.  Opened by `create` (new) or `attach` (existing)."""
 
     __slots__ = (
-        "_dirty_file", "_dirty_transactions", "_disk", "_extension", "_files", "_index", "_index_is_read", "_interval",
-        "_last_indexed", "_log_path", "_time_index", "_transactions", "_transactions_crc", "base_offset", "counts", "directory",
-        "first_timestamp_ms", "max_timestamp_ms", "next_offset", "offset_of_max_timestamp", "size_bytes", "total",
+        "_dirty_file", "_dirty_transactions", "_disk", "_extension", "_files", "_index", "_index_is_read",
+        "_interval",
+        "_last_indexed", "_log_path", "_time_index", "_transactions", "_transactions_crc", "base_offset",
+        "counts", "directory",
+        "first_timestamp_ms", "max_timestamp_ms", "next_offset", "offset_of_max_timestamp", "size_bytes",
+        "total",
         "transactions_dirty",
     )  # fmt: skip
 
     def __init__(
-        self, files: OpenFiles, directory: Path, base_offset: int, index_interval_bytes: int, extension: str = ""
+        self,
+        files: OpenFiles,
+        directory: Path,
+        base_offset: int,
+        index_interval_bytes: int,
+        extension: str = "",
     ) -> None:
         self._extension = extension
-        self._log_path = segment_path(directory, base_offset, "log" + extension)  # made once: every read looks its file up
+        # made once: every read looks its file up
+        self._log_path = segment_path(directory, base_offset, "log" + extension)
         self.base_offset = base_offset
         self.next_offset = base_offset
         self.size_bytes = 0
@@ -77,33 +86,49 @@ class Segment:
         self._last_indexed = 0
         self.transactions_dirty = False
         self.counts: CountIndex | None = None
-        """While batches are appended, and until the file is written; None: the file has them, or they are not known."""
+        """While batches are appended, and until the file is written; None: the file has them, or they are not
+        known."""
         self.total: Total | None = None
         """The total of a complete segment, once a count needed it."""
 
     @classmethod
-    def create(cls, files: OpenFiles, directory: Path, base_offset: int, index_interval_bytes: int) -> Segment:
-        """A new, empty segment.  The folder is *not* synced: a flush does that before it counts anything in it."""
+    def create(
+        cls, files: OpenFiles, directory: Path, base_offset: int, index_interval_bytes: int
+    ) -> Segment:
+        """A new, empty segment.  The folder is *not* synced: a flush does that before it counts anything in
+        it."""
         segment = cls(files, directory, base_offset, index_interval_bytes)
         files.forget(segment.path("log"))
         segment._dirty_file = files.get(segment.path("log"), create=True)
         segment._dirty_file.truncate(0)  # bytes of a removed segment of this name may not come back
-        segment._index, segment._time_index, segment._transactions = OffsetIndex(base_offset), TimeIndex(base_offset), []
+        segment._index, segment._time_index, segment._transactions = (
+            OffsetIndex(base_offset),
+            TimeIndex(base_offset),
+            [],
+        )
         segment.counts = CountIndex(base_offset, index_interval_bytes)
         return segment
 
     @classmethod
-    def create_cleaned(cls, files: OpenFiles, directory: Path, base_offset: int, index_interval_bytes: int) -> Segment:
+    def create_cleaned(
+        cls, files: OpenFiles, directory: Path, base_offset: int, index_interval_bytes: int
+    ) -> Segment:
         """A new segment that is not part of the log yet: a `Replacement` puts it into the place of others."""
         segment = cls(files, directory, base_offset, index_interval_bytes, CLEANED)
         segment.remove()  # also from the open files: a file of an earlier cleaning has no name any more
         segment._dirty_file = files.get(segment.path("log"), create=True)
-        segment._index, segment._time_index, segment._transactions = OffsetIndex(base_offset), TimeIndex(base_offset), []
+        segment._index, segment._time_index, segment._transactions = (
+            OffsetIndex(base_offset),
+            TimeIndex(base_offset),
+            [],
+        )
         segment.counts = CountIndex(base_offset, index_interval_bytes)
         return segment
 
     @classmethod
-    def attach(cls, files: OpenFiles, directory: Path, base_offset: int, next_offset: int, index_interval_bytes: int) -> Segment:
+    def attach(
+        cls, files: OpenFiles, directory: Path, base_offset: int, next_offset: int, index_interval_bytes: int
+    ) -> Segment:
         """An existing, complete segment whose content is trusted; only its size is read now."""
         segment = cls(files, directory, base_offset, index_interval_bytes)
         segment.next_offset = next_offset
@@ -135,7 +160,8 @@ class Segment:
         if transactions_too:
             self._dirty_transactions = None
 
-    # ------------------------------------------------------------------------------------------------------------ indexes
+    # --------------------------------------------------------------------------------------------------------
+    # indexes
 
     @property
     def index(self) -> OffsetIndex:
@@ -149,7 +175,11 @@ class Segment:
     def index_bytes(self) -> int:
         """Size of the larger index file, as far as loaded."""
         index, time_index = self._index, self._time_index
-        return max(index.memory_bytes, time_index.memory_bytes) if index is not None and time_index is not None else 0
+        return (
+            max(index.memory_bytes, time_index.memory_bytes)
+            if index is not None and time_index is not None
+            else 0
+        )
 
     @property
     def transactions(self) -> list[TransactionIndexEntry]:
@@ -159,9 +189,15 @@ class Segment:
             checksums, path = self.checksums, self.path("txnindex")
             try:
                 data = self._disk.read(path) if self._disk.exists(path) else b""
-                if checksums is None or (len(data), crc32c(data)) != (checksums.aborted * ENTRY_BYTES, checksums.aborted_crc):
+                if checksums is None or (len(data), crc32c(data)) != (
+                    checksums.aborted * ENTRY_BYTES,
+                    checksums.aborted_crc,
+                ):
                     raise ValueError("it is not the one that the segment's seal vouches for")
-                self._transactions, self._transactions_crc = decode_transaction_index(data), checksums.aborted_crc
+                self._transactions, self._transactions_crc = (
+                    decode_transaction_index(data),
+                    checksums.aborted_crc,
+                )
             except ValueError as error:
                 raise InvalidBatch(0, str(error), path, self.base_offset) from error
         return self._transactions
@@ -179,8 +215,12 @@ class Segment:
             return None
 
     def files_match(self, checksums: SegmentChecksums) -> bool:
-        """Whether the files have the sizes in the checksums, and the transaction index its content.  Raises OSError."""
-        if self._size_of("index") != checksums.index_bytes or self._size_of("timeindex") != checksums.time_index_bytes:
+        """Whether the files have the sizes in the checksums, and the transaction index its content.  Raises
+        OSError."""
+        if (
+            self._size_of("index") != checksums.index_bytes
+            or self._size_of("timeindex") != checksums.time_index_bytes
+        ):
             return False
         size = self._size_of("txnindex")
         if size != checksums.aborted * ENTRY_BYTES:
@@ -210,10 +250,19 @@ class Segment:
             data, times = self._disk.read(self.path("index")), self._disk.read(self.path("timeindex"))
         except FileNotFoundError:
             checksums, data, times = None, b"", b""
-        if checksums is None or checksums.log_bytes != self.size_bytes or not checksums.vouches_for(data, times):
-            log.warning("indexes_built_again", path=self._log_path, reason="no seal vouches for the index files")
+        if (
+            checksums is None
+            or checksums.log_bytes != self.size_bytes
+            or not checksums.vouches_for(data, times)
+        ):
+            log.warning(
+                "indexes_built_again", path=self._log_path, reason="no seal vouches for the index files"
+            )
             return self.rebuild_indexes()
-        index, time_index = OffsetIndex.decode(data, self.base_offset), TimeIndex.decode(times, self.base_offset)
+        index, time_index = (
+            OffsetIndex.decode(data, self.base_offset),
+            TimeIndex.decode(times, self.base_offset),
+        )
         self._index, self._time_index, self._index_is_read = index, time_index, True
         self.max_timestamp_ms, self.offset_of_max_timestamp = time_index.last
         self._last_indexed = index.entry(-1)[1] if len(index) else 0
@@ -221,7 +270,8 @@ class Segment:
         return index, time_index
 
     def first_position_from(self, timestamp_ms: int, offset: int) -> int:
-        """Where to look for the first record at or above `offset` that is not older than `timestamp_ms`.  Raises InvalidBatch."""
+        """Where to look for the first record at or above `offset` that is not older than `timestamp_ms`.
+        Raises InvalidBatch."""
         found = self.time_index.last_below(timestamp_ms)
         return self.position_of(max(self.base_offset if found is None else found[1], offset))
 
@@ -259,7 +309,8 @@ class Segment:
         self.counts = None
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Builds offset and time index from the headers of the batches below `size_bytes`.  Raises InvalidBatch."""
+        """Builds offset and time index from the headers of the batches below `size_bytes`.  Raises
+        InvalidBatch."""
         counts, total = self.counts, self.total
         self.reset_indexes()
         self.counts = None
@@ -276,16 +327,18 @@ class Segment:
                 lowest = header.next_offset
                 self.note_batch(header, header.base_offset, header.max_timestamp, position, header.size_bytes)
         finally:
-            self.size_bytes, self.next_offset = end, next_offset  # a cleaned segment may end behind its last batch
+            # a cleaned segment may end behind its last batch
+            self.size_bytes, self.next_offset = end, next_offset
             self.counts, self.total = counts, total
         time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
         return index, time_index
 
     def resume_at(self, offset: int, *, may_have_offset_gaps: bool) -> int:
-        """Trusts the batches below `offset` and no more: truncates the index files there, and the segment ends there.
+        """Trusts the batches below `offset` and no more: truncates the index files there, and the segment
+        ends there.
 
-        Returns the position of the first batch at or above `offset`; -1 when the files do not match, and nothing is trusted.
-        Raises OSError.
+        Returns the position of the first batch at or above `offset`; -1 when the files do not match, and
+        nothing is trusted. Raises OSError.
         """
         checksums = self.checksums
         try:
@@ -294,10 +347,17 @@ class Segment:
             data, times = self._disk.read(self.path("index")), self._disk.read(self.path("timeindex"))
             aborted = self._disk.read(self.path("txnindex")) if checksums.aborted else b""
             known = aborted[: checksums.aborted * ENTRY_BYTES]  # entries may have been added since
-            if not checksums.index_bytes or not checksums.vouches_for(data, times) or crc32c(known) != checksums.aborted_crc:
+            if (
+                not checksums.index_bytes
+                or not checksums.vouches_for(data, times)
+                or crc32c(known) != checksums.aborted_crc
+            ):
                 raise ValueError("the seal vouches for other files")
             entries = decode_transaction_index(known)
-            index, time_index = OffsetIndex.decode(data, self.base_offset), TimeIndex.decode(times, self.base_offset)
+            index, time_index = (
+                OffsetIndex.decode(data, self.base_offset),
+                TimeIndex.decode(times, self.base_offset),
+            )
             position = self._find_end(index, offset, may_have_offset_gaps=may_have_offset_gaps)
         except (FileNotFoundError, ValueError, InvalidBatch) as error:
             log.warning("segment_scanned_from_its_start", path=self.path("log"), reason=error)
@@ -318,19 +378,28 @@ class Segment:
         self._transactions, self._transactions_crc = entries, crc32c(data)
 
     def _find_end(self, index: OffsetIndex, offset: int, *, may_have_offset_gaps: bool) -> int:
-        """Where the batches below `offset` end.  Raises InvalidBatch when the index or the file has no such place."""
+        """Where the batches below `offset` end.  Raises InvalidBatch when the index or the file has no such
+        place."""
         first, start = index.entry(max(0, index.floor(offset - 1)))
         end, end_offset = start, first
-        for position, header, _view in scan_batches(self.file, start, self.size_bytes, chunk_bytes=2 * self._interval + 61):
-            if (position == start and header.base_offset != first) or header.base_offset < offset < header.next_offset:
-                raise InvalidBatch(position, f"no batch ends at offset {offset}", self.path("log"), header.base_offset)
+        for position, header, _view in scan_batches(
+            self.file, start, self.size_bytes, chunk_bytes=2 * self._interval + 61
+        ):
+            if (
+                position == start and header.base_offset != first
+            ) or header.base_offset < offset < header.next_offset:
+                raise InvalidBatch(
+                    position, f"no batch ends at offset {offset}", self.path("log"), header.base_offset
+                )
             if header.base_offset >= offset:
                 break
             end, end_offset = position + header.size_bytes, header.next_offset
             if end_offset == offset:
                 break  # the bytes that follow were not flushed, and may be anything
         if end_offset != offset and not may_have_offset_gaps:
-            raise InvalidBatch(end, f"the batches end at offset {end_offset}, not {offset}", self.path("log"), end_offset)
+            raise InvalidBatch(
+                end, f"the batches end at offset {end_offset}, not {offset}", self.path("log"), end_offset
+            )
         return end
 
     def reset_indexes(self) -> None:
@@ -342,7 +411,8 @@ class Segment:
         self.counts, self.total = CountIndex(self.base_offset, self._interval), None
 
     def reset_transactions(self) -> None:
-        """Empties the transaction index in memory: recovery rebuilds it, and then calls `replace_transactions`."""
+        """Empties the transaction index in memory: recovery rebuilds it, and then calls
+        `replace_transactions`."""
         self._transactions, self._transactions_crc = [], 0
 
     def replace_transactions(self, entries: list[TransactionIndexEntry]) -> None:
@@ -350,7 +420,8 @@ class Segment:
         vouch for a half empty index.  Raises OSError."""
         path, data = self.path("txnindex"), b"".join(entry.encode() for entry in entries)
         self._transactions, self._transactions_crc = entries, crc32c(data)
-        if entries or self._disk.exists(path):  # also when the file has the same: it may be in the page cache only
+        # also when the file has the same: it may be in the page cache only
+        if entries or self._disk.exists(path):
             self._files.forget(path)
             self._disk.write_atomic(path, data)
 
@@ -361,7 +432,13 @@ class Segment:
         counts = encoded_counts(self.counts, self.file, self.size_bytes, self.next_offset)
         index, time_index, aborted = self.index.encode(), self.time_index.encode(), self.transactions
         checksums = checksums_of(
-            self.base_offset, end_offset, self.size_bytes, index, time_index, len(aborted), self._transactions_crc
+            self.base_offset,
+            end_offset,
+            self.size_bytes,
+            index,
+            time_index,
+            len(aborted),
+            self._transactions_crc,
         )
         return {
             self.path("index"): index, self.path("timeindex"): time_index, self.path("countindex"): counts,
@@ -374,9 +451,12 @@ class Segment:
             self._load_indexes()
         return self.max_timestamp_ms
 
-    # ---------------------------------------------------------------------------------------------------------- appending
+    # --------------------------------------------------------------------------------------------------------
+    # appending
 
-    def note_batch(self, header: BatchHeader, base_offset: int, max_timestamp_ms: int, position: int, size: int) -> None:
+    def note_batch(
+        self, header: BatchHeader, base_offset: int, max_timestamp_ms: int, position: int, size: int
+    ) -> None:
         """Takes a batch that stands at `position` = the published end into the segment and its indexes."""
         if self._index_is_read or self._index is None:
             self.keep_indexes()
@@ -398,7 +478,9 @@ class Segment:
         self.size_bytes = end
         self.next_offset = base_offset + header.last_offset_delta + 1
 
-    def note_special_batch(self, header: BatchHeader, base_offset: int, max_timestamp_ms: int, position: int, size: int) -> None:
+    def note_special_batch(
+        self, header: BatchHeader, base_offset: int, max_timestamp_ms: int, position: int, size: int
+    ) -> None:
         """Like `note_batch`, for a batch that may be a control batch, part of a transaction, or have offsets
         missing in it or before it."""
         missing_before = base_offset - self.next_offset
@@ -407,11 +489,14 @@ class Segment:
             self.counts.take(header, base_offset, position, missing_before)
 
     def append_batches(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes whole batches with the offsets they have, behind the present ones: for the cleaner.  Raises OSError."""
+        """Writes whole batches with the offsets they have, behind the present ones: for the cleaner.  Raises
+        OSError."""
         view = memoryview(data)
         self.file_to_write.write_at(self.size_bytes, view)
         for position, header in iterate_headers(view):
-            self.note_special_batch(header, header.base_offset, header.max_timestamp, self.size_bytes, header.size_bytes)
+            self.note_special_batch(
+                header, header.base_offset, header.max_timestamp, self.size_bytes, header.size_bytes
+            )
             marker = decode_marker(view, position) if header.is_control else None
             if marker is not None and self.counts is not None:
                 self.counts.end_transaction(marker)
@@ -423,7 +508,8 @@ class Segment:
         file = self._transactions_file_to_write()
         data = b"".join(entry.encode() for entry in entries)
         file.write_at(len(known) * ENTRY_BYTES, data)
-        self.transactions_dirty = True  # after it: a flush in another thread takes the flag down before it syncs
+        # after it: a flush in another thread takes the flag down before it syncs
+        self.transactions_dirty = True
         known.extend(entries)
         self._transactions_crc = crc32c(data, self._transactions_crc)
 
@@ -444,32 +530,40 @@ class Segment:
             self.first_timestamp_ms = parse_header(self.file.read_at(0, 61)).max_timestamp
         return self.first_timestamp_ms
 
-    # ------------------------------------------------------------------------------------------------------------ reading
+    # --------------------------------------------------------------------------------------------------------
+    # reading
 
     def position_of(self, offset: int) -> int:
         """Where the first batch that ends above `offset` begins; the size when there is none."""
         index = self.index
         at = index.floor(offset)
         start = 0 if at < 0 else index.entry(at)[1]
-        for position, header, _view in scan_batches(self.file, start, self.size_bytes, chunk_bytes=2 * self._interval + 61):
+        for position, header, _view in scan_batches(
+            self.file, start, self.size_bytes, chunk_bytes=2 * self._interval + 61
+        ):
             if header.next_offset > offset:
                 return position
         return self.size_bytes
 
     def data_end_before(self, position: int) -> int:
-        """Where the last batch ends that ends at or before byte `position`, a boundary; the base offset when there is none."""
+        """Where the last batch ends that ends at or before byte `position`, a boundary; the base offset when
+        there is none."""
         if not position:
             return self.base_offset
         start, end = self.index.entry(self.index.floor_position(position - 1))[1], self.base_offset
-        for _position, header, _view in scan_batches(self.file, start, position, chunk_bytes=2 * self._interval + 61):
+        for _position, header, _view in scan_batches(
+            self.file, start, position, chunk_bytes=2 * self._interval + 61
+        ):
             end = header.next_offset
         return end
 
     def read(self, offset: int, max_bytes: int, upper_offset: int) -> ReadResult:
-        """Whole batches from the one that contains (or follows) `offset`, all with offsets below `upper_offset`.
+        """Whole batches from the one that contains (or follows) `offset`, all with offsets below
+        `upper_offset`.
 
-        About `max_bytes`, and at least one batch when there is one; a single pread.  The index makes both ends batch boundaries:
-        the read begins at an entry and ends at an entry, or at an end that is found by walking over a few batches in memory.
+        About `max_bytes`, and at least one batch when there is one; a single pread.  The index makes both
+        ends batch boundaries: the read begins at an entry and ends at an entry, or at an end that is found by
+        walking over a few batches in memory.
         """
         index = self._index
         if index is None:
@@ -494,7 +588,8 @@ class Segment:
             return self.read(index.entry(first + 1)[0], max_bytes, upper_offset)
         return found
 
-    # ----------------------------------------------------------------------------------------------------------- changing
+    # --------------------------------------------------------------------------------------------------------
+    # changing
 
     def prepare_truncation(self) -> None:
         """Loads into memory the derived data that cannot be trusted once the checksums are removed.  Raises
@@ -516,7 +611,8 @@ class Segment:
             self.transactions_dirty = False
         self.written_is_durable(transactions_too=True)
         self.size_bytes, self.next_offset = position, next_offset
-        # The truncation may remove markers whose committed transactions are no longer among the runs: counting begins anew.
+        # The truncation may remove markers whose committed transactions are no longer among the runs:
+        # counting begins anew.
         self.counts = None if position else CountIndex(self.base_offset, self._interval, next_offset)
         if not position:
             self.first_timestamp_ms = None
@@ -560,9 +656,9 @@ class Segment:
         self._dirty_file = self.file
 
     def stand_in(self, next_offset: int) -> None:
-        """A cleaned segment takes the place of others and ends, for look-ups, where they ended.  Its files may
-        be renamed at any time from now on, so it holds them open until `adopt`.  Raises OSError with nothing
-        changed."""
+        """A cleaned segment takes the place of others and ends, for look-ups, where they ended.  Its files
+        may be renamed at any time from now on, so it holds them open until `adopt`.  Raises OSError with
+        nothing changed."""
         assert next_offset >= self.next_offset and self._extension
         self.hold()
         if self.counts is not None:
@@ -588,7 +684,8 @@ class Segment:
         self._files.index_gone(self)
 
     def remove(self) -> None:
-        """Removes all files of the segment, the data first: without it, the rest has no meaning after a crash."""
+        """Removes all files of the segment, the data first: without it, the rest has no meaning after a
+        crash."""
         self.close()
         self._discard_files()
 

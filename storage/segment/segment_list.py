@@ -1,16 +1,19 @@
-"""The segments of one log, in order: the only place where the list changes, and where one offset finds its segment.
+"""The segments of one log, in order: the only place where the list changes, and where one offset finds its
+segment.
 
 Promises
 
 * There is always at least one segment; the last one, `active`, is the only one that takes batches.
-* Base offsets rise; every segment but the active one ends, for look-ups, where the next begins (a cleaned one may hold less).
-* Removal works from the front (`drop_first`, `removal`), `truncate` from the back, each durably segment by segment: a crash
-  leaves no gap between segments.
-* A replacement is atomic: after a crash, the log has all old segments, or the new one in their place (`replacement`, and
-  `segment.swap`, where the names on the disk are explained).
+* Base offsets rise; every segment but the active one ends, for look-ups, where the next begins (a cleaned one
+  may hold less).
+* Removal works from the front (`drop_first`, `removal`), `truncate` from the back, each durably segment by
+  segment: a crash leaves no gap between segments.
+* A replacement is atomic: after a crash, the log has all old segments, or the new one in their place
+  (`replacement`, and `segment.swap`, where the names on the disk are explained).
 
-Called from the loop's thread.  A reader in another thread holds the open file: it stays readable when the segment is replaced or
-removed during the read, and the reader checks afterwards whether the bytes still count (`bulk_read`).
+Called from the loop's thread.  A reader in another thread holds the open file: it stays readable when the
+segment is replaced or removed during the read, and the reader checks afterwards whether the bytes still count
+(`bulk_read`).
 """
 
 from __future__ import annotations
@@ -35,8 +38,9 @@ _base_offset = attrgetter("base_offset")
 
 
 class TruncationPoint(NamedTuple):
-    """Where a truncation ends the log: the index of the last segment that stays, the byte in it, the log's new end, and the end
-    of the last batch, which is lower when the truncation falls into an offset gap of a compacted log."""
+    """Where a truncation ends the log: the index of the last segment that stays, the byte in it, the log's
+    new end, and the end of the last batch, which is lower when the truncation falls into an offset gap of a
+    compacted log."""
 
     keep: int
     position: int
@@ -72,7 +76,8 @@ class Segments(Sequence[Segment]):
     def __getitem__(self, index: int | slice) -> Segment | list[Segment]:
         return self._list[index]
 
-    # ---------------------------------------------------------------------------------------------------------- look-ups
+    # --------------------------------------------------------------------------------------------------------
+    # look-ups
 
     def index_of(self, offset: int) -> int:
         """Index of the segment that would hold `offset`; the first one for what lies before it."""
@@ -83,7 +88,8 @@ class Segments(Sequence[Segment]):
         return self._list[self.index_of(offset) :]
 
     def read(self, offset: int, max_bytes: int, upper_offset: int) -> ReadResult:
-        """Whole batches from the first segment that has any in [offset, upper offset); NOTHING when none has.  Raises OSError."""
+        """Whole batches from the first segment that has any in [offset, upper offset); NOTHING when none has.
+        Raises OSError."""
         active = self.active
         if offset >= active.base_offset:  # most reads are at the end
             return active.read(offset, max_bytes, upper_offset)
@@ -95,7 +101,8 @@ class Segments(Sequence[Segment]):
         return NOTHING
 
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
-        """Aborted transactions with records in [start_offset, upper_offset), by first offset (docs/semantics.md L6)."""
+        """Aborted transactions with records in [start_offset, upper_offset), by first offset
+        (docs/semantics.md L6)."""
         found: list[AbortedTransaction] = []
         for at in range(self.index_of(start_offset), len(self._list)):
             if collect_aborted(self._list[at].transactions, start_offset, upper_offset, found):
@@ -103,7 +110,8 @@ class Segments(Sequence[Segment]):
         found.sort(key=lambda transaction: transaction.first_offset)
         return found
 
-    # ----------------------------------------------------------------------------------------------------------- rolling
+    # --------------------------------------------------------------------------------------------------------
+    # rolling
 
     def must_roll(self, config: LogConfig, size: int, max_timestamp_ms: int, next_offset: int) -> bool:
         """Whether batches of `size` bytes that end before `next_offset` belong into a new segment."""
@@ -133,7 +141,8 @@ class Segments(Sequence[Segment]):
         return crc32c(f"{self._directory.name}/{self.active.base_offset}".encode()) % (most + 1)
 
     def create_cleaned(self, base_offset: int, index_interval_bytes: int) -> Segment:
-        """A new segment for `replace`, not in the list: fill it by `append_batches` and `append_transactions`."""
+        """A new segment for `replace`, not in the list: fill it by `append_batches` and
+        `append_transactions`."""
         return Segment.create_cleaned(self._files, self._directory, base_offset, index_interval_bytes)
 
     def roll(self, base_offset: int, index_interval_bytes: int) -> Segment:
@@ -143,7 +152,8 @@ class Segments(Sequence[Segment]):
         self.active = new
         return new
 
-    # ----------------------------------------------------------------------------------------------------------- cutting
+    # --------------------------------------------------------------------------------------------------------
+    # cutting
 
     def find_truncation(self, offset: int) -> TruncationPoint:
         """Where to truncate so that no batch ends above `offset`.  Raises OSError, InvalidBatch."""
@@ -156,7 +166,8 @@ class Segments(Sequence[Segment]):
         return TruncationPoint(keep, position, end, min(end, target.data_end_before(position)))
 
     def truncate(self, to: TruncationPoint) -> None:
-        """Removes all batches behind the truncation point, durably.  Raises OSError: then the log must go offline."""
+        """Removes all batches behind the truncation point, durably.  Raises OSError: then the log must go
+        offline."""
         target, gone = self._list[to.keep], self._list[to.keep + 1 :]
         target.prepare_truncation()
         self._remove(gone, last=target)
@@ -166,12 +177,13 @@ class Segments(Sequence[Segment]):
         self._count()
 
     def _remove(self, gone: Sequence[Segment], last: Segment | None = None) -> None:
-        """Removes segments from the back, durably one by one, so that a crash leaves the front of the list, and no checksums
-        beyond it.
+        """Removes segments from the back, durably one by one, so that a crash leaves the front of the list,
+        and no checksums beyond it.
 
-        All segment checksums go first, also those of `last`, the segment in front, which is to be truncated and names where
-        the next one began: a file that they cover and that is missing would look like a loss.  And the checksums of a segment
-        prove that all before it was flushed, with the offset gaps that only the checksums of cleaned segments explain.
+        All segment checksums go first, also those of `last`, the segment in front, which is to be truncated
+        and names where the next one began: a file that they cover and that is missing would look like a loss.
+        And the checksums of a segment prove that all before it was flushed, with the offset gaps that only
+        the checksums of cleaned segments explain.
         """
         for segment in (*reversed(gone), *(() if last is None else (last,))):
             if segment.remove_checksums():
@@ -181,14 +193,16 @@ class Segments(Sequence[Segment]):
             self._disk.sync_directory(self._directory)
 
     def prepare_restart(self, offset: int) -> None:
-        """Makes the file for `restart_at`: the step that needs room and may fail without harm.  Raises OSError."""
+        """Makes the file for `restart_at`: the step that needs room and may fail without harm.  Raises
+        OSError."""
         self._disk.open(self._prepared_path(offset), create=True).close()
 
     def _prepared_path(self, offset: int) -> Path:
         return segment_path(self._directory, offset, "log.tmp")
 
     def restart_at(self, offset: int, index_interval_bytes: int) -> None:
-        """Removes everything, from the back; one empty segment begins at `offset`.  Raises OSError: the log must go offline."""
+        """Removes everything, from the back; one empty segment begins at `offset`.  Raises OSError: the log
+        must go offline."""
         self._remove(self._list)
         self._disk.rename(self._prepared_path(offset), segment_path(self._directory, offset, "log"))
         new = Segment.create(self._files, self._directory, offset, index_interval_bytes)
@@ -211,10 +225,12 @@ class Segments(Sequence[Segment]):
         self.size_bytes -= sum(segment.size_bytes for segment in self._list[:count])
         del self._list[:count]
 
-    # --------------------------------------------------------------------------------------------------------- replacing
+    # --------------------------------------------------------------------------------------------------------
+    # replacing
 
     def switch(self, old: Sequence[Segment], new: Segment) -> None:
-        """In memory, `new` (made by `create_cleaned`, durable) takes the place of `old`; on the disk, `replacement` does it.
+        """In memory, `new` (made by `create_cleaned`, durable) takes the place of `old`; on the disk,
+        `replacement` does it.
 
         Raises OSError with nothing changed.
         """
@@ -230,7 +246,9 @@ class Segments(Sequence[Segment]):
         where they do.  Raises ValueError when that does not hold, or no longer (truncated, removed)."""
         at = self._position_of(old)
         if new.base_offset != old[0].base_offset:
-            raise ValueError(f"the new segment begins at {new.base_offset}, the old ones at {old[0].base_offset}")
+            raise ValueError(
+                f"the new segment begins at {new.base_offset}, the old ones at {old[0].base_offset}"
+            )
         return at
 
     def _position_of(self, old: Sequence[Segment]) -> int:
@@ -245,7 +263,8 @@ class Segments(Sequence[Segment]):
     def _count(self) -> None:
         self.size_bytes = sum(segment.size_bytes for segment in self._list)
 
-    # ------------------------------------------------------------------------------------------------------------ the end
+    # --------------------------------------------------------------------------------------------------------
+    # the end
 
     def close(self) -> None:
         for segment in self._list:

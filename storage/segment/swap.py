@@ -1,21 +1,25 @@
-"""Putting one cleaned segment in the place of several old ones, so that a crash at any point leaves all old ones or the new one.
+"""Putting one cleaned segment in the place of several old ones, so that a crash at any point leaves all old
+ones or the new one.
 
-    <base>.log.cleaned, <base>.index.cleaned, ...    the new segment while it is written; without a `.swap` no reader uses it
-    <base>.swap                                      the decision: which segments go, which files of the new one come
-    <name>.deleted                                   a file to unlink; no reader uses it
+    <base>.log.cleaned, <base>.index.cleaned, ...    the new segment while it is written; without a `.swap` no
+    reader uses it <base>.swap                                      the decision: which segments go, which
+    files of the new one come <name>.deleted                                   a file to unlink; no reader
+    uses it
 
 Order:
 
 1. all `.cleaned` files are written and synced, and the folder, so that they have their names;
-2.  `<base>.swap` is written atomically and durably: from here on the new segment is the log's, whatever happens;
-3. old files become `.deleted`, `.cleaned` files lose that suffix, producer snapshots below the end of the cleaned part go (one
-   with an open transaction whose marker was cleaned away would keep it open for ever), the folder is synced;
+2.  `<base>.swap` is written atomically and durably: from here on the new segment is the log's, whatever
+   happens;
+3. old files become `.deleted`, `.cleaned` files lose that suffix, producer snapshots below the end of the
+   cleaned part go (one with an open transaction whose marker was cleaned away would keep it open for ever),
+   the folder is synced;
 4.  `<base>.swap` is removed, the folder is synced; `.deleted` files are unlinked some time later.
 
-Steps 3 and 4 can be repeated: opening a log does so when it finds a `.swap` (`finish_swaps`), and before that nothing else of the
-folder is looked at.  A crash before step 2 is durable leaves the old segments, and opening removes what was prepared.  Unlike
-Kafka's protocol of renames, the outcome never depends on which of several renames reached the disk, nor on what the new segment
-holds.
+Steps 3 and 4 can be repeated: opening a log does so when it finds a `.swap` (`finish_swaps`), and before that
+nothing else of the folder is looked at.  A crash before step 2 is durable leaves the old segments, and
+opening removes what was prepared.  Unlike Kafka's protocol of renames, the outcome never depends on which of
+several renames reached the disk, nor on what the new segment holds.
 """
 
 from __future__ import annotations
@@ -50,7 +54,8 @@ def swap_path(directory: Path, base_offset: int) -> Path:
 
 
 def decide_swap(disk: Disk, directory: Path, old_bases: Iterable[int], new_base: int) -> Path:
-    """Step 2.  The `.cleaned` files of `new_base` must be durable.  Raises OSError; then it may have been decided or not."""
+    """Step 2.  The `.cleaned` files of `new_base` must be durable.  Raises OSError; then it may have been
+    decided or not."""
     new = [suffix for suffix in SEGMENT_SUFFIXES if disk.exists(_file(directory, new_base, suffix + CLEANED))]
     assert "log" in new
     rows = [(_OLD, base) for base in old_bases] + [(_NEW, suffix) for suffix in new]
@@ -61,8 +66,8 @@ def decide_swap(disk: Disk, directory: Path, old_bases: Iterable[int], new_base:
 
 
 def finish_swap(disk: Disk, directory: Path, path: Path) -> list[Path]:
-    """Steps 3 and 4 of a decided swap; can be repeated.  Returns the files to unlink (any thread).  Raises SwapDamaged,
-    OSError."""
+    """Steps 3 and 4 of a decided swap; can be repeated.  Returns the files to unlink (any thread).  Raises
+    SwapDamaged, OSError."""
     old, new = _read(disk, path)
     new_base = int(path.name.removesuffix(_SWAP))
     doomed: list[Path] = []
@@ -102,7 +107,9 @@ def _drop_snapshots(disk: Disk, directory: Path, last_base: int) -> None:
 def _read(disk: Disk, path: Path) -> tuple[list[int], list[str]]:
     try:
         rows = decode_checkpoint(disk.read(path), 2)
-        return [int(value) for kind, value in rows if kind == _OLD], [value for kind, value in rows if kind == _NEW]
+        return [int(value) for kind, value in rows if kind == _OLD], [
+            value for kind, value in rows if kind == _NEW
+        ]
     except (CheckpointInvalid, ValueError) as error:
         raise SwapDamaged(path, error) from error
 

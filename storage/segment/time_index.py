@@ -1,8 +1,10 @@
-"""The sparse time index of one segment: up to which offset no record is younger than a timestamp.  Pure; Kafka's `.timeindex`.
+"""The sparse time index of one segment: up to which offset no record is younger than a timestamp.  Pure;
+Kafka's `.timeindex`.
 
-An entry (timestamp i64, offset relative to the base i32) says: `timestamp` is the greatest of the segment's batches up to and
-including the one that begins at `offset`.  Timestamps may come out of order in the log; the greatest so far never falls, so the
-entries are sorted, and every record before `offset` has a timestamp not above the entry's.
+An entry (timestamp i64, offset relative to the base i32) says: `timestamp` is the greatest of the segment's
+batches up to and including the one that begins at `offset`.  Timestamps may come out of order in the log; the
+greatest so far never falls, so the entries are sorted, and every record before `offset` has a timestamp not
+above the entry's.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class TimeIndex:
         return self._timestamps[-1], self.base_offset + self._offsets[-1]
 
     def last_below(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """The last entry of a smaller timestamp: every batch before its offset holds only records with smaller timestamps."""
+        """The last entry of a smaller timestamp: every batch before its offset holds only records with
+        smaller timestamps."""
         index = bisect_left(self._timestamps, timestamp_ms) - 1
         return None if index < 0 else (self._timestamps[index], self.base_offset + self._offsets[index])
 

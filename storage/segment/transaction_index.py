@@ -3,12 +3,13 @@
 
     check i16 | producer id i64 | first offset i64 | last offset i64 (the marker) | last stable offset i64
 
-The last stable offset is the one that holds once this transaction is over.  It tells a reader where to stop: a transaction whose
-entry comes later in the index cannot have records below it.  An entry is written before the transaction is published as complete,
-so a reader who may see the records finds their abort.
+The last stable offset is the one that holds once this transaction is over.  It tells a reader where to stop:
+a transaction whose entry comes later in the index cannot have records below it.  An entry is written before
+the transaction is published as complete, so a reader who may see the records finds their abort.
 
-In place of the version in Kafka's index, 0, an entry has a negative number, its check: a reader that gets a wrong producer or
-place would take aborted records for committed ones.  An entry with a 0 there is taken as it is.
+In place of the version in Kafka's index, 0, an entry has a negative number, its check: a reader that gets a
+wrong producer or place would take aborted records for committed ones.  An entry with a 0 there is taken as it
+is.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def _check(entry: bytes) -> int:
 
 
 def decode_transaction_index(data: bytes) -> list[TransactionIndexEntry]:
-    """Reads an index file.  Raises ValueError when an entry is invalid: then the index must be rebuilt from the log."""
+    """Reads an index file.  Raises ValueError when an entry is invalid: then the index must be rebuilt from
+    the log."""
     if len(data) % ENTRY_BYTES:
         raise ValueError(f"its size, {len(data)}, is not a multiple of {ENTRY_BYTES}")
     entries: list[TransactionIndexEntry] = []
@@ -69,9 +71,13 @@ def decode_transaction_index(data: bytes) -> list[TransactionIndexEntry]:
 
 
 def collect_aborted(
-    entries: list[TransactionIndexEntry], start_offset: int, upper_offset: int, found: list[AbortedTransaction]
+    entries: list[TransactionIndexEntry],
+    start_offset: int,
+    upper_offset: int,
+    found: list[AbortedTransaction],
 ) -> bool:
-    """Adds the transactions that overlap [start_offset, upper_offset) to `found`; True when no later entry can overlap."""
+    """Adds the transactions that overlap [start_offset, upper_offset) to `found`; True when no later entry
+    can overlap."""
     for entry in entries:
         if entry.last_offset >= start_offset and entry.first_offset < upper_offset:
             found.append(AbortedTransaction(entry.producer_id, entry.first_offset))
@@ -81,7 +87,8 @@ def collect_aborted(
 
 
 class AbortedRanges:
-    """Which (producer, offset) belongs to an aborted transaction, by the entries of a log's transaction index."""
+    """Which (producer, offset) belongs to an aborted transaction, by the entries of a log's transaction
+    index."""
 
     __slots__ = ("_of_producer",)
 

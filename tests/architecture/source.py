@@ -8,13 +8,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
-    "chaos", "client", "controller", "coordinator", "deploy", "node", "processes", "proto", "replication", "runtime", "spark",
+    "chaos", "client", "controller", "coordinator", "deploy", "node", "processes", "proto", "replication",
+    "runtime", "spark",
     "storage", "wire",
 )  # fmt: skip
 
 
 def product_sources() -> dict[str, str]:
-    """Path (from the root, with slashes) -> source of every module of the product; generated modules are left out."""
+    """Path (from the root, with slashes) -> source of every module of the product; generated modules are left
+    out."""
     paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
     return {
         path.relative_to(ROOT).as_posix(): path.read_text()
@@ -24,9 +26,11 @@ def product_sources() -> dict[str, str]:
 
 
 def imports(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of everything imported anywhere in a module, relative imports resolved below `tidegate`.
+    """(line, dotted name) of everything imported anywhere in a module, relative imports resolved below
+    `tidegate`.
 
-    `from a import b` gives `a.b`.  Imports inside functions, under TYPE_CHECKING and by `importlib.import_module` count too.
+    `from a import b` gives `a.b`.  Imports inside functions, under TYPE_CHECKING and by
+    `importlib.import_module` count too.
     """
     package = ["tidegate", *path.split("/")[:-1]]
     for node in ast.walk(tree):
@@ -40,7 +44,8 @@ def imports(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
                 for alias in names:
                     yield node.lineno, f"{prefix}.{alias.name}"
             case ast.Call(
-                func=ast.Attribute(attr=called) | ast.Name(id=called), args=[ast.Constant(value=str(name)), *_]
+                func=ast.Attribute(attr=called) | ast.Name(id=called),
+                args=[ast.Constant(value=str(name)), *_],
             ) if called in ("import_module", "resolve_name", "__import__"):
                 yield node.lineno, name
 

@@ -1,7 +1,8 @@
-"""No module of the product imports, over however many others, a module that imports it: each is read after what it builds upon.
+"""No module of the product imports, over however many others, a module that imports it: each is read after
+what it builds upon.
 
-Imports under TYPE_CHECKING and inside functions count: such a circle loads, and is one nevertheless for a reader.  That a package
-is loaded before its modules does not count: its `__init__` may name what they define.
+Imports under TYPE_CHECKING and inside functions count: such a circle loads, and is one nevertheless for a
+reader.  That a package is loaded before its modules does not count: its `__init__` may name what they define.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from .source import imports, parse, product_sources
 
 
 def circles(sources: Mapping[str, str]) -> list[str]:
-    """One line for each group of modules that import each other: the shortest circle through the first of them."""
+    """One line for each group of modules that import each other: the shortest circle through the first of
+    them."""
     files = {_dotted(path): path for path in sources}
     graph = {
         path: {file for _, name in imports(path, tree) if (file := _file_of(name, files)) not in (None, path)}
@@ -39,7 +41,8 @@ def _file_of(name: str, files: Mapping[str, str]) -> str | None:
 
 
 def _shortest_ways(graph: Mapping[str, set[str]], start: str) -> dict[str, list[str]]:
-    """Every module that `start` imports, over however many others -> the modules on the way there, from `start` on."""
+    """Every module that `start` imports, over however many others -> the modules on the way there, from
+    `start` on."""
     found: dict[str, list[str]] = {}
     ends = [[start]]
     while ends:
@@ -75,14 +78,20 @@ def test_no_import_closes_a_circle() -> None:
         "import importlib\nimportlib.import_module('tidegate.x.b')",
     ],
 )
-@pytest.mark.parametrize("back", ["from .a import A", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . import a"])
+@pytest.mark.parametrize(
+    "back", ["from .a import A", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . import a"]
+)
 def test_two_modules_that_import_each_other_are_found(source: str, back: str) -> None:
     assert circles({"x/a.py": source, "x/b.py": back}) == ["x/a.py -> x/b.py -> x/a.py"]
 
 
 def test_a_circle_over_folders_is_found() -> None:
     outside = {"y/d.py": "from .b import B"}
-    sources = outside | {"x/a.py": "from ..y.b import B", "y/b.py": "from .c import C", "y/c.py": "from ..x import a"}
+    sources = outside | {
+        "x/a.py": "from ..y.b import B",
+        "y/b.py": "from .c import C",
+        "y/c.py": "from ..x import a",
+    }
     assert circles(sources) == ["x/a.py -> y/b.py -> y/c.py -> x/a.py"]
 
 
@@ -92,7 +101,10 @@ def test_a_circle_through_a_package_is_found() -> None:
 
 
 def test_two_circles_apart_are_two_and_joined_are_one() -> None:
-    pair, other = {"a.py": "from . import b", "b.py": "from . import a"}, {"c.py": "from . import d", "d.py": "from . import c"}
+    pair, other = (
+        {"a.py": "from . import b", "b.py": "from . import a"},
+        {"c.py": "from . import d", "d.py": "from . import c"},
+    )
     assert circles(pair | other) == ["a.py -> b.py -> a.py", "c.py -> d.py -> c.py"]
     joined = {"b.py": "from . import a, c", "d.py": "from . import c, a"}
     assert circles(pair | other | joined) == ["a.py -> b.py -> a.py (a circle of 4 files)"]
@@ -101,7 +113,11 @@ def test_two_circles_apart_are_two_and_joined_are_one() -> None:
 @pytest.mark.parametrize(
     "sources",
     [
-        {"x/a.py": "from .b import B\nfrom .c import C", "x/b.py": "from .c import C", "x/c.py": "import asyncio"},
+        {
+            "x/a.py": "from .b import B\nfrom .c import C",
+            "x/b.py": "from .c import C",
+            "x/c.py": "import asyncio",
+        },
         {"x/__init__.py": "from .a import A", "x/a.py": "from .b import B", "x/b.py": ""},
         {"x/a.py": "from ..y import a", "y/a.py": "import a, b.c, json"},
         {"x/__init__.py": "from .a import x", "x/a.py": "from ..proto import x_pb2"},

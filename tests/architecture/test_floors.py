@@ -1,4 +1,5 @@
-"""A folder imports only from folders on lower floors (docs/architecture.md), and does not know what it must not know."""
+"""A folder imports only from folders on lower floors (docs/architecture.md), and does not know what it must
+not know."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import pytest
 from .source import FOLDERS, imports, parse, product_sources
 
 FLOORS = {
-    "deploy": 7, "chaos": 7, "client": 6, "spark": 6, "node": 5, "coordinator": 4, "replication": 3, "controller": 2,
+    "deploy": 7, "chaos": 7, "client": 6, "spark": 6, "node": 5, "coordinator": 4, "replication": 3,
+    "controller": 2,
     "storage": 1, "processes": 1, "wire": 0, "proto": 0, "runtime": 0,
 }  # fmt: skip
 
@@ -37,7 +39,8 @@ FORBIDDEN: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("tidegate.controller.raft", "replication does not know Raft"),
         ("pysyncobj", "replication does not know Raft"),
     ),
-    "storage": (("asyncio.open_connection", "storage has no sockets"), ("tidegate.runtime.network", "storage has no sockets")),
+    "storage": (("asyncio.open_connection", "storage has no sockets"),
+        ("tidegate.runtime.network", "storage has no sockets")),
     "wire": (("asyncio", "wire does no I/O"), ("grpc", "wire does no I/O")),
 }  # fmt: skip
 """Folder -> (module, why it must not be known there); a module stands for everything below it."""
@@ -82,7 +85,10 @@ def test_every_folder_of_the_product_has_a_floor() -> None:
         ("storage/any.py", "from tidegate.node import broker"),
         ("storage/any.py", "import tidegate.node.serving.broker"),
         ("storage/any.py", "def late():\n    from ..node import broker"),
-        ("storage/any.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..node.broker import Broker"),
+        (
+            "storage/any.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..node.broker import Broker",
+        ),
         ("storage/any.py", "import importlib\nimportlib.import_module('tidegate.chaos.run.harness')"),
         ("wire/codec.py", "from ..runtime import logs"),
         ("runtime/network.py", "from ..wire.errors import ErrorCode"),
@@ -105,9 +111,13 @@ def test_an_import_that_goes_up_or_sideways_is_found(path: str, source: str) -> 
     [
         (
             "storage/any.py",
-            "from ..wire.records import parse_header\nfrom ..runtime.disk import Disk\nfrom .index import Index",
+            "from ..wire.records import parse_header\nfrom ..runtime.disk import Disk\nfrom .index "
+            "import Index",
         ),
-        ("node/any.py", "from ..proto import admin_pb2\nfrom ..coordinator.runtime import CoordinatorRuntime"),
+        (
+            "node/any.py",
+            "from ..proto import admin_pb2\nfrom ..coordinator.runtime import CoordinatorRuntime",
+        ),
         ("node/handlers/any.py", "from ...wire import api\nfrom ..broker import Broker"),
         ("controller/raft/node.py", "from ...runtime.clock import Clock\nfrom ..state import ClusterState"),
         ("client/any.py", "from .. import __version__"),

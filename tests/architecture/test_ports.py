@@ -1,10 +1,11 @@
 """Only runtime/ reaches the outside: time, randomness, files, sockets (docs/architecture.md).
 
-Why it is a test: the simulator replays a history from one seed only if nothing reaches around the ports, and one forgotten
-`time.time()` is found here in a second and in a replay perhaps never.  chaos/ and bench/ drive real processes and are exempt.
+Why it is a test: the simulator replays a history from one seed only if nothing reaches around the ports, and
+one forgotten `time.time()` is found here in a second and in a replay perhaps never.  chaos/ and bench/ drive
+real processes and are exempt.
 
-The check goes by names: it resolves import aliases, and takes `anything.read_text()` for a file.  It is meant to catch slips, not
-malice.
+The check goes by names: it resolves import aliases, and takes `anything.read_text()` for a file.  It is meant
+to catch slips, not malice.
 """
 
 from __future__ import annotations
@@ -19,44 +20,66 @@ from .source import parse, product_sources
 EXEMPT_FOLDERS = ("runtime", "chaos")
 
 MODULES = {
-    "time", "random", "secrets", "socket", "select", "selectors", "socketserver", "tempfile", "shutil", "fcntl", "mmap",
+    "time", "random", "secrets", "socket", "select", "selectors", "socketserver", "tempfile", "shutil",
+    "fcntl", "mmap",
     "http.client", "http.server", "urllib.request", "numpy.random",
 }  # fmt: skip
 """Not to be imported at all."""
 
 OS_FUNCTIONS = {
-    "open", "close", "read", "write", "pread", "pwrite", "preadv", "pwritev", "readv", "writev", "lseek", "fsync", "fdatasync",
-    "ftruncate", "truncate", "rename", "renames", "replace", "remove", "unlink", "link", "symlink", "mkdir", "makedirs", "rmdir",
-    "removedirs", "listdir", "scandir", "walk", "stat", "lstat", "fstat", "statvfs", "fstatvfs", "access", "chmod", "chown",
-    "utime", "urandom", "getrandom", "sendfile", "copy_file_range", "posix_fallocate", "mkfifo", "fdopen", "dup", "dup2", "pipe",
+    "open", "close", "read", "write", "pread", "pwrite", "preadv", "pwritev", "readv", "writev", "lseek",
+    "fsync", "fdatasync",
+    "ftruncate", "truncate", "rename", "renames", "replace", "remove", "unlink", "link", "symlink", "mkdir",
+    "makedirs", "rmdir",
+    "removedirs", "listdir", "scandir", "walk", "stat", "lstat", "fstat", "statvfs", "fstatvfs", "access",
+    "chmod", "chown",
+    "utime", "urandom", "getrandom", "sendfile", "copy_file_range", "posix_fallocate", "mkfifo", "fdopen",
+    "dup", "dup2", "pipe",
     "path.exists", "path.isfile", "path.isdir", "path.getsize", "path.getmtime",
 }  # fmt: skip
 
 FUNCTIONS = {
-    "open", "io.open", "uuid.uuid1", "uuid.uuid4", "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today",
+    "open", "io.open", "uuid.uuid1", "uuid.uuid4", "datetime.datetime.now", "datetime.datetime.utcnow",
+    "datetime.datetime.today",
     "datetime.date.today", "asyncio.open_connection", "asyncio.start_server", "asyncio.open_unix_connection",
-    "asyncio.start_unix_server", "grpc.server", "grpc.insecure_channel", "grpc.secure_channel", "grpc.aio.server",
+    "asyncio.start_unix_server", "grpc.server", "grpc.insecure_channel", "grpc.secure_channel",
+    "grpc.aio.server",
     "grpc.aio.insecure_channel", "grpc.aio.secure_channel", *(f"os.{name}" for name in OS_FUNCTIONS),
 }  # fmt: skip
 """Not to be used, by full name."""
 
 METHODS = {
-    "read_text", "read_bytes", "write_text", "write_bytes", "unlink", "mkdir", "rmdir", "touch", "iterdir", "rglob", "symlink_to",
-    "hardlink_to", "is_file", "is_dir", "create_server", "create_connection", "create_unix_server", "create_unix_connection",
+    "read_text", "read_bytes", "write_text", "write_bytes", "unlink", "mkdir", "rmdir", "touch", "iterdir",
+    "rglob", "symlink_to",
+    "hardlink_to", "is_file", "is_dir", "create_server", "create_connection", "create_unix_server",
+    "create_unix_connection",
     "create_datagram_endpoint", "sock_connect", "sock_accept", "sock_recv", "sock_sendall",
 }  # fmt: skip
 """Not to be called on anything: methods of pathlib.Path and of the event loop."""
 
-_STARTS_PROCESSES = "starts and watches real node processes for the command line, which no simulation contains"
-_BEFORE_ANYTHING_RUNS = "looks for a Java runtime while installing and before Spark starts; no broker code runs there"
+_STARTS_PROCESSES = (
+    "starts and watches real node processes for the command line, which no simulation contains"
+)
+_BEFORE_ANYTHING_RUNS = (
+    "looks for a Java runtime while installing and before Spark starts; no broker code runs there"
+)
 
 ALLOWED: Mapping[tuple[str, str], str] = {
     ("processes/local_ports.py", "tempfile"): _STARTS_PROCESSES,
     ("processes/node_process.py", "open"): _STARTS_PROCESSES,
     ("processes/node_process.py", "os.close"): _STARTS_PROCESSES,
-    ("deploy/kubernetes/overlays/spark-backfill/backfill.py", "datetime.datetime.now"): "a job of its own, outside the package",
-    ("node/__main__.py", "socket"): "asks for the host's name, a default of the configuration, before the node is built",
-    ("wire/compression.py", "mmap"): "anonymous memory, of which only the pages that are written cost anything; no file",
+    (
+        "deploy/kubernetes/overlays/spark-backfill/backfill.py",
+        "datetime.datetime.now",
+    ): "a job of its own, outside the package",
+    (
+        "node/__main__.py",
+        "socket",
+    ): "asks for the host's name, a default of the configuration, before the node is built",
+    (
+        "wire/compression.py",
+        "mmap",
+    ): "anonymous memory, of which only the pages that are written cost anything; no file",
     ("spark/java.py", "os.access"): _BEFORE_ANYTHING_RUNS,
     ("spark/java.py", "shutil"): _BEFORE_ANYTHING_RUNS,
 }
@@ -69,7 +92,9 @@ def uses(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                aliases[alias.asname or alias.name.split(".")[0]] = alias.name if alias.asname else alias.name.split(".")[0]
+                aliases[alias.asname or alias.name.split(".")[0]] = (
+                    alias.name if alias.asname else alias.name.split(".")[0]
+                )
                 if _module_is_forbidden(alias.name):
                     yield node.lineno, alias.name
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -116,7 +141,11 @@ def findings(sources: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
 
 def test_nothing_but_the_runtime_reaches_the_outside() -> None:
     found = findings(product_sources())
-    assert [f"{path}:{lines[0]}: {name}" for (path, name), lines in sorted(found.items()) if (path, name) not in ALLOWED] == []
+    assert [
+        f"{path}:{lines[0]}: {name}"
+        for (path, name), lines in sorted(found.items())
+        if (path, name) not in ALLOWED
+    ] == []
 
 
 def test_every_exception_is_still_needed_and_says_why() -> None:

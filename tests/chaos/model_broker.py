@@ -1,4 +1,5 @@
-"""A transactional log in a few lines, with bugs that can be switched on, and a random workload that records its history.
+"""A transactional log in a few lines, with bugs that can be switched on, and a random workload that records
+its history.
 
 It exists to prove the checker: the healthy model must pass whatever the seed, and every bug must be found.
 """
@@ -90,7 +91,9 @@ class Broker:
             self._check(transaction)
             transaction.states[partition] = State.OPEN
         if self.strikes(Bug.WRITES_TO_ANOTHER_PARTITION):
-            partition = OUTPUTS[(OUTPUTS.index(partition) + 1) % len(OUTPUTS)] if partition in OUTPUTS else OUTPUTS[0]
+            partition = (
+                OUTPUTS[(OUTPUTS.index(partition) + 1) % len(OUTPUTS)] if partition in OUTPUTS else OUTPUTS[0]
+            )
             if transaction is not None:
                 transaction.states[partition] = State.OPEN
         log = self.logs[partition]
@@ -120,11 +123,17 @@ class Broker:
                 state = State.COMMITTED
             transaction.states[partition] = state
             self.logs[partition].append(Entry(None, None))  # the marker
-        keep = commit and not self.strikes(Bug.DROPS_OFFSETS_ON_COMMIT, 0.3) or self.strikes(Bug.KEEPS_OFFSETS_ON_ABORT, 1.0)
+        keep = (
+            commit
+            and not self.strikes(Bug.DROPS_OFFSETS_ON_COMMIT, 0.3)
+            or self.strikes(Bug.KEEPS_OFFSETS_ON_ABORT, 1.0)
+        )
         if keep:
             self.group.update(transaction.offsets)
 
-    def fetch(self, partition: Partition, position: int, most: int = 5) -> tuple[list[tuple[int, Value]], int]:
+    def fetch(
+        self, partition: Partition, position: int, most: int = 5
+    ) -> tuple[list[tuple[int, Value]], int]:
         """Committed records from a position on, and the next position."""
         records: list[tuple[int, Value]] = []
         if self.strikes(Bug.SKIPS_WHEN_FETCHING):
@@ -183,7 +192,9 @@ class Run:
         for client in (*self.clients, self.job):
             self.start(client)
         for _ in range(steps):
-            self.chance.choice([self.feed, self.produce, self.produce, self.consume, self.transform, self.replace, self.wake])()
+            self.chance.choice(
+                [self.feed, self.produce, self.produce, self.consume, self.transform, self.replace, self.wake]
+            )()
         while self.under_way:
             self.wake()
 
@@ -253,7 +264,8 @@ class Run:
             operation.ok()
 
     def transform(self) -> None:
-        """Consume, transform, produce; after anything but success a new life begins at the group's position."""
+        """Consume, transform, produce; after anything but success a new life begins at the group's
+        position."""
         records, position = self.broker.fetch(INPUT, self.broker.group.get(INPUT, 0))
         if not records:
             return

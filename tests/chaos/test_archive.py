@@ -1,4 +1,5 @@
-"""A run that was written down is checked again with the same result, and one that was tampered with is found out."""
+"""A run that was written down is checked again with the same result, and one that was tampered with is found
+out."""
 
 from __future__ import annotations
 
@@ -47,7 +48,10 @@ def test_a_record_that_is_gone_from_the_final_read_is_found_by_the_command(run: 
     (run / "final.json").write_text(json.dumps(final))
     result = CliRunner().invoke(app, ["check", str(run), "--json"])
     assert result.exit_code == 1
-    assert [anomaly.split()[0] for anomaly in json.loads(result.stdout)["anomalies"]] == ["lost-write", "torn-transaction"]
+    assert [anomaly.split()[0] for anomaly in json.loads(result.stdout)["anomalies"]] == [
+        "lost-write",
+        "torn-transaction",
+    ]
 
 
 @pytest.mark.parametrize("content", [None, "no json", "{}"])

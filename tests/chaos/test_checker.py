@@ -1,7 +1,8 @@
-"""Every check rejects a history that must be rejected, accepts its neighbour, and is the only one that sees what it is for.
+"""Every check rejects a history that must be rejected, accepts its neighbour, and is the only one that sees
+what it is for.
 
-A case is written the way the workload is spoken of: `ok("p1", sends(A, "x"), txn="t")`.  Operations follow one another in time
-unless they carry their own.
+A case is written the way the workload is spoken of: `ok("p1", sends(A, "x"), txn="t")`.  Operations follow
+one another in time unless they carry their own.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ class Case:
 
     def ops(self) -> list[Op]:
         numbered = [replace(op, index=index) for index, op in enumerate(self.history)]
-        return [replace(op, invoked=op.index * 10.0, completed=op.index * 10.0 + 5) if op.invoked < 0 else op for op in numbered]
+        return [
+            replace(op, invoked=op.index * 10.0, completed=op.index * 10.0 + 5) if op.invoked < 0 else op
+            for op in numbered
+        ]
 
     def check(self, *without: str) -> Report:
         checks = {name: run for name, run in CHECKS.items() if name not in without}
@@ -80,7 +84,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Rule:
-    """What must be rejected with `kind` by exactly the check named, and the nearest history that must be accepted."""
+    """What must be rejected with `kind` by exactly the check named, and the nearest history that must be
+    accepted."""
 
     check: str
     kind: AnomalyKind
@@ -141,7 +146,10 @@ RULES: dict[str, Rule] = {
     "an offset held another record before": Rule(
         "inconsistent offsets",
         AnomalyKind.INCONSISTENT_OFFSETS,
-        Case([info("p", Send(A, "x")), ok("q", poll(A, (0, "x"))), ok("p2", Send(A, "y"))], {A: [(0, "y"), (1, "x")]}),
+        Case(
+            [info("p", Send(A, "x")), ok("q", poll(A, (0, "x"))), ok("p2", Send(A, "y"))],
+            {A: [(0, "y"), (1, "x")]},
+        ),
         Case([info("p", Send(A, "x")), ok("q", poll(A, (0, "x"))), ok("p2", Send(A, "y"))], {A: XY}),
     ),
     "a record was written by nobody": Rule(
@@ -190,17 +198,29 @@ RULES: dict[str, Rule] = {
         "polls within operations",
         AnomalyKind.INTERNAL_POLL_SKIP,
         Case(
-            [ok("p", Send(A, "x", 0), Send(A, "y", 1), Send(A, "z", 4)), ok("q", poll(A, (0, "x"), (4, "z")))],
+            [
+                ok("p", Send(A, "x", 0), Send(A, "y", 1), Send(A, "z", 4)),
+                ok("q", poll(A, (0, "x"), (4, "z"))),
+            ],
             {A: [*XY, (4, "z")]},
         ),
-        Case([ok("p", Send(A, "x", 0), Send(A, "y", 1), Send(A, "z", 4)), ok("q", poll(A, *XY, (4, "z")))], {A: [*XY, (4, "z")]}),
+        Case(
+            [ok("p", Send(A, "x", 0), Send(A, "y", 1), Send(A, "z", 4)), ok("q", poll(A, *XY, (4, "z")))],
+            {A: [*XY, (4, "z")]},
+        ),
     ),
     "one operation reads a partition backwards": Rule(
         "polls within operations",
         AnomalyKind.INTERNAL_NONMONOTONIC_POLL,
-        Case([ok("p", Send(A, "x", 0), Send(A, "y", 1)), ok("q", poll(A, (1, "y")), poll(A, (0, "x")))], {A: XY}),
         Case(
-            [ok("p", Send(A, "x", 0), Send(A, "y", 1)), ok("q", poll(A, (1, "y")), Seek(frozenset({A})), poll(A, (0, "x")))],
+            [ok("p", Send(A, "x", 0), Send(A, "y", 1)), ok("q", poll(A, (1, "y")), poll(A, (0, "x")))],
+            {A: XY},
+        ),
+        Case(
+            [
+                ok("p", Send(A, "x", 0), Send(A, "y", 1)),
+                ok("q", poll(A, (1, "y")), Seek(frozenset({A})), poll(A, (0, "x"))),
+            ],
             {A: XY},
         ),
     ),
@@ -214,19 +234,33 @@ RULES: dict[str, Rule] = {
         "polls between operations",
         AnomalyKind.POLL_SKIP,
         Case(
-            [ok("p", Send(A, "x", 0), Send(A, "y", 1), Send(A, "z", 2)), ok("q", poll(A, (0, "x"))), ok("q", poll(A, (2, "z")))],
+            [
+                ok("p", Send(A, "x", 0), Send(A, "y", 1), Send(A, "z", 2)),
+                ok("q", poll(A, (0, "x"))),
+                ok("q", poll(A, (2, "z"))),
+            ],
             {A: [*XY, (2, "z")]},
         ),
         Case(
-            [ok("p", Send(A, "x", 0), Send(A, "y", 1), Send(A, "z", 2)), ok("q", poll(A, (0, "x"))), ok("q", poll(A, (1, "y")))],
+            [
+                ok("p", Send(A, "x", 0), Send(A, "y", 1), Send(A, "z", 2)),
+                ok("q", poll(A, (0, "x"))),
+                ok("q", poll(A, (1, "y"))),
+            ],
             {A: [*XY, (2, "z")]},
         ),
     ),
     "a reader is sent back between two polls": Rule(
         "polls between operations",
         AnomalyKind.NONMONOTONIC_POLL,
-        Case([ok("p", Send(A, "x", 0), Send(A, "y", 1)), ok("q", poll(A, *XY)), ok("q", poll(A, (1, "y")))], {A: XY}),
-        Case([ok("p", Send(A, "x", 0), Send(A, "y", 1)), fail("q", poll(A, *XY)), ok("q", poll(A, (0, "x")))], {A: XY}),
+        Case(
+            [ok("p", Send(A, "x", 0), Send(A, "y", 1)), ok("q", poll(A, *XY)), ok("q", poll(A, (1, "y")))],
+            {A: XY},
+        ),
+        Case(
+            [ok("p", Send(A, "x", 0), Send(A, "y", 1)), fail("q", poll(A, *XY)), ok("q", poll(A, (0, "x")))],
+            {A: XY},
+        ),
     ),
     "an assignment that keeps the partition keeps its position": Rule(
         "polls between operations",
@@ -241,7 +275,12 @@ RULES: dict[str, Rule] = {
             {A: XY[:1]},
         ),
         Case(
-            [ok("p", Send(A, "x", 0)), ok("q", poll(A, (0, "x"))), ok("q", Assign(frozenset({B}))), ok("q", poll(A, (0, "x")))],
+            [
+                ok("p", Send(A, "x", 0)),
+                ok("q", poll(A, (0, "x"))),
+                ok("q", Assign(frozenset({B}))),
+                ok("q", poll(A, (0, "x"))),
+            ],
             {A: XY[:1]},
         ),
     ),
@@ -280,7 +319,9 @@ RULES: dict[str, Rule] = {
         AnomalyKind.TORN_OFFSET_COMMIT,
         Case([fail("j", CommitOffsets("g", {IN: 5}), txn="t")], {}, {"g": {IN: 5}}),
         Case(
-            [fail("j", CommitOffsets("g", {IN: 5}), txn="t"), ok("j", CommitOffsets("g", {IN: 5}), txn="t")], {}, {"g": {IN: 5}}
+            [fail("j", CommitOffsets("g", {IN: 5}), txn="t"), ok("j", CommitOffsets("g", {IN: 5}), txn="t")],
+            {},
+            {"g": {IN: 5}},
         ),
     ),
     "an input was consumed by two transactions that committed": Rule(
@@ -330,8 +371,14 @@ RULES: dict[str, Rule] = {
     "a transaction of a replaced producer is acknowledged": Rule(
         "zombies",
         AnomalyKind.ZOMBIE_ACKNOWLEDGED,
-        Case([ok("p1", Init(9, 0), txn="t"), ok("p2", Init(9, 1), txn="t"), ok("p1", Send(A, "x"), txn="t")], {A: XY[:1]}),
-        Case([ok("p1", Init(9, 0), txn="t"), ok("p2", Init(9, 1), txn="t"), ok("p2", Send(A, "x"), txn="t")], {A: XY[:1]}),
+        Case(
+            [ok("p1", Init(9, 0), txn="t"), ok("p2", Init(9, 1), txn="t"), ok("p1", Send(A, "x"), txn="t")],
+            {A: XY[:1]},
+        ),
+        Case(
+            [ok("p1", Init(9, 0), txn="t"), ok("p2", Init(9, 1), txn="t"), ok("p2", Send(A, "x"), txn="t")],
+            {A: XY[:1]},
+        ),
     ),
     "a commit that left after the replacement is acknowledged": Rule(
         "zombies",
@@ -370,7 +417,10 @@ RULES: dict[str, Rule] = {
             {A: [(0, "x")], B: [(0, "y")]},
         ),
         Case(
-            [ok("p", Send(A, "x"), txn="t", at=(0, 9)), ok("q", Send(B, "y"), poll(A, (0, "x")), txn="u", at=(0, 9))],
+            [
+                ok("p", Send(A, "x"), txn="t", at=(0, 9)),
+                ok("q", Send(B, "y"), poll(A, (0, "x")), txn="u", at=(0, 9)),
+            ],
             {A: [(0, "x")], B: [(0, "y")]},
         ),
     ),
@@ -405,7 +455,8 @@ def test_its_nearest_neighbour_is_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_no_other_check_finds_that_kind(name: str) -> None:
-    """The ablation: with the check taken out, nothing reports this kind of anomaly for this history any more."""
+    """The ablation: with the check taken out, nothing reports this kind of anomaly for this history any
+    more."""
     rule = RULES[name]
     assert rule.kind not in kinds(rule.bad.check(rule.check))
 
@@ -447,7 +498,11 @@ def test_the_offset_of_an_aborted_record_may_be_used_again() -> None:
 
 
 def test_an_undecided_poll_leaves_the_position_unknown() -> None:
-    history = [ok("p", Send(A, "x", 0), Send(A, "y", 1)), info("q", poll(A, (0, "x"))), ok("q", poll(A, (1, "y")))]
+    history = [
+        ok("p", Send(A, "x", 0), Send(A, "y", 1)),
+        info("q", poll(A, (0, "x"))),
+        ok("q", poll(A, (1, "y"))),
+    ]
     assert Case(history, {A: XY}).check().valid
     again = [*history[:2], ok("q", poll(A, *XY))]
     assert Case(again, {A: XY}).check().valid
@@ -465,7 +520,10 @@ def test_a_group_may_rebalance_between_operations_but_not_inside_one() -> None:
 
 def test_interleaved_transactions_are_tolerated_and_shown_on_request() -> None:
     history = Case(
-        [ok("p", Send(A, "x"), Send(B, "x"), txn="t", at=(0, 9)), ok("q", Send(A, "y"), Send(B, "y"), txn="u", at=(0, 9))],
+        [
+            ok("p", Send(A, "x"), Send(B, "x"), txn="t", at=(0, 9)),
+            ok("q", Send(A, "y"), Send(B, "y"), txn="u", at=(0, 9)),
+        ],
         {A: [(0, "x"), (1, "y")], B: [(0, "y"), (1, "x")]},
     )
     report = check(history.ops(), history.logs, tolerated_cycles=True)
@@ -491,5 +549,15 @@ def test_counts_say_how_much_was_checked() -> None:
         .check()
         .counts
     )
-    assert (counts.operations, counts.transactions_ok, counts.transactions_failed, counts.transactions_undecided) == (4, 1, 1, 1)
-    assert (counts.records_sent, counts.records_committed, counts.records_polled, counts.records_final) == (3, 1, 1, 1)
+    assert (
+        counts.operations,
+        counts.transactions_ok,
+        counts.transactions_failed,
+        counts.transactions_undecided,
+    ) == (4, 1, 1, 1)
+    assert (counts.records_sent, counts.records_committed, counts.records_polled, counts.records_final) == (
+        3,
+        1,
+        1,
+        1,
+    )

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from tidegate.chaos.checks.cycles import Edge, Graph, shortest_cycle, strongly_connected
 
 NODES = 8
-edges = st.lists(st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1), st.sampled_from(Edge)), max_size=30)
+edges = st.lists(
+    st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1), st.sampled_from(Edge)), max_size=30
+)
 
 
 def build(listed: list[tuple[int, int, Edge]]) -> Graph:
@@ -31,8 +33,13 @@ def reachable(graph: Graph) -> dict[int, set[int]]:
 def test_components_are_the_nodes_that_reach_each_other(listed: list[tuple[int, int, Edge]]) -> None:
     graph = build(listed)
     reach = reachable(graph)
-    expected = {frozenset(b for b in range(NODES) if b == a or (b in reach[a] and a in reach[b])) for a in range(NODES)}
-    assert {frozenset(found) for found in strongly_connected(graph)} == {found for found in expected if len(found) > 1}
+    expected = {
+        frozenset(b for b in range(NODES) if b == a or (b in reach[a] and a in reach[b]))
+        for a in range(NODES)
+    }
+    assert {frozenset(found) for found in strongly_connected(graph)} == {
+        found for found in expected if len(found) > 1
+    }
 
 
 @given(edges)

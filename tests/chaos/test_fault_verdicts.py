@@ -1,4 +1,5 @@
-"""The scenarios' own verdicts can fail: each is given a cluster that does what it must not, and one that does as it should."""
+"""The scenarios' own verdicts can fail: each is given a cluster that does what it must not, and one that does
+as it should."""
 
 from __future__ import annotations
 
@@ -120,7 +121,9 @@ class FakeRun(Run):
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRun:
     outcome = RunOutcome("test", 1, 1.0, tmp_path)
-    found = FakeRun(FakeCluster(), FakeWorkload(), History(lambda: 0.0), outcome, random.Random(1), lambda _: None)  # type: ignore[arg-type]
+    found = FakeRun(
+        FakeCluster(), FakeWorkload(), History(lambda: 0.0), outcome, random.Random(1), lambda _: None
+    )  # type: ignore[arg-type]
     found.lab = FakeLab()  # type: ignore[assignment]
 
     async def pick(_: Run) -> Target:
@@ -201,7 +204,8 @@ async def test_a_lost_session_or_a_long_gap_of_starved_nodes_fails_the_run(run: 
     assert failed(run) == []
     starved.judge(run, "INFO controller.office broker_session_expired node=1", 0.0, 7.0)
     assert failed(run) == [
-        "no session is lost with 20 ms of CPU a second", "no gap of more than 2 s between two acknowledgements"
+        "no session is lost with 20 ms of CPU a second",
+        "no gap of more than 2 s between two acknowledgements"
     ]  # fmt: skip
 
 
@@ -252,7 +256,10 @@ async def test_a_folder_that_fails_silently_or_keeps_leaderships_fails_the_run(
     monkeypatch.setattr(disk_faults, "_leader_in_second_folder", chosen)
     says(monkeypatch, False)
     await disk_faults.sync_fails(run)
-    assert failed(run) == ["the node says that its folder is offline, and lives", "others lead what was in the folder"]
+    assert failed(run) == [
+        "the node says that its folder is offline, and lives",
+        "others lead what was in the folder",
+    ]
     run.outcome.verdicts.clear()
     run.led = {A: 1, B: 3}
     says(monkeypatch, True)

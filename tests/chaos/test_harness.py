@@ -1,4 +1,5 @@
-"""The harness' own rules, without a cluster: a failed run leaves nothing behind, and what was decided must be visible."""
+"""The harness' own rules, without a cluster: a failed run leaves nothing behind, and what was decided must be
+visible."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def visible(*values: str) -> FinalRead:
 
 
 def test_the_commit_in_flight_at_the_kill_must_be_wholly_visible() -> None:
-    passed, sentence = decided_is_visible(KILL, history_with_a_kill_at_2(), visible("a0", "b0", "a1", "b1", "a2", "b2"))
+    passed, sentence = decided_is_visible(
+        KILL, history_with_a_kill_at_2(), visible("a0", "b0", "a1", "b1", "a2", "b2")
+    )
     assert passed and "2 of the 2 records of t #1" in sentence and "told info" in sentence
 
 
@@ -57,7 +60,9 @@ def test_a_decided_commit_that_is_not_wholly_there_fails(values: tuple[str, ...]
 
 
 def test_a_kill_before_any_commit_proves_nothing_and_fails() -> None:
-    assert not decided_is_visible(InjectedFault(1, 0.1, -9, "t"), history_with_a_kill_at_2(), visible("a1", "b1"))[0]
+    assert not decided_is_visible(
+        InjectedFault(1, 0.1, -9, "t"), history_with_a_kill_at_2(), visible("a1", "b1")
+    )[0]
 
 
 class BrokenCluster:
@@ -111,7 +116,9 @@ class TestCommand:
 
     def test_a_failed_run_has_an_exit_code(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(harness, "LocalCluster", BrokenCluster)
-        result = CliRunner().invoke(app, ["run", "controller", "--seed", "3", "--directory", str(tmp_path), "--json"])
+        result = CliRunner().invoke(
+            app, ["run", "controller", "--seed", "3", "--directory", str(tmp_path), "--json"]
+        )
         assert result.exit_code == 1
         assert json.loads(result.stdout)[0]["passed"] is False
         assert "--seed 3" in result.stderr

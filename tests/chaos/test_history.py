@@ -88,7 +88,18 @@ def test_a_history_survives_the_way_through_json() -> None:
         Send(B, 10),
         CommitOffsets("g", {A: 3}),
     )
-    op = Op(3, "p", OpOutcome.FAIL, steps, 0.5, 1.5, transactional_id="t", ending=1.25, rebalanced=frozenset({B}), error="fenced")
+    op = Op(
+        3,
+        "p",
+        OpOutcome.FAIL,
+        steps,
+        0.5,
+        1.5,
+        transactional_id="t",
+        ending=1.25,
+        rebalanced=frozenset({B}),
+        error="fenced",
+    )
     assert from_json(json.loads(json.dumps(to_json(op)))) == op
     bare = Op(0, "p", OpOutcome.OK, (), 0.0, 1.0)
     assert from_json(json.loads(json.dumps(to_json(bare)))) == bare

@@ -1,4 +1,5 @@
-"""The checker against a whole broker: the healthy one passes whatever the seed, and every bug is found soon."""
+"""The checker against a whole broker: the healthy one passes whatever the seed, and every bug is found
+soon."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def judge(bug: Bug, seed: int) -> Report:
 def test_a_healthy_broker_passes(seed: int) -> None:
     report = judge(Bug.NONE, seed)
     assert report.valid, report.describe()
-    assert report.counts.transactions_ok > 10 and report.counts.transactions_failed > 3, "a workload that proves nothing"
+    assert report.counts.transactions_ok > 10 and report.counts.transactions_failed > 3, (
+        "a workload that proves nothing"
+    )
     assert report.counts.records_final > 50
 
 

@@ -1,6 +1,8 @@
-"""Cuts of a network that is made for the purpose: exactly what is cut is lost, and nothing of it is left behind.
+"""Cuts of a network that is made for the purpose: exactly what is cut is lost, and nothing of it is left
+behind.
 
-These tests need the right to make network namespaces, and fail where it is missing: what they promise would not be tested.
+These tests need the right to make network namespaces, and fail where it is missing: what they promise would
+not be tested.
 """
 
 from __future__ import annotations
@@ -60,7 +62,10 @@ class Talk:
             before = lab.command(number) if number != CLIENTS else ()
             addresses = [lab.address(number), *(lab.address(other) for other in numbers if other != number)]
             self._hosts[number] = subprocess.Popen(
-                [*before, sys.executable, "-c", HOST, *addresses], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                [*before, sys.executable, "-c", HOST, *addresses],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
         for host in self._hosts.values():
             assert host.stdout is not None and host.stdout.readline() == "ready\n"
@@ -116,7 +121,9 @@ def test_a_cut_drops_packets_in_exactly_its_direction_until_healed(lab: NetworkL
     assert talk.heard() == {way for way in EVERY_WAY if CLIENTS in way and 1 not in way}
 
 
-def test_a_cut_that_does_not_cut_is_noticed(lab: NetworkLab, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_that_does_not_cut_is_noticed(
+    lab: NetworkLab, talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ablation of the test above: with the right hardware address, packets arrive."""
     monkeypatch.setattr(NetworkLab, "_nowhere", property(lambda self: self._hardware(2)))
     lab.cut([(1, 2)])
@@ -144,13 +151,16 @@ def test_nothing_is_left_behind_by_a_run_that_failed() -> None:
 def test_nothing_is_left_behind_by_a_run_that_was_ended(number: signal.Signals, tmp_path: Path) -> None:
     program = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from tidegate.chaos.machine.network_lab import NetworkLab\nfrom tidegate.chaos.machine.small_disks import SmallDisks\n"
+        "from tidegate.chaos.machine.network_lab import NetworkLab\nfrom "
+        "tidegate.chaos.machine.small_disks import SmallDisks\n"
         "with NetworkLab(2) as lab, SmallDisks([Path(sys.argv[1])], 1 << 20):\n"
         "    print(lab.interface, *(holder.pid for holder in lab._holders.values()), flush=True)\n"
         "    time.sleep(60)\n"
     )
     folder = tmp_path / "disk"
-    run = subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    run = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     assert run.stdout is not None
     name, *pids = run.stdout.readline().decode().split()
     assert name in interfaces() and os.path.ismount(folder)
@@ -167,9 +177,15 @@ def test_two_labs_side_by_side_have_networks_of_their_own(lab: NetworkLab) -> No
         assert other.address(1) != lab.address(1) and other.interface != lab.interface
 
 
-def test_where_the_right_is_missing_it_is_said_what_for_and_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_lab, "_namespace", lambda: UndoProcess("echo unshare: Operation not permitted >&2"))
-    with pytest.raises(MissingRight, match="NETWORK CANNOT BE CUT HERE.*Operation not permitted.*run as root"):
+def test_where_the_right_is_missing_it_is_said_what_for_and_what_helps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        network_lab, "_namespace", lambda: UndoProcess("echo unshare: Operation not permitted >&2")
+    )
+    with pytest.raises(
+        MissingRight, match="NETWORK CANNOT BE CUT HERE.*Operation not permitted.*run as root"
+    ):
         NetworkLab(1).__enter__()
 
 

@@ -25,7 +25,11 @@ def test_lines_are_counted_by_level_and_event_and_tracebacks_are_not(
     path.parent.mkdir()
     path.write_text(LINES)
     counted = node_logs.count_logs([path, tmp_path / "node-2" / "node.log"])
-    assert counted == {("INFO", "node_ready"): 2, ("WARNING", "log_offline"): 1, ("ERROR", "node_fail_stop"): 1}
+    assert counted == {
+        ("INFO", "node_ready"): 2,
+        ("WARNING", "log_offline"): 1,
+        ("ERROR", "node_fail_stop"): 1,
+    }
     assert node_logs.loud(counted).total() == 2
     node_logs.main([str(tmp_path)])
     said = [line.split() for line in capsys.readouterr().out.splitlines()]

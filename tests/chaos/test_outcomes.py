@@ -10,7 +10,13 @@ import pytest
 from tidegate.chaos.checks.history import History, OpOutcome
 from tidegate.chaos.load import outcomes
 from tidegate.chaos.load.outcomes import Ending, Sent
-from tidegate.client.connecting.errors import AbortableError, CommitOutcomeUnknown, FatalError, ProducerFenced, RetriableError
+from tidegate.client.connecting.errors import (
+    AbortableError,
+    CommitOutcomeUnknown,
+    FatalError,
+    ProducerFenced,
+    RetriableError,
+)
 from tidegate.client.producing.producer import RecordMetadata
 from tidegate.client.producing.transaction_manager import State
 from tidegate.wire.errors import ErrorCode

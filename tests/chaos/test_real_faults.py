@@ -1,6 +1,7 @@
 """One short run of each kind of fault on three real processes: a cut network, full disks, failing flushes.
 
-The longer ones, on five nodes and with other seeds: `tidegate chaos run all --nodes 5`.  Kills, pauses, restarts: tests/cluster.
+The longer ones, on five nodes and with other seeds: `tidegate chaos run all --nodes 5`.  Kills, pauses,
+restarts: tests/cluster.
 """
 
 from __future__ import annotations
@@ -34,8 +35,18 @@ async def run(name: str, directory: Path) -> set[str]:
     assert outcome.passed, outcome.table() + "\n".join(outcome.disturbances[:20])
     checked = {verdict.name for verdict in outcome.verdicts}
     assert checked >= EVERYWHERE
-    clients = {json.loads(line)["process"].partition("/")[0] for line in (outcome.directory / HISTORY).read_text().splitlines()}
-    assert clients >= {"writer-0", "plain-0", "reader-0", "librdkafka-writer", "librdkafka-plain", "librdkafka-reader"}
+    clients = {
+        json.loads(line)["process"].partition("/")[0]
+        for line in (outcome.directory / HISTORY).read_text().splitlines()
+    }
+    assert clients >= {
+        "writer-0",
+        "plain-0",
+        "reader-0",
+        "librdkafka-writer",
+        "librdkafka-plain",
+        "librdkafka-reader",
+    }
     return checked
 
 
@@ -55,7 +66,10 @@ async def test_full_disks_of_a_majority_stop_only_writes_and_only_while_full(tmp
 
 async def test_a_data_folder_whose_flushes_fail_goes_offline_and_leaders_move(tmp_path: Path) -> None:
     checked = await run("sync-fails", tmp_path)
-    assert checked >= {"the node says that its folder is offline, and lives", "others lead what was in the folder"}
+    assert checked >= {
+        "the node says that its folder is offline, and lives",
+        "others lead what was in the folder",
+    }
 
 
 async def test_a_voter_whose_journal_cannot_be_flushed_stops_at_once(tmp_path: Path) -> None:

@@ -62,7 +62,9 @@ def test_one_other_byte_is_found(folders: list[Path]) -> None:
 
 def test_a_missing_batch_is_found(folders: list[Path]) -> None:
     (folders[1] / "00000000000000000002.log").write_bytes(batch(2))
-    assert compare(folders)[0] == ["topic-0: node-1 and node-2 differ in length: only one has the batch at offset 3"]
+    assert compare(folders)[0] == [
+        "topic-0: node-1 and node-2 differ in length: only one has the batch at offset 3"
+    ]
 
 
 def test_a_missing_folder_is_found(folders: list[Path]) -> None:

@@ -1,4 +1,5 @@
-"""The aimed kill against a scripted cluster: it follows the coordinator, leaves nothing armed behind, and is not fooled."""
+"""The aimed kill against a scripted cluster: it follows the coordinator, leaves nothing armed behind, and is
+not fooled."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ from typing import Any
 import grpc
 import pytest
 from tidegate.chaos.run import timed_kills
-from tidegate.chaos.run.timed_kills import FaultInjectionError, InjectedFault, kill_coordinator_mid_commit, wait_completed
+from tidegate.chaos.run.timed_kills import (
+    FaultInjectionError,
+    InjectedFault,
+    kill_coordinator_mid_commit,
+    wait_completed,
+)
 from tidegate.client.administration.descriptions import TransactionDescription
 from tidegate.client.connecting.errors import RequestError
 from tidegate.runtime.clock import ManualClock
@@ -149,7 +155,9 @@ def test_only_another_node_that_left_prepare_counts_as_completion(cluster: Scrip
     assert asyncio.run(wait_completed(cluster, fallen)).coordinator == 2  # type: ignore[arg-type]
 
 
-def test_a_transaction_that_stays_prepared_is_reported(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_that_stays_prepared_is_reported(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster.coordinators, cluster.state = [2], "PrepareCommit"
 
     async def advance(_: float) -> None:

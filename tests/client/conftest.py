@@ -1,5 +1,6 @@
-"""A scripted broker: one node that speaks the real protocol over loopback, keeps its state in dictionaries, and misbehaves on
-command.  For what a client does with answers that are late, lost or refused; the real thing is tested in tests/cluster."""
+"""A scripted broker: one node that speaks the real protocol over loopback, keeps its state in dictionaries,
+and misbehaves on command.  For what a client does with answers that are late, lost or refused; the real thing
+is tested in tests/cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +15,12 @@ from tidegate.runtime.network import FrameConnection, FrameServer, serve_frames
 from tidegate.wire import codec
 from tidegate.wire.api import SUPPORTED, ApiKey
 from tidegate.wire.errors import ErrorCode
-from tidegate.wire.produce import ProduceResponse, ProduceResponsePartition, encode_produce_response, parse_produce_request
+from tidegate.wire.produce import (
+    ProduceResponse,
+    ProduceResponsePartition,
+    encode_produce_response,
+    parse_produce_request,
+)
 from tidegate.wire.records import decode_batch, parse_header
 
 
@@ -38,19 +44,24 @@ class Seen:
 
 @dataclass
 class ScriptedBroker:
-    """See the module's text.  `script(key, ...)` sets what happens to the next requests of a kind, in order."""
+    """See the module's text.  `script(key, ...)` sets what happens to the next requests of a kind, in
+    order."""
 
     transaction_version: int = 2
     partitions: int = 3
     seen: list[Seen] = field(default_factory=list)
-    logs: defaultdict[tuple[str, int], list[tuple[bytes | None, bytes | None]]] = field(default_factory=lambda: defaultdict(list))
+    logs: defaultdict[tuple[str, int], list[tuple[bytes | None, bytes | None]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     outcomes: list[tuple[int, int, bool]] = field(default_factory=list)
     producer: tuple[int, int] = (-1, -1)
     last_epoch: int = -1
     transaction_open: bool = False
     last_committed: bool | None = None
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
-    _sequences: dict[tuple[int, int, str, int], tuple[deque[tuple[int, int, int]], int]] = field(default_factory=dict)
+    _sequences: dict[tuple[int, int, str, int], tuple[deque[tuple[int, int, int]], int]] = field(
+        default_factory=dict
+    )
     _scripts: defaultdict[ApiKey, deque[Any]] = field(default_factory=lambda: defaultdict(deque))
     _server: FrameServer | None = None
     _next_producer_id: int = 1000
@@ -67,7 +78,9 @@ class ScriptedBroker:
         return [seen for seen in self.seen if seen.key is key]
 
     async def start(self) -> None:
-        self._server = await serve_frames("127.0.0.1", 0, lambda connection: _Handler(self, connection), 64 << 20)
+        self._server = await serve_frames(
+            "127.0.0.1", 0, lambda connection: _Handler(self, connection), 64 << 20
+        )
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -109,10 +122,18 @@ class ScriptedBroker:
     # ------------------------------------------------------------------ what a broker does
 
     def _api_versions(self, version: int, body: Any) -> dict[str, Any]:
-        keys = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in SUPPORTED.items()]
+        keys = [
+            {"api_key": key, "min_version": low, "max_version": high}
+            for key, (low, high) in SUPPORTED.items()
+        ]
         level = self.transaction_version
         features = [{"name": "transaction.version", "max_version_level": level, "min_version_level": level}]
-        return {"error_code": 0, "api_keys": keys, "finalized_features_epoch": 1, "finalized_features": features}
+        return {
+            "error_code": 0,
+            "api_keys": keys,
+            "finalized_features_epoch": 1,
+            "finalized_features": features,
+        }
 
     def _metadata(self, version: int, body: Any) -> dict[str, Any]:
         assert self._server is not None
@@ -128,14 +149,27 @@ class ScriptedBroker:
         if name.startswith("absent"):
             return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "name": name, "partitions": []}
         partitions = [
-            {"error_code": 0, "partition_index": n, "leader_id": 1, "leader_epoch": 0, "replica_nodes": [1], "isr_nodes": [1]}
+            {
+                "error_code": 0,
+                "partition_index": n,
+                "leader_id": 1,
+                "leader_epoch": 0,
+                "replica_nodes": [1],
+                "isr_nodes": [1],
+            }
             for n in range(self.partitions)
         ]
         return {"error_code": 0, "name": name, "is_internal": False, "partitions": partitions}
 
     def _find_coordinator(self, version: int, body: Any) -> dict[str, Any]:
         assert self._server is not None
-        return {"error_code": 0, "error_message": None, "node_id": 1, "host": "127.0.0.1", "port": self._server.port}
+        return {
+            "error_code": 0,
+            "error_message": None,
+            "node_id": 1,
+            "host": "127.0.0.1",
+            "port": self._server.port,
+        }
 
     def _init_producer_id(self, version: int, body: Any) -> dict[str, Any]:
         """docs/semantics.md T4 to T6, as far as one producer at a time needs it."""
@@ -182,7 +216,9 @@ class ScriptedBroker:
         results = [
             {
                 "name": topic.name,
-                "results_by_partition": [{"partition_index": n, "partition_error_code": 0} for n in topic.partitions],
+                "results_by_partition": [
+                    {"partition_index": n, "partition_error_code": 0} for n in topic.partitions
+                ],
             }
             for topic in body.v3_and_below_topics
         ]
@@ -208,7 +244,9 @@ class ScriptedBroker:
             topics.append((topic, answers))
         return encode_produce_response(version, ProduceResponse(topics))
 
-    def _append(self, topic: str, partition: int, records: memoryview, transactional_id: str | None) -> ProduceResponsePartition:
+    def _append(
+        self, topic: str, partition: int, records: memoryview, transactional_id: str | None
+    ) -> ProduceResponsePartition:
         header = parse_header(records)
         if transactional_id is not None:
             if (header.producer_id, header.producer_epoch) != self.producer:
@@ -237,7 +275,9 @@ def _partition_codes(body: Any) -> dict[str, Any]:
         "topics": [
             {
                 "name": topic.name,
-                "partitions": [{"partition_index": p.partition_index, "error_code": 0} for p in topic.partitions],
+                "partitions": [
+                    {"partition_index": p.partition_index, "error_code": 0} for p in topic.partitions
+                ],
             }
             for topic in body.topics
         ]

@@ -1,4 +1,5 @@
-"""The accumulator: order, sequence numbers and no duplicates, whatever the network does; memory and time bounds."""
+"""The accumulator: order, sequence numbers and no duplicates, whatever the network does; memory and time
+bounds."""
 
 from __future__ import annotations
 
@@ -126,7 +127,9 @@ def test_a_broker_that_lost_the_producer_gets_the_rest_in_order_from_zero() -> N
     accumulator.set_identity(Identity(8, 0))
     again = drain_all(accumulator)
     assert again == [second, third, fourth]
-    assert [(batch.identity, batch.base_sequence) for batch in again] == [(Identity(8, 0), n) for n in range(3)]
+    assert [(batch.identity, batch.base_sequence) for batch in again] == [
+        (Identity(8, 0), n) for n in range(3)
+    ]
 
 
 def test_an_unknown_producer_whose_first_batch_is_late_keeps_its_numbers() -> None:
@@ -176,7 +179,9 @@ def test_memory_is_bounded_and_given_back() -> None:
     accumulator.succeeded(batch)
     assert accumulator.has_room(size)
     assert accumulator.could_hold(3 * size) and not accumulator.could_hold(3 * (61 + size))
-    assert len(accumulator.abandon()) == 2 and accumulator.used_bytes == 0 and accumulator.incomplete() == set()
+    assert (
+        len(accumulator.abandon()) == 2 and accumulator.used_bytes == 0 and accumulator.incomplete() == set()
+    )
 
 
 def test_delivery_timeout_takes_out_what_waits() -> None:
@@ -209,8 +214,8 @@ def test_nothing_is_sent_before_there_is_an_identity() -> None:
 
 @dataclass
 class ModelPartition:
-    """One partition's log with the rules of idempotence (docs/semantics.md I1 to I5), and connections that lose answers and
-    deliver late."""
+    """One partition's log with the rules of idempotence (docs/semantics.md I1 to I5), and connections that
+    lose answers and deliver late."""
 
     deduplicates: bool = True
     log: list[int] = field(default_factory=list)
@@ -246,7 +251,8 @@ class Run:
     sent: int = 0
     now_s: float = 0.0
     wire: deque[ProducerBatch] = field(default_factory=deque)  # the live connection, in order
-    late: list[deque[tuple[Identity, int, list[int]]]] = field(default_factory=list)  # broken connections' undelivered copies
+    # broken connections' undelivered copies
+    late: list[deque[tuple[Identity, int, list[int]]]] = field(default_factory=list)
     acknowledged: list[int] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
     next_id: int = 8
@@ -305,12 +311,15 @@ class Run:
             self.acknowledged += batch.tokens
             return
         known = self.broker.knows(batch.identity)
-        refused = self.accumulator.rejected_out_of_order if known else self.accumulator.rejected_unknown_producer
+        refused = (
+            self.accumulator.rejected_out_of_order if known else self.accumulator.rejected_unknown_producer
+        )
         if not refused(batch, self.now_s):
             self.failed += batch.tokens
 
     def break_connection(self, *, delivered: bool) -> None:
-        """All answers on the way are lost; the first request may have been taken, the others arrive late or never."""
+        """All answers on the way are lost; the first request may have been taken, the others arrive late or
+        never."""
         copies = deque((batch.identity, batch.base_sequence, list(batch.tokens)) for batch in self.wire)
         if copies and delivered:
             self.broker.receive(*copies.popleft())
@@ -330,7 +339,9 @@ class Run:
         raise AssertionError("no progress on a healed network")
 
     def verify(self) -> None:
-        assert sorted(self.acknowledged + self.failed) == list(range(self.sent)), "every record has exactly one fate"
+        assert sorted(self.acknowledged + self.failed) == list(range(self.sent)), (
+            "every record has exactly one fate"
+        )
         assert len(set(self.broker.log)) == len(self.broker.log), f"duplicate in {self.broker.log}"
         assert set(self.acknowledged) <= set(self.broker.log) | self.broker.deleted, "acknowledged and lost"
         positions = {value: place for place, value in enumerate(self.broker.log)}
@@ -363,7 +374,9 @@ def test_the_model_detects_a_broker_without_deduplication() -> None:
         play([0, 0, 2, 8], deduplicates=False)
 
 
-def test_the_model_detects_uncertain_batches_resent_under_a_new_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_detects_uncertain_batches_resent_under_a_new_identity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The rule is needed: without it a late copy and the resent batch are both appended."""
     honest = Accumulator.rejected_out_of_order
 
@@ -371,7 +384,8 @@ def test_the_model_detects_uncertain_batches_resent_under_a_new_identity(monkeyp
         batch.uncertain = False
         return honest(self, batch, not_before_s)
 
-    # Two batches leave, the connection breaks with both undelivered; the first is given up, the second refused; then both arrive.
+    # Two batches leave, the connection breaks with both undelivered; the first is given up, the second
+    # refused; then both arrive.
     events = [0, 0, 2, 0, 0, 2, 7, 10, 10, 10]
 
     def doomed() -> None:

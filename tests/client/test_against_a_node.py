@@ -57,7 +57,9 @@ async def topic(bootstrap: str) -> str:
     return name
 
 
-async def fill(bootstrap: str, topic: str, count: int, *, partition: int | None = None, timestamp_ms: int | None = None) -> None:
+async def fill(
+    bootstrap: str, topic: str, count: int, *, partition: int | None = None, timestamp_ms: int | None = None
+) -> None:
     async with Producer(bootstrap) as producer:
         for number in range(count):
             stamp = None if timestamp_ms is None else timestamp_ms + number
@@ -130,7 +132,9 @@ async def test_offsets_by_time(bootstrap: str, topic: str) -> None:
         assert await consumer.end_offsets([(topic, 0)]) == {(topic, 0): 10}
 
 
-async def test_reset_policies_apply_where_there_is_no_offset_and_out_of_range(bootstrap: str, topic: str) -> None:
+async def test_reset_policies_apply_where_there_is_no_offset_and_out_of_range(
+    bootstrap: str, topic: str
+) -> None:
     await fill(bootstrap, topic, 8)
     async with Consumer(bootstrap, auto_offset_reset="none") as consumer:
         consumer.assign([(topic, 0)])
@@ -149,7 +153,9 @@ async def test_reset_policies_apply_where_there_is_no_offset_and_out_of_range(bo
         assert await take(consumer, 2) == [b"0", b"4"]
 
 
-async def test_a_group_shares_the_partitions_and_rebalances_when_a_member_leaves(bootstrap: str, topic: str) -> None:
+async def test_a_group_shares_the_partitions_and_rebalances_when_a_member_leaves(
+    bootstrap: str, topic: str
+) -> None:
     await fill(bootstrap, topic, 400)
     seen: list[tuple[str, Collection[tuple[str, int]]]] = []
 
@@ -162,7 +168,11 @@ async def test_a_group_shares_the_partitions_and_rebalances_when_a_member_leaves
 
         return RebalanceListener(assigned, revoked)
 
-    options: dict[str, Any] = {"group_id": topic, "heartbeat_interval_ms": 100, "auto_offset_reset": "earliest"}
+    options: dict[str, Any] = {
+        "group_id": topic,
+        "heartbeat_interval_ms": 100,
+        "auto_offset_reset": "earliest",
+    }
     async with Consumer(bootstrap, **options) as first:
         first.subscribe([topic], listener("first"))
         await eventually(lambda: len(first.assignment()) == 4, first)
@@ -195,13 +205,17 @@ async def test_what_was_delivered_is_committed_and_nothing_more(bootstrap: str, 
             await take(consumer, 10)
             raise ZeroDivisionError
     async with Admin(bootstrap) as admin:
-        assert await admin.group_offsets(topic + "-failing") == {}, "after a failure nothing is committed on the way out"
+        assert await admin.group_offsets(topic + "-failing") == {}, (
+            "after a failure nothing is committed on the way out"
+        )
 
 
 async def test_a_member_that_was_removed_cannot_commit(bootstrap: str, topic: str) -> None:
     await fill(bootstrap, topic, 4)
     options: dict[str, Any] = {"group_id": topic, "auto_offset_reset": "earliest", "auto_commit": False}
-    async with Consumer(bootstrap, **options, session_timeout_ms=600, heartbeat_interval_ms=100_000) as silent:
+    async with Consumer(
+        bootstrap, **options, session_timeout_ms=600, heartbeat_interval_ms=100_000
+    ) as silent:
         silent.subscribe(topic)
         await take(silent, 4)
         stale = silent.group_metadata()
@@ -221,12 +235,18 @@ async def test_a_member_that_was_removed_cannot_commit(bootstrap: str, topic: st
 
 
 @pytest.mark.parametrize("how", ["taken out", "did not poll"])
-async def test_a_member_that_knows_that_it_was_removed_is_fenced_all_the_same(bootstrap: str, topic: str, how: str) -> None:
-    """KIP-447: what it has read, its successor may have committed; without its member id and generation nobody could tell."""
+async def test_a_member_that_knows_that_it_was_removed_is_fenced_all_the_same(
+    bootstrap: str, topic: str, how: str
+) -> None:
+    """KIP-447: what it has read, its successor may have committed; without its member id and generation
+    nobody could tell."""
     await fill(bootstrap, topic, 4)
     options: dict[str, Any] = {"group_id": topic, "auto_offset_reset": "earliest", "auto_commit": False}
     patience: dict[str, Any] = {"max_poll_interval_ms": 1500} if how == "did not poll" else {}
-    async with Consumer(bootstrap, **options, **patience, heartbeat_interval_ms=50) as slow, Admin(bootstrap) as admin:
+    async with (
+        Consumer(bootstrap, **options, **patience, heartbeat_interval_ms=50) as slow,
+        Admin(bootstrap) as admin,
+    ):
         slow.subscribe(topic)
         await take(slow, 4)
         if how == "taken out":
@@ -246,14 +266,17 @@ async def test_a_member_that_knows_that_it_was_removed_is_fenced_all_the_same(bo
                 async with Producer(bootstrap, transactional_id=topic) as producer:
                     with pytest.raises(KafkaError, match="removed|rebalanced"):
                         async with producer.transaction():
-                            await producer.send_offsets_to_transaction(slow.positions(), slow.group_metadata())
+                            await producer.send_offsets_to_transaction(
+                                slow.positions(), slow.group_metadata()
+                            )
         assert await admin.group_offsets(topic) == {}
 
 
 async def test_a_share_that_could_not_be_taken_up_is_asked_for_again(
     bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The group counts on this member: without another join nobody would read these partitions until the next rebalance."""
+    """The group counts on this member: without another join nobody would read these partitions until the next
+    rebalance."""
     await fill(bootstrap, topic, 4)
     async with Consumer(bootstrap, group_id=topic, auto_offset_reset="earliest") as consumer:
         consumer.subscribe(topic)
@@ -270,7 +293,10 @@ async def test_a_share_that_could_not_be_taken_up_is_asked_for_again(
 
 async def test_a_consumer_that_does_not_poll_gives_its_partitions_up(bootstrap: str, topic: str) -> None:
     options: dict[str, Any] = {"group_id": topic, "heartbeat_interval_ms": 50}
-    async with Consumer(bootstrap, **options, max_poll_interval_ms=300) as stuck, Consumer(bootstrap, **options) as other:
+    async with (
+        Consumer(bootstrap, **options, max_poll_interval_ms=300) as stuck,
+        Consumer(bootstrap, **options) as other,
+    ):
         stuck.subscribe(topic)
         await eventually(lambda: len(stuck.assignment()) == 4, stuck)
         other.subscribe(topic)
@@ -304,7 +330,9 @@ async def test_a_static_member_keeps_its_partitions_over_a_restart(bootstrap: st
                         await again.poll(timeout_s=0.05)
 
 
-async def test_read_committed_and_uncommitted_differ_by_what_is_open_or_aborted(bootstrap: str, topic: str) -> None:
+async def test_read_committed_and_uncommitted_differ_by_what_is_open_or_aborted(
+    bootstrap: str, topic: str
+) -> None:
     key = (topic, 0)
     async with (
         Producer(bootstrap, transactional_id=topic, linger_ms=0) as producer,
@@ -329,7 +357,8 @@ async def test_read_committed_and_uncommitted_differ_by_what_is_open_or_aborted(
 
 
 async def test_consume_transform_produce_is_exactly_once_over_crashes(bootstrap: str, topic: str) -> None:
-    """The worker is dropped in the middle of a transaction, again and again; input and output agree in the end."""
+    """The worker is dropped in the middle of a transaction, again and again; input and output agree in the
+    end."""
     out = topic + "-out"
     async with Admin(bootstrap) as admin:
         await admin.create_topics([NewTopic(out, 2, 1)])
@@ -337,7 +366,11 @@ async def test_consume_transform_produce_is_exactly_once_over_crashes(bootstrap:
 
     async def work(crash_after: int) -> bool:
         """True when the input is used up."""
-        options: dict[str, Any] = {"auto_commit": False, "auto_offset_reset": "earliest", "session_timeout_ms": 600}
+        options: dict[str, Any] = {
+            "auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "session_timeout_ms": 600,
+        }
         consumer = Consumer(bootstrap, group_id=topic, heartbeat_interval_ms=100, **options)
         producer = Producer(bootstrap, transactional_id=topic, linger_ms=0)
         try:
@@ -414,13 +447,19 @@ async def test_admin_deletes_records_below_an_offset(bootstrap: str, topic: str)
 
 
 async def test_admin_sees_open_transactions(bootstrap: str, topic: str) -> None:
-    async with Producer(bootstrap, transactional_id=topic, linger_ms=0) as producer, Admin(bootstrap) as admin:
+    async with (
+        Producer(bootstrap, transactional_id=topic, linger_ms=0) as producer,
+        Admin(bootstrap) as admin,
+    ):
         await producer.begin()
         await producer.send_and_wait(topic, b"v", partition=1)
         described = await admin.describe_transaction(topic)
         assert (described.state, described.partitions) == ("Ongoing", {topic: [1]})
         identity = producer.identity
-        assert (described.producer_id, described.producer_epoch) == (identity.producer_id, identity.producer_epoch)
+        assert (described.producer_id, described.producer_epoch) == (
+            identity.producer_id,
+            identity.producer_epoch,
+        )
         (seen,) = await admin.describe_producers([(topic, 1)])
         assert seen.open_since_offset == 0
         assert topic in [entry.transactional_id for entry in await admin.list_transactions(["Ongoing"])]
@@ -428,28 +467,48 @@ async def test_admin_sees_open_transactions(bootstrap: str, topic: str) -> None:
         assert topic not in [entry.transactional_id for entry in await admin.list_transactions(["Ongoing"])]
 
 
-async def test_transactions_are_listed_by_producer_and_by_how_long_they_run(bootstrap: str, topic: str) -> None:
-    async with Producer(bootstrap, transactional_id=topic, linger_ms=0) as producer, Admin(bootstrap) as admin:
+async def test_transactions_are_listed_by_producer_and_by_how_long_they_run(
+    bootstrap: str, topic: str
+) -> None:
+    async with (
+        Producer(bootstrap, transactional_id=topic, linger_ms=0) as producer,
+        Admin(bootstrap) as admin,
+    ):
         await producer.begin()
         await producer.send_and_wait(topic, b"v", partition=1)
         mine = [producer.identity.producer_id]
-        assert [entry.transactional_id for entry in await admin.list_transactions(producer_ids=mine)] == [topic]
+        assert [entry.transactional_id for entry in await admin.list_transactions(producer_ids=mine)] == [
+            topic
+        ]
         assert await admin.list_transactions(producer_ids=mine, running_for_ms=3_600_000) == []
         async with asyncio.timeout(10):
-            while [entry.transactional_id for entry in await admin.list_transactions(running_for_ms=20)] != [topic]:
+            while [entry.transactional_id for entry in await admin.list_transactions(running_for_ms=20)] != [
+                topic
+            ]:
                 await asyncio.sleep(0.01)
         await producer.abort()
 
 
-async def test_an_administrator_takes_members_out_and_sets_and_forgets_offsets(bootstrap: str, topic: str) -> None:
+async def test_an_administrator_takes_members_out_and_sets_and_forgets_offsets(
+    bootstrap: str, topic: str
+) -> None:
     group = f"g-{uuid4().hex[:8]}"
-    static: dict[str, Any] = {"group_id": group, "session_timeout_ms": 60_000, "heartbeat_interval_ms": 100, "auto_commit": False}
+    static: dict[str, Any] = {
+        "group_id": group,
+        "session_timeout_ms": 60_000,
+        "heartbeat_interval_ms": 100,
+        "auto_commit": False,
+    }
     first = Consumer(bootstrap, group_instance_id="a", **static)
     second = Consumer(bootstrap, group_instance_id="b", **static)
     async with first, second, asyncio.timeout(30):
         for consumer in (first, second):
             consumer.subscribe([topic])
-        while len(first.assignment()) + len(second.assignment()) != 4 or not first.assignment() or not second.assignment():
+        while (
+            len(first.assignment()) + len(second.assignment()) != 4
+            or not first.assignment()
+            or not second.assignment()
+        ):
             await asyncio.gather(first.poll(timeout_s=0.1), second.poll(timeout_s=0.1))
         await first.commit({(topic, 0): 1})
     # Static members that close stay in their group until their sessions end.
@@ -470,7 +529,9 @@ async def test_an_administrator_takes_members_out_and_sets_and_forgets_offsets(b
         assert group in [entry.group_id for entry in await admin.list_groups(["Empty"])]
         await admin.set_group_offsets(group, {(topic, 0): 3, (topic, 1): 5})
         await admin.delete_group_offsets(group, [(topic, 0)])
-        assert {key: entry.offset for key, entry in (await admin.group_offsets(group)).items()} == {(topic, 1): 5}
+        assert {key: entry.offset for key, entry in (await admin.group_offsets(group)).items()} == {
+            (topic, 1): 5
+        }
         await admin.delete_group(group)
         with pytest.raises(KafkaError, match="GROUP_ID_NOT_FOUND"):
             await admin.delete_group(group)
@@ -544,27 +605,37 @@ def test_the_command_line_end_to_end(bootstrap: str, monkeypatch: pytest.MonkeyP
         assert done.exit_code == code, done.output
         return done.stdout if code == 0 else done.stderr
 
-    assert call("topics", "create", topic, "-p", "2", "--config", "max.message.bytes=2000").startswith(f"created {topic}: 2")
+    assert call("topics", "create", topic, "-p", "2", "--config", "max.message.bytes=2000").startswith(
+        f"created {topic}: 2"
+    )
     assert "TOPIC_ALREADY_EXISTS" in call("topics", "create", topic, code=1)
     assert topic in call("topics", "list")
     call("produce", topic, "-s", ":", text="a:1\nb:2\nc:3\n")
     values = call("consume", topic, "--from-beginning", "--idle", "0", "--keys").splitlines()
     assert sorted(values) == ["a\t1", "b\t2", "c\t3"]
-    found = [json.loads(line) for line in call("consume", topic, "--from-beginning", "--max", "2", "--json").splitlines()]
+    found = [
+        json.loads(line)
+        for line in call("consume", topic, "--from-beginning", "--max", "2", "--json").splitlines()
+    ]
     assert len(found) == 2 and found[0]["topic"] == topic
     call("consume", topic, "--from-beginning", "--max", "3", "--group", topic)
     group = json.loads(call("groups", "describe", topic, "--json"))
-    assert sum(row["committed"] for row in group["partitions"]) == 3 and all(row["lag"] == 0 for row in group["partitions"])
+    assert sum(row["committed"] for row in group["partitions"]) == 3 and all(
+        row["lag"] == 0 for row in group["partitions"]
+    )
     assert topic in call("groups", "list")
     described = json.loads(call("topics", "describe", topic, "--json"))
     assert sum(part["high_watermark"] for part in described[0]["partitions"]) == 3
     assert "MESSAGE_TOO_LARGE" in call("produce", topic, "x" * 3000, code=1)
     call("produce", topic, "d", "--transactional-id", topic)
-    deadline = time.monotonic() + 20  # a commit is answered when it is decided; the markers follow (docs/semantics.md T11)
+    # a commit is answered when it is decided; the markers follow (docs/semantics.md T11)
+    deadline = time.monotonic() + 20
     while "Complete" not in (shown := call("txns", "describe", topic)):
         assert time.monotonic() < deadline, shown
     assert json.loads(call("status", "--json"))["leaderless"] == 0
-    assert call("groups", "describe", "nope", code=1).startswith("error: GROUP_ID_NOT_FOUND: group 'nope' does not exist")
+    assert call("groups", "describe", "nope", code=1).startswith(
+        "error: GROUP_ID_NOT_FOUND: group 'nope' does not exist"
+    )
     said = call("topics", "create", topic + "-a", topic, topic + "-b", code=1)
     assert said.count("TOPIC_ALREADY_EXISTS") == 1 and f"it was done for {topic}-a, {topic}-b" in said
     call("topics", "delete", topic)
@@ -590,9 +661,22 @@ async def test_a_terminal_that_cannot_show_a_character_shows_its_escape(bootstra
     async with Producer(bootstrap) as producer:
         await producer.send_and_wait(topic, "grün \N{SNOWMAN}", partition=0)
         await producer.send_and_wait(topic, b"\xff", partition=0)
-    command = [sys.executable, "-m", "tidegate.client.command_line", "consume", topic, "--from-beginning", "--idle", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "tidegate.client.command_line",
+        "consume",
+        topic,
+        "--from-beginning",
+        "--idle",
+        "0",
+    ]
     process = await asyncio.create_subprocess_exec(
-        *command, "--bootstrap", bootstrap, stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+        *command,
+        "--bootstrap",
+        bootstrap,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )
     out, _ = await process.communicate()
     assert (process.returncode, out) == (0, b"gr\\xfcn \\u2603\n\\xff\n")

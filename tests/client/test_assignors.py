@@ -23,13 +23,21 @@ from tidegate.wire.errors import KafkaError
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 COUNTS = st.dictionaries(NAMES, st.integers(1, 9))
-MEMBERS = st.dictionaries(st.text("xyz", min_size=1, max_size=3), st.sets(NAMES, min_size=1), min_size=1, max_size=5)
+MEMBERS = st.dictionaries(
+    st.text("xyz", min_size=1, max_size=3), st.sets(NAMES, min_size=1), min_size=1, max_size=5
+)
 
 
-def reference(assignor: Any, counts: dict[str, int], members: dict[str, set[str]]) -> dict[str, dict[str, list[int]]]:
-    cluster = SimpleNamespace(partitions_for_topic=lambda topic: set(range(counts[topic])) if topic in counts else None)
+def reference(
+    assignor: Any, counts: dict[str, int], members: dict[str, set[str]]
+) -> dict[str, dict[str, list[int]]]:
+    cluster = SimpleNamespace(
+        partitions_for_topic=lambda topic: set(range(counts[topic])) if topic in counts else None
+    )
     entries = [
-        SimpleNamespace(member_id=member, group_instance_id=None, metadata=SimpleNamespace(topics=sorted(topics)))
+        SimpleNamespace(
+            member_id=member, group_instance_id=None, metadata=SimpleNamespace(topics=sorted(topics))
+        )
         for member, topics in members.items()
     ]
     found = assignor.assign(cluster, entries)
@@ -40,16 +48,22 @@ def reference(assignor: Any, counts: dict[str, int], members: dict[str, set[str]
 
 
 def ours(name: str, counts: dict[str, int], members: dict[str, set[str]]) -> dict[str, dict[str, list[int]]]:
-    return ASSIGNORS[name].assign(counts, {member: Subscription(tuple(sorted(topics))) for member, topics in members.items()})
+    return ASSIGNORS[name].assign(
+        counts, {member: Subscription(tuple(sorted(topics))) for member, topics in members.items()}
+    )
 
 
 @given(COUNTS, MEMBERS)
-def test_range_shares_equal_those_of_kafka_python(counts: dict[str, int], members: dict[str, set[str]]) -> None:
+def test_range_shares_equal_those_of_kafka_python(
+    counts: dict[str, int], members: dict[str, set[str]]
+) -> None:
     assert ours("range", counts, members) == reference(RangePartitionAssignor, counts, members)
 
 
 @given(COUNTS, MEMBERS)
-def test_roundrobin_shares_equal_those_of_kafka_python(counts: dict[str, int], members: dict[str, set[str]]) -> None:
+def test_roundrobin_shares_equal_those_of_kafka_python(
+    counts: dict[str, int], members: dict[str, set[str]]
+) -> None:
     same = {member: {"a", "b", "c"} for member in members}  # kafka-python fails on subscriptions that differ
     assert ours("roundrobin", counts, same) == reference(RoundRobinPartitionAssignor, counts, same)
 
@@ -79,7 +93,9 @@ def test_static_members_go_first_and_keep_partitions_with_new_member_ids() -> No
     assert share("aaa") == share("zzz") == {"a": [0, 1]}
 
 
-@given(st.sets(NAMES), st.binary(max_size=10), st.dictionaries(NAMES, st.lists(st.integers(0, 99), max_size=4)))
+@given(
+    st.sets(NAMES), st.binary(max_size=10), st.dictionaries(NAMES, st.lists(st.integers(0, 99), max_size=4))
+)
 def test_subscriptions_and_assignments_survive_the_wire(
     topics: set[str], user_data: bytes, owned: dict[str, list[int]]
 ) -> None:
@@ -114,8 +130,11 @@ COOP = ASSIGNORS["cooperative-sticky"]
 Shares = dict[str, dict[str, list[int]]]
 
 
-def rebalanced(counts: dict[str, int], members: dict[str, set[str]], held: Shares, generation: int = 1) -> tuple[Shares, int]:
-    """Rebalances until nothing changes any more; every member gives up what is taken from it before it joins again."""
+def rebalanced(
+    counts: dict[str, int], members: dict[str, set[str]], held: Shares, generation: int = 1
+) -> tuple[Shares, int]:
+    """Rebalances until nothing changes any more; every member gives up what is taken from it before it joins
+    again."""
     for round_ in range(1, 10):
         wanted = {
             member: Subscription(tuple(sorted(topics)), owned=held.get(member, {}), generation=generation)
@@ -150,13 +169,20 @@ def test_cooperative_partitions_are_revoked_before_reassigned_and_converge(
     """KIP-429, whoever comes and goes and whatever they ask for."""
     held, _ = rebalanced(counts, before, {})
     shares, _ = rebalanced(counts, after, held)
-    wanted = {(topic, number) for topics in after.values() for topic in topics for number in range(counts.get(topic, 0))}
+    wanted = {
+        (topic, number)
+        for topics in after.values()
+        for topic in topics
+        for number in range(counts.get(topic, 0))
+    }
     assert sorted(place for share in shares.values() for place in places(share)) == sorted(wanted)
     assert all(topic in after[member] for member, share in shares.items() for topic in share)
 
 
 @given(COUNTS, st.integers(1, 6), st.integers(1, 6))
-def test_cooperative_shares_are_even_and_move_no_more_than_they_must(counts: dict[str, int], before: int, after: int) -> None:
+def test_cooperative_shares_are_even_and_move_no_more_than_they_must(
+    counts: dict[str, int], before: int, after: int
+) -> None:
     topics = set(counts)
     held, _ = rebalanced(counts, {f"m{n}": topics for n in range(before)}, {})
     shares, rounds = rebalanced(counts, {f"m{n}": topics for n in range(after)}, held)
@@ -174,7 +200,9 @@ def test_of_two_that_claim_a_partition_the_later_generation_holds_it() -> None:
     old = Subscription(("a",), owned={"a": [0]}, generation=3)
     new = Subscription(("a",), owned={"a": [0]}, generation=4)
     assert COOP.assign({"a": 1}, {"one": old, "two": new}) == {"one": {}, "two": {"a": [0]}}
-    assert COOP.assign({"a": 1}, {"one": new, "two": new}) == {"one": {"a": [0]}, "two": {}}, "neither, so anybody"
+    assert COOP.assign({"a": 1}, {"one": new, "two": new}) == {"one": {"a": [0]}, "two": {}}, (
+        "neither, so anybody"
+    )
 
 
 def test_what_a_member_owns_and_since_when_can_be_read_by_others() -> None:

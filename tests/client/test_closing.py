@@ -1,4 +1,5 @@
-"""The end of a producer: whoever waits for something gets it, or an error, and nothing is taken afterwards."""
+"""The end of a producer: whoever waits for something gets it, or an error, and nothing is taken
+afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ async def test_a_producer_takes_nothing_before_start_and_after_close(broker: Any
     await producer.start()
     await producer.close()
     await producer.close()
-    for call in (lambda: producer.send("t", b"late"), producer.flush, producer.start, lambda: producer.partitions_for("t")):
+    for call in (
+        lambda: producer.send("t", b"late"),
+        producer.flush,
+        producer.start,
+        lambda: producer.partitions_for("t"),
+    ):
         with pytest.raises(RequestError, match="closed"):
             await call()
     never = Producer(broker.bootstrap)
@@ -44,7 +50,9 @@ async def test_close_sends_what_is_left_and_two_closes_at_once_are_one(broker: A
     assert [future.result().offset for future in futures] == list(range(50))
 
 
-async def test_a_cancelled_close_fails_what_is_left_and_releases_who_waits(broker: Any, misbehaviour: Any) -> None:
+async def test_a_cancelled_close_fails_what_is_left_and_releases_who_waits(
+    broker: Any, misbehaviour: Any
+) -> None:
     broker.script(ApiKey.PRODUCE, *[misbehaviour.SILENCE] * 50)
     producer = Producer(broker.bootstrap, linger_ms=0, memory_bytes=2000, batch_bytes=500)
     await producer.start()
@@ -65,7 +73,9 @@ async def test_a_cancelled_close_fails_what_is_left_and_releases_who_waits(broke
         await producer.send("t", b"late")
 
 
-async def test_a_send_that_waits_for_metadata_fails_when_the_producer_closes(broker: Any, misbehaviour: Any) -> None:
+async def test_a_send_that_waits_for_metadata_fails_when_the_producer_closes(
+    broker: Any, misbehaviour: Any
+) -> None:
     producer = Producer(broker.bootstrap)
     await producer.start()
     broker.script(ApiKey.METADATA, misbehaviour.SILENCE)
@@ -136,7 +146,9 @@ async def test_closing_ends_every_record_of_every_thread(broker: Any) -> None:
     await asyncio.to_thread(play)
     assert len(refusals) == SENDERS and all(isinstance(error, RequestError) for error in refusals), refusals
     assert all(future.done() for future in futures)
-    assert sum(len(log) for log in broker.logs.values()) == sum(future.exception() is None for future in futures)
+    assert sum(len(log) for log in broker.logs.values()) == sum(
+        future.exception() is None for future in futures
+    )
 
 
 async def test_calls_after_close_say_so_in_all_blocking_clients(broker: Any) -> None:
@@ -149,7 +161,13 @@ async def test_calls_after_close_say_so_in_all_blocking_clients(broker: Any) -> 
             pass
         for client in (producer, consumer, admin):
             client.close()
-        for call in (lambda: producer.send("t", b"v"), producer.flush, producer.start, consumer.poll, admin.list_topics):
+        for call in (
+            lambda: producer.send("t", b"v"),
+            producer.flush,
+            producer.start,
+            consumer.poll,
+            admin.list_topics,
+        ):
             with pytest.raises(RequestError, match="closed: make a new one"):
                 call()
 

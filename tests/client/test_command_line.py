@@ -77,7 +77,8 @@ def test_no_node_is_said_in_one_line_with_advice(command: list[str]) -> None:
     assert done.exit_code == 1
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
-        "error: cannot reach any of 127.0.0.1:1: connection refused: is the node running? try `tidegate cluster status`"
+        "error: cannot reach any of 127.0.0.1:1: connection refused: is the node running? try "
+        "`tidegate cluster status`"
     ]
 
 
@@ -138,7 +139,9 @@ def test_lists_are_tables_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
     table = tidegate("groups", "list").stdout
     assert "billing" in table and "Stable" in table and "group" in table.splitlines()[0]
     found = json.loads(tidegate("groups", "list", "--json").stdout)
-    assert found == [{"group_id": "billing", "protocol_type": "consumer", "state": "Stable", "type": "classic"}]
+    assert found == [
+        {"group_id": "billing", "protocol_type": "consumer", "state": "Stable", "type": "classic"}
+    ]
     assert tidegate("txns", "list").stdout.strip() == "no transactional ids"
     assert json.loads(tidegate("txns", "list", "--json").stdout) == []
     assert "slow" in tidegate("txns", "list", "--longer-than", "60.5").stdout
@@ -151,7 +154,9 @@ def test_values_become_text_and_json() -> None:
     assert plain(BrokerAddress(1, "h", 2)) == {"node_id": 1, "host": "h", "port": 2, "rack": None}
 
 
-def test_commands_of_higher_floors_join_and_are_loaded_only_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_of_higher_floors_join_and_are_loaded_only_when_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     loaded: list[str] = []
 
     class Entry:
@@ -200,7 +205,9 @@ async def test_produce_splits_lines_and_can_be_atomic(broker: Any) -> None:
     code, out, _ = await call("produce", "t", "x", "y", "--transactional-id", "tx", "--json")
     assert code == 0 and [json.loads(line)["offset"] for line in out.splitlines()] == [2, 3]
     assert [committed for _, _, committed in broker.outcomes] == [True]
-    code, _, err = await call("produce", "t", "--separator", ":", "--transactional-id", "tx", text="c:3\nbroken\n")
+    code, _, err = await call(
+        "produce", "t", "--separator", ":", "--transactional-id", "tx", text="c:3\nbroken\n"
+    )
     assert code == 1 and err.startswith("error: no ':' in 'broken'") and len(err.splitlines()) == 1
     assert [committed for _, _, committed in broker.outcomes].count(True) == 1
 
@@ -213,7 +220,8 @@ class Produce:
 
     async def start(self, *arguments: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tidegate.client.command_line", "produce", *arguments, "--bootstrap", self._broker.bootstrap,
+            sys.executable, "-m", "tidegate.client.command_line", "produce", *arguments, "--bootstrap",
+            self._broker.bootstrap,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
 
@@ -235,7 +243,9 @@ async def arrived(broker: Any, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_record_is_sent_when_its_line_arrives_and_ctrl_c_prints_a_count(broker: Any, produce: Produce) -> None:
+async def test_a_record_is_sent_when_its_line_arrives_and_ctrl_c_prints_a_count(
+    broker: Any, produce: Produce
+) -> None:
     process = await produce.start("t")
     assert process.stdin is not None
     for number in (1, 2):
@@ -272,7 +282,9 @@ async def test_a_mistake_in_the_middle_says_how_much_was_written(broker: Any, pr
 
 
 async def test_offsets_of_a_transaction_are_printed_after_its_commit(broker: Any, produce: Produce) -> None:
-    broker.script(ApiKey.END_TXN, {"error_code": ErrorCode.INVALID_TXN_STATE, "producer_id": -1, "producer_epoch": -1})
+    broker.script(
+        ApiKey.END_TXN, {"error_code": ErrorCode.INVALID_TXN_STATE, "producer_id": -1, "producer_epoch": -1}
+    )
     code, out, err = await produce("t", "x", "--transactional-id", "tx", "--json")
     assert (code, out) == (1, "") and "INVALID_TXN_STATE" in err
     code, out, _ = await produce("t", "x", "--transactional-id", "tx", "--json")
@@ -282,7 +294,10 @@ async def test_offsets_of_a_transaction_are_printed_after_its_commit(broker: Any
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["topics", "create", "x", "-p", "99999999999"], "a number up to 10000 is wanted (see `tidegate topics create --help`)"),
+        (
+            ["topics", "create", "x", "-p", "99999999999"],
+            "a number up to 10000 is wanted (see `tidegate topics create --help`)",
+        ),
         (["consume", "t", "--max", "-3"], "a number from 1 on is wanted"),
         (["consume", "t", "--idle", "-1"], "a number from 0 on is wanted"),
         (["produce", "t", "x", "--partition", "-1"], "a number from 0 on is wanted"),
@@ -321,7 +336,9 @@ def test_the_states_and_types_of_groups_are_those_of_their_coordinator() -> None
     from tidegate.coordinator.group.consumer.state import ConsumerGroupState
     from tidegate.coordinator.group.events import GroupType
 
-    assert set(GROUP_STATES) == {state.value for states in (GroupState, ConsumerGroupState) for state in states}
+    assert set(GROUP_STATES) == {
+        state.value for states in (GroupState, ConsumerGroupState) for state in states
+    }
     assert set(GROUP_TYPES) == {kind.value for kind in GroupType}
 
 
@@ -347,7 +364,9 @@ def test_the_summaries_of_commands_that_are_not_loaded_are_their_own() -> None:
     own = {}
     for entry in entry_points(group=command_line.ENTRY_POINT_GROUP):
         loaded = entry.load()
-        own[entry.name] = (loaded.info.help if isinstance(loaded, typer.Typer) else loaded.__doc__).strip().splitlines()[0]
+        own[entry.name] = (
+            (loaded.info.help if isinstance(loaded, typer.Typer) else loaded.__doc__).strip().splitlines()[0]
+        )
     assert own == command_line.SUMMARIES
 
 
@@ -365,10 +384,17 @@ class Brokers(FakeAdmin):
     changed: ClassVar[list[Any]] = []
 
     async def list_brokers(self) -> list[Any]:
-        return [RegisteredBroker(1, "127.0.0.1:9092", None, True), RegisteredBroker(3, "127.0.0.1:9094", None, False)]
+        return [
+            RegisteredBroker(1, "127.0.0.1:9092", None, True),
+            RegisteredBroker(3, "127.0.0.1:9094", None, False),
+        ]
 
     async def broker_settings(self, node_id: int | None) -> dict[str, str | None]:
-        return {"log.cleaner.threads": "2"} if node_id is None else {"log.cleaner.threads": "1", "num.partitions": "1"}
+        return (
+            {"log.cleaner.threads": "2"}
+            if node_id is None
+            else {"log.cleaner.threads": "1", "num.partitions": "1"}
+        )
 
     async def alter_broker_config(self, node_id: int | None, changes: Any) -> None:
         self.changed.append((node_id, changes))
@@ -387,18 +413,26 @@ class Brokers(FakeAdmin):
 
     async def describe_topics(self, names: list[str], config: bool = True) -> list[Any]:
         part = PartitionMetadata(0, 1, 0, (1,), (1,))
-        return [TopicDescription(name, False, [part], [ConfigEntry("retention.ms", "5", False, False)]) for name in names]
+        return [
+            TopicDescription(name, False, [part], [ConfigEntry("retention.ms", "5", False, False)])
+            for name in names
+        ]
 
     async def create_topics(self, topics: Any) -> None:
         pass
 
 
 def test_settings_of_brokers_are_taken_back_to_what_counts_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["tidegate.client.command_line.brokers"], "connect", lambda _bootstrap: Brokers())
+    monkeypatch.setattr(
+        sys.modules["tidegate.client.command_line.brokers"], "connect", lambda _bootstrap: Brokers()
+    )
     assert tidegate("brokers", "set", "--broker", "1", "log.cleaner.threads=").stdout == (
         "broker 1: log.cleaner.threads=2, as for all brokers\n"
     )
-    assert tidegate("brokers", "set", "--broker", "1", "num.partitions=").stdout == "broker 1: num.partitions as in the file\n"
+    assert (
+        tidegate("brokers", "set", "--broker", "1", "num.partitions=").stdout
+        == "broker 1: num.partitions as in the file\n"
+    )
     Brokers.changed.clear()
     refused = tidegate("brokers", "set", "nonsense=")
     assert refused.exit_code == 1 and "unknown setting 'nonsense'" in refused.stderr and Brokers.changed == []
@@ -407,7 +441,11 @@ def test_settings_of_brokers_are_taken_back_to_what_counts_then(monkeypatch: pyt
 def test_a_broker_that_is_away_stands_in_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.client.command_line.listing.connect", lambda _bootstrap: Brokers())
     shown = tidegate("status")
-    assert shown.exit_code == 0 and "node 3 127.0.0.1:9094: away\n" in shown.stdout and "1 nodes and 1 away" in shown.stdout
+    assert (
+        shown.exit_code == 0
+        and "node 3 127.0.0.1:9094: away\n" in shown.stdout
+        and "1 nodes and 1 away" in shown.stdout
+    )
     assert [each["node_id"] for each in json.loads(tidegate("status", "--json").stdout)["away"]] == [3]
 
 

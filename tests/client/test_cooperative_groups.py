@@ -1,4 +1,5 @@
-"""Groups that rebalance without stopping (KIP-429): our consumers among themselves, and together with librdkafka's."""
+"""Groups that rebalance without stopping (KIP-429): our consumers among themselves, and together with
+librdkafka's."""
 
 from __future__ import annotations
 
@@ -39,9 +40,16 @@ async def topic(bootstrap: str) -> str:
 class Member:
     """A consumer that polls by itself, and what it was told."""
 
-    def __init__(self, bootstrap: str, topic: str, assignors: tuple[str, ...] = ("cooperative-sticky",), **more: Any) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, assignors: tuple[str, ...] = ("cooperative-sticky",), **more: Any
+    ) -> None:
         self.consumer = Consumer(
-            bootstrap, group_id=topic, heartbeat_interval_ms=50, auto_offset_reset="earliest", assignors=assignors, **more
+            bootstrap,
+            group_id=topic,
+            heartbeat_interval_ms=50,
+            auto_offset_reset="earliest",
+            assignors=assignors,
+            **more,
         )
         self.topic = topic
         self.told: list[tuple[str, Places]] = []
@@ -56,7 +64,9 @@ class Member:
             return told
 
         await self.consumer.start()
-        self.consumer.subscribe(self.topic, RebalanceListener(note("assigned"), note("revoked"), note("lost")))
+        self.consumer.subscribe(
+            self.topic, RebalanceListener(note("assigned"), note("revoked"), note("lost"))
+        )
         self._polling = asyncio.create_task(self._poll())
         return self
 
@@ -105,7 +115,9 @@ async def test_what_stays_is_read_on_and_what_moves_is_read_once(bootstrap: str,
         await until(lambda: len(first.holds) == PARTITIONS)
         assert not first.gone() & kept
         assert first.told[-1] == ("assigned", first.holds - kept)
-        assert sorted(first.values + second.values, key=lambda value: int(value or b"")) == [b"%d" % n for n in range(120)]
+        assert sorted(first.values + second.values, key=lambda value: int(value or b"")) == [
+            b"%d" % n for n in range(120)
+        ]
 
 
 async def test_a_member_that_was_removed_has_lost_what_it_held(bootstrap: str, topic: str) -> None:
@@ -122,7 +134,9 @@ async def test_a_member_that_was_removed_has_lost_what_it_held(bootstrap: str, t
             await until(lambda: len(other.holds) == PARTITIONS // 2 and member.holds.isdisjoint(other.holds))
 
 
-async def test_with_another_assignor_beside_it_everything_is_given_up_first(bootstrap: str, topic: str) -> None:
+async def test_with_another_assignor_beside_it_everything_is_given_up_first(
+    bootstrap: str, topic: str
+) -> None:
     """Who may be told to work with `range` cannot keep anything while it joins."""
     async with Member(bootstrap, topic, ("cooperative-sticky", "range")) as first:
         await until(lambda: len(first.holds) == PARTITIONS)
@@ -137,7 +151,8 @@ async def test_together_with_librdkafka(bootstrap: str, topic: str, leader: str)
     theirs: Places = set()
     over = threading.Event()
     settings = {
-        "bootstrap.servers": bootstrap, "group.id": topic, "partition.assignment.strategy": "cooperative-sticky",
+        "bootstrap.servers": bootstrap, "group.id": topic,
+        "partition.assignment.strategy": "cooperative-sticky",
         "heartbeat.interval.ms": 100, "auto.offset.reset": "earliest",
     }  # fmt: skip
 
@@ -151,7 +166,9 @@ async def test_together_with_librdkafka(bootstrap: str, topic: str, leader: str)
         consumer.close()
 
     def shared(ours: Member) -> bool:
-        return len(ours.holds) == PARTITIONS // 2 == len(theirs.copy()) and ours.holds.isdisjoint(theirs.copy())
+        return len(ours.holds) == PARTITIONS // 2 == len(theirs.copy()) and ours.holds.isdisjoint(
+            theirs.copy()
+        )
 
     thread = asyncio.create_task(asyncio.to_thread(run)) if leader == "theirs" else None
     if thread is not None:

@@ -11,8 +11,11 @@ from tidegate.wire.api import ApiKey
 from .conftest import ScriptedBroker
 
 
-async def test_a_lost_connection_to_a_node_makes_its_coordinator_looked_up_again(broker: ScriptedBroker) -> None:
-    """A node that stopped answering produce requests would not answer the commit either, and the client would wait twice."""
+async def test_a_lost_connection_to_a_node_makes_its_coordinator_looked_up_again(
+    broker: ScriptedBroker,
+) -> None:
+    """A node that stopped answering produce requests would not answer the commit either, and the client would
+    wait twice."""
     cluster = Cluster(broker.bootstrap, client_id="t", clock=SystemClock(), request_timeout_s=5)
     await cluster.start()
     try:

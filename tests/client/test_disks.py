@@ -34,14 +34,26 @@ def test_the_word_for_a_data_folder(offline: bool, total: int | None, usable: in
     folder = DataFolder(2, "/data", offline, total, usable)
     assert condition(folder) == word
     told = in_words([folder])
-    assert len(told) == (word != "ok") and all("node 2" in each and "/data" in each and word in each for each in told)
+    assert len(told) == (word != "ok") and all(
+        "node 2" in each and "/data" in each and word in each for each in told
+    )
 
 
 def test_of_several_folders_the_worst_counts_for_the_broker() -> None:
-    roomy, nearly = DataFolder(1, "/a", False, 100 * GIB, 50 * GIB), DataFolder(1, "/b", False, 100 * GIB, 2 * GIB)
+    roomy, nearly = (
+        DataFolder(1, "/a", False, 100 * GIB, 50 * GIB),
+        DataFolder(1, "/b", False, 100 * GIB, 2 * GIB),
+    )
     failed = DataFolder(1, "/c", True)
-    assert (worst([roomy]), worst([roomy, nearly]), worst([failed, nearly, roomy])) == ("ok", "nearly full", "offline")
-    assert in_words([roomy, nearly, failed])[0] == "node 1: the disk of /b is nearly full: 2 % (2048 MiB) of it can be written"
+    assert (worst([roomy]), worst([roomy, nearly]), worst([failed, nearly, roomy])) == (
+        "ok",
+        "nearly full",
+        "offline",
+    )
+    assert (
+        in_words([roomy, nearly, failed])[0]
+        == "node 1: the disk of /b is nearly full: 2 % (2048 MiB) of it can be written"
+    )
 
 
 def test_a_broker_that_tells_of_no_folder_did_not_answer() -> None:
@@ -61,7 +73,9 @@ class SlowCluster:
             raise ConnectionFailed(ErrorCode.NETWORK_EXCEPTION, "gone")
         if node_id == 3:
             await asyncio.Event().wait()
-        return SimpleNamespace(results=[SimpleNamespace(log_dir="/a", error_code=0, total_bytes=-1, usable_bytes=-1)])
+        return SimpleNamespace(
+            results=[SimpleNamespace(log_dir="/a", error_code=0, total_bytes=-1, usable_bytes=-1)]
+        )
 
 
 async def test_a_silent_broker_does_not_delay_the_status_of_the_others() -> None:

@@ -47,7 +47,9 @@ def test_a_plan_takes_the_broker_out_and_changes_nothing_else(
 def test_a_successor_stands_where_the_fewest_others_do() -> None:
     live = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c"}
     assert plan_drain(5, live, {("t", 0): [5, 1, 3]}).targets == {("t", 0): [2, 1, 3]}
-    assert plan_drain(1, live, {("t", 0): [1, 3]}).targets == {("t", 0): [2, 3]}, "not beside the other of rack b"
+    assert plan_drain(1, live, {("t", 0): [1, 3]}).targets == {("t", 0): [2, 3]}, (
+        "not beside the other of rack b"
+    )
     assert plan_drain(3, live, {("t", 0): [1, 3]}).targets == {("t", 0): [1, 4]}
 
 
@@ -56,7 +58,11 @@ def test_replicas_and_leaderships_are_spread_over_those_that_stay() -> None:
     targets = plan_drain(1, dict.fromkeys((1, 2, 3, 4, 5)), replicas).targets
     held = Counter(node for nodes in targets.values() for node in nodes)
     led = Counter(nodes[0] for nodes in targets.values())
-    assert {node: held[node] for node in (3, 4, 5)} in ({3: 14, 4: 13, 5: 13}, {3: 13, 4: 14, 5: 13}, {3: 13, 4: 13, 5: 14})
+    assert {node: held[node] for node in (3, 4, 5)} in (
+        {3: 14, 4: 13, 5: 13},
+        {3: 13, 4: 14, 5: 13},
+        {3: 13, 4: 13, 5: 14},
+    )
     assert led[2] == 20 and all(6 <= led[node] <= 7 for node in (3, 4, 5))
 
 
@@ -79,13 +85,17 @@ class Asked:
         return found
 
     async def list_topics(self, *, internal: bool = False) -> list[TopicView]:
-        parts = {number: PartitionMetadata(number, 1, 0, nodes, nodes) for number, nodes in self.replicas.items()}
+        parts = {
+            number: PartitionMetadata(number, 1, 0, nodes, nodes) for number, nodes in self.replicas.items()
+        }
         self.replicas = self._after
         return [TopicView("t", partitions=parts)] if internal else []
 
     async def reassign_partitions(self, targets: dict[tuple[str, int], list[int]]) -> None:
         self.moved.append(targets)
-        self.replicas = self._after = self.replicas | {number: tuple(nodes) for (_, number), nodes in targets.items()}
+        self.replicas = self._after = self.replicas | {
+            number: tuple(nodes) for (_, number), nodes in targets.items()
+        }
 
 
 @pytest.fixture
@@ -115,12 +125,16 @@ def leaving() -> Asked:
     return Asked({0: (1, 2, 3)}, [PartitionMove("t", 0, (1, 2, 3), adding=(3,), removing=(1,))])
 
 
-def test_a_replica_that_already_moves_is_neither_moved_again_nor_called_gone(drain: Callable[..., Result]) -> None:
+def test_a_replica_that_already_moves_is_neither_moved_again_nor_called_gone(
+    drain: Callable[..., Result],
+) -> None:
     for option in ((), ("--dry-run",)):
         asked = leaving()
         said = drain(asked, "1", *option)
         assert said.exit_code == 0 and asked.moved == []
-        assert "1 partitions are on their way from broker 1" in said.output and "unregister" not in said.output
+        assert (
+            "1 partitions are on their way from broker 1" in said.output and "unregister" not in said.output
+        )
 
 
 def test_waiting_lasts_until_what_was_on_its_way_has_left(drain: Callable[..., Result]) -> None:

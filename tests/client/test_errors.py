@@ -1,4 +1,5 @@
-"""Every error of the protocol has a family, the class that belongs to it, and a sentence that says what to do."""
+"""Every error of the protocol has a family, the class that belongs to it, and a sentence that says what to
+do."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from tidegate.client.connecting.errors import (
 from tidegate.wire.errors import ErrorCode
 
 CLASSES = {
-    Family.RETRIABLE: RetriableError, Family.ABORTABLE: AbortableError, Family.FENCED: ProducerFenced, Family.FATAL: FatalError,
+    Family.RETRIABLE: RetriableError, Family.ABORTABLE: AbortableError, Family.FENCED: ProducerFenced,
+    Family.FATAL: FatalError,
     Family.REQUEST: RequestError,
 }  # fmt: skip
 FAILURES = [code for code in ErrorCode if code is not ErrorCode.NONE]

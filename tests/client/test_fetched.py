@@ -1,4 +1,5 @@
-"""What a consumer shows of fetched batches: exactly the committed records, against a model that knows how each one ended."""
+"""What a consumer shows of fetched batches: exactly the committed records, against a model that knows how
+each one ended."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class ModelLog:
 
 
 def build(events: list[tuple[int, str]]) -> ModelLog:
-    """Producers 1..3 write (transactionally), commit and abort in any order; producer 0 writes plain batches."""
+    """Producers 1..3 write (transactionally), commit and abort in any order; producer 0 writes plain
+    batches."""
     log = ModelLog(bytearray(), [], [], [])
     open_at: dict[int, tuple[int, list[int]]] = {}
 
@@ -40,7 +42,16 @@ def build(events: list[tuple[int, str]]) -> ModelLog:
             count = 2
             records = [NewRecord(None, b"%d" % (log.next_offset + index)) for index in range(count)]
             offsets = list(range(log.next_offset, log.next_offset + count))
-            put(encode_batch(records, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=producer > 0), count)
+            put(
+                encode_batch(
+                    records,
+                    producer_id=producer,
+                    producer_epoch=0,
+                    base_sequence=0,
+                    transactional=producer > 0,
+                ),
+                count,
+            )
             if producer > 0:
                 open_at.setdefault(producer, (offsets[0], []))[1].extend(offsets)
             else:
@@ -60,7 +71,8 @@ def build(events: list[tuple[int, str]]) -> ModelLog:
 
 
 def answer(log: ModelLog, start: int) -> tuple[bytes, list[tuple[int, int]]]:
-    """What a broker sends for a fetch at `start`: whole batches from the one that holds it, and the overlapping aborted ones."""
+    """What a broker sends for a fetch at `start`: whole batches from the one that holds it, and the
+    overlapping aborted ones."""
     open_from = log.next_offset
     first = max((index for index, offset in enumerate(log.starts) if offset <= start), default=0)
     position, ends = 0, []
@@ -72,12 +84,16 @@ def answer(log: ModelLog, start: int) -> tuple[bytes, list[tuple[int, int]]]:
     return (bytes(log.data[ends[first][0] :]) if ends else b""), aborted
 
 
-EVENTS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["write", "write", "commit", "abort"])), max_size=40)
+EVENTS = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(["write", "write", "commit", "abort"])), max_size=40
+)
 
 
 @given(EVENTS, st.integers(0, 60), st.integers(1, 7))
 @settings(max_examples=300, deadline=None)
-def test_exactly_the_committed_records_are_shown_from_any_offset(events: list[tuple[int, str]], start: int, step: int) -> None:
+def test_exactly_the_committed_records_are_shown_from_any_offset(
+    events: list[tuple[int, str]], start: int, step: int
+) -> None:
     complete = [*events, *((producer, "abort") for producer in (1, 2, 3))]  # nothing stays open
     log = build(complete)
     start = min(start, log.next_offset)

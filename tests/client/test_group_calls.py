@@ -1,5 +1,6 @@
-"""What a consumer does besides reading, against a real node whose groups hold two members: leaving and coming back, other topics,
-partitions that are paused, groups that do not take it; and a producer that wants no answers."""
+"""What a consumer does besides reading, against a real node whose groups hold two members: leaving and coming
+back, other topics, partitions that are paused, groups that do not take it; and a producer that wants no
+answers."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from tidegate.client import Admin, Consumer, KafkaError, LocalCluster, NewTopic, Producer, RebalanceListener, RequestError
+from tidegate.client import (
+    Admin,
+    Consumer,
+    KafkaError,
+    LocalCluster,
+    NewTopic,
+    Producer,
+    RebalanceListener,
+    RequestError,
+)
 from tidegate.client.connecting.cluster import Cluster
 from tidegate.client.consuming.group_membership import GroupMembership, MembershipSettings
 from tidegate.runtime.clock import SystemClock
@@ -48,7 +58,9 @@ async def take(consumer: Consumer, count: int) -> list[bytes]:
     found: list[bytes] = []
     async with asyncio.timeout(30):
         while len(found) < count:
-            found += [record.value or b"" for record in await consumer.poll(count - len(found), timeout_s=0.1)]
+            found += [
+                record.value or b"" for record in await consumer.poll(count - len(found), timeout_s=0.1)
+            ]
     return found
 
 
@@ -61,7 +73,10 @@ async def until_assigned(consumer: Consumer, topic: str) -> None:
 async def test_unsubscribe_commits_and_leaves_and_a_new_subscription_continues(bootstrap: str) -> None:
     topic, group = await make(bootstrap, 1), f"g-{uuid4().hex[:8]}"
     await send(bootstrap, topic, b"0", b"1", b"2")
-    async with Consumer(bootstrap, group_id=group, auto_offset_reset="earliest") as consumer, Admin(bootstrap) as admin:
+    async with (
+        Consumer(bootstrap, group_id=group, auto_offset_reset="earliest") as consumer,
+        Admin(bootstrap) as admin,
+    ):
         consumer.subscribe(topic)
         assert await take(consumer, 2) == [b"0", b"1"]
         await consumer.unsubscribe()
@@ -146,7 +161,11 @@ async def test_a_paused_partition_is_kept_and_read_later_others_continue(bootstr
 
 async def test_a_full_group_and_a_bad_session_timeout_are_errors_with_advice(bootstrap: str) -> None:
     topic, group = await make(bootstrap), f"g-{uuid4().hex[:8]}"
-    async with Consumer(bootstrap, group_id=group) as one, Consumer(bootstrap, group_id=group) as two, asyncio.timeout(60):
+    async with (
+        Consumer(bootstrap, group_id=group) as one,
+        Consumer(bootstrap, group_id=group) as two,
+        asyncio.timeout(60),
+    ):
         for consumer in (one, two):
             consumer.subscribe(topic)
         while not one.assignment() or not two.assignment() or one.assignment() & two.assignment():
@@ -155,7 +174,9 @@ async def test_a_full_group_and_a_bad_session_timeout_are_errors_with_advice(boo
             three.subscribe(topic)
             with pytest.raises(KafkaError, match=r"GROUP_MAX_SIZE_REACHED.*group\.max\.size"):
                 await three.poll()
-    async with Consumer(bootstrap, group_id=f"{group}-2", session_timeout_ms=100, heartbeat_interval_ms=30) as hasty:
+    async with Consumer(
+        bootstrap, group_id=f"{group}-2", session_timeout_ms=100, heartbeat_interval_ms=30
+    ) as hasty:
         hasty.subscribe(topic)
         with pytest.raises(KafkaError, match=r"INVALID_SESSION_TIMEOUT.*group\.min\.session\.timeout\.ms"):
             await hasty.poll()
@@ -172,14 +193,19 @@ async def test_a_producer_that_wants_no_answers_gets_none_and_its_records_arrive
 
 
 async def test_a_silent_coordinator_is_left_before_the_session_ends() -> None:
-    """Its successor gives every member one session to come; a request waits for longer than most of them are."""
+    """Its successor gives every member one session to come; a request waits for longer than most of them
+    are."""
     asked: list[dict[str, Any]] = []
 
     async def ask_coordinator(*_: object, **bounds: Any) -> Any:
         asked.append(bounds)
         return SimpleNamespace(error_code=0)
 
-    cluster = SimpleNamespace(clock=SystemClock(), on_metadata=lambda _listener: None, ask_coordinator=ask_coordinator)
+    cluster = SimpleNamespace(
+        clock=SystemClock(), on_metadata=lambda _listener: None, ask_coordinator=ask_coordinator
+    )
     settings = MembershipSettings("g", None, ("range",), 6_000, 2_000, 300_000, request_timeout_s=30.0)
-    assert await GroupMembership(cast(Cluster, cluster), settings, lambda: None)._heartbeat() is ErrorCode.NONE
+    assert (
+        await GroupMembership(cast(Cluster, cluster), settings, lambda: None)._heartbeat() is ErrorCode.NONE
+    )
     assert asked[0]["timeout_s"] == 3.0

@@ -26,13 +26,19 @@ HANGING = 987654
 
 
 def leave_hanging(folder: Path) -> None:
-    """Puts an open transaction into a log whose node is stopped, as if the log came from a broker that verifies nothing."""
-    log = Log.open(RealDisk(), folder, topic="flights", partition=0, config=LogConfig(), clean=False, recovery_point=0)
+    """Puts an open transaction into a log whose node is stopped, as if the log came from a broker that
+    verifies nothing."""
+    log = Log.open(
+        RealDisk(), folder, topic="flights", partition=0, config=LogConfig(), clean=False, recovery_point=0
+    )
     batch = encode_batch(
-        [NewRecord(b"k", b"never", (), int(time.time() * 1000))], producer_id=HANGING, producer_epoch=3, base_sequence=0,
+        [NewRecord(b"k", b"never", (), int(time.time() * 1000))], producer_id=HANGING, producer_epoch=3,
+        base_sequence=0,
         transactional=True,
     )  # fmt: skip
-    log.append_leader(bytearray(batch), leader_epoch=log.latest_epoch, origin=AppendOrigin.COORDINATOR, now_ms=1)
+    log.append_leader(
+        bytearray(batch), leader_epoch=log.latest_epoch, origin=AppendOrigin.COORDINATOR, now_ms=1
+    )
     log.flush_now()
     log.close(clean=False)
 
@@ -60,7 +66,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
 
 async def call(cluster: LocalCluster, *arguments: str, code: int = 0) -> str:
     """Runs a command, in a thread: it has an event loop of its own."""
-    done = await asyncio.to_thread(CliRunner().invoke, build(arguments), [*arguments, "--bootstrap", cluster.bootstrap])
+    done = await asyncio.to_thread(
+        CliRunner().invoke, build(arguments), [*arguments, "--bootstrap", cluster.bootstrap]
+    )
     assert done.exit_code == code, done.output
     return done.output
 
@@ -78,14 +86,21 @@ async def test_it_is_found_and_aborted_and_what_is_under_way_is_left_alone(clust
             await (await producer.send("flights", b"alive", partition=partition))
         assert await admin.hanging_transactions(places) == [], "too young to judge"
         (hanging,) = await admin.hanging_transactions(places, idle_ms=0)
-        assert (hanging.topic, hanging.partition, hanging.producer_id, hanging.open_since_offset) == ("flights", 0, HANGING, 1)
+        assert (hanging.topic, hanging.partition, hanging.producer_id, hanging.open_since_offset) == (
+            "flights",
+            0,
+            HANGING,
+            1,
+        )
         assert hanging.transactional_id is None and "no coordinator" in hanging.why
         shown = json.loads(await call(cluster, "txns", "hanging", "--idle", "0", "--json"))
         assert [each["producer_id"] for each in shown] == [HANGING]
         assert (await admin.end_offsets(places, read_committed=True))["flights", 0] == 1
 
         (alive,) = [p for p in await admin.describe_producers([("flights", 1)]) if p.open_since_offset >= 0]
-        refused = await call(cluster, "txns", "abort-hanging", "flights", "1", str(alive.producer_id), "--idle", "0", code=1)
+        refused = await call(
+            cluster, "txns", "abort-hanging", "flights", "1", str(alive.producer_id), "--idle", "0", code=1
+        )
         assert "has no hanging transaction of producer id" in refused
         assert "aborted: flights-0 from offset 1" in await call(
             cluster, "txns", "abort-hanging", "flights", "0", str(HANGING), "--idle", "0"
@@ -99,9 +114,14 @@ async def test_it_is_found_and_aborted_and_what_is_under_way_is_left_alone(clust
         assert found == {b"before", b"alive"}
 
 
-async def test_a_partition_missing_at_the_coordinator_hangs_with_any_producer_id(cluster: LocalCluster) -> None:
+async def test_a_partition_missing_at_the_coordinator_hangs_with_any_producer_id(
+    cluster: LocalCluster,
+) -> None:
     """The producer id is known, and its transaction is elsewhere: ablation of the look at the partitions."""
-    async with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, transactional_id="owner") as producer:
+    async with (
+        Admin(cluster.bootstrap) as admin,
+        Producer(cluster.bootstrap, transactional_id="owner") as producer,
+    ):
         async with producer.transaction():
             await producer.send("flights", b"v", partition=1)
         (owner,) = await admin.list_transactions()
@@ -117,7 +137,8 @@ async def test_a_partition_missing_at_the_coordinator_hangs_with_any_producer_id
 
 
 class MovingCoordinators:
-    """An admin client whose cluster has one state partition, with these leaders and epochs one question after the other."""
+    """An admin client whose cluster has one state partition, with these leaders and epochs one question after
+    the other."""
 
     def __init__(self, *led: tuple[int, int]) -> None:
         self.led = list(led)

@@ -1,4 +1,5 @@
-"""Clusters of processes on this machine: nodes end with their harness, and nobody else's process is ever signalled."""
+"""Clusters of processes on this machine: nodes end with their harness, and nobody else's process is ever
+signalled."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def test_a_pid_that_another_process_has_now_is_not_signalled(tmp_path: Path) -> 
         ):
             assert not stale.signal(signal.SIGKILL)
             record = tmp_path / "process.json"
-            record.write_text(json.dumps({"pid": stale.pid, "start_ticks": stale.start_ticks, "boot_id": stale.boot_id}))
+            record.write_text(
+                json.dumps({"pid": stale.pid, "start_ticks": stale.start_ticks, "boot_id": stale.boot_id})
+            )
             attached = NodeProcess.attach(record)
             assert not attached.running and attached.pid is None and not attached.signal(signal.SIGKILL)
         assert child.poll() is None
@@ -72,7 +75,9 @@ def test_a_damaged_record_means_no_process(tmp_path: Path, text: str) -> None:
 
 
 async def test_waiting_for_a_process_that_is_not_our_child() -> None:
-    shell = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    shell = subprocess.Popen(
+        ["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert shell.stdout is not None
     pid = int(shell.stdout.readline())
     identity = ProcessIdentity.of(pid)
@@ -103,7 +108,11 @@ def test_clusters_side_by_side_have_own_ports_below_the_ephemeral_range(tmp_path
 def test_a_directory_keeps_its_cluster(tmp_path: Path) -> None:
     first = LocalCluster(tmp_path, 3, {"num.partitions": 4}, fault_points=True)
     again = LocalCluster.attach(tmp_path)
-    assert (again.cluster_id, again.bootstrap, again.settings) == (first.cluster_id, first.bootstrap, first.settings)
+    assert (again.cluster_id, again.bootstrap, again.settings) == (
+        first.cluster_id,
+        first.bootstrap,
+        first.settings,
+    )
     assert again.environment["TIDEGATE_FAULT_POINTS"] == "1"
     with pytest.raises(LocalClusterError, match="--nodes 3"):
         LocalCluster(tmp_path, 5)
@@ -136,7 +145,9 @@ def test_the_nodes_know_every_setting_that_is_written_for_them(tmp_path: Path) -
     cluster.release()
 
 
-def test_the_environment_of_nodes_has_no_settings_of_the_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_nodes_has_no_settings_of_the_harness(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TIDEGATE_NODE_ID", "9")
     cluster = LocalCluster(tmp_path, 1)
     assert not [name for name in cluster.environment if name.startswith("TIDEGATE_")]
@@ -163,7 +174,9 @@ async def test_a_node_restarts_with_its_configuration_on_a_full_disk(
     cluster.release()
 
 
-def test_a_process_that_cannot_be_written_down_does_not_run_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_written_down_does_not_run_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[int] = []
 
     def full(_disk: RealDisk, _path: Path, data: bytes) -> None:
@@ -172,7 +185,13 @@ def test_a_process_that_cannot_be_written_down_does_not_run_on(tmp_path: Path, m
 
     monkeypatch.setattr(RealDisk, "write_atomic", full)
     with pytest.raises(OSError, match="No space"):
-        NodeProcess.spawn(tmp_path / "c.toml", log=tmp_path / "log", record=tmp_path / "record", environment={}, detached=True)
+        NodeProcess.spawn(
+            tmp_path / "c.toml",
+            log=tmp_path / "log",
+            record=tmp_path / "record",
+            environment={},
+            detached=True,
+        )
     assert len(started) == 1 and ProcessIdentity.of(started[0]) is None
 
 
@@ -203,7 +222,9 @@ asyncio.run(main())
 
 @pytest.mark.cluster
 async def test_nodes_die_with_their_harness(tmp_path: Path) -> None:
-    harness = subprocess.Popen([sys.executable, "-c", HARNESS, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    harness = subprocess.Popen(
+        [sys.executable, "-c", HARNESS, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
     assert harness.stdout is not None
     pid = int(await asyncio.to_thread(harness.stdout.readline))
     assert ProcessIdentity.of(pid) is not None
@@ -219,7 +240,10 @@ async def test_a_detached_cluster_lives_on_and_is_found_from_another_process(tmp
     cluster = LocalCluster(tmp_path, 1, detached=True)
     cluster.release()
     up = await asyncio.to_thread(
-        subprocess.run, [*command, "up", "--nodes", "1", "--data", str(tmp_path), "--json"], capture_output=True, text=True
+        subprocess.run,
+        [*command, "up", "--nodes", "1", "--data", str(tmp_path), "--json"],
+        capture_output=True,
+        text=True,
     )
     assert up.returncode == 0, up.stderr
     try:
@@ -244,9 +268,14 @@ def listener() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
-async def test_a_port_that_another_program_holds_is_named_before_anything_starts(tmp_path: Path, listener: int) -> None:
+async def test_a_port_that_another_program_holds_is_named_before_anything_starts(
+    tmp_path: Path, listener: int
+) -> None:
     cluster = LocalCluster(tmp_path, 1, base_port=listener, base_port_option="--port")
-    with pytest.raises(LocalClusterError, match=rf"port {listener} \(Kafka of node 1\) is in use by another program .* --port"):
+    with pytest.raises(
+        LocalClusterError,
+        match=rf"port {listener} \(Kafka of node 1\) is in use by another program .* --port",
+    ):
         await cluster.up()
     assert not cluster.node(1).running and not cluster.node(1).log_path.exists()
     cluster.release()
@@ -258,7 +287,11 @@ def test_a_stopped_cluster_moves_to_the_ports_that_are_asked_for(tmp_path: Path)
     assert [node.ports.kafka for node in kept.nodes] == [10_100, 10_101, 10_102]
     kept.release()
     moved = LocalCluster(tmp_path, base_port=10_500)
-    assert [node.ports.grpc for node in moved.nodes] == [10_600, 10_601, 10_602] and moved.cluster_id == kept.cluster_id
+    assert [node.ports.grpc for node in moved.nodes] == [
+        10_600,
+        10_601,
+        10_602,
+    ] and moved.cluster_id == kept.cluster_id
     assert "10700" in moved.configuration(moved.node(3))
     moved.release()
     assert LocalCluster.attach(tmp_path).bootstrap == moved.bootstrap
@@ -361,8 +394,8 @@ class StepClock(SystemClock):
 
 @pytest.fixture
 def recovering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LocalNode, list[int]]]:
-    """A node whose process runs and answers nothing but how many of its ten logs are open: the numbers of the list, in turn;
-    when there are none left, it is ready."""
+    """A node whose process runs and answers nothing but how many of its ten logs are open: the numbers of the
+    list, in turn; when there are none left, it is ready."""
     clock, opened = StepClock(), list[int]()
     node = LocalCluster(tmp_path, nodes=1, clock=clock).node(1)
     child = subprocess.Popen(SLEEPER)
@@ -394,7 +427,9 @@ async def test_a_node_that_gets_on_is_waited_for(recovering: tuple[LocalNode, li
 async def test_a_node_that_gets_no_further_is_not_waited_for(recovering: tuple[LocalNode, list[int]]) -> None:
     node, opened = recovering
     opened += [1, 2, 3, 3, 3, 3, 3]
-    with pytest.raises(LocalClusterError, match=r"not ready after 60 s .*got no further.*3 of 10 logs are open"):
+    with pytest.raises(
+        LocalClusterError, match=r"not ready after 60 s .*got no further.*3 of 10 logs are open"
+    ):
         await node.wait_ready()
     assert node.has_logs, "it is left alone"
 
@@ -481,12 +516,16 @@ def test_the_command_tells_which_nodes_go_on(tmp_path: Path, monkeypatch: pytest
     cluster.node(2).awaited = "it does not answer yet"
     monkeypatch.setattr(LocalNode, "running", True)
     said = _unready(cluster, tmp_path)
-    assert said.startswith("not ready is node 2 (it does not answer yet); it goes on: `tidegate cluster status --data ")
+    assert said.startswith(
+        "not ready is node 2 (it does not answer yet); it goes on: `tidegate cluster status --data "
+    )
 
 
 def test_a_setting_that_a_node_refuses_is_not_kept(tmp_path: Path) -> None:
     folder = tmp_path / "new"
-    with pytest.raises(LocalClusterError, match=r"unknown setting 'log.levl' in --set: did you mean 'log.level'"):
+    with pytest.raises(
+        LocalClusterError, match=r"unknown setting 'log.levl' in --set: did you mean 'log.level'"
+    ):
         LocalCluster(folder, 1, {"log.levl": "INFO"}, check_settings=True)
     assert not folder.exists()
     LocalCluster(folder, 1, {"num.partitions": 4}, check_settings=True).release()

@@ -14,16 +14,30 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 def metadata(
-    leader: int, epoch: int, *, topic: str = "t", error: ErrorCode = ErrorCode.NONE, topic_id: UUID | None = None
+    leader: int,
+    epoch: int,
+    *,
+    topic: str = "t",
+    error: ErrorCode = ErrorCode.NONE,
+    topic_id: UUID | None = None,
 ) -> Any:
     partition = SimpleNamespace(
-        partition_index=0, leader_id=leader, leader_epoch=epoch, replica_nodes=(1, 2), isr_nodes=(1,), error_code=error
+        partition_index=0,
+        leader_id=leader,
+        leader_epoch=epoch,
+        replica_nodes=(1, 2),
+        isr_nodes=(1,),
+        error_code=error,
     )
     return SimpleNamespace(
         brokers=[SimpleNamespace(node_id=n, host="h", port=9000 + n, rack=None) for n in (1, 2)],
         cluster_id="c",
         controller_id=1,
-        topics=[SimpleNamespace(name=topic, error_code=0, is_internal=False, partitions=[partition], topic_id=topic_id)],
+        topics=[
+            SimpleNamespace(
+                name=topic, error_code=0, is_internal=False, partitions=[partition], topic_id=topic_id
+            )
+        ],
     )
 
 
@@ -64,8 +78,10 @@ def test_bootstrap_addresses() -> None:
 
 def test_a_transaction_that_is_not_open_can_be_described() -> None:
     state = {
-        "error_code": ErrorCode.NONE, "transactional_id": "x", "transaction_state": "Empty", "transaction_timeout": 60000,
-        "transaction_start_time": -1, "producer_id": 7, "producer_epoch": 3, "topics": [{"topic": "t", "partitions": [1, 2]}],
+        "error_code": ErrorCode.NONE, "transactional_id": "x", "transaction_state": "Empty",
+        "transaction_timeout": 60000,
+        "transaction_start_time": -1, "producer_id": 7, "producer_epoch": 3,
+        "topics": [{"topic": "t", "partitions": [1, 2]}],
     }  # fmt: skip
     frame = codec.response_header(65, 0, 9) + codec.response(65, 0, {"transaction_states": [state]})
     (found,) = decode_described_transactions(0, frame)

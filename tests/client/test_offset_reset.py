@@ -52,7 +52,8 @@ def test_without_a_committed_offset_or_record_the_offset_is_the_log_end() -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("orders", ("orders", [])), ("orders:0", ("orders", [0])), ("orders:0,12", ("orders", [0, 12]))]
+    ("text", "expected"),
+    [("orders", ("orders", [])), ("orders:0", ("orders", [0])), ("orders:0,12", ("orders", [0, 12]))],
 )
 def test_a_topic_is_written_with_or_without_partitions(text: str, expected: tuple[str, list[int]]) -> None:
     assert parse_topic(text) == expected
@@ -83,7 +84,8 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("P1D", 86_400_000), ("PT1H30M", 5_400_000), ("P1DT0.25S", 86_400_250), ("pt15s", 15_000)]
+    ("text", "expected"),
+    [("P1D", 86_400_000), ("PT1H30M", 5_400_000), ("P1DT0.25S", 86_400_250), ("pt15s", 15_000)],
 )
 def test_a_duration_is_written_as_in_kafka(text: str, expected: int) -> None:
     assert parse_duration(text) == expected
@@ -96,7 +98,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 
 
 def test_a_file_has_a_row_per_partition_with_the_group_if_several() -> None:
-    assert parse_file("t,0,5\n\n\"t\",1,6\n", ["g"]) == {"g": {KEY: 5, NONE: 6}}
+    assert parse_file('t,0,5\n\n"t",1,6\n', ["g"]) == {"g": {KEY: 5, NONE: 6}}
     assert parse_file("g,t,0,5\nother,t,0,9\n", ["g", "h"]) == {"g": {KEY: 5}}
     for text, groups in (("t,0", ["g"]), ("t,0,-1", ["g"]), ("t,0,5", ["g", "h"]), ("t,x,5", ["g"])):
         with pytest.raises(ValueError, match="line 1 of the file"):

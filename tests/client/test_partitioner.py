@@ -1,4 +1,5 @@
-"""Keys go where every other Kafka client would put them; records without a key fill one batch after the other."""
+"""Keys go where every other Kafka client would put them; records without a key fill one batch after the
+other."""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ def test_murmur2_is_that_of_other_clients(key: bytes) -> None:
 
 
 def test_murmur2_knows_the_vectors_of_the_java_client() -> None:
-    vectors = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
+    vectors = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"a-little-bit-long-string": -985981536,
+        b"abc": 479470107,
+    }
     for key, signed in vectors.items():
         assert murmur2(key) == signed & 0xFFFFFFFF
 

@@ -1,4 +1,5 @@
-"""The producer on the wire: resending, transactions under TV1 and TV2, and every way in which the end of one can go wrong."""
+"""The producer on the wire: resending, transactions under TV1 and TV2, and every way in which the end of one
+can go wrong."""
 
 from __future__ import annotations
 
@@ -32,8 +33,16 @@ def transactional(broker: Any, **settings: Any) -> Producer:
     return Producer(broker.bootstrap, transactional_id="tx", linger_ms=0, **settings)
 
 
-async def test_records_arrive_once_and_in_order_although_answers_are_lost(broker: Any, misbehaviour: Any) -> None:
-    broker.script(ApiKey.PRODUCE, misbehaviour.NORMAL, misbehaviour.DO_THEN_DROP, misbehaviour.DROP, misbehaviour.DO_THEN_DROP)
+async def test_records_arrive_once_and_in_order_although_answers_are_lost(
+    broker: Any, misbehaviour: Any
+) -> None:
+    broker.script(
+        ApiKey.PRODUCE,
+        misbehaviour.NORMAL,
+        misbehaviour.DO_THEN_DROP,
+        misbehaviour.DROP,
+        misbehaviour.DO_THEN_DROP,
+    )
     async with Producer(broker.bootstrap, linger_ms=0, batch_bytes=200) as producer:
         futures = [await producer.send("t", b"%03d" % number, partition=0) for number in range(100)]
         await producer.flush()
@@ -51,10 +60,13 @@ async def test_without_idempotence_one_batch_at_a_time_and_no_sequence(broker: A
 
 
 async def test_a_record_goes_where_its_key_its_caller_or_the_partitioner_says(broker: Any) -> None:
-    """By default where every Kafka client would put the key; records without one stay together; an explicit partition wins."""
+    """By default where every Kafka client would put the key; records without one stay together; an explicit
+    partition wins."""
     async with Producer(broker.bootstrap, linger_ms=0) as producer:
         keyed = [await producer.send_and_wait("t", b"v", key=b"key-%d" % number) for number in range(20)]
-        assert [sent.partition for sent in keyed] == [partition_of_key(b"key-%d" % number, 3) for number in range(20)]
+        assert [sent.partition for sent in keyed] == [
+            partition_of_key(b"key-%d" % number, 3) for number in range(20)
+        ]
         assert (await producer.send_and_wait("t", b"v", key=b"key-0", partition=2)).partition == 2
     async with Producer(broker.bootstrap, linger_ms=10_000) as producer:
         together = [await producer.send("t", b"v") for _ in range(20)]
@@ -79,7 +91,12 @@ async def test_every_codec_arrives_readable(broker: Any, codec: str) -> None:
     (topic, ((_, records),)) = broker.sent(ApiKey.PRODUCE)[0].body.topics[0]
     assert parse_header(records).compression is Compression[codec.upper()]
     (record,) = decode_batch(records)
-    assert (record.key, record.value, record.timestamp_ms, tuple(record.headers)) == (b"k", b"x" * 1000, 5, (("a", b"1"),))
+    assert (record.key, record.value, record.timestamp_ms, tuple(record.headers)) == (
+        b"k",
+        b"x" * 1000,
+        5,
+        (("a", b"1"),),
+    )
 
 
 async def test_tv2_sends_no_add_partitions_and_uses_the_epoch_that_end_txn_gave(broker: Any) -> None:
@@ -102,7 +119,9 @@ async def test_tv2_is_gated_on_the_finalised_feature_and_not_on_api_versions(bro
             await producer.send("t", b"v", partition=1)
         assert producer.transaction_version == 1
     kinds = [seen.key for seen in broker.seen]
-    assert kinds.index(ApiKey.ADD_PARTITIONS_TO_TXN) < kinds.index(ApiKey.PRODUCE) < kinds.index(ApiKey.END_TXN)
+    assert (
+        kinds.index(ApiKey.ADD_PARTITIONS_TO_TXN) < kinds.index(ApiKey.PRODUCE) < kinds.index(ApiKey.END_TXN)
+    )
     assert max(seen.version for seen in broker.sent(ApiKey.PRODUCE)) < 12
     assert max(seen.version for seen in broker.sent(ApiKey.END_TXN)) < 5
 
@@ -128,14 +147,17 @@ BUSY = {
     "results_by_topic_v3_and_below": [
         {
             "name": "t",
-            "results_by_partition": [{"partition_index": 0, "partition_error_code": ErrorCode.CONCURRENT_TRANSACTIONS}],
+            "results_by_partition": [
+                {"partition_index": 0, "partition_error_code": ErrorCode.CONCURRENT_TRANSACTIONS}
+            ],
         }
     ]
 }
 
 
 async def test_under_tv1_a_partition_is_enlisted_once_for_many_records(broker: Any) -> None:
-    """An enlistment too many may come behind the end of its transaction, and so begin one that nobody knows of."""
+    """An enlistment too many may come behind the end of its transaction, and so begin one that nobody knows
+    of."""
     broker.transaction_version = 1
     async with transactional(broker, batch_bytes=100) as producer:
         broker.script(ApiKey.ADD_PARTITIONS_TO_TXN, BUSY, BUSY)
@@ -165,7 +187,9 @@ async def test_an_enlistment_that_is_still_refused_ends_with_its_transaction(bro
     assert [value for _, value in broker.logs["t", 0]] == [b"w"]
 
 
-async def test_a_commit_whose_answer_is_lost_is_repeated_and_recognised(broker: Any, misbehaviour: Any) -> None:
+async def test_a_commit_whose_answer_is_lost_is_repeated_and_recognised(
+    broker: Any, misbehaviour: Any
+) -> None:
     async with transactional(broker) as producer:
         broker.script(ApiKey.END_TXN, misbehaviour.DO_THEN_DROP)
         async with producer.transaction():
@@ -188,7 +212,9 @@ async def test_an_unknown_outcome_can_be_learnt_by_committing_again(broker: Any,
     assert [committed for _, _, committed in broker.outcomes] == [True]
 
 
-async def test_after_an_unknown_outcome_the_next_transaction_has_a_new_epoch(broker: Any, misbehaviour: Any) -> None:
+async def test_after_an_unknown_outcome_the_next_transaction_has_a_new_epoch(
+    broker: Any, misbehaviour: Any
+) -> None:
     """KAFKA-17754: else a late copy of the old EndTxn could end the next transaction."""
     async with transactional(broker, max_block_s=0.3, request_timeout_s=0.2) as producer:
         await producer.begin()
@@ -201,13 +227,17 @@ async def test_after_an_unknown_outcome_the_next_transaction_has_a_new_epoch(bro
         await producer.begin()
         assert producer.identity.producer_epoch > epoch
         init = broker.sent(ApiKey.INIT_PRODUCER_ID)[-1]
-        assert (init.body.producer_id, init.body.producer_epoch) == (7, epoch), "asked for with the old identity (KIP-360)"
+        assert (init.body.producer_id, init.body.producer_epoch) == (7, epoch), (
+            "asked for with the old identity (KIP-360)"
+        )
         await producer.send("t", b"w")
         await producer.commit()
     assert [committed for _, _, committed in broker.outcomes] == [False, True]
 
 
-async def test_a_fenced_producer_stays_fenced_after_an_unknown_outcome(broker: Any, misbehaviour: Any) -> None:
+async def test_a_fenced_producer_stays_fenced_after_an_unknown_outcome(
+    broker: Any, misbehaviour: Any
+) -> None:
     async with transactional(broker, max_block_s=0.3, request_timeout_s=0.2) as producer:
         await producer.begin()
         await producer.send_and_wait("t", b"v")
@@ -232,16 +262,26 @@ async def test_a_cancelled_commit_counts_as_unknown(broker: Any, misbehaviour: A
             await asyncio.wait_for(producer.commit(), 0.1)
         assert producer.state is State.UNINITIALIZED
         await producer.begin()
-        assert broker.sent(ApiKey.INIT_PRODUCER_ID)[-1].body.producer_epoch == 0, "a new epoch, asked for with the old one"
+        assert broker.sent(ApiKey.INIT_PRODUCER_ID)[-1].body.producer_epoch == 0, (
+            "a new epoch, asked for with the old one"
+        )
 
 
 @pytest.mark.parametrize("told_as", [None, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
-async def test_a_timed_out_transaction_is_not_the_end_of_the_producer(broker: Any, told_as: ErrorCode | None) -> None:
-    """KIP-588: the coordinator aborted and raised the epoch; asking with the old identity shows that nobody took over."""
+async def test_a_timed_out_transaction_is_not_the_end_of_the_producer(
+    broker: Any, told_as: ErrorCode | None
+) -> None:
+    """KIP-588: the coordinator aborted and raised the epoch; asking with the old identity shows that nobody
+    took over."""
     async with transactional(broker) as producer:
         await producer.begin()
         await producer.send_and_wait("t", b"v")
-        broker.last_epoch, broker.producer, broker.transaction_open, broker.last_committed = 0, (7, 1), False, False
+        broker.last_epoch, broker.producer, broker.transaction_open, broker.last_committed = (
+            0,
+            (7, 1),
+            False,
+            False,
+        )
         if told_as is not None:
             broker.script(ApiKey.END_TXN, {"error_code": told_as, "producer_id": -1, "producer_epoch": -1})
         with pytest.raises(TransactionTimedOut):
@@ -337,14 +377,18 @@ async def test_a_batch_that_is_too_large_for_the_broker_is_halved_until_it_fits(
 
 
 async def test_delivery_timeout_is_raised_and_the_producer_continues(broker: Any, misbehaviour: Any) -> None:
-    async with Producer(broker.bootstrap, linger_ms=0, delivery_timeout_s=0.3, request_timeout_s=0.2) as producer:
+    async with Producer(
+        broker.bootstrap, linger_ms=0, delivery_timeout_s=0.3, request_timeout_s=0.2
+    ) as producer:
         broker.script(ApiKey.PRODUCE, *[misbehaviour.DROP] * 50)
         future = await producer.send("t", b"v", partition=0)
         with pytest.raises(DeliveryTimeout, match="may or may not"):
             await future
         broker._scripts.clear()
         assert (await producer.send_and_wait("t", b"w", partition=0)).offset == 0
-        assert len(broker.sent(ApiKey.INIT_PRODUCER_ID)) == 2, "a batch of unknown fate: a new producer id, or a gap"
+        assert len(broker.sent(ApiKey.INIT_PRODUCER_ID)) == 2, (
+            "a batch of unknown fate: a new producer id, or a gap"
+        )
 
 
 async def test_a_full_buffer_waits_and_then_says_so(broker: Any, misbehaviour: Any) -> None:
@@ -377,13 +421,20 @@ async def test_wrong_use_is_refused_with_advice(broker: Any) -> None:
             await plain.send("absent", b"v")
     with pytest.raises(RequestError, match="closed"):
         await plain.flush()
-    for wrong in ({"acks": 2}, {"transactional_id": "x", "acks": 1}, {"compression": "brotli"}, {"transactional_id": ""}):
+    for wrong in (
+        {"acks": 2},
+        {"transactional_id": "x", "acks": 1},
+        {"compression": "brotli"},
+        {"transactional_id": ""},
+    ):
         with pytest.raises(ValueError):
             Producer(broker.bootstrap, **wrong)  # type: ignore[arg-type]
 
 
 async def test_no_broker_is_said_in_one_sentence() -> None:
-    with pytest.raises(ConnectionFailed, match="cannot reach any of 127.0.0.1:1: connection refused: is the node running"):
+    with pytest.raises(
+        ConnectionFailed, match="cannot reach any of 127.0.0.1:1: connection refused: is the node running"
+    ):
         async with Producer("127.0.0.1:1"):
             pass
 
@@ -409,7 +460,9 @@ async def test_a_producer_of_a_recreated_topic_sends_the_rest_in_order(broker: A
             await producer.send_and_wait("other", b"%d" % number, partition=0)
         broker.recreate("t")
         futures = [await producer.send("t", b"%02d" % number, partition=0) for number in range(40)]
-        futures_of_other = [await producer.send("other", b"%d" % number, partition=0) for number in range(10, 20)]
+        futures_of_other = [
+            await producer.send("other", b"%d" % number, partition=0) for number in range(10, 20)
+        ]
         await producer.flush()
     assert [future.result().offset for future in futures] == list(range(40))
     assert [value for _, value in broker.logs["t", 0]] == [b"%02d" % number for number in range(40)]
@@ -418,7 +471,9 @@ async def test_a_producer_of_a_recreated_topic_sends_the_rest_in_order(broker: A
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_a_transaction_into_a_recreated_topic_can_be_aborted_and_repeated(broker: Any, version: int) -> None:
+async def test_a_transaction_into_a_recreated_topic_can_be_aborted_and_repeated(
+    broker: Any, version: int
+) -> None:
     broker.transaction_version = version
     async with transactional(broker) as producer:
         await producer.begin()

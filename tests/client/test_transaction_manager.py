@@ -93,7 +93,10 @@ def test_the_table_reaches_every_state_and_leaves_none_but_the_fatal_one() -> No
         reached |= more
     assert reached == set(State)
     for state in State:
-        onwards = {following for (before, _), following in TRANSITIONS.items() if before is state} - {state, State.FATAL_ERROR}
+        onwards = {following for (before, _), following in TRANSITIONS.items() if before is state} - {
+            state,
+            State.FATAL_ERROR,
+        }
         assert bool(onwards) is (state is not State.FATAL_ERROR), state
 
 
@@ -116,7 +119,11 @@ def test_the_first_cause_of_a_failure_is_kept() -> None:
 def test_after_an_unknown_outcome_only_the_same_call_needs_no_new_identity() -> None:
     manager = committing()
     manager.outcome_unknown()
-    assert (manager.state, manager.unresolved, manager.needs_identity) == (State.UNINITIALIZED, Event.COMMIT, True)
+    assert (manager.state, manager.unresolved, manager.needs_identity) == (
+        State.UNINITIALIZED,
+        Event.COMMIT,
+        True,
+    )
     for forbidden in (manager.begin, manager.require_sending, lambda: manager.begin_end(commit=False)):
         with pytest.raises(RequestError):
             forbidden()
@@ -144,9 +151,12 @@ def test_failed_records_of_an_aborting_transaction_change_no_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "state"), [(None, State.UNINITIALIZED), (FIRST, State.UNINITIALIZED), (Identity(7, 1), State.READY)]
+    ("given", "state"),
+    [(None, State.UNINITIALIZED), (FIRST, State.UNINITIALIZED), (Identity(7, 1), State.READY)],
 )
-def test_unresolved_sequences_need_an_identity_that_really_is_new(given: Identity | None, state: State) -> None:
+def test_unresolved_sequences_need_an_identity_that_really_is_new(
+    given: Identity | None, state: State
+) -> None:
     manager = aborting()
     manager.ended(given, unresolved_sequences=True)
     assert manager.state is state
@@ -192,6 +202,10 @@ def test_a_producer_without_transactional_id_has_no_transactions() -> None:
     manager.initialized(FIRST, 1)
     manager.require_sending()
     assert manager.may_send_to(("t", 0))
-    for forbidden in (manager.begin, lambda: manager.begin_end(commit=True), lambda: manager.begin_end(commit=False)):
+    for forbidden in (
+        manager.begin,
+        lambda: manager.begin_end(commit=True),
+        lambda: manager.begin_end(commit=False),
+    ):
         with pytest.raises(RequestError, match="transactional_id"):
             forbidden()

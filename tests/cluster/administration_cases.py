@@ -39,7 +39,11 @@ async def _alter_replica_log_dirs(world: World, version: int) -> Any:
             ("elsewhere", ErrorCode.LOG_DIR_NOT_FOUND),
         )
     ]
-    dirs = [wanted(world.folder, world.topic), wanted(world.folder, "missing"), wanted("/nowhere", "elsewhere")]
+    dirs = [
+        wanted(world.folder, world.topic),
+        wanted(world.folder, "missing"),
+        wanted("/nowhere", "elsewhere"),
+    ]
     return {"dirs": dirs}, {"throttle_time": 0, "results": results}
 
 
@@ -57,11 +61,13 @@ async def _list_config_resources(world: World, version: int) -> Any:
 @case(ApiKey.DESCRIBE_QUORUM)
 async def _describe_quorum(world: World, version: int) -> Any:
     voter = {
-        "replica_id": 1, "replica_directory_id": lambda each: each in (None, UUID(int=0)), "log_end_offset": lambda n: n > 1,
+        "replica_id": 1, "replica_directory_id": lambda each: each in (None, UUID(int=0)),
+        "log_end_offset": lambda n: n > 1,
         "last_fetch_timestamp": lambda ms: ms > 0, "last_caught_up_timestamp": lambda ms: ms > 0,
     }  # fmt: skip
     partition = {
-        "partition_index": 0, "error_code": 0, "error_message": None, "leader_id": 1, "leader_epoch": lambda n: n > 0,
+        "partition_index": 0, "error_code": 0, "error_message": None, "leader_id": 1,
+        "leader_epoch": lambda n: n > 0,
         "high_watermark": lambda n: n > 1, "current_voters": [voter], "observers": [],
     }  # fmt: skip
     topics = [{"topic_name": "__cluster_metadata", "partitions": [partition]}]
@@ -84,7 +90,8 @@ async def _get_telemetry_subscriptions(world: World, version: int) -> Any:
 async def _push_telemetry(world: World, version: int) -> Any:
     known = await world.ask(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, client_instance_id=None)
     push = {
-        "client_instance_id": known.client_instance_id, "subscription_id": known.subscription_id, "terminating": True,
+        "client_instance_id": known.client_instance_id, "subscription_id": known.subscription_id,
+        "terminating": True,
         "compression_type": 0, "metrics": b"",
     }  # fmt: skip
     return push, OK

@@ -1,4 +1,5 @@
-"""One node, asked by bytes: requests written and answers read by kio alone, to the last byte, in any version."""
+"""One node, asked by bytes: requests written and answers read by kio alone, to the last byte, in any
+version."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Asker:
         self._streams[1].close()
 
     async def ask(self, key: int, version: int, fields: Mapping[str, Any]) -> Any:
-        """The answer as kio reads it; nothing may be left over.  Raises IncompleteReadError when the node closes instead."""
+        """The answer as kio reads it; nothing may be left over.  Raises IncompleteReadError when the node
+        closes instead."""
         return await self.ask_bytes(key, version, codec.request(key, version, fields))
 
     async def ask_bytes(self, key: int, version: int, body: bytes) -> Any:
@@ -52,5 +54,7 @@ class Asker:
             assert answer[4] == 0, "no tagged fields are defined for a response's header"
             body_at = 5
         entity, read = entity_reader(entity_type)(answer, body_at)
-        assert body_at + read == len(answer), f"{len(answer) - body_at - read} bytes of the answer are left over"
+        assert body_at + read == len(answer), (
+            f"{len(answer) - body_at - read} bytes of the answer are left over"
+        )
         return entity

@@ -1,4 +1,5 @@
-"""Real node processes on loopback, one three-node cluster for all tests of this folder that do not kill nodes.
+"""Real node processes on loopback, one three-node cluster for all tests of this folder that do not kill
+nodes.
 
 The tests of one xdist group share a worker, so that two cores carry one cluster at a time.
 """
@@ -26,8 +27,8 @@ from .witness import kept_up
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A healthy three-node cluster.  The first members of a group wait for others shorter than three seconds, and those of the
-    new protocol hear of changes sooner than after five."""
+    """A healthy three-node cluster.  The first members of a group wait for others shorter than three seconds,
+    and those of the new protocol hear of changes sooner than after five."""
     settings = {"group.initial.rebalance.delay.ms": 500, "group.consumer.heartbeat.interval.ms": 500}
     with kept_up(LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=3, settings=settings)) as cluster:
         yield cluster
@@ -42,7 +43,14 @@ def make_topic(shared_cluster: LocalCluster) -> Callable[..., str]:
 
     def make(partitions: int = 3, **configs: str) -> str:
         name = f"topic-{next(_numbers)}"
-        asyncio.run(_create(shared_cluster.bootstrap, name, partitions, {k.replace("_", "."): v for k, v in configs.items()}))
+        asyncio.run(
+            _create(
+                shared_cluster.bootstrap,
+                name,
+                partitions,
+                {k.replace("_", "."): v for k, v in configs.items()},
+            )
+        )
         return name
 
     return make
@@ -67,7 +75,11 @@ async def own_cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
 @pytest.fixture(scope="session")
 def roomy_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Four brokers, the first three of them are the quorum; tests that stop a node start it again."""
-    times = {"broker.session.timeout.ms": 2500, "broker.heartbeat.interval.ms": 300, "replica.lag.time.max.ms": 3000}
+    times = {
+        "broker.session.timeout.ms": 2500,
+        "broker.heartbeat.interval.ms": 300,
+        "replica.lag.time.max.ms": 3000,
+    }
     cluster = LocalCluster(tmp_path_factory.mktemp("roomy"), nodes=4, settings=times)
     asyncio.run(cluster.up())
     try:
@@ -92,8 +104,16 @@ def world_without_connection(conformance_node: LocalCluster) -> World:
         address = conformance_node.node(1).kafka_address
         host, _, port = address.rpartition(":")
         async with Asker(address) as asker:
-            topic = {"name": "world", "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
-            created = await asker.ask(ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 10_000, "validate_only": False})
+            topic = {
+                "name": "world",
+                "num_partitions": 2,
+                "replication_factor": 1,
+                "assignments": [],
+                "configs": [],
+            }
+            created = await asker.ask(
+                ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 10_000, "validate_only": False}
+            )
             folder = conformance_node.node(1).data_path
             world = World(asker, host, int(port), "world", created.topics[0].topic_id, str(folder))
             answer = await produce(world, "world", records(5))

@@ -48,12 +48,17 @@ async def _consumer_group_describe(world: World, version: int) -> Any:
     topic = {"topic_id": world.topic_id, "topic_name": world.topic, "partitions": (0, 1)}
     everything = {"topic_partitions": [topic]}
     member = {
-        "member_id": "member", "instance_id": None, "rack_id": None, "member_epoch": 1, "client_id": "conformance",
+        "member_id": "member", "instance_id": None, "rack_id": None, "member_epoch": 1,
+        "client_id": "conformance",
         "client_host": "/127.0.0.1", "subscribed_topic_names": (world.topic,), "subscribed_topic_regex": None,
         "assignment": everything, "target_assignment": everything, "member_type": 1,
     }  # fmt: skip
     group = {
         "error_code": 0, "error_message": None, "group_id": name, "group_state": "Stable", "group_epoch": 1,
-        "assignment_epoch": 1, "assignor_name": "uniform", "members": [member], "authorized_operations": 0b110101001000,
+        "assignment_epoch": 1, "assignor_name": "uniform", "members": [member],
+        "authorized_operations": 0b110101001000,
     }  # fmt: skip
-    return {"group_ids": [name], "include_authorized_operations": True}, {"throttle_time": 0, "groups": [group]}
+    return {"group_ids": [name], "include_authorized_operations": True}, {
+        "throttle_time": 0,
+        "groups": [group],
+    }

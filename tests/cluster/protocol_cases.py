@@ -1,7 +1,9 @@
-"""For every request that a node announces: an ordinary one in a given version, and the whole answer that it must get.
+"""For every request that a node announces: an ordinary one in a given version, and the whole answer that it
+must get.
 
-An answer is a pattern: a dictionary with every field of the answer in every version, so that no field is at its default by
-oversight.  `ANY` stands for what cannot be told beforehand, a function says whether a value will do.
+An answer is a pattern: a dictionary with every field of the answer in every version, so that no field is at
+its default by oversight.  `ANY` stands for what cannot be told beforehand, a function says whether a value
+will do.
 """
 
 from __future__ import annotations
@@ -59,10 +61,13 @@ def case(key: ApiKey) -> Callable[[Case], Case]:
 
 
 def records(count: int = 1, **identity: Any) -> bytes:
-    return encode_batch([NewRecord(None, b"value", (), 1_700_000_000_000 + n) for n in range(count)], **identity)
+    return encode_batch(
+        [NewRecord(None, b"value", (), 1_700_000_000_000 + n) for n in range(count)], **identity
+    )
 
 
-# ---- what cases need ----------------------------------------------------------------------------------------------------------
+# ---- what cases need
+# ----------------------------------------------------------------------------------------------------------
 
 
 async def new_topic(world: World, partitions: int = 1) -> str:
@@ -71,13 +76,21 @@ async def new_topic(world: World, partitions: int = 1) -> str:
 
 async def new_topic_with_id(world: World, partitions: int = 1) -> tuple[str, UUID]:
     name = fresh("topic")
-    topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
+    topic = {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": 1,
+        "assignments": [],
+        "configs": [],
+    }
     answer = await world.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout=10_000, validate_only=False)
     assert answer.topics[0].error_code == 0, answer
     return name, answer.topics[0].topic_id
 
 
-async def produce(world: World, topic: str, data: bytes, transactional_id: str | None = None, version: int = 9) -> Any:
+async def produce(
+    world: World, topic: str, data: bytes, transactional_id: str | None = None, version: int = 9
+) -> Any:
     part = [{"name": topic, "partition_data": [{"index": 0, "records": data}]}]
     fields = {"transactional_id": transactional_id, "acks": -1, "timeout": 10_000, "topic_data": part}
     return await world.asker.ask(ApiKey.PRODUCE, version, fields)
@@ -97,10 +110,16 @@ async def new_transaction(world: World, *, partition: bool = True) -> tuple[str,
     name = fresh("transaction")
     await found(world, 1, name)
     for _ in range(600):
-        answer = await world.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=name, transaction_timeout=30_000)
+        answer = await world.ask(
+            ApiKey.INIT_PRODUCER_ID, 4, transactional_id=name, transaction_timeout=30_000
+        )
         if answer.error_code == 0:
             break
-    who = {"transactional_id": name, "producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+    who = {
+        "transactional_id": name,
+        "producer_id": answer.producer_id,
+        "producer_epoch": answer.producer_epoch,
+    }
     if partition:
         fields = {f"v3_and_below_{key}": value for key, value in who.items()}
         topics = [{"name": world.topic, "partitions": [1]}]
@@ -118,7 +137,8 @@ async def new_group(world: World, *, synced: bool = True) -> tuple[str, str]:
     await found(world, 0, name)
     metadata, protocol = CONSUMER
     fields = {
-        "group_id": name, "session_timeout": 30_000, "rebalance_timeout": 30_000, "member_id": "", "protocol_type": "consumer",
+        "group_id": name, "session_timeout": 30_000, "rebalance_timeout": 30_000, "member_id": "",
+        "protocol_type": "consumer",
         "protocols": [{"name": protocol, "metadata": metadata}],
     }  # fmt: skip
     for _ in range(600):
@@ -128,7 +148,9 @@ async def new_group(world: World, *, synced: bool = True) -> tuple[str, str]:
     assert joined.generation_id == 1, joined
     if synced:
         mine = [{"member_id": joined.member_id, "assignment": b"mine"}]
-        await world.ask(ApiKey.SYNC_GROUP, 2, group_id=name, generation_id=1, member_id=joined.member_id, assignments=mine)
+        await world.ask(
+            ApiKey.SYNC_GROUP, 2, group_id=name, generation_id=1, member_id=joined.member_id, assignments=mine
+        )
     return name, joined.member_id
 
 
@@ -136,7 +158,12 @@ async def group_with_offset(world: World) -> str:
     name = fresh("group")
     await found(world, 0, name)
     for _ in range(600):
-        part = {"partition_index": 0, "committed_offset": 3, "committed_leader_epoch": 0, "committed_metadata": "note"}
+        part = {
+            "partition_index": 0,
+            "committed_offset": 3,
+            "committed_leader_epoch": 0,
+            "committed_metadata": "note",
+        }
         topics = [{"name": world.topic, "partitions": [part]}]
         fields = {"group_id": name, "generation_id_or_member_epoch": -1, "member_id": "", "topics": topics}
         answer = await world.asker.ask(ApiKey.OFFSET_COMMIT, 7, fields)
@@ -145,7 +172,8 @@ async def group_with_offset(world: World) -> str:
     raise AssertionError(answer)
 
 
-# ---- records ------------------------------------------------------------------------------------------------------------------
+# ---- records
+# ------------------------------------------------------------------------------------------------------------
 
 
 @case(ApiKey.PRODUCE)
@@ -153,7 +181,8 @@ async def _produce(world: World, version: int) -> Any:
     topic, topic_id = await new_topic_with_id(world)
     part = [{"name": topic, "topic_id": topic_id, "partition_data": [{"index": 0, "records": records(2)}]}]
     answer = {
-        "index": 0, "error_code": 0, "base_offset": 0, "log_append_time": None, "log_start_offset": 0, "record_errors": [],
+        "index": 0, "error_code": 0, "base_offset": 0, "log_append_time": None, "log_start_offset": 0,
+        "record_errors": [],
         "error_message": None, "current_leader": {"leader_id": -1, "leader_epoch": -1},
     }  # fmt: skip
     fields = {"transactional_id": None, "acks": -1, "timeout": 10_000, "topic_data": part}
@@ -164,7 +193,13 @@ async def _produce(world: World, version: int) -> Any:
 @case(ApiKey.LIST_OFFSETS)
 async def _list_offsets(world: World, version: int) -> Any:
     part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": 1_700_000_000_002}
-    answer = {"partition_index": 0, "error_code": 0, "timestamp": 1_700_000_000_002, "offset": 2, "leader_epoch": 0}
+    answer = {
+        "partition_index": 0,
+        "error_code": 0,
+        "timestamp": 1_700_000_000_002,
+        "offset": 2,
+        "leader_epoch": 0,
+    }
     fields = {"replica_id": -1, "isolation_level": 1, "topics": [{"name": world.topic, "partitions": [part]}]}
     return fields, {"throttle_time": 0, "topics": [{"name": world.topic, "partitions": [answer]}]}
 
@@ -191,9 +226,12 @@ async def _delete_records(world: World, version: int) -> Any:
 async def _describe_producers(world: World, version: int) -> Any:
     topic = await new_topic(world)
     identity = await world.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=1000)
-    await produce(world, topic, records(2, producer_id=identity.producer_id, producer_epoch=0, base_sequence=0))
+    await produce(
+        world, topic, records(2, producer_id=identity.producer_id, producer_epoch=0, base_sequence=0)
+    )
     producer = {
-        "producer_id": identity.producer_id, "producer_epoch": 0, "last_sequence": 1, "last_timestamp": lambda at: at > 0,
+        "producer_id": identity.producer_id, "producer_epoch": 0, "last_sequence": 1,
+        "last_timestamp": lambda at: at > 0,
         "coordinator_epoch": -1, "current_txn_start_offset": -1,
     }  # fmt: skip
     answer = {"partition_index": 0, "error_code": 0, "error_message": None, "active_producers": [producer]}
@@ -203,7 +241,12 @@ async def _describe_producers(world: World, version: int) -> Any:
 
 @case(ApiKey.DESCRIBE_LOG_DIRS)
 async def _describe_log_dirs(world: World, version: int) -> Any:
-    answer = {"partition_index": 0, "partition_size": lambda size: size > 60, "offset_lag": 0, "is_future_key": False}
+    answer = {
+        "partition_index": 0,
+        "partition_size": lambda size: size > 60,
+        "offset_lag": 0,
+        "is_future_key": False,
+    }
     result = {
         "error_code": 0, "log_dir": world.folder, "topics": [{"name": world.topic, "partitions": [answer]}],
         "total_bytes": lambda total: total > 1 << 20, "usable_bytes": lambda usable: usable >= 0,
@@ -211,17 +254,20 @@ async def _describe_log_dirs(world: World, version: int) -> Any:
     return {"topics": [{"topic": world.topic, "partitions": [0, 7]}]}, OK | {"results": [result]}
 
 
-# ---- the cluster --------------------------------------------------------------------------------------------------------------
+# ---- the cluster
+# ------------------------------------------------------------------------------------------------------------
 
 
 @case(ApiKey.METADATA)
 async def _metadata(world: World, version: int) -> Any:
     partition = {
-        "error_code": 0, "partition_index": ANY, "leader_id": 1, "leader_epoch": 0, "replica_nodes": [1], "isr_nodes": [1],
+        "error_code": 0, "partition_index": ANY, "leader_id": 1, "leader_epoch": 0, "replica_nodes": [1],
+        "isr_nodes": [1],
         "offline_replicas": [],
     }  # fmt: skip
     topic = {
-        "error_code": 0, "name": world.topic, "topic_id": world.topic_id, "is_internal": False, "partitions": [partition] * 2,
+        "error_code": 0, "name": world.topic, "topic_id": world.topic_id, "is_internal": False,
+        "partitions": [partition] * 2,
         "topic_authorized_operations": 0b110111111000 if version >= 8 else UNASKED,
     }  # fmt: skip
     fields = {
@@ -230,7 +276,8 @@ async def _metadata(world: World, version: int) -> Any:
     }  # fmt: skip
     brokers = [{"node_id": 1, "host": world.host, "port": world.port, "rack": "rack-1"}]
     return fields, {
-        "throttle_time": 0, "brokers": brokers, "cluster_id": lambda name: len(name) > 3, "controller_id": 1, "topics": [topic],
+        "throttle_time": 0, "brokers": brokers, "cluster_id": lambda name: len(name) > 3, "controller_id": 1,
+        "topics": [topic],
         "error_code": 0,
         "cluster_authorized_operations": 0b1111110100000 if 8 <= version <= 10 else UNASKED,
     }  # fmt: skip
@@ -244,30 +291,45 @@ async def _describe_topic_partitions(world: World, version: int) -> Any:
         "eligible_leader_replicas": [], "last_known_elr": [], "offline_replicas": [],
     }  # fmt: skip
     topic = {
-        "error_code": 0, "name": name, "topic_id": topic_id, "is_internal": False, "topic_authorized_operations": 0b110111111000,
+        "error_code": 0, "name": name, "topic_id": topic_id, "is_internal": False,
+        "topic_authorized_operations": 0b110111111000,
         "partitions": [{**partition, "partition_index": 0}, {**partition, "partition_index": 1}],
     }  # fmt: skip
     cursor = {"topic_name": name, "partition_index": 2}
-    asked = {"topics": [{"name": name}], "response_partition_limit": 2, "cursor": {"topic_name": name, "partition_index": 0}}
+    asked = {
+        "topics": [{"name": name}],
+        "response_partition_limit": 2,
+        "cursor": {"topic_name": name, "partition_index": 0},
+    }
     return asked, {"throttle_time": 0, "topics": [topic], "next_cursor": cursor}
 
 
 @case(ApiKey.DESCRIBE_CLUSTER)
 async def _describe_cluster(world: World, version: int) -> Any:
-    fields = {"include_cluster_authorized_operations": True, "endpoint_type": 1, "include_fenced_brokers": True}
+    fields = {
+        "include_cluster_authorized_operations": True,
+        "endpoint_type": 1,
+        "include_fenced_brokers": True,
+    }
     broker = {"broker_id": 1, "host": world.host, "port": world.port, "rack": "rack-1", "is_fenced": False}
     return fields, OK | {
-        "error_message": None, "endpoint_type": 1, "cluster_id": lambda name: len(name) > 3, "controller_id": 1,
+        "error_message": None, "endpoint_type": 1, "cluster_id": lambda name: len(name) > 3,
+        "controller_id": 1,
         "brokers": [broker], "cluster_authorized_operations": 0b1111110100000,
     }  # fmt: skip
 
 
 @case(ApiKey.API_VERSIONS)
 async def _api_versions(world: World, version: int) -> Any:
-    client_metrics = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}  # with a subscription: test_resource_settings.py
+    # with a subscription: test_resource_settings.py
+    client_metrics = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
 
     def everything_else(keys: Any) -> bool:
-        told = [(each.api_key, each.min_version, each.max_version) for each in keys if each.api_key not in client_metrics]
+        told = [
+            (each.api_key, each.min_version, each.max_version)
+            for each in keys
+            if each.api_key not in client_metrics
+        ]
         return told == api.advertised(HANDLERS.keys - client_metrics)
 
     supported = [{"name": "tidegate.metadata.version", "min_version": 1, "max_version": 4}]
@@ -276,13 +338,16 @@ async def _api_versions(world: World, version: int) -> Any:
         supported.append({"name": "group.version", "min_version": 0, "max_version": 1})
     finalized = [("group.version", 1), ("tidegate.metadata.version", 4), ("transaction.version", 2)]
     return {"client_software_name": "tests", "client_software_version": "1.0"}, OK | {
-        "api_keys": everything_else, "supported_features": supported, "finalized_features_epoch": lambda epoch: epoch > 0,
-        "finalized_features": [{"name": n, "max_version_level": v, "min_version_level": v} for n, v in finalized],
+        "api_keys": everything_else, "supported_features": supported,
+        "finalized_features_epoch": lambda epoch: epoch > 0,
+        "finalized_features": [{"name": n, "max_version_level": v, "min_version_level": v} for n,
+            v in finalized],
         "zk_migration_ready": False,
     }  # fmt: skip
 
 
-# ---- topics -------------------------------------------------------------------------------------------------------------------
+# ---- topics
+# ------------------------------------------------------------------------------------------------------------
 
 
 @case(ApiKey.CREATE_TOPICS)
@@ -297,17 +362,28 @@ async def _create_topics(world: World, version: int) -> Any:
         for value, source in (own.get(key, (row.default, 5)),)
     ]
     answer = {
-        "name": name, "topic_id": lambda found: found is not None, "error_code": 0, "error_message": None, "num_partitions": 3,
+        "name": name, "topic_id": lambda found: found is not None, "error_code": 0, "error_message": None,
+        "num_partitions": 3,
         "replication_factor": 1, "configs": configs, "topic_config_error_code": 0,
     }  # fmt: skip
-    return {"topics": [topic], "timeout": 10_000, "validate_only": False}, {"throttle_time": 0, "topics": [answer]}
+    return {"topics": [topic], "timeout": 10_000, "validate_only": False}, {
+        "throttle_time": 0,
+        "topics": [answer],
+    }
 
 
 @case(ApiKey.DELETE_TOPICS)
 async def _delete_topics(world: World, version: int) -> Any:
     names = [await new_topic(world), await new_topic(world)]
-    fields = {"topic_names": names, "topics": [{"name": name, "topic_id": None} for name in names], "timeout": 10_000}
-    answers = [{"name": n, "topic_id": lambda found: found is not None, "error_code": 0, "error_message": None} for n in names]
+    fields = {
+        "topic_names": names,
+        "topics": [{"name": name, "topic_id": None} for name in names],
+        "timeout": 10_000,
+    }
+    answers = [
+        {"name": n, "topic_id": lambda found: found is not None, "error_code": 0, "error_message": None}
+        for n in names
+    ]
     return fields, {"throttle_time": 0, "responses": answers}
 
 
@@ -316,12 +392,19 @@ async def _create_partitions(world: World, version: int) -> Any:
     name = await new_topic(world)
     topics = [{"name": name, "count": 3, "assignments": [{"broker_ids": [1]}] * 2}]
     answer = {"name": name, "error_code": 0, "error_message": None}
-    return {"topics": topics, "timeout": 10_000, "validate_only": False}, {"throttle_time": 0, "results": [answer]}
+    return {"topics": topics, "timeout": 10_000, "validate_only": False}, {
+        "throttle_time": 0,
+        "results": [answer],
+    }
 
 
 @case(ApiKey.ELECT_LEADERS)
 async def _elect_leaders(world: World, version: int) -> Any:
-    fields = {"election_type": 0, "topic_partitions": [{"topic": world.topic, "partitions": [0]}], "timeout": 10_000}
+    fields = {
+        "election_type": 0,
+        "topic_partitions": [{"topic": world.topic, "partitions": [0]}],
+        "timeout": 10_000,
+    }
     answer = {"partition_id": 0, "error_code": 84, "error_message": "the preferred replica leads already"}
     return fields, OK | {"replica_election_results": [{"topic": world.topic, "partition_result": [answer]}]}
 
@@ -332,7 +415,10 @@ async def _alter_partition_reassignments(world: World, version: int) -> Any:
     fields = {"timeout": 10_000, "topics": [{"name": world.topic, "partitions": partitions}]}
     still = {"partition_index": 0, "error_code": 85, "error_message": "this partition does not move"}
     there = {"partition_index": 1, "error_code": 0, "error_message": None}
-    answer = {"responses": [{"name": world.topic, "partitions": [still, there]}], "allow_replication_factor_change": True}
+    answer = {
+        "responses": [{"name": world.topic, "partitions": [still, there]}],
+        "allow_replication_factor_change": True,
+    }
     return fields, OK | {"error_message": None} | answer
 
 
@@ -344,7 +430,12 @@ async def _list_partition_reassignments(world: World, version: int) -> Any:
 
 @case(ApiKey.UPDATE_FEATURES)
 async def _update_features(world: World, version: int) -> Any:
-    update = {"feature": "transaction.version", "max_version_level": 2, "allow_downgrade": False, "upgrade_type": 1}
+    update = {
+        "feature": "transaction.version",
+        "max_version_level": 2,
+        "allow_downgrade": False,
+        "upgrade_type": 1,
+    }
     fields = {"timeout": 10_000, "feature_updates": [update], "validate_only": False}
     results = [{"feature": "transaction.version", "error_code": 0, "error_message": None}]
     return fields, OK | {"error_message": None, "results": results}
@@ -360,12 +451,14 @@ async def _describe_configs(world: World, version: int) -> Any:
     resource = {"resource_type": 2, "resource_name": world.topic, "configuration_keys": ["segment.ms"]}
     fields = {"resources": [resource], "include_synonyms": True, "include_documentation": True}
     entry = {
-        "name": "segment.ms", "value": "604800000", "read_only": False, "config_source": 5, "is_sensitive": False,
+        "name": "segment.ms", "value": "604800000", "read_only": False, "config_source": 5,
+        "is_sensitive": False,
         "synonyms": [], "config_type": 5,
         "documentation": TOPIC_CONFIGS["segment.ms"].documentation,
     }  # fmt: skip
     result = {
-        "error_code": 0, "error_message": None, "resource_type": 2, "resource_name": world.topic, "configs": [entry]
+        "error_code": 0, "error_message": None, "resource_type": 2, "resource_name": world.topic,
+        "configs": [entry]
     }  # fmt: skip
     return fields, {"throttle_time": 0, "results": [result]}
 
@@ -378,7 +471,11 @@ def _changed(name: str) -> dict[str, Any]:
 @case(ApiKey.ALTER_CONFIGS)
 async def _alter_configs(world: World, version: int) -> Any:
     name = await new_topic(world)
-    resource = {"resource_type": 2, "resource_name": name, "configs": [{"name": "segment.ms", "value": "5000"}]}
+    resource = {
+        "resource_type": 2,
+        "resource_name": name,
+        "configs": [{"name": "segment.ms", "value": "5000"}],
+    }
     return {"resources": [resource], "validate_only": False}, _changed(name)
 
 
@@ -390,7 +487,8 @@ async def _incremental_alter_configs(world: World, version: int) -> Any:
     return {"resources": [resource], "validate_only": False}, _changed(name)
 
 
-# ---- groups -------------------------------------------------------------------------------------------------------------------
+# ---- groups
+# ------------------------------------------------------------------------------------------------------------
 
 
 @case(ApiKey.FIND_COORDINATOR)
@@ -407,14 +505,16 @@ async def _join_group(world: World, version: int) -> Any:
     name = await group_with_offset(world)  # its coordinator is there
     metadata, protocol = CONSUMER
     fields: dict[str, Any] = {
-        "group_id": name, "session_timeout": 30_000, "rebalance_timeout": 30_000, "member_id": "", "group_instance_id": None,
+        "group_id": name, "session_timeout": 30_000, "rebalance_timeout": 30_000, "member_id": "",
+        "group_instance_id": None,
         "protocol_type": "consumer", "protocols": [{"name": protocol, "metadata": metadata}], "reason": None,
     }  # fmt: skip
     if version >= 4:
         fields["member_id"] = (await world.asker.ask(ApiKey.JOIN_GROUP, version, fields)).member_id
     me = fields["member_id"] or (lambda member_id: len(member_id) > 30)
     return fields, OK | {
-        "generation_id": 1, "protocol_type": "consumer", "protocol_name": protocol, "leader": me, "skip_assignment": False,
+        "generation_id": 1, "protocol_type": "consumer", "protocol_name": protocol, "leader": me,
+        "skip_assignment": False,
         "member_id": me, "members": [{"member_id": me, "group_instance_id": None, "metadata": metadata}],
     }  # fmt: skip
 
@@ -423,7 +523,8 @@ async def _join_group(world: World, version: int) -> Any:
 async def _sync_group(world: World, version: int) -> Any:
     name, member = await new_group(world, synced=False)
     fields = {
-        "group_id": name, "generation_id": 1, "member_id": member, "group_instance_id": None, "protocol_type": "consumer",
+        "group_id": name, "generation_id": 1, "member_id": member, "group_instance_id": None,
+        "protocol_type": "consumer",
         "protocol_name": CONSUMER[1], "assignments": [{"member_id": member, "assignment": b"mine"}],
     }  # fmt: skip
     return fields, OK | {"protocol_type": "consumer", "protocol_name": CONSUMER[1], "assignment": b"mine"}
@@ -452,7 +553,8 @@ async def _describe_groups(world: World, version: int) -> Any:
         "member_metadata": CONSUMER[0], "member_assignment": b"mine",
     }  # fmt: skip
     group = {
-        "error_code": 0, "error_message": None, "group_id": name, "group_state": "Stable", "protocol_type": "consumer",
+        "error_code": 0, "error_message": None, "group_id": name, "group_state": "Stable",
+        "protocol_type": "consumer",
         "protocol_data": CONSUMER[1],
         "members": [described], "authorized_operations": 0b110101001000 if version >= 3 else UNASKED,
     }  # fmt: skip
@@ -462,12 +564,19 @@ async def _describe_groups(world: World, version: int) -> Any:
 @case(ApiKey.LIST_GROUPS)
 async def _list_groups(world: World, version: int) -> Any:
     name, _ = await new_group(world)
-    listing = {"group_id": name, "protocol_type": "consumer", "group_state": "Stable", "group_type": "classic"}
+    listing = {
+        "group_id": name,
+        "protocol_type": "consumer",
+        "group_state": "Stable",
+        "group_type": "classic",
+    }
 
     def holds(groups: list[Any]) -> bool:
         states = {getattr(group, "group_state", "Stable") for group in groups}
         found = next(group for group in groups if group.group_id == name)
-        return states == {"Stable"} and all(getattr(found, key, value) == value for key, value in listing.items())
+        return states == {"Stable"} and all(
+            getattr(found, key, value) == value for key, value in listing.items()
+        )
 
     return {"states_filter": ["Stable"], "types_filter": ["Classic"]}, OK | {"groups": holds}
 
@@ -481,7 +590,12 @@ async def _delete_groups(world: World, version: int) -> Any:
 @case(ApiKey.OFFSET_COMMIT)
 async def _offset_commit(world: World, version: int) -> Any:
     name, member = await new_group(world)
-    part = {"partition_index": 0, "committed_offset": 2, "committed_leader_epoch": 0, "committed_metadata": None}
+    part = {
+        "partition_index": 0,
+        "committed_offset": 2,
+        "committed_leader_epoch": 0,
+        "committed_metadata": None,
+    }
     fields = {
         "group_id": name, "generation_id_or_member_epoch": 1, "member_id": member, "group_instance_id": None,
         "retention_time": -1, "topics": [{"name": world.topic, "partitions": [part]}],
@@ -493,9 +607,24 @@ async def _offset_commit(world: World, version: int) -> Any:
 @case(ApiKey.OFFSET_FETCH)
 async def _offset_fetch(world: World, version: int) -> Any:
     name = await group_with_offset(world)
-    topics = [{"name": world.topic, "partition_indexes": [0, 1]}, {"name": "unnamed", "partition_indexes": []}]
-    committed = {"partition_index": 0, "committed_offset": 3, "committed_leader_epoch": 0, "metadata": "note", "error_code": 0}
-    absent = {"partition_index": 1, "committed_offset": -1, "committed_leader_epoch": -1, "metadata": "", "error_code": 0}
+    topics = [
+        {"name": world.topic, "partition_indexes": [0, 1]},
+        {"name": "unnamed", "partition_indexes": []},
+    ]
+    committed = {
+        "partition_index": 0,
+        "committed_offset": 3,
+        "committed_leader_epoch": 0,
+        "metadata": "note",
+        "error_code": 0,
+    }
+    absent = {
+        "partition_index": 1,
+        "committed_offset": -1,
+        "committed_leader_epoch": -1,
+        "metadata": "",
+        "error_code": 0,
+    }
     empty = {"name": "unnamed", "partitions": []}
     answer = {"error_code": 0, "topics": [{"name": world.topic, "partitions": [committed, absent]}, empty]}
     group = {"group_id": name, "topics": topics}
@@ -508,16 +637,24 @@ async def _offset_delete(world: World, version: int) -> Any:
     name = await group_with_offset(world)
     topics = [{"name": world.topic, "partitions": [{"partition_index": 0}, {"partition_index": 77}]}]
     answers = [{"partition_index": 0, "error_code": 0}, {"partition_index": 77, "error_code": 3}]
-    return {"group_id": name, "topics": topics}, OK | {"topics": [{"name": world.topic, "partitions": answers}]}
+    return {"group_id": name, "topics": topics}, OK | {
+        "topics": [{"name": world.topic, "partitions": answers}]
+    }
 
 
-# ---- transactions -------------------------------------------------------------------------------------------------------------
+# ---- transactions
+# ------------------------------------------------------------------------------------------------------------
 
 
 @case(ApiKey.INIT_PRODUCER_ID)
 async def _init_producer_id(world: World, version: int) -> Any:
     name, who = await new_transaction(world, partition=False)
-    fields = {"transactional_id": name, "transaction_timeout": 30_000, "producer_id": -1, "producer_epoch": -1}
+    fields = {
+        "transactional_id": name,
+        "transaction_timeout": 30_000,
+        "producer_id": -1,
+        "producer_epoch": -1,
+    }
     return fields, OK | {"producer_id": who["producer_id"], "producer_epoch": who["producer_epoch"] + 1}
 
 
@@ -525,10 +662,15 @@ async def _init_producer_id(world: World, version: int) -> Any:
 async def _add_partitions_to_txn(world: World, version: int) -> Any:
     name, who = await new_transaction(world, partition=False)
     topics = [{"name": world.topic, "partitions": [0]}]
-    results = [{"name": world.topic, "results_by_partition": [{"partition_index": 0, "partition_error_code": 0}]}]
+    results = [
+        {"name": world.topic, "results_by_partition": [{"partition_index": 0, "partition_error_code": 0}]}
+    ]
     if version == 4:  # this version knows only transactions v1, and only brokers send it
         await world.ask(
-            ApiKey.ADD_PARTITIONS_TO_TXN, 3, **{f"v3_and_below_{k}": v for k, v in who.items()}, v3_and_below_topics=topics
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            3,
+            **{f"v3_and_below_{k}": v for k, v in who.items()},
+            v3_and_below_topics=topics,
         )
     fields = {f"v3_and_below_{key}": value for key, value in who.items()} | {
         "v3_and_below_topics": topics,
@@ -558,7 +700,12 @@ async def _txn_offset_commit(world: World, version: int) -> Any:
     if version < 5:
         answer = await world.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, **who, group_id=group)
         assert answer.error_code == 0
-    part = {"partition_index": 0, "committed_offset": 2, "committed_leader_epoch": 0, "committed_metadata": None}
+    part = {
+        "partition_index": 0,
+        "committed_offset": 2,
+        "committed_leader_epoch": 0,
+        "committed_metadata": None,
+    }
     fields = who | {
         "group_id": group, "generation_id": 1, "member_id": member, "group_instance_id": None,
         "topics": [{"name": world.topic, "partitions": [part]}],
@@ -583,8 +730,10 @@ async def _write_txn_markers(world: World, version: int) -> Any:
 async def _describe_transactions(world: World, version: int) -> Any:
     name, who = await new_transaction(world)
     state = {
-        "error_code": 0, "transactional_id": name, "transaction_state": "Ongoing", "transaction_timeout": 30_000,
-        "transaction_start_time": lambda at: at > 1_600_000_000_000, "producer_id": who["producer_id"], "producer_epoch": 0,
+        "error_code": 0, "transactional_id": name, "transaction_state": "Ongoing",
+        "transaction_timeout": 30_000,
+        "transaction_start_time": lambda at: at > 1_600_000_000_000, "producer_id": who["producer_id"],
+        "producer_epoch": 0,
         "topics": [{"topic": world.topic, "partitions": [1]}],
     }  # fmt: skip
     return {"transactional_ids": [name]}, {"throttle_time": 0, "transaction_states": [state]}
@@ -593,7 +742,8 @@ async def _describe_transactions(world: World, version: int) -> Any:
 @case(ApiKey.LIST_TRANSACTIONS)
 async def _list_transactions(world: World, version: int) -> Any:
     name, who = await new_transaction(world)
-    fields = {"state_filters": ["Ongoing", "Sleeping"], "producer_id_filters": [who["producer_id"]], "duration_filter": -1,
+    fields = {"state_filters": ["Ongoing", "Sleeping"], "producer_id_filters": [who["producer_id"]],
+        "duration_filter": -1,
               "transactional_id_pattern": f"{name}|another"}  # fmt: skip
     listing = {"transactional_id": name, "producer_id": who["producer_id"], "transaction_state": "Ongoing"}
     return fields, OK | {"unknown_state_filters": ["Sleeping"], "transaction_states": [listing]}

@@ -1,7 +1,7 @@
 """The three Kafka clients of Python behind one small interface: what the same tests need of each of them.
 
-A `Client` makes producers and readers; `send` returns when the records are acknowledged.  A `Member` is a reader of a group at
-work in a thread of its own, as an application would have it.
+A `Client` makes producers and readers; `send` returns when the records are acknowledged.  A `Member` is a
+reader of a group at work in a thread of its own, as an application would have it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Producer(ABC):
 
 
 class Reader(ABC):
-    """A consumer of one topic: with a group it subscribes, without one it reads all partitions.  Used by one thread."""
+    """A consumer of one topic: with a group it subscribes, without one it reads all partitions.  Used by one
+    thread."""
 
     @abstractmethod
     def poll(self) -> Found: ...
@@ -150,7 +151,10 @@ class _ConfluentProducer(Producer):
         failures: list[Any] = []
         for value in values:
             self._producer.produce(
-                topic, value, partition=partition, on_delivery=lambda error, _message: failures.append(error) if error else None
+                topic,
+                value,
+                partition=partition,
+                on_delivery=lambda error, _message: failures.append(error) if error else None,
             )
         assert self._producer.flush(PATIENCE_S) == 0
         if failures:
@@ -212,7 +216,8 @@ class _ConfluentReader(Reader):
             error = message.error()
             if error is None:
                 found.append((message.partition(), message.offset(), message.value()))
-            elif error.code() != KafkaError.NOT_COORDINATOR:  # it says so, and looks for the coordinator again
+            # it says so, and looks for the coordinator again
+            elif error.code() != KafkaError.NOT_COORDINATOR:
                 raise KafkaException(error)
         return found
 
@@ -225,7 +230,9 @@ class _ConfluentReader(Reader):
         if offsets is None:
             self.consumer.commit(asynchronous=False)
         else:
-            places = [TopicPartition(self._topic, each, offset, text) for each, (offset, text) in offsets.items()]
+            places = [
+                TopicPartition(self._topic, each, offset, text) for each, (offset, text) in offsets.items()
+            ]
             self.consumer.commit(offsets=places, asynchronous=False)
 
     def committed(self, partition: int) -> tuple[int, str] | None:
@@ -245,7 +252,9 @@ class _ConfluentReader(Reader):
     def offset_at(self, partition: int, time_ms: int) -> int | None:
         from confluent_kafka import TopicPartition
 
-        (found,) = self.consumer.offsets_for_times([TopicPartition(self._topic, partition, time_ms)], PATIENCE_S)
+        (found,) = self.consumer.offsets_for_times(
+            [TopicPartition(self._topic, partition, time_ms)], PATIENCE_S
+        )
         return None if found.offset < 0 else found.offset
 
     def close(self) -> None:
@@ -271,7 +280,10 @@ class _KafkaPythonProducer(Producer):
         from kafka import KafkaProducer
 
         self._producer = KafkaProducer(
-            bootstrap_servers=bootstrap, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, linger_ms=5
+            bootstrap_servers=bootstrap,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            linger_ms=5,
         )
         self._producer.init_transactions()
 
@@ -288,7 +300,9 @@ class _KafkaPythonProducer(Producer):
         from kafka import TopicPartition
         from kafka.structs import OffsetAndMetadata
 
-        places = {TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
+        places = {
+            TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()
+        }
         self._producer.send_offsets_to_transaction(places, group)
 
     def commit(self) -> None:
@@ -330,7 +344,9 @@ class _KafkaPythonReader(Reader):
         )
         self._topic = topic
         if group is None:
-            self.consumer.assign([TopicPartition(topic, each) for each in self.consumer.partitions_for_topic(topic)])
+            self.consumer.assign(
+                [TopicPartition(topic, each) for each in self.consumer.partitions_for_topic(topic)]
+            )
         else:
             self.consumer.subscribe([topic])
 
@@ -352,7 +368,10 @@ class _KafkaPythonReader(Reader):
         if offsets is None:
             self.consumer.commit()
         else:
-            places = {self._place(each): OffsetAndMetadata(offset, text, -1) for each, (offset, text) in offsets.items()}
+            places = {
+                self._place(each): OffsetAndMetadata(offset, text, -1)
+                for each, (offset, text) in offsets.items()
+            }
             self.consumer.commit(places)
 
     def committed(self, partition: int) -> tuple[int, str] | None:
@@ -375,7 +394,8 @@ class _KafkaPythonReader(Reader):
 
 
 class Aiokafka(Client):
-    """aiokafka, its loop in a thread: members send heartbeats whatever the test is doing.  It knows no KIP-447."""
+    """aiokafka, its loop in a thread: members send heartbeats whatever the test is doing.  It knows no
+    KIP-447."""
 
     fenced = ("ProducerFenced",)
     no_offset = ("NoOffsetForPartitionError",)
@@ -407,7 +427,9 @@ class _AiokafkaProducer(Producer):
 
         async def start() -> Any:
             producer = AIOKafkaProducer(
-                bootstrap_servers=client.bootstrap, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
+                bootstrap_servers=client.bootstrap,
+                transactional_id=transactional_id,
+                transaction_timeout_ms=timeout_ms,
             )
             await producer.start()
             return producer
@@ -420,7 +442,9 @@ class _AiokafkaProducer(Producer):
 
     def send(self, topic: str, partition: int, values: Sequence[bytes]) -> None:
         async def send() -> None:
-            await asyncio.gather(*[await self._producer.send(topic, value, partition=partition) for value in values])
+            await asyncio.gather(
+                *[await self._producer.send(topic, value, partition=partition) for value in values]
+            )
 
         self._run(send())
 
@@ -489,7 +513,11 @@ class _AiokafkaReader(Reader):
         return {each.partition for each in self.consumer.assignment()}
 
     def commit(self, offsets: Mapping[int, tuple[int, str]] | None = None) -> None:
-        self._run(self.consumer.commit(None if offsets is None else {self._place(each): at for each, at in offsets.items()}))
+        self._run(
+            self.consumer.commit(
+                None if offsets is None else {self._place(each): at for each, at in offsets.items()}
+            )
+        )
 
     def committed(self, partition: int) -> tuple[int, str] | None:
         """The offset alone: aiokafka does not show the metadata."""
@@ -515,7 +543,8 @@ Work = Callable[[Found, Reader], None]
 
 
 class Member:
-    """A reader of a group in a thread of its own.  `work` is given what it reads, `history` is how its assignment changed."""
+    """A reader of a group in a thread of its own.  `work` is given what it reads, `history` is how its
+    assignment changed."""
 
     def __init__(self, make: Callable[[], Reader], work: Work = lambda found, reader: None) -> None:
         self.assigned: set[int] = set()

@@ -1,4 +1,5 @@
-"""`auto.create.topics.enable`: a topic that a client asks for is made, when both sides want that, and only then."""
+"""`auto.create.topics.enable`: a topic that a client asks for is made, when both sides want that, and only
+then."""
 
 from __future__ import annotations
 
@@ -53,14 +54,18 @@ async def test_a_requested_topic_is_created_and_found_by_the_next_request(asker:
 async def test_a_client_that_does_not_want_it_is_told_that_there_is_none(asker: Asker) -> None:
     """Since version 4 the client decides as well."""
     for version in (4, 9, 12):
-        assert await asked(asker, "unwanted", version, create=False) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)
+        assert await asked(asker, "unwanted", version, create=False) == (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            0,
+        )
 
 
 async def test_names_that_cannot_be_and_those_of_state_topics_are_not_made(asker: Asker) -> None:
     assert (await asked(asker, "no/such", 9))[0] is ErrorCode.INVALID_TOPIC_EXCEPTION
     assert (await asked(asker, "__transaction_state", 9))[0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await asked(asker, "a.name", 9)
-    assert (await asked(asker, "a_name", 9))[0] is ErrorCode.INVALID_TOPIC_EXCEPTION  # metrics would confuse the two
+    # metrics would confuse the two
+    assert (await asked(asker, "a_name", 9))[0] is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 async def test_many_who_ask_at_once_get_one_topic(node: LocalCluster) -> None:
@@ -81,7 +86,10 @@ async def test_producers_create_missing_topics_and_consumers_do_not(node: LocalC
     librdkafka = LibrdkafkaProducer({"bootstrap.servers": node.bootstrap})
     librdkafka.produce("by-librdkafka", b"1")
     assert librdkafka.flush(30) == 0
-    async with Consumer(node.bootstrap, auto_offset_reset="earliest", max_block_s=2) as consumer, Admin(node.bootstrap) as admin:
+    async with (
+        Consumer(node.bootstrap, auto_offset_reset="earliest", max_block_s=2) as consumer,
+        Admin(node.bootstrap) as admin,
+    ):
         for topic in ("by-our-own", "by-librdkafka"):
             consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
             async with asyncio.timeout(30):

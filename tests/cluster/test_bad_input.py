@@ -1,4 +1,5 @@
-"""Bad input gets a clear error, and nothing is lost or stopped: every test ends with a record that goes in and comes out.
+"""Bad input gets a clear error, and nothing is lost or stopped: every test ends with a record that goes in
+and comes out.
 
 One real node (`bad_input_node`); its process must be the same from the first test to the last.
 """
@@ -23,7 +24,17 @@ from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import NewRecord, encode_batch
 
-from .witness import Witness, batch, eventually, kept_up, log_of, raw_bytes, raw_connection, raw_fetch, raw_produce
+from .witness import (
+    Witness,
+    batch,
+    eventually,
+    kept_up,
+    log_of,
+    raw_bytes,
+    raw_connection,
+    raw_fetch,
+    raw_produce,
+)
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("bad-input"), pytest.mark.timeout(120)]
 
@@ -45,7 +56,9 @@ def witness(bad_input_node: LocalCluster) -> Witness:
 
 
 @pytest.fixture(autouse=True)
-async def _nothing_lost_nothing_stopped(bad_input_node: LocalCluster, witness: Witness) -> AsyncIterator[None]:
+async def _nothing_lost_nothing_stopped(
+    bad_input_node: LocalCluster, witness: Witness
+) -> AsyncIterator[None]:
     pid = bad_input_node.node(1).pid
     await witness.write(3)
     yield
@@ -76,7 +89,8 @@ def with_crc(data: bytearray) -> bytes:
 
 
 class TestBatches:
-    """What a producer sends as records.  Nothing of a refused batch is in the log: `still_serves` reads all of it."""
+    """What a producer sends as records.  Nothing of a refused batch is in the log: `still_serves` reads all
+    of it."""
 
     async def test_a_wrong_crc_is_a_corrupt_message(self, address: str, witness: Witness) -> None:
         damaged = bytearray(batch([b"never"]))
@@ -90,7 +104,9 @@ class TestBatches:
         assert answer.error is ErrorCode.MESSAGE_TOO_LARGE
         assert "1048588 are allowed (max.message.bytes)" in (answer.error_message or "")
 
-    async def test_the_client_says_what_to_do_about_a_record_that_is_too_large(self, witness: Witness) -> None:
+    async def test_the_client_says_what_to_do_about_a_record_that_is_too_large(
+        self, witness: Witness
+    ) -> None:
         async with Producer(witness.bootstrap, request_bytes_max=4 << 20) as producer:
             with pytest.raises(RequestError, match="send smaller records") as refused:
                 await producer.send_and_wait(witness.topic, bytes(1_100_000))
@@ -104,7 +120,9 @@ class TestBatches:
         assert "codec 7" in (answer.error_message or "")
 
     @pytest.mark.parametrize("keep", [0, 20, 61, -1])
-    async def test_a_batch_that_is_cut_short_is_corrupt(self, address: str, witness: Witness, keep: int) -> None:
+    async def test_a_batch_that_is_cut_short_is_corrupt(
+        self, address: str, witness: Witness, keep: int
+    ) -> None:
         answer = await raw_produce(address, witness.topic, batch([b"never" * 20])[:keep])
         assert answer.error in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
         assert answer.error_message
@@ -113,16 +131,24 @@ class TestBatches:
         old = bytearray(batch([b"never"]))
         old[16] = 1
         answer = await raw_produce(address, witness.topic, bytes(old))
-        assert answer.error in (ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
+        assert answer.error in (
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            ErrorCode.CORRUPT_MESSAGE,
+            ErrorCode.INVALID_RECORD,
+        )
         assert answer.error_message
 
     async def test_a_control_batch_of_a_client_is_refused(self, address: str, witness: Witness) -> None:
-        forged = batch([b"never"], producer_id=1, producer_epoch=0, base_sequence=0, control=True, transactional=True)
+        forged = batch(
+            [b"never"], producer_id=1, producer_epoch=0, base_sequence=0, control=True, transactional=True
+        )
         answer = await raw_produce(address, witness.topic, forged, transactional_id="forger")
         assert answer.error is ErrorCode.INVALID_RECORD
         assert "a client sent a control batch" in (answer.error_message or "")
 
-    async def test_good_and_bad_partitions_of_one_request_are_answered_apart(self, address: str, witness: Witness) -> None:
+    async def test_good_and_bad_partitions_of_one_request_are_answered_apart(
+        self, address: str, witness: Witness
+    ) -> None:
         damaged = bytearray(batch([b"never"]))
         damaged[-1] ^= 1
         assert (await raw_produce(address, witness.topic, bytes(damaged))).error is ErrorCode.CORRUPT_MESSAGE
@@ -154,7 +180,12 @@ class TestProducers:
         async with raw_connection(witness.bootstrap) as connection:
             answer = await connection.request(
                 ApiKey.INIT_PRODUCER_ID,
-                {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1},
+                {
+                    "transactional_id": None,
+                    "transaction_timeout": 1000,
+                    "producer_id": -1,
+                    "producer_epoch": -1,
+                },
             )
             assert answer.error_code == ErrorCode.NONE
             return int(answer.producer_id)
@@ -170,7 +201,9 @@ class TestProducers:
         assert answer.error is ErrorCode.INVALID_PRODUCER_EPOCH
         assert "a newer instance of this producer has taken over" in (answer.error_message or "")
 
-    async def test_a_sequence_gap_is_out_of_order_and_a_repetition_is_not(self, address: str, witness: Witness) -> None:
+    async def test_a_sequence_gap_is_out_of_order_and_a_repetition_is_not(
+        self, address: str, witness: Witness
+    ) -> None:
         producer_id = await self._identity(witness)
         first = batch([b"sequence 0"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
         accepted = await raw_produce(address, witness.topic, first)
@@ -190,7 +223,9 @@ class TestProducers:
         await producer.close()
         assert refused.value.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
-    async def test_a_transactional_batch_without_a_transaction_is_refused(self, address: str, witness: Witness) -> None:
+    async def test_a_transactional_batch_without_a_transaction_is_refused(
+        self, address: str, witness: Witness
+    ) -> None:
         stray = batch([b"never"], producer_id=4711, producer_epoch=0, base_sequence=0, transactional=True)
         without_id = await raw_produce(address, witness.topic, stray)
         assert without_id.error is ErrorCode.INVALID_REQUEST
@@ -214,7 +249,11 @@ class TestFrames:
 
     async def test_a_frame_length_of_2_gib(self, address: str, bad_input_node: LocalCluster) -> None:
         assert await raw_bytes(address, struct.pack(">i", 2**31 - 1) + b"x" * 100) == b""
-        await until_logged(bad_input_node, "connection_refused", "a frame of 2147483647 bytes where 0 to 104857600 are allowed")
+        await until_logged(
+            bad_input_node,
+            "connection_refused",
+            "a frame of 2147483647 bytes where 0 to 104857600 are allowed",
+        )
 
     async def test_a_negative_frame_length(self, address: str, bad_input_node: LocalCluster) -> None:
         assert await raw_bytes(address, struct.pack(">i", -5)) == b""
@@ -222,9 +261,13 @@ class TestFrames:
 
     async def test_a_truncated_frame(self, address: str, bad_input_node: LocalCluster) -> None:
         assert await raw_bytes(address, struct.pack(">i", 100) + b"x" * 10, half_close=True) == b""
-        await until_logged(bad_input_node, "connection_refused", "closed within a frame: 14 of 104 bytes came")
+        await until_logged(
+            bad_input_node, "connection_refused", "closed within a frame: 14 of 104 bytes came"
+        )
 
-    async def test_a_request_that_is_cut_short_inside_a_whole_frame(self, address: str, bad_input_node: LocalCluster) -> None:
+    async def test_a_request_that_is_cut_short_inside_a_whole_frame(
+        self, address: str, bad_input_node: LocalCluster
+    ) -> None:
         frame = codec.request_header(ApiKey.METADATA, 9, 7, "cutter") + b"\x05"
         assert await raw_bytes(address, struct.pack(">i", len(frame)) + frame) == b""
         await until_logged(bad_input_node, "request_refused", "INVALID_REQUEST")
@@ -238,7 +281,10 @@ class TestFrames:
 
     @pytest.mark.parametrize(
         ("data", "words"),
-        [(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "an HTTP request (GET)"), (b"\x16\x03\x01\x02\x00\x01\x00", "a TLS handshake")],
+        [
+            (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "an HTTP request (GET)"),
+            (b"\x16\x03\x01\x02\x00\x01\x00", "a TLS handshake"),
+        ],
     )
     async def test_another_protocol_is_recognised(
         self, address: str, bad_input_node: LocalCluster, data: bytes, words: str
@@ -261,10 +307,15 @@ class TestFrames:
             payload = await connection.send(ApiKey.API_VERSIONS, 99, [])
             correlation_id, answer = codec.decode_response(ApiKey.API_VERSIONS, 0, payload)
             assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-            known = {int(entry.api_key): (int(entry.min_version), int(entry.max_version)) for entry in answer.api_keys}
+            known = {
+                int(entry.api_key): (int(entry.min_version), int(entry.max_version))
+                for entry in answer.api_keys
+            }
             assert known[ApiKey.API_VERSIONS] == (0, 4) and known[ApiKey.FETCH] == (4, 18)
             # The connection is still good for another try (KIP-511).
-            again = await connection.request(ApiKey.API_VERSIONS, {"client_software_name": "x", "client_software_version": "1"})
+            again = await connection.request(
+                ApiKey.API_VERSIONS, {"client_software_name": "x", "client_software_version": "1"}
+            )
             assert again.error_code == ErrorCode.NONE
 
     async def test_answered_requests_before_the_garbage_stay_answered(self, address: str) -> None:
@@ -287,8 +338,12 @@ class TestPlaces:
         assert (await raw_produce(address, witness.topic, batch([b"never"]), partition=7)).error is (
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
-        assert (await raw_fetch(address, witness.topic, 0, partition=7)).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert (await raw_fetch(address, witness.topic, 0, partition=-1)).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (
+            await raw_fetch(address, witness.topic, 0, partition=7)
+        ).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (
+            await raw_fetch(address, witness.topic, 0, partition=-1)
+        ).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     async def test_the_client_says_that_the_topic_is_unknown(self, witness: Witness) -> None:
         async with Producer(witness.bootstrap, max_block_s=1) as producer:
@@ -387,7 +442,9 @@ class TestGrpcAndPages:
         page = await raw_bytes(address, b"GET /metrics HTTP/1.1\r\n\r\n")
         assert page.startswith(b"HTTP/1.1 200 ") and b"tidegate_rejected_frames_total" in page
 
-    async def test_a_fault_point_cannot_be_armed_where_they_are_off(self, bad_input_node: LocalCluster) -> None:
+    async def test_a_fault_point_cannot_be_armed_where_they_are_off(
+        self, bad_input_node: LocalCluster
+    ) -> None:
         import grpc
 
         with pytest.raises(grpc.aio.AioRpcError) as refused:

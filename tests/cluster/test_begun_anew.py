@@ -1,4 +1,5 @@
-"""A quorum that lost every disk is formed anew and knows of no topic: a broker with a healthy disk keeps what it has."""
+"""A quorum that lost every disk is formed anew and knows of no topic: a broker with a healthy disk keeps what
+it has."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ async def test_a_broker_removes_nothing_for_metadata_that_was_begun_anew(tmp_pat
     cluster = LocalCluster(tmp_path, nodes=2)
     await cluster.up()
     try:
-        (controller,) = [node for node in cluster.nodes if "controller" in node.log_path.with_name("config.toml").read_text()]
+        (controller,) = [
+            node
+            for node in cluster.nodes
+            if "controller" in node.log_path.with_name("config.toml").read_text()
+        ]
         broker = next(node for node in cluster.nodes if node is not controller)
         async with Admin(cluster.bootstrap) as admin:
             await admin.create_topics([NewTopic("kept", 1, 2, {})])

@@ -1,4 +1,5 @@
-"""The `tidegate` command against three nodes: each command as people see it, and with --json as machines do."""
+"""The `tidegate` command against three nodes: each command as people see it, and with --json as machines
+do."""
 
 from __future__ import annotations
 
@@ -24,8 +25,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("shared-cluster"), py
 _numbers = itertools.count()
 
 
-def tidegate(*arguments: str, stdin: str | None = None, code: int = 0, notes: int = 0, **environment: str) -> str:
-    """Runs the command, which writes `notes` notes: its standard output, or for a failure what it wrote on standard error."""
+def tidegate(
+    *arguments: str, stdin: str | None = None, code: int = 0, notes: int = 0, **environment: str
+) -> str:
+    """Runs the command, which writes `notes` notes: its standard output, or for a failure what it wrote on
+    standard error."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
     done = subprocess.run(
         [sys.executable, "-m", "tidegate.client.command_line", *arguments],
@@ -91,30 +95,42 @@ def test_a_setting_that_is_refused_changes_nothing(command: Command, topic: str,
 
 def test_leaders_are_elected_when_asked(command: Command, topic: str) -> None:
     rows = command.json("partitions", "elect", f"{topic}:0", f"{topic}:1")
-    assert [(row["topic"], row["partition"]) for row in rows] == [(topic, 0), (topic, 1)] and rows[0]["leader"] > 0
+    assert [(row["topic"], row["partition"]) for row in rows] == [(topic, 0), (topic, 1)] and rows[0][
+        "leader"
+    ] > 0
     assert "has no partition 99" in command("partitions", "elect", f"{topic}:99", code=1)
 
 
 class TestCount:
     """count, with the address that all commands take."""
 
-    def test_the_kafka_address_is_enough_and_a_range_beyond_the_end_is_refused(self, command: Command, topic: str) -> None:
+    def test_the_kafka_address_is_enough_and_a_range_beyond_the_end_is_refused(
+        self, command: Command, topic: str
+    ) -> None:
         command("produce", topic, stdin="".join(f"{number}\n" for number in range(90)))
         began_s = time.monotonic()
         assert command("count", topic).splitlines()[-1] == "90 records"
         assert command.json("count", topic)["records"] == 90
         assert "what can be read ends at " in command("count", topic, "--range", "0:0:5000", code=1)
-        assert time.monotonic() - began_s < 15  # three processes on a busy machine; 30 s is what one waits for a lost cluster
+        # three processes on a busy machine; 30 s is what one waits for a lost cluster
+        assert time.monotonic() - began_s < 15
 
-    def test_the_grpc_address_does_as_well(self, command: Command, topic: str, shared_cluster: LocalCluster) -> None:
-        assert command("count", topic, "--bootstrap", shared_cluster.node(1).grpc_address).splitlines()[-1] == "0 records"
+    def test_the_grpc_address_does_as_well(
+        self, command: Command, topic: str, shared_cluster: LocalCluster
+    ) -> None:
+        assert (
+            command("count", topic, "--bootstrap", shared_cluster.node(1).grpc_address).splitlines()[-1]
+            == "0 records"
+        )
 
 
 class TestTopics:
     """create, list, describe, delete."""
 
     def test_a_topic_is_created_listed_described_and_deleted(self, command: Command, topic: str) -> None:
-        assert [line.split() for line in command("topics", "list").splitlines() if topic in line] == [[topic, "3", "3", "0", "0"]]
+        assert [line.split() for line in command("topics", "list").splitlines() if topic in line] == [
+            [topic, "3", "3", "0", "0"]
+        ]
         described = command("topics", "describe", topic)
         assert f"{topic}: 3 partitions" in described and "min.insync.replicas" in described
         assert command("topics", "delete", topic) == f"deleted {topic}\n"
@@ -133,7 +149,9 @@ class TestTopics:
 
     def test_mistakes_are_one_line_that_says_what_to_do(self, command: Command, topic: str) -> None:
         assert "TOPIC_ALREADY_EXISTS" in command("topics", "create", topic, code=1)
-        assert "did you mean 'retention.ms'" in command("topics", "create", "x", "--config", "retention.m=1", code=1)
+        assert "did you mean 'retention.ms'" in command(
+            "topics", "create", "x", "--config", "retention.m=1", code=1
+        )
         assert "UNKNOWN_TOPIC_OR_PARTITION" in command("topics", "delete", "no-such-topic", code=1)
         assert "no-such-topic" in command("topics", "describe", "no-such-topic", code=1)
         assert "INVALID_REPLICATION_FACTOR" in command("topics", "create", "x", "-r", "9", code=1)
@@ -196,9 +214,12 @@ def test_offsets_of_a_group_are_reset_in_every_way(command: Command, topic: str,
 
     assert committed() == 4
     shown = command.json(*reset, group, "--topic", f"{topic}:0", "--to-earliest")
-    assert shown == [{"group": group, "topic": topic, "partition": 0, "new_offset": 0}] and committed() == 4, "a dry run"
+    assert (
+        shown == [{"group": group, "topic": topic, "partition": 0, "new_offset": 0}] and committed() == 4
+    ), "a dry run"
     for mode, expected, notes in (
-        (("--to-earliest",), 0, 0), (("--to-latest",), 8, 0), (("--shift-by", "-3"), 5, 0), (("--to-current",), 5, 0),
+        (("--to-earliest",), 0, 0), (("--to-latest",), 8, 0), (("--shift-by", "-3"), 5, 0),
+        (("--to-current",), 5, 0),
         (("--to-offset", "2"), 2, 0), (("--by-duration", "PT1H"), 0, 0),
         (("--to-datetime", "2199-01-01T00:00:00.000"), 8, 1), (("--shift-by", "-99"), 0, 1),
     ):  # fmt: skip
@@ -209,7 +230,9 @@ def test_offsets_of_a_group_are_reset_in_every_way(command: Command, topic: str,
     assert f'"{topic}",0,3\n' in file.read_text()
     command(*reset, group, "--from-file", str(file), "--execute")
     assert committed() == 3
-    assert "is wanted, 2 are given" in command(*reset, group, "--all-topics", "--to-latest", "--to-earliest", code=1)
+    assert "is wanted, 2 are given" in command(
+        *reset, group, "--all-topics", "--to-latest", "--to-earliest", code=1
+    )
     assert "has no partition 99" in command(*reset, group, "--topic", f"{topic}:99", "--to-latest", code=1)
     fresh = f"fresh-{topic}"
     command(*reset, fresh, "--topic", topic, "--to-offset", "6", "--execute", notes=2)
@@ -248,7 +271,9 @@ async def test_transactions_are_listed_and_described(command: Command, topic: st
         listed = await asyncio.to_thread(command, "txns", "list", "--state", "Ongoing")
         assert transactional_id in listed
         found = await asyncio.to_thread(command.json, "txns", "list")
-        assert (transactional_id, "Ongoing") in [(entry["transactional_id"], entry["state"]) for entry in found]
+        assert (transactional_id, "Ongoing") in [
+            (entry["transactional_id"], entry["state"]) for entry in found
+        ]
         said = await asyncio.to_thread(command, "txns", "describe", transactional_id)
         assert "Ongoing" in said and f"partitions of {topic}" in said
         described = await asyncio.to_thread(command.json, "txns", "describe", transactional_id)
@@ -265,7 +290,10 @@ def test_the_status_of_the_cluster(command: Command) -> None:
     assert status["controller"] in (1, 2, 3) and status["features"]["transaction.version"] == 2
     folders = status["data_folders"]
     assert [folder["node_id"] for folder in folders] == [1, 2, 3] and "disk" in said.splitlines()[1]
-    assert all(folder["disk"] != "offline" and 0 < folder["usable_bytes"] < folder["total_bytes"] for folder in folders)
+    assert all(
+        folder["disk"] != "offline" and 0 < folder["usable_bytes"] < folder["total_bytes"]
+        for folder in folders
+    )
 
 
 def test_no_broker_is_one_line_with_advice() -> None:
@@ -276,7 +304,8 @@ def test_no_broker_is_one_line_with_advice() -> None:
 @pytest.mark.xdist_group("cluster-command")
 def test_a_cluster_comes_up_in_the_background_and_ends_at_down(tmp_path: Path) -> None:
     folder = str(tmp_path / "cluster")
-    options = ("--data", folder, "--nodes", "2", "--base-port", str(11_300 + os.getpid() % 300))  # below those that others choose
+    # below those that others choose
+    options = ("--data", folder, "--nodes", "2", "--base-port", str(11_300 + os.getpid() % 300))
     records = [tmp_path / "cluster" / f"node-{number}" / "process.json" for number in (1, 2)]
     try:
         assert "bootstrap: 127.0.0.1:" in tidegate("cluster", "up", *options)
@@ -299,4 +328,6 @@ def test_a_cluster_comes_up_in_the_background_and_ends_at_down(tmp_path: Path) -
 
 
 def test_a_folder_without_a_cluster_is_one_line_with_advice(tmp_path: Path) -> None:
-    assert "start one with `tidegate cluster up" in tidegate("cluster", "status", "--data", str(tmp_path), code=1)
+    assert "start one with `tidegate cluster up" in tidegate(
+        "cluster", "status", "--data", str(tmp_path), code=1
+    )

@@ -1,4 +1,5 @@
-"""librdkafka in consumer groups of the new protocol (KIP-848, group.protocol=consumer), unmodified, against three nodes.
+"""librdkafka in consumer groups of the new protocol (KIP-848, group.protocol=consumer), unmodified, against
+three nodes.
 
 The cluster is this module's own: members are killed, and the coordinator with them; so sessions are short.
 """
@@ -78,8 +79,9 @@ def make_reader(cluster: LocalCluster) -> Iterator[Callable[..., Reader]]:
 
 
 class Reader:
-    """A consumer on a thread of its own, which alone touches it: confluent-kafka waits for a commit with the interpreter's lock
-    held, and a rebalance of the same consumer may need it.  `events` are the partitions that it gained (+) and gave up (-)."""
+    """A consumer on a thread of its own, which alone touches it: confluent-kafka waits for a commit with the
+    interpreter's lock held, and a rebalance of the same consumer may need it.  `events` are the partitions
+    that it gained (+) and gave up (-)."""
 
     def __init__(self, bootstrap: str, group: str, topics: tuple[str, ...], settings: dict[str, Any]) -> None:
         from confluent_kafka import Consumer
@@ -88,9 +90,16 @@ class Reader:
         self.events: list[str] = []
         self.held: set[tuple[str, int]] = set()
         self.errors: list[str] = []
-        own = {"bootstrap.servers": bootstrap, "group.id": group, "group.protocol": "consumer", "auto.offset.reset": "earliest"}
+        own = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+        }
         self.consumer = Consumer({**own, "enable.auto.commit": False, **settings})
-        self.consumer.subscribe(list(topics), on_assign=self._gained, on_revoke=self._lost, on_lost=self._lost)
+        self.consumer.subscribe(
+            list(topics), on_assign=self._gained, on_revoke=self._lost, on_lost=self._lost
+        )
         self._stop = threading.Event()
         self._jobs: queue.Queue[tuple[Callable[[Any], Any], Future[Any]]] = queue.Queue()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -213,11 +222,14 @@ def test_members_that_come_and_go_share_and_only_what_moves_stops(
     assert committed(cluster, group, topic) == dict.fromkeys(range(PARTITIONS), 20)
     described = asyncio.run(described_by_our_client(cluster, group))
     assert (described.state, described.protocol, len(described.members)) == ("Stable", "uniform", 3)
-    assert sorted(number for member in described.members for number in member.assignment[topic]) == list(range(PARTITIONS))
+    assert sorted(number for member in described.members for number in member.assignment[topic]) == list(
+        range(PARTITIONS)
+    )
     second.close()
     until(lambda: shared([first, third]), "the others have what was left")
     assert not [error for reader in everybody for error in reader.errors]
-    # Sticky: the first one gave up a part, twice, and never took anything back that it had given up before it was free.
+    # Sticky: the first one gave up a part, twice, and never took anything back that it had given up before it
+    # was free.
     assert [event[0] for event in first.events] == ["+", "-", "-", "+"], first.events
 
 
@@ -242,13 +254,15 @@ def test_a_member_that_is_killed_is_replaced_when_its_session_ends(
 
 
 @pytest.mark.xfail(
-    reason="docs/limits.md: after some coordinators' deaths a live librdkafka member is not heard for a session, and removed",
+    reason="docs/limits.md: after some coordinators' deaths a live librdkafka member is not heard for a "
+    "session, and removed",
     strict=False,
 )
 async def test_a_coordinator_that_moves_takes_the_group_with_it(
     cluster: LocalCluster, topic: str, make_reader: Callable[..., Reader]
 ) -> None:
-    """Nobody joins again and nothing moves: the successor knows members, epochs and assignments from the log."""
+    """Nobody joins again and nothing moves: the successor knows members, epochs and assignments from the
+    log."""
     group = fresh("group")
     readers = [make_reader(group, topic), make_reader(group, topic)]
     await asyncio.to_thread(until, lambda: shared(readers), "they share")
@@ -261,7 +275,9 @@ async def test_a_coordinator_that_moves_takes_the_group_with_it(
     node.kill()
     await node.wait_exit()
     await asyncio.to_thread(produce, cluster, topic, [b"after-%d" % number for number in range(60)])
-    await asyncio.to_thread(until, lambda: sum(len(reader.values) for reader in readers) >= 120, "all is read again")
+    await asyncio.to_thread(
+        until, lambda: sum(len(reader.values) for reader in readers) >= 120, "all is read again"
+    )
     for reader in readers:
         await asyncio.to_thread(reader.commit)
     assert await asyncio.to_thread(committed, cluster, group, topic) == dict.fromkeys(range(PARTITIONS), 20)
@@ -297,7 +313,8 @@ def test_a_restarted_static_member_gets_its_partitions_without_a_rebalance(
 def test_offsets_in_transactions_are_fenced_by_the_member_epoch(
     cluster: LocalCluster, topic: str, make_reader: Callable[..., Reader]
 ) -> None:
-    """KIP-447 with KIP-848: what a member read before it lost its partitions cannot be committed by it any more."""
+    """KIP-447 with KIP-848: what a member read before it lost its partitions cannot be committed by it any
+    more."""
     from confluent_kafka import KafkaException, Producer, TopicPartition
 
     group = fresh("group")
@@ -308,7 +325,9 @@ def test_offsets_in_transactions_are_fenced_by_the_member_epoch(
     producer.init_transactions(30)
     metadata = reader.ask(lambda consumer: consumer.consumer_group_metadata())
     producer.begin_transaction()
-    producer.send_offsets_to_transaction([TopicPartition(topic, number, 5) for number in range(PARTITIONS)], metadata, 30)
+    producer.send_offsets_to_transaction(
+        [TopicPartition(topic, number, 5) for number in range(PARTITIONS)], metadata, 30
+    )
     producer.commit_transaction(30)
     assert committed(cluster, group, topic) == dict.fromkeys(range(PARTITIONS), 5)
     other = make_reader(group, topic)
@@ -336,7 +355,9 @@ async def test_new_partitions_and_new_topics_are_given_out(
         await admin.create_topics([NewTopic(f"{topic}-two", 3, 3, {"min.insync.replicas": "2"})])
         await asyncio.to_thread(until, lambda: len(reader.held) == PARTITIONS + 5, "it has the new ones, too")
         await admin.delete_topics([f"{topic}-two"])
-        await asyncio.to_thread(until, lambda: len(reader.held) == PARTITIONS + 2, "it gave up those that are gone")
+        await asyncio.to_thread(
+            until, lambda: len(reader.held) == PARTITIONS + 2, "it gave up those that are gone"
+        )
 
 
 @pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
@@ -360,10 +381,15 @@ def test_a_reading_group_migrates_to_the_new_protocol_and_back_by_member(
         values = [b"%s-%d" % (what.encode(), number) for number in range(60)]
         produce(cluster, topic, values)
         produced.update(values)
-        until(lambda: produced <= {value for reader in everybody for value in reader.values}, f"all is read {what}")
+        until(
+            lambda: produced <= {value for reader in everybody for value in reader.values},
+            f"all is read {what}",
+        )
         for reader in members:
             reader.commit()
-        assert committed(cluster, group, topic) == dict.fromkeys(range(PARTITIONS), len(produced) // PARTITIONS)
+        assert committed(cluster, group, topic) == dict.fromkeys(
+            range(PARTITIONS), len(produced) // PARTITIONS
+        )
 
     a, b = join(**classic), join(**classic)
     until(lambda: shared([a, b]), "the classic members share")

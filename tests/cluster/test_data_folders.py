@@ -92,7 +92,11 @@ async def test_a_folder_that_fails_at_start_affects_only_its_partitions(
     await node.terminate()
     folder.rename(away)
     folder.write_bytes(b"no folder can be made here")
-    here = {partition for partition in range(PARTITIONS) if (tmp_path / "3" / "a" / f"absent-{partition}").exists()}
+    here = {
+        partition
+        for partition in range(PARTITIONS)
+        if (tmp_path / "3" / "a" / f"absent-{partition}").exists()
+    }
     assert here and len(here) < PARTITIONS
     await node.start()
 
@@ -104,7 +108,9 @@ async def test_a_folder_that_fails_at_start_affects_only_its_partitions(
     await witness.write(30, size=400)
     await witness.still_serves()
     assert await partly()
-    assert {p for p in range(PARTITIONS) if (tmp_path / "3" / "a" / f"absent-{p}").exists()} == here, "nothing was made anew"
+    assert {p for p in range(PARTITIONS) if (tmp_path / "3" / "a" / f"absent-{p}").exists()} == here, (
+        "nothing was made anew"
+    )
 
     await node.terminate()
     folder.unlink()
@@ -119,7 +125,9 @@ async def test_a_folder_that_fails_at_start_affects_only_its_partitions(
     await witness.still_serves()
 
 
-async def test_rotten_bytes_of_a_leader_cost_no_record_and_are_fetched_again(cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_rotten_bytes_of_a_leader_cost_no_record_and_are_fetched_again(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     witness = await made(cluster, "rotten")
     node = (await leaders(cluster, "rotten"))[0]
     folder = where(tmp_path, node, "rotten", 0)
@@ -130,7 +138,9 @@ async def test_rotten_bytes_of_a_leader_cost_no_record_and_are_fetched_again(clu
     assert await witness.read() == witness.acknowledged
 
     async def healed() -> bool:
-        return (await in_sync(cluster, "rotten"))[0] == {1, 2, 3} and bool(list(folder.parent.glob("*-damaged")))
+        return (await in_sync(cluster, "rotten"))[0] == {1, 2, 3} and bool(
+            list(folder.parent.glob("*-damaged"))
+        )
 
     await eventually(healed, "the replica is fetched again and in sync")
     assert await offline_folders(cluster) == [], "a damaged log is not a failed disk"
@@ -138,9 +148,9 @@ async def test_rotten_bytes_of_a_leader_cost_no_record_and_are_fetched_again(clu
     again, other = where(tmp_path, node, "rotten", 0), where(tmp_path, good, "rotten", 0)
     names = sorted(p.name for p in other.glob("*.log"))
     await asyncio.sleep(0)
-    assert b"".join((again / name).read_bytes() for name in sorted(p.name for p in again.glob("*.log"))) == b"".join(
-        (other / name).read_bytes() for name in names
-    )
+    assert b"".join(
+        (again / name).read_bytes() for name in sorted(p.name for p in again.glob("*.log"))
+    ) == b"".join((other / name).read_bytes() for name in names)
     await witness.still_serves()
 
 

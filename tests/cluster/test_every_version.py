@@ -1,4 +1,5 @@
-"""Every announced request in every announced version: the answer that Kafka's schemas and semantics ask for, to the last byte."""
+"""Every announced request in every announced version: the answer that Kafka's schemas and semantics ask for,
+to the last byte."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ VERSIONS = [
 
 
 def check(answer: Any, pattern: Any, where: str) -> None:
-    """Every field of the answer must be in the pattern; what other versions have besides does not matter here."""
+    """Every field of the answer must be in the pattern; what other versions have besides does not matter
+    here."""
     if pattern is ANY:
         return
     if isinstance(answer, timedelta):
@@ -52,7 +54,9 @@ def test_there_is_a_case_for_every_request_that_is_announced() -> None:
     assert set(CASES) | WRITTEN_BY_HAND == HANDLERS.keys == set(api.TABLE)
 
 
-@pytest.mark.parametrize(("key", "version"), VERSIONS, ids=[f"{key.name}-{version}" for key, version in VERSIONS])
+@pytest.mark.parametrize(
+    ("key", "version"), VERSIONS, ids=[f"{key.name}-{version}" for key, version in VERSIONS]
+)
 async def test_an_ordinary_request_is_answered_as_kafka_does(world: World, key: ApiKey, version: int) -> None:
     request, pattern = await CASES[key](world, version)
     answer = await world.asker.ask(key, version, request)

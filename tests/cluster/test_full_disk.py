@@ -1,4 +1,5 @@
-"""A full disk: produce fails with a clear error, the node lives and can be read, and works again when there is space.
+"""A full disk: produce fails with a clear error, the node lives and can be read, and works again when there
+is space.
 
 The data folder is a small file system of its own (tmpfs), mounted by the test, which only root may do.
 """
@@ -74,7 +75,9 @@ async def test_nothing_is_lost_on_a_full_disk_and_the_node_continues_with_space(
             continue
         refused += 1
         assert answer.error is ErrorCode.KAFKA_STORAGE_ERROR
-        assert re.search("No space left on device|is the disk full", answer.error_message or ""), answer.error_message
+        assert re.search("No space left on device|is the disk full", answer.error_message or ""), (
+            answer.error_message
+        )
     assert refused > 40
     assert node.node(1).pid == pid
     assert await witness.read() == witness.acknowledged
@@ -135,7 +138,8 @@ async def _logged(node: LocalCluster, event: str, times: int) -> bool:
 
 
 async def test_without_the_reserve_a_full_disk_ends_the_node(small_disk: Path) -> None:
-    """Ablation.  Fail-stop is right when the journal cannot be written; and a restart with space finds everything."""
+    """Ablation.  Fail-stop is right when the journal cannot be written; and a restart with space finds
+    everything."""
     cluster = LocalCluster(small_disk / "bare", nodes=1, settings={"metadata.reserve.bytes": 0})
     witness = Witness(cluster.bootstrap)
     await cluster.up()
@@ -216,7 +220,12 @@ async def test_at_start_a_full_data_folder_of_several_is_not_a_failed_one(tmp_pa
         for each in witnesses:
             await each.create()
             await each.write(20, size=2000)
-        folders = {each.topic: disk for each in witnesses for disk in disks if (disk / f"data/{each.topic}-0").exists()}
+        folders = {
+            each.topic: disk
+            for each in witnesses
+            for disk in disks
+            if (disk / f"data/{each.topic}-0").exists()
+        }
         assert set(folders.values()) == set(disks)
         fill(tmp_path / full)
         await killed_and_started(node)
@@ -235,31 +244,41 @@ async def test_at_start_a_full_data_folder_of_several_is_not_a_failed_one(tmp_pa
         assert node.node(1).pid == pid
 
 
-async def test_records_can_be_deleted_on_a_full_disk_to_make_room(small_disk: Path, node: LocalCluster) -> None:
+async def test_records_can_be_deleted_on_a_full_disk_to_make_room(
+    small_disk: Path, node: LocalCluster
+) -> None:
     witness = Witness(node.bootstrap)
     async with Admin(node.bootstrap) as admin:
         config = {"min.insync.replicas": "1", "segment.bytes": "1048576"}
         await admin.create_topics([NewTopic(witness.topic, 1, 1, config)])
         large = os.urandom(900_000)
         for _ in range(4):
-            assert (await raw_produce(node.node(1).kafka_address, witness.topic, batch([large]))).error is ErrorCode.NONE
+            assert (
+                await raw_produce(node.node(1).kafka_address, witness.topic, batch([large]))
+            ).error is ErrorCode.NONE
         fill(small_disk)
         await refuses(node, witness.topic)
         async with asyncio.timeout(10):
             assert await admin.delete_records({(witness.topic, 0): -1}) == {(witness.topic, 0): 4}
         assert await admin.beginning_offsets([(witness.topic, 0)]) == {(witness.topic, 0): 4}
     await eventually(lambda: _is_ready(node), "the space of the deleted records")
-    assert (await raw_produce(node.node(1).kafka_address, witness.topic, batch([b"again"]))).error is ErrorCode.NONE
+    assert (
+        await raw_produce(node.node(1).kafka_address, witness.topic, batch([b"again"]))
+    ).error is ErrorCode.NONE
 
 
-async def test_the_command_says_what_it_waits_for_and_goes_on_waiting(small_disk: Path, node: LocalCluster) -> None:
+async def test_the_command_says_what_it_waits_for_and_goes_on_waiting(
+    small_disk: Path, node: LocalCluster
+) -> None:
     witness = Witness(node.bootstrap)
     await witness.create()
     await witness.write(5)
     fill(small_disk)
     await refuses(node, witness.topic)
     command = [sys.executable, "-m", "tidegate.client.command_line", "produce", witness.topic, "x" * 20000]
-    process = await asyncio.create_subprocess_exec(*command, "--bootstrap", node.bootstrap, stdout=PIPE, stderr=PIPE)
+    process = await asyncio.create_subprocess_exec(
+        *command, "--bootstrap", node.bootstrap, stdout=PIPE, stderr=PIPE
+    )
     assert process.stdout is not None and process.stderr is not None
     said = (await asyncio.wait_for(process.stderr.readline(), 15)).decode()
     assert said.startswith(f"note: still waiting: 1 records for {witness.topic}-0"), said
@@ -309,7 +328,9 @@ async def test_deleting_a_topic_frees_space_at_once_and_the_full_disk_is_reporte
         await admin.create_topics([NewTopic("without-a-replica", 1, 1)], wait=False)
         await eventually(lambda: _logged(node, "replica_not_opened", 1), "the replica not to be opened")
         answer = await raw_produce(address, "without-a-replica", batch([b"first use"]))
-        assert answer.error is ErrorCode.KAFKA_STORAGE_ERROR and "could not be created" in (answer.error_message or "")
+        assert answer.error is ErrorCode.KAFKA_STORAGE_ERROR and "could not be created" in (
+            answer.error_message or ""
+        )
         await admin.delete_topics([large.topic])
     await eventually(lambda: _is_ready(node), "the space of the deleted topic")
     assert (await raw_produce(address, witness.topic, batch([value]))).error is ErrorCode.NONE
@@ -322,7 +343,9 @@ async def _data_folders(node: LocalCluster) -> list[DataFolder]:
 
 def _ready(node: LocalCluster) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{node.node(1).ports.metrics}/readyz", timeout=10) as page:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{node.node(1).ports.metrics}/readyz", timeout=10
+        ) as page:
             return page.status, page.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -41,7 +41,8 @@ class TestSarama:
         assert saw == {"committed": committed, "everything": aborted + committed}
 
     def test_a_second_instance_fences_the_first(self, saw: dict[str, Any]) -> None:
-        """The partition's leader says INVALID_PRODUCER_EPOCH, the coordinator PRODUCER_FENCED, which sarama has no words for."""
+        """The partition's leader says INVALID_PRODUCER_EPOCH, the coordinator PRODUCER_FENCED, which sarama
+        has no words for."""
         assert saw.pop("send") == "kafka server: Producer attempted an operation with an old epoch"
         assert saw.pop("abort").endswith("Error code = 90")
         assert saw == {"committed": ["second"]}
@@ -68,7 +69,13 @@ class TestSarama:
         assert saw == dict.fromkeys(CODECS, 50)
 
     def test_topics_are_made_described_grown_and_deleted(self, saw: dict[str, Any]) -> None:
-        assert saw == {"again": True, "fewer": True, "deleted again": True, "nodes": [1, 2, 3], "a controller": True}
+        assert saw == {
+            "again": True,
+            "fewer": True,
+            "deleted again": True,
+            "nodes": [1, 2, 3],
+            "a controller": True,
+        }
 
     def test_settings_are_described_and_changed(self, saw: dict[str, Any]) -> None:
         assert saw == {"made": "2", "bad value": True}

@@ -1,6 +1,7 @@
 """The Java client, 3.9 and 4, unmodified, against three nodes.
 
-What it does is in tests/clients/java/src, a case for each test here, of the same name; what it must see is here.
+What it does is in tests/clients/java/src, a case for each test here, of the same name; what it must see is
+here.
 """
 
 from __future__ import annotations
@@ -42,24 +43,35 @@ class TestTransactions:
         assert saw == {"committed": committed, "everything": aborted + committed}
 
     def test_a_second_instance_fences_the_first(self, saw: dict[str, Any]) -> None:
-        assert saw == {"commit": "ProducerFencedException", "begin again": "ProducerFencedException", "committed": ["second"]}
+        assert saw == {
+            "commit": "ProducerFencedException",
+            "begin again": "ProducerFencedException",
+            "committed": ["second"],
+        }
 
     def test_a_zombie_that_only_sends_is_fenced(self, saw: dict[str, Any]) -> None:
-        """By the partition: the marker that aborted its transaction carried the new epoch (docs/semantics.md L2)."""
+        """By the partition: the marker that aborted its transaction carried the new epoch (docs/semantics.md
+        L2)."""
         refused = "InvalidProducerEpochException"
         seen = {"committed": ["second"], "everything": ["second", "zombie-1"]}
         assert saw == seen | {"send": refused, "commit": refused}
 
     def test_a_transaction_past_its_timeout_is_aborted(self, saw: dict[str, Any], version: str) -> None:
-        """Under transactions v2 the epoch after the fence might be an end of its own, whose answer was lost: the coordinator
-        knows the producer and refuses the commit alone (docs/semantics.md T3)."""
+        """Under transactions v2 the epoch after the fence might be an end of its own, whose answer was lost:
+        the coordinator knows the producer and refuses the commit alone (docs/semantics.md T3)."""
         refused = "ProducerFencedException" if version == "java-3.9" else "InvalidTxnStateException"
         assert saw == {"commit": refused, "committed": ["next"]}
 
     def test_a_producer_that_sends_on_past_its_timeout(self, saw: dict[str, Any], version: str) -> None:
-        """It is refused, aborts, and under transactions v2 goes on; an older one ends with an epoch that is gone."""
+        """It is refused, aborts, and under transactions v2 goes on; an older one ends with an epoch that is
+        gone."""
         refused, after = ("ProducerFencedException", []) if version == "java-3.9" else ("", ["after"])
-        expected = {"send": "InvalidProducerEpochException", "abort": refused, "begin again": refused, "committed": after}
+        expected = {
+            "send": "InvalidProducerEpochException",
+            "abort": refused,
+            "begin again": refused,
+            "committed": after,
+        }
         assert saw == expected
 
     def test_offsets_move_with_the_output(self, saw: dict[str, Any]) -> None:
@@ -70,7 +82,12 @@ class TestTransactions:
     def test_a_member_left_behind_cannot_move_offsets(self, saw: dict[str, Any]) -> None:
         """docs/semantics.md O5: an older generation, and a member that left."""
         refused = "CommitFailedException "
-        assert saw == {"older generation": refused, "member that left": refused, "offsets": 0, "committed": []}
+        assert saw == {
+            "older generation": refused,
+            "member that left": refused,
+            "offsets": 0,
+            "committed": [],
+        }
 
 
 class TestGroups:
@@ -82,7 +99,8 @@ class TestGroups:
         assert saw == {"assignor": "cooperative-sticky", "events": ["+0,1,2,3", "-2,3", "+2,3"]}
 
     def test_a_group_of_the_new_protocol_gives_up_only_what_moves(self, saw: dict[str, Any]) -> None:
-        """KIP-848, which 3.9 has as a preview and 4 as released; the admin client describes such a group by itself."""
+        """KIP-848, which 3.9 has as a preview and 4 as released; the admin client describes such a group by
+        itself."""
         assert saw == {"assignor": "uniform", "events": ["+0,1,2,3", "-2,3", "+2,3"]}
 
     def test_a_group_moves_to_the_cooperative_assignor_while_it_runs(self, saw: dict[str, Any]) -> None:
@@ -98,13 +116,15 @@ class TestGroups:
         assert saw["lost"] == [] and saw["sent"] > 200
 
     def test_a_group_moves_between_the_protocols_member_by_member(self, saw: dict[str, Any]) -> None:
-        """KIP-848's online migration there and back, under load: a partition never has two owners, no record is passed over."""
+        """KIP-848's online migration there and back, under load: a partition never has two owners, no record
+        is passed over."""
         for strategy, assignor in (("eager", "range"), ("cooperative", "cooperative-sticky")):
             assert saw[strategy]["wrong"] == [] and saw[strategy]["sent"] > 200
             assert saw[strategy]["assignors"] == [assignor, "uniform", assignor]
 
     def test_nothing_is_doubled_while_members_come_and_go(self, saw: dict[str, Any]) -> None:
-        """Transactions with offsets; one member stood still inside one until the group had gone on without it."""
+        """Transactions with offsets; one member stood still inside one until the group had gone on without
+        it."""
         assert saw["lost"] == [] and saw["read"] == saw["sent"] > 200 and saw["aborted"] > 0
 
     def test_nothing_is_doubled_in_a_group_of_the_new_protocol(self, saw: dict[str, Any]) -> None:
@@ -145,7 +165,8 @@ class TestOffsets:
         }
 
     def test_the_end_depends_on_the_isolation(self, saw: dict[str, Any]) -> None:
-        """docs/semantics.md F4: for a reader of committed records it is the last stable offset.  Committed, all, earliest."""
+        """docs/semantics.md F4: for a reader of committed records it is the last stable offset.  Committed,
+        all, earliest."""
         committed = ["before-000", "before-001", "before-002", "behind-000", "open-000", "open-001"]
         assert saw == {"open": [3, 6, 0], "committed": committed, "decided": [7, 7, 0]}
 
@@ -197,7 +218,12 @@ class TestAdministration:
 
     def test_records_are_deleted(self, saw: dict[str, Any]) -> None:
         left = numbered("value", 10)[4:]
-        assert saw == {"low watermark": 4, "read": left, "beyond the end": "OffsetOutOfRangeException", "all of them": 10}
+        assert saw == {
+            "low watermark": 4,
+            "read": left,
+            "beyond the end": "OffsetOutOfRangeException",
+            "all of them": 10,
+        }
 
     def test_the_cluster_is_described(self, saw: dict[str, Any], shared_cluster: LocalCluster) -> None:
         assert saw == {
@@ -254,7 +280,8 @@ class TestClientTelemetry:
 
 
 def pushed(cluster: LocalCluster, version: str) -> tuple[str, str]:
-    """Id and instance of the producer of this version, as soon as a node shows that it sent its ten records."""
+    """Id and instance of the producer of this version, as soon as a node shows that it sent its ten
+    records."""
     shown = re.compile(
         rf'^tidegate_client_org_apache_kafka_producer_record_send_total{{client_id="(pushes-{re.escape(version)}[.\d]*)",'
         r'client_instance_id="([^"]+)".*} 10\.0$',
@@ -263,7 +290,10 @@ def pushed(cluster: LocalCluster, version: str) -> tuple[str, str]:
     deadline = time.monotonic() + CASE_TIMEOUT_S
     pages: list[str] = []
     while time.monotonic() < deadline:
-        pages = [urlopen(f"http://{node.metrics_address}/metrics", timeout=10).read().decode() for node in cluster.nodes]
+        pages = [
+            urlopen(f"http://{node.metrics_address}/metrics", timeout=10).read().decode()
+            for node in cluster.nodes
+        ]
         for page in pages:
             if (found := shown.search(page)) is not None:
                 return found[1], found[2]

@@ -1,7 +1,8 @@
 """kafkajs, unmodified, against three nodes.
 
-What it does is in tests/clients/kafkajs, a case for each test here, of the same name; what it must see is here.  It speaks the
-first versions of the transactional requests (transactions v1), and knows neither static members nor cooperative assignors.
+What it does is in tests/clients/kafkajs, a case for each test here, of the same name; what it must see is
+here.  It speaks the first versions of the transactional requests (transactions v1), and knows neither static
+members nor cooperative assignors.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ class TestTransactions:
 
     def test_a_second_instance_fences_the_first(self, saw: dict[str, Any]) -> None:
         """Its versions of the requests know no PRODUCER_FENCED."""
-        assert saw == {"send": "INVALID_PRODUCER_EPOCH", "commit": "INVALID_PRODUCER_EPOCH", "committed": ["second"]}
+        assert saw == {
+            "send": "INVALID_PRODUCER_EPOCH",
+            "commit": "INVALID_PRODUCER_EPOCH",
+            "committed": ["second"],
+        }
 
     def test_a_transaction_past_its_timeout_is_aborted(self, saw: dict[str, Any]) -> None:
         assert saw == {"meanwhile": [], "commit": "INVALID_PRODUCER_EPOCH", "committed": ["next"]}
@@ -56,11 +61,19 @@ class TestGroups:
 class TestOffsets:
     def test_committed_offsets_are_found_by_the_next_reader(self, saw: dict[str, Any]) -> None:
         rest = sorted(numbered("value", 20)[6::2] + numbered("value", 20)[15::2])
-        assert saw == {"before": [["-1", None], ["-1", None]], "after": [["3", "half way"], ["7", None]], "rest": rest}
+        assert saw == {
+            "before": [["-1", None], ["-1", None]],
+            "after": [["3", "half way"], ["7", None]],
+            "rest": rest,
+        }
 
     def test_offsets_are_set_and_reset_from_outside(self, saw: dict[str, Any]) -> None:
-        """kafkajs keeps "the earliest" itself as an offset, -2; a group at work is left alone, by its own look at it."""
-        live = "KafkaJSNonRetriableError: The consumer group must have no running instances, current state: Stable"
+        """kafkajs keeps "the earliest" itself as an offset, -2; a group at work is left alone, by its own
+        look at it."""
+        live = (
+            "KafkaJSNonRetriableError: The consumer group must have no running instances, current state: "
+            "Stable"
+        )
         assert saw == {"set": [["4", None]], "reset": [["-2", None]], "of a live group": live}
 
     def test_offsets_are_found_by_time(self, saw: dict[str, Any]) -> None:
@@ -105,7 +118,11 @@ class TestAdministration:
         assert saw == {"low": "4", "high": "10", "read": numbered("value", 10)[4:]}
 
     def test_the_cluster_is_described(self, saw: dict[str, Any], shared_cluster: LocalCluster) -> None:
-        assert saw == {"nodes": [1, 2, 3], "clusterId": shared_cluster.cluster_id, "the controller is one of them": True}
+        assert saw == {
+            "nodes": [1, 2, 3],
+            "clusterId": shared_cluster.cluster_id,
+            "the controller is one of them": True,
+        }
 
     def test_replicas_move(self, saw: dict[str, Any]) -> None:
         assert saw == {"values": 20}

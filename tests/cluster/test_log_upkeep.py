@@ -1,4 +1,5 @@
-"""A node cleans and expires its logs while clients use it, is killed in the middle of a swap, and every client reads the same."""
+"""A node cleans and expires its logs while clients use it, is killed in the middle of a swap, and every
+client reads the same."""
 
 from __future__ import annotations
 
@@ -25,7 +26,12 @@ SETTINGS = {
     "log.cleaner.backoff.ms": 100, "log.retention.check.interval.ms": 100, "offsets.topic.num.partitions": 1,
     "transaction.state.log.num.partitions": 1,
 }  # fmt: skip
-COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "4096", "min.cleanable.dirty.ratio": "0.1", "delete.retention.ms": "0"}
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "4096",
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": "0",
+}
 
 
 @pytest.fixture
@@ -40,7 +46,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
 
 async def create(cluster: LocalCluster, name: str, **config: str) -> None:
     async with Admin(cluster.bootstrap) as admin:
-        await admin.create_topics([NewTopic(name, 1, 1, {key.replace("_", "."): value for key, value in config.items()})])
+        await admin.create_topics(
+            [NewTopic(name, 1, 1, {key.replace("_", "."): value for key, value in config.items()})]
+        )
 
 
 async def write(cluster: LocalCluster, topic: str, rounds: int, truth: dict[bytes, bytes]) -> None:
@@ -100,7 +108,9 @@ def read_by_kafka_python(cluster: LocalCluster, topic: str) -> dict[bytes, bytes
     return found
 
 
-async def test_a_compacted_topic_shrinks_and_reads_the_same_after_a_kill_in_a_swap(cluster: LocalCluster) -> None:
+async def test_a_compacted_topic_shrinks_and_reads_the_same_after_a_kill_in_a_swap(
+    cluster: LocalCluster,
+) -> None:
     truth: dict[bytes, bytes] = {}
     await create(cluster, "table", **COMPACTED)
     await write(cluster, "table", 150, truth)
@@ -134,7 +144,9 @@ async def test_records_without_a_key_are_refused_in_a_compacted_topic(cluster: L
     address = cluster.node(1).kafka_address
     answer = await raw_produce(address, "table", encode_batch([NewRecord(None, b"v", (), -1)]))
     assert answer.error is ErrorCode.INVALID_RECORD
-    assert (await raw_produce(address, "table", encode_batch([NewRecord(b"k", b"v", (), -1)]))).error is ErrorCode.NONE
+    assert (
+        await raw_produce(address, "table", encode_batch([NewRecord(b"k", b"v", (), -1)]))
+    ).error is ErrorCode.NONE
 
 
 async def test_old_segments_expire_and_consumers_get_the_new_log_start(cluster: LocalCluster) -> None:
@@ -148,6 +160,8 @@ async def test_old_segments_expire_and_consumers_get_the_new_log_start(cluster: 
             return (await admin.beginning_offsets([("events", 0)]))["events", 0] > 30
 
         await eventually(has_moved, "the log start moves")
-    await eventually(lambda: _true(folder_bytes(cluster, "events") < 20_000), "the old segments leave the disk")
+    await eventually(
+        lambda: _true(folder_bytes(cluster, "events") < 20_000), "the old segments leave the disk"
+    )
     assert folder_bytes(cluster, "events") >= 10_000
     assert metric(cluster, "expired_segments_total") > 5

@@ -1,4 +1,5 @@
-"""The quorum without a majority, as docs/operations.md has it: what stands still, what brings it back, what can be saved."""
+"""The quorum without a majority, as docs/operations.md has it: what stands still, what brings it back, what
+can be saved."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ def tidegate(*arguments: str, text: str = "") -> str:
 
 async def refuses(node: LocalNode, topic: str) -> bool:
     """Whether a node takes no record, in either of the partitions that nothing else is written to."""
-    answers = [await raw_produce(node.kafka_address, topic, batch([b"alone"]), partition=partition) for partition in (1, 2)]
+    answers = [
+        await raw_produce(node.kafka_address, topic, batch([b"alone"]), partition=partition)
+        for partition in (1, 2)
+    ]
     return all(answer.error is not ErrorCode.NONE for answer in answers)
 
 
@@ -52,14 +56,18 @@ async def test_a_returned_majority_has_all_and_without_it_the_records_stay(tmp_p
             await node.wait_exit()
         await eventually(lambda: refuses(survivor, witness.topic), "a node alone takes no record")
         fetched = await raw_fetch(survivor.kafka_address, witness.topic, 0)
-        assert fetched.error is ErrorCode.NONE and b"record-19" in bytes(fetched.records), "what is committed can be read"
+        assert fetched.error is ErrorCode.NONE and b"record-19" in bytes(fetched.records), (
+            "what is committed can be read"
+        )
 
         await looked_at_without_a_majority(survivor, witness.topic)
 
         # No majority is made of one survivor and an empty folder.
         lost.data_path.rename(tmp_path / "lost disk")
         await lost.start()
-        await eventually(lambda: _says(lost, "its folder is new in a quorum that exists"), "it says what it waits for", 60)
+        await eventually(
+            lambda: _says(lost, "its folder is new in a quorum that exists"), "it says what it waits for", 60
+        )
         status = await asyncio.to_thread(tidegate, "cluster", "status", "--data", str(cluster.directory))
         assert f"node {lost.id} has no vote" in status
         assert await refuses(survivor, witness.topic)
@@ -68,7 +76,9 @@ async def test_a_returned_majority_has_all_and_without_it_the_records_stay(tmp_p
         await away.start()
         await asyncio.gather(*(node.wait_ready() for node in cluster.nodes))
         await witness.still_serves()
-        await eventually(lambda: _says(survivor, RETURNED, away), "the node with the new disk has its vote again")
+        await eventually(
+            lambda: _says(survivor, RETURNED, away), "the node with the new disk has its vote again"
+        )
     finally:
         await cluster.down()
     await saved(survivor.data_path, witness, tmp_path)
@@ -78,7 +88,14 @@ async def looked_at_without_a_majority(survivor: LocalNode, topic: str) -> None:
     """Commands that only look say what the node knows, or soon that nobody does."""
 
     async def look(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tidegate.client.command_line", *arguments, "--bootstrap", survivor.kafka_address]
+        command = [
+            sys.executable,
+            "-m",
+            "tidegate.client.command_line",
+            *arguments,
+            "--bootstrap",
+            survivor.kafka_address,
+        ]
         return await asyncio.to_thread(
             subprocess.run, command, capture_output=True, text=True, timeout=LOOK_S_MAX, check=False
         )
@@ -93,7 +110,10 @@ async def looked_at_without_a_majority(survivor: LocalNode, topic: str) -> None:
     (shown,) = json.loads(described.stdout)
     ends = {part["partition"]: part["high_watermark"] for part in shown["partitions"]}
     assert ends == {0: 20, 1: None, 2: None} and shown["config"] and topic in listed.stdout
-    assert f"the leaders of {topic}-1, {topic}-2 did not answer" in described.stderr and "tidegate status" in described.stderr
+    assert (
+        f"the leaders of {topic}-1, {topic}-2 did not answer" in described.stderr
+        and "tidegate status" in described.stderr
+    )
     assert groups.returncode == 1 and "a part of the list is known to node" in groups.stderr
     assert group.returncode == 1 and "coordinator of group 'g'" in group.stderr
 
@@ -101,7 +121,9 @@ async def looked_at_without_a_majority(survivor: LocalNode, topic: str) -> None:
 async def saved(folder: Path, witness: Witness, tmp_path: Path) -> None:
     """What a node that survived holds is read from its folder, and written into a new cluster."""
     await asyncio.to_thread(tidegate, "log", "verify", str(folder), "--quiet")
-    dumped = await asyncio.to_thread(tidegate, "log", "dump", str(folder / f"{witness.topic}-0"), "--records", "--json")
+    dumped = await asyncio.to_thread(
+        tidegate, "log", "dump", str(folder / f"{witness.topic}-0"), "--records", "--json"
+    )
     lines = [json.loads(line) for line in dumped.splitlines()]
     values = [line["value"] for line in lines if line["type"] == "record"]
     assert [value.encode() for value in values] == witness.acknowledged
@@ -109,7 +131,9 @@ async def saved(folder: Path, witness: Witness, tmp_path: Path) -> None:
         again = Witness(fresh.bootstrap, witness.topic, witness.acknowledged)
         await again.create()
         text = "".join(f"{value}\n" for value in values)
-        await asyncio.to_thread(tidegate, "produce", witness.topic, "-p", "0", "--bootstrap", fresh.bootstrap, text=text)
+        await asyncio.to_thread(
+            tidegate, "produce", witness.topic, "-p", "0", "--bootstrap", fresh.bootstrap, text=text
+        )
         assert await again.read() == witness.acknowledged
 
 

@@ -1,4 +1,5 @@
-"""A damaged log that nobody can replace: what docs/operations.md says, step by step, on a node that is the only one."""
+"""A damaged log that nobody can replace: what docs/operations.md says, step by step, on a node that is the
+only one."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ async def tidegate(node: LocalCluster, *arguments: str, code: int = 0) -> str:
     def call() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "tidegate.client.command_line", *arguments],
-            capture_output=True, text=True, timeout=60, env={**os.environ, "TIDEGATE_BOOTSTRAP": node.bootstrap},
+            capture_output=True, text=True, timeout=60,
+            env={**os.environ, "TIDEGATE_BOOTSTRAP": node.bootstrap},
         )  # fmt: skip
 
     done = await asyncio.to_thread(call)
@@ -107,7 +109,9 @@ async def test_a_repaired_only_replica_leads_again_by_the_operators_command(
     await witness.still_serves()
 
 
-async def test_a_partition_whose_folder_was_moved_away_begins_empty(node: LocalCluster, tmp_path: Path) -> None:
+async def test_a_partition_whose_folder_was_moved_away_begins_empty(
+    node: LocalCluster, tmp_path: Path
+) -> None:
     witness = Witness(node.bootstrap)
     await witness.create()
     await witness.write(20, size=100)
@@ -127,7 +131,9 @@ async def test_the_only_replica_of_a_state_topic_leads_by_the_operators_command(
     witness = Witness(node.bootstrap)
     await witness.create()
     await witness.write(20, size=100)
-    async with Consumer(node.bootstrap, group_id="readers", auto_offset_reset="earliest", auto_commit=False) as consumer:
+    async with Consumer(
+        node.bootstrap, group_id="readers", auto_offset_reset="earliest", auto_commit=False
+    ) as consumer:
         consumer.subscribe([witness.topic])
         while not await consumer.poll(timeout_s=1.0):
             pass

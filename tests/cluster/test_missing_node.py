@@ -1,4 +1,5 @@
-"""One of three nodes is away: what is made now is made for three, and the third takes it up when it is back."""
+"""One of three nodes is away: what is made now is made for three, and the third takes it up when it is
+back."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ async def test_topics_for_three_are_made_while_one_of_three_is_away(cluster: Loc
             for expected in (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NONE):
                 (topic,) = (await asker.ask(ApiKey.METADATA, 12, fields)).topics
                 assert topic.error_code == expected
-        async with Producer(cluster.bootstrap, transactional_id="first") as producer:  # makes __transaction_state
+        # makes __transaction_state
+        async with Producer(cluster.bootstrap, transactional_id="first") as producer:
             async with producer.transaction():
                 for number in range(40):
                     await producer.send("made", b"%d" % number, partition=number % 4)
@@ -66,7 +68,11 @@ async def test_topics_for_three_are_made_while_one_of_three_is_away(cluster: Loc
 
         async def partitions() -> list[tuple[set[int], set[int], int]]:
             described = await admin.describe_topics(made, config=False)
-            return [(set(p.replicas), set(p.in_sync_replicas), p.leader) for topic in described for p in topic.partitions]
+            return [
+                (set(p.replicas), set(p.in_sync_replicas), p.leader)
+                for topic in described
+                for p in topic.partitions
+            ]
 
         found = await partitions()
         assert len(found) == 4 + 1 + 3 + 3

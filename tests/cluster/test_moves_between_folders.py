@@ -1,4 +1,5 @@
-"""A replica moves between the data folders of a running node, while records are written and the node is killed (KIP-113)."""
+"""A replica moves between the data folders of a running node, while records are written and the node is
+killed (KIP-113)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("data-folders"), pyte
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
-    cluster = LocalCluster(tmp_path / "cluster", nodes=1, settings={"data.dirs": [str(tmp_path / "a"), str(tmp_path / "b")]})
+    cluster = LocalCluster(
+        tmp_path / "cluster", nodes=1, settings={"data.dirs": [str(tmp_path / "a"), str(tmp_path / "b")]}
+    )
     await cluster.up()
     try:
         yield cluster
@@ -39,15 +42,22 @@ async def ordered(cluster: LocalCluster, path: Path, topic: str) -> ErrorCode:
 async def told(cluster: LocalCluster, topic: str) -> dict[str, tuple[bool, int]]:
     """Folder -> whether the replica there is a future one, and its lag."""
     async with Asker(cluster.bootstrap) as asker:
-        answer: Any = await asker.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": [{"topic": topic, "partitions": [0]}]})
+        answer: Any = await asker.ask(
+            ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": [{"topic": topic, "partitions": [0]}]}
+        )
     return {
-        Path(each.log_dir).name: (each.topics[0].partitions[0].is_future_key, each.topics[0].partitions[0].offset_lag)
+        Path(each.log_dir).name: (
+            each.topics[0].partitions[0].is_future_key,
+            each.topics[0].partitions[0].offset_lag,
+        )
         for each in answer.results
         if each.topics
     }
 
 
-async def test_a_replica_moves_under_load_throttled_through_a_kill_and_back(cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_a_replica_moves_under_load_throttled_through_a_kill_and_back(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     witness = Witness(cluster.bootstrap, "moving")
     async with Admin(cluster.bootstrap) as admin:
         await admin.create_topics([NewTopic("moving", 1, 1, {"segment.bytes": "16384"})])

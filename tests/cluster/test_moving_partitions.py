@@ -1,4 +1,5 @@
-"""Partitions move between real nodes while they are written and read, and whatever happens to the nodes (KIP-455).
+"""Partitions move between real nodes while they are written and read, and whatever happens to the nodes
+(KIP-455).
 
 The tests leave the cluster as whole as they found it.
 """
@@ -20,6 +21,7 @@ from .witness import eventually, log_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("roomy"), pytest.mark.timeout(180)]
 
+
 @pytest.fixture
 def cluster(roomy_cluster: LocalCluster) -> LocalCluster:
     return roomy_cluster
@@ -34,7 +36,9 @@ async def admin(cluster: LocalCluster) -> AsyncIterator[Admin]:
 async def topic_on(admin: Admin, *replicas: int, partitions: int = 1, min_in_sync: int = 2) -> str:
     """A fresh topic of which every partition lies on `replicas`."""
     name = fresh("moved")
-    await admin.create_topics([NewTopic(name, partitions, len(replicas), {"min.insync.replicas": str(min_in_sync)})])
+    await admin.create_topics(
+        [NewTopic(name, partitions, len(replicas), {"min.insync.replicas": str(min_in_sync)})]
+    )
     await admin.reassign_partitions({(name, number): replicas for number in range(partitions)})
     await settled(admin, name, replicas, range(partitions))
     return name
@@ -90,7 +94,9 @@ class Load:
     async def _write(self) -> None:
         async with Producer(self._cluster.bootstrap, acks="all") as producer:
             while not self._stopping:
-                await producer.send_and_wait(self._topic, b"%08d" % self.written + b"." * self._size, partition=0)
+                await producer.send_and_wait(
+                    self._topic, b"%08d" % self.written + b"." * self._size, partition=0
+                )
                 self.written += 1
 
 
@@ -110,7 +116,9 @@ def folders(cluster: LocalCluster, topic: str) -> dict[int, bool]:
     return {node.id: bool(list(Path(node.data_path).glob(f"**/{topic}-0"))) for node in cluster.nodes}
 
 
-async def test_a_partition_moves_under_load_and_leaves_nothing_behind(cluster: LocalCluster, admin: Admin) -> None:
+async def test_a_partition_moves_under_load_and_leaves_nothing_behind(
+    cluster: LocalCluster, admin: Admin
+) -> None:
     topic = await topic_on(admin, 1, 2, 3)
     async with Load(cluster, topic) as load:
         await admin.reassign_partitions({(topic, 0): (4, 3, 2)})
@@ -137,7 +145,9 @@ async def test_one_replica_becomes_three_and_one_again(cluster: LocalCluster, ad
     assert await read_all(cluster, topic) == list(range(load.written))
 
 
-async def test_a_move_to_a_dead_broker_waits_shows_itself_and_is_cancelled(cluster: LocalCluster, admin: Admin) -> None:
+async def test_a_move_to_a_dead_broker_waits_shows_itself_and_is_cancelled(
+    cluster: LocalCluster, admin: Admin
+) -> None:
     topic = await topic_on(admin, 1, 2, 3)
     await cluster.node(4).terminate()
     try:
@@ -158,7 +168,9 @@ async def test_a_move_to_a_dead_broker_waits_shows_itself_and_is_cancelled(clust
         await cluster.node(4).wait_ready()
 
 
-async def test_moves_survive_a_dead_controller_and_a_restart_of_the_new_replica(cluster: LocalCluster, admin: Admin) -> None:
+async def test_moves_survive_a_dead_controller_and_a_restart_of_the_new_replica(
+    cluster: LocalCluster, admin: Admin
+) -> None:
     topic = await topic_on(admin, 1, 2, 3)
     await cluster.node(4).terminate()
     await admin.reassign_partitions({(topic, 0): (4, 1, 2)})
@@ -167,7 +179,9 @@ async def test_moves_survive_a_dead_controller_and_a_restart_of_the_new_replica(
     await controller.wait_exit()
     await controller.start()
     await controller.wait_ready()
-    assert topic in {move.topic for move in await admin.list_reassignments()}, "the next controller knows of it"
+    assert topic in {move.topic for move in await admin.list_reassignments()}, (
+        "the next controller knows of it"
+    )
     await cluster.node(4).start()
     await settled(admin, topic, (4, 1, 2))
     await cluster.node(4).wait_ready()
@@ -206,7 +220,9 @@ async def test_a_topic_that_moves_is_deleted(cluster: LocalCluster, admin: Admin
     await eventually(gone, "every folder is deleted", 30)
 
 
-async def test_many_partitions_move_at_once_and_one_refusal_holds_up_no_other(cluster: LocalCluster, admin: Admin) -> None:
+async def test_many_partitions_move_at_once_and_one_refusal_holds_up_no_other(
+    cluster: LocalCluster, admin: Admin
+) -> None:
     topic = await topic_on(admin, 1, 2, 3, partitions=12)
     targets: dict[tuple[str, int], tuple[int, ...]] = {(topic, number): (2, 3, 4) for number in range(12)}
     with pytest.raises(RequestError, match=r"unknown brokers \[77\]"):
@@ -223,7 +239,9 @@ async def test_the_state_topics_move_and_transactions_go_on(cluster: LocalCluste
                 await producer.send(topic, b"%08d" % number, partition=0)
             if number == 5:
                 (state,) = await admin.describe_topics(["__transaction_state"], config=False)
-                targets = {(state.name, part.partition): ((part.partition % 3) + 2, 1) for part in state.partitions}
+                targets = {
+                    (state.name, part.partition): ((part.partition % 3) + 2, 1) for part in state.partitions
+                }
                 await admin.reassign_partitions(targets)
         await eventually(lambda: _nothing_moves(admin), "the state topic has moved", 60)
         for number in range(30, 40):

@@ -1,4 +1,5 @@
-"""KIP-392 with real clients: a consumer that names its rack reads from the replica there, else from the leader."""
+"""KIP-392 with real clients: a consumer that names its rack reads from the replica there, else from the
+leader."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ BYTES = sum(map(len, VALUES))
 def bytes_sent(cluster: LocalCluster, node_id: int) -> float:
     """Of records, to consumers and followers."""
     with urlopen(f"http://{cluster.node(node_id).metrics_address}/metrics", timeout=10) as page:
-        found = re.search(r'^tidegate_bytes_total\{direction="out"\} (\S+)$', page.read().decode(), re.MULTILINE)
+        found = re.search(
+            r'^tidegate_bytes_total\{direction="out"\} (\S+)$', page.read().decode(), re.MULTILINE
+        )
     assert found is not None
     return float(found[1])
 
@@ -97,7 +100,9 @@ async def test_a_consumer_goes_back_to_the_leader_when_its_replica_is_gone(own_c
     async with Admin(own_cluster.bootstrap) as admin:
         await admin.create_topics([NewTopic("nearby", 1, 3, {"min.insync.replicas": "2"})])
     follower = await filled(own_cluster, "nearby")
-    async with Consumer(own_cluster.bootstrap, auto_offset_reset="earliest", rack=f"rack-{follower}") as consumer:
+    async with Consumer(
+        own_cluster.bootstrap, auto_offset_reset="earliest", rack=f"rack-{follower}"
+    ) as consumer:
         consumer.assign([("nearby", 0)])
         seen = [record.value for record in await consumer.poll(max_records=1, timeout_s=30)]
         own_cluster.node(follower).kill()

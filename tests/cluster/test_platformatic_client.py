@@ -1,7 +1,7 @@
 """@platformatic/kafka, unmodified, against three nodes.
 
-What it does is in tests/clients/platformatic, a case for each test here, of the same name; what it must see is here.  It knows
-only the newer versions of the requests: topics go by their ids when it fetches.
+What it does is in tests/clients/platformatic, a case for each test here, of the same name; what it must see
+is here.  It knows only the newer versions of the requests: topics go by their ids when it fetches.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ Committed = Callable[[str], list[str]]
 
 @pytest.fixture
 def committed(shared_cluster: LocalCluster) -> Committed:
-    """What a read_committed reader finds in a topic, sorted; this client hands out aborted records, also from Kafka."""
+    """What a read_committed reader finds in a topic, sorted; this client hands out aborted records, also from
+    Kafka."""
 
     async def read(topic: str) -> list[str]:
         async with Admin(shared_cluster.bootstrap) as admin:
@@ -60,8 +61,12 @@ def committed(shared_cluster: LocalCluster) -> Committed:
 
 
 class TestTransactions:
-    def test_a_transaction_is_committed_or_aborted_whole(self, saw: dict[str, Any], committed: Committed) -> None:
-        assert committed(saw["topic"]) == [value for each in range(3) for value in numbered(f"committed-{each}", 5)]
+    def test_a_transaction_is_committed_or_aborted_whole(
+        self, saw: dict[str, Any], committed: Committed
+    ) -> None:
+        assert committed(saw["topic"]) == [
+            value for each in range(3) for value in numbered(f"committed-{each}", 5)
+        ]
 
     def test_offsets_move_with_the_output(self, saw: dict[str, Any], committed: Committed) -> None:
         """Consume, transform, produce; some transactions are aborted and done again."""

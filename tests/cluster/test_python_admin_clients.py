@@ -1,5 +1,6 @@
-"""Administration by the Kafka clients of Python, unmodified, where it takes three nodes: coordinators, leaders and replicas are
-elsewhere than the node that was asked first.  What one node can show is in test_real_admin_clients.py.
+"""Administration by the Kafka clients of Python, unmodified, where it takes three nodes: coordinators,
+leaders and replicas are elsewhere than the node that was asked first.  What one node can show is in
+test_real_admin_clients.py.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def fill(cluster: LocalCluster, topic: str, count: int = 10) -> None:
 
 @contextmanager
 def open_transaction(cluster: LocalCluster, topic: str) -> Iterator[None]:
-    """Behind the plain records, one record of a transaction that is not decided; its transactional id is the topic's name."""
+    """Behind the plain records, one record of a transaction that is not decided; its transactional id is the
+    topic's name."""
     producer = ConfluentKafka(cluster.bootstrap).producer(topic)
     producer.begin()
     producer.send(topic, 0, [b"open"])
@@ -61,7 +63,9 @@ class TestKafkaPython:
         admin.delete_topics([name])
         until("the topic is gone", lambda: name not in admin.list_topics())
 
-    def test_settings_are_set_appended_subtracted_and_taken_back(self, admin: Any, make_topic: MakeTopic) -> None:
+    def test_settings_are_set_appended_subtracted_and_taken_back(
+        self, admin: Any, make_topic: MakeTopic
+    ) -> None:
         from kafka.admin import ConfigResource
 
         topic = make_topic(partitions=1)
@@ -74,9 +78,15 @@ class TestKafkaPython:
             return described["topic"][topic][name]["value"]
 
         alter({"segment.bytes": "1048576", "cleanup.policy": ("APPEND", "compact")})
-        until("both changed", lambda: (shown("segment.bytes"), shown("cleanup.policy")) == ("1048576", "delete,compact"))
+        until(
+            "both changed",
+            lambda: (shown("segment.bytes"), shown("cleanup.policy")) == ("1048576", "delete,compact"),
+        )
         alter({"segment.bytes": ("DELETE", None), "cleanup.policy": ("SUBTRACT", "delete")})
-        until("both changed again", lambda: (shown("segment.bytes"), shown("cleanup.policy")) == (str(1 << 30), "compact"))
+        until(
+            "both changed again",
+            lambda: (shown("segment.bytes"), shown("cleanup.policy")) == (str(1 << 30), "compact"),
+        )
 
     def test_groups_are_listed_described_and_deleted(
         self, admin: Any, make_topic: MakeTopic, shared_cluster: LocalCluster
@@ -108,9 +118,13 @@ class TestKafkaPython:
         assert set(removed.values()) == {NoError}
         until("the group is empty", lambda: described()["group_state"] == "Empty")
         assert set(admin.alter_group_offsets(topic, offsets).values()) == {NoError}
-        assert {place.partition: found.offset for place, found in admin.list_group_offsets(topic)[topic].items()} == {0: 5, 1: 6}
+        assert {
+            place.partition: found.offset for place, found in admin.list_group_offsets(topic)[topic].items()
+        } == {0: 5, 1: 6}
         assert admin.delete_group_offsets(topic, [zero]) == {zero: NoError}
-        assert {place.partition: found.offset for place, found in admin.list_group_offsets(topic)[topic].items()} == {1: 6}
+        assert {
+            place.partition: found.offset for place, found in admin.list_group_offsets(topic)[topic].items()
+        } == {1: 6}
         assert admin.delete_groups([topic]) == {topic: "OK"}
         assert topic not in [each["group_id"] for each in admin.list_groups()]
 
@@ -126,13 +140,22 @@ class TestKafkaPython:
         with open_transaction(shared_cluster, topic):
             described = admin.describe_transactions([topic])[topic]
             assert (described.state, described.topic_partitions) == ("Ongoing", {partition})
-            listed = [each for part in admin.list_transactions(state_filters=["Ongoing"]).values() for each in part]
-            assert described.producer_id in [each.producer_id for each in listed if each.transactional_id == topic]
+            listed = [
+                each for part in admin.list_transactions(state_filters=["Ongoing"]).values() for each in part
+            ]
+            assert described.producer_id in [
+                each.producer_id for each in listed if each.transactional_id == topic
+            ]
             assert not any(admin.list_transactions(duration_filter_ms=3_600_000).values())
             assert topic not in [each["transactional_id"] for each in admin.find_hanging_transactions()]
             (producer,) = admin.describe_producers([partition])[partition].active_producers
-            assert (producer.producer_id, producer.current_transaction_start_offset) == (described.producer_id, 0)
-            admin.abort_transaction(AbortTransactionSpec(partition, producer.producer_id, producer.producer_epoch))
+            assert (producer.producer_id, producer.current_transaction_start_offset) == (
+                described.producer_id,
+                0,
+            )
+            admin.abort_transaction(
+                AbortTransactionSpec(partition, producer.producer_id, producer.producer_epoch)
+            )
             (producer,) = admin.describe_producers([partition])[partition].active_producers
             assert producer.current_transaction_start_offset == -1
         with pytest.raises(TransactionalIdNotFoundError):
@@ -150,7 +173,11 @@ class TestKafkaPython:
         with open_transaction(shared_cluster, topic):
 
             def ends(level: Any) -> int:
-                return int(admin.list_partition_offsets({partition: OffsetSpec.LATEST}, isolation_level=level)[partition].offset)
+                return int(
+                    admin.list_partition_offsets({partition: OffsetSpec.LATEST}, isolation_level=level)[
+                        partition
+                    ].offset
+                )
 
             assert (ends(IsolationLevel.READ_COMMITTED), ends(IsolationLevel.READ_UNCOMMITTED)) == (10, 11)
         assert admin.delete_records({partition: 4})[partition]["low_watermark"] == 4
@@ -168,7 +195,11 @@ class TestKafkaPython:
         def moved() -> bool:
             (described,) = admin.describe_topics([topic])[0]["partitions"]
             now, in_sync = described["replica_nodes"], described["isr_nodes"]
-            return now == wanted and sorted(in_sync) == sorted(wanted) and not admin.list_partition_reassignments()
+            return (
+                now == wanted
+                and sorted(in_sync) == sorted(wanted)
+                and not admin.list_partition_reassignments()
+            )
 
         until("the replicas moved", moved)
 
@@ -189,7 +220,12 @@ class TestConfluentKafka:
     def test_groups_are_listed_described_and_deleted(
         self, admin: Any, make_topic: MakeTopic, shared_cluster: LocalCluster
     ) -> None:
-        from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+        from confluent_kafka import (
+            ConsumerGroupState,
+            ConsumerGroupTopicPartitions,
+            KafkaException,
+            TopicPartition,
+        )
 
         topic = make_topic(partitions=2)
 
@@ -206,19 +242,25 @@ class TestConfluentKafka:
         with leaving() as announce:
             client = ConfluentKafka(shared_cluster.bootstrap)
             until_they_share(2, announce(Member(lambda: client.reader(topic, topic))))
-            assert described().state == ConsumerGroupState.STABLE and described().partition_assignor == "range"
+            assert (
+                described().state == ConsumerGroupState.STABLE and described().partition_assignor == "range"
+            )
             assert len(described().members[0].assignment.topic_partitions) == 2
             assert topic in listed()
             with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
                 admin.delete_consumer_groups([topic])[topic].result(30)
         until("the group is empty", lambda: described().state == ConsumerGroupState.EMPTY)
-        wanted = ConsumerGroupTopicPartitions(topic, [TopicPartition(topic, 0, 5), TopicPartition(topic, 1, 6)])
+        wanted = ConsumerGroupTopicPartitions(
+            topic, [TopicPartition(topic, 0, 5), TopicPartition(topic, 1, 6)]
+        )
         admin.alter_consumer_group_offsets([wanted])[topic].result(30)
         assert offsets() == {0: 5, 1: 6}
         admin.delete_consumer_groups([topic])[topic].result(30)
         assert topic not in listed()
 
-    def test_topics_and_the_cluster_are_described(self, admin: Any, make_topic: MakeTopic, shared_cluster: LocalCluster) -> None:
+    def test_topics_and_the_cluster_are_described(
+        self, admin: Any, make_topic: MakeTopic, shared_cluster: LocalCluster
+    ) -> None:
         from confluent_kafka import TopicCollection
         from confluent_kafka.admin import NewPartitions
 
@@ -231,7 +273,11 @@ class TestConfluentKafka:
         until("three partitions, in sync", lambda: [len(each.isr) for each in partitions()] == [3, 3, 3])
         described = admin.describe_cluster().result(30)
         assert described.cluster_id == shared_cluster.cluster_id
-        assert sorted(node.id for node in described.nodes) == [1, 2, 3] and described.controller.id in (1, 2, 3)
+        assert sorted(node.id for node in described.nodes) == [1, 2, 3] and described.controller.id in (
+            1,
+            2,
+            3,
+        )
 
     def test_offsets_are_listed_and_records_deleted(
         self, admin: Any, make_topic: MakeTopic, shared_cluster: LocalCluster
@@ -256,7 +302,9 @@ class TestConfluentKafka:
 
 
 class TestAiokafka:
-    async def test_what_its_admin_client_can_is_answered(self, make_topic: MakeTopic, shared_cluster: LocalCluster) -> None:
+    async def test_what_its_admin_client_can_is_answered(
+        self, make_topic: MakeTopic, shared_cluster: LocalCluster
+    ) -> None:
         import asyncio
 
         from aiokafka import TopicPartition

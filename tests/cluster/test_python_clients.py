@@ -1,6 +1,8 @@
-"""The Kafka clients of Python, unmodified, against three nodes: transactions, groups and offsets, the same for all of them.
+"""The Kafka clients of Python, unmodified, against three nodes: transactions, groups and offsets, the same
+for all of them.
 
-What each of them does alone (codecs, administration) is in test_real_clients.py and test_real_admin_clients.py.
+What each of them does alone (codecs, administration) is in test_real_clients.py and
+test_real_admin_clients.py.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ def client(request: pytest.FixtureRequest, shared_cluster: LocalCluster) -> Iter
 
 
 def read(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
-    """Everything committed, sorted; a commit is answered before its markers (docs/semantics.md T11), so the last may need a
-    moment."""
+    """Everything committed, sorted; a commit is answered before its markers (docs/semantics.md T11), so the
+    last may need a moment."""
     reader = ConfluentKafka(cluster.bootstrap).reader(topic, None)
     found: list[bytes] = []
 
@@ -101,7 +103,10 @@ def read_again(found: Found, reader: Reader) -> None:
 def group_offsets(cluster: LocalCluster, group: str) -> dict[int, int]:
     async def ask() -> dict[int, int]:
         async with Admin(cluster.bootstrap) as admin:
-            return {partition: found.offset for (_topic, partition), found in (await admin.group_offsets(group)).items()}
+            return {
+                partition: found.offset
+                for (_topic, partition), found in (await admin.group_offsets(group)).items()
+            }
 
     return asyncio.run(ask())
 
@@ -149,8 +154,11 @@ class TestTransactions:
         assert read(shared_cluster, topic, 1) == [b"next"]
 
     @WITH_KIP_447
-    def test_offsets_move_with_the_output(self, client: Client, make_topic: MakeTopic, shared_cluster: LocalCluster) -> None:
-        """The first transaction is aborted and its records are read again.  aiokafka's is in test_real_clients.py."""
+    def test_offsets_move_with_the_output(
+        self, client: Client, make_topic: MakeTopic, shared_cluster: LocalCluster
+    ) -> None:
+        """The first transaction is aborted and its records are read again.  aiokafka's is in
+        test_real_clients.py."""
         source, target = make_topic(partitions=2), make_topic(partitions=2)
         fill(client, source, 2, numbered("in", 60))
         producer, done = client.producer(target), []
@@ -172,7 +180,8 @@ class TestTransactions:
             assert member.failure is None
         producer.close()
         assert read(shared_cluster, target, 60) == numbered("out", 60)
-        until("the offsets moved", lambda: group_offsets(shared_cluster, source) == {0: 35, 1: 35})  # markers lie between
+        # markers lie between
+        until("the offsets moved", lambda: group_offsets(shared_cluster, source) == {0: 35, 1: 35})
 
     @WITH_KIP_447
     def test_a_member_that_left_cannot_move_offsets(
@@ -214,7 +223,9 @@ class TestGroups:
             until_they_share(4, two)
 
     @WITH_KIP_447
-    def test_a_cooperative_group_gives_up_only_what_moves(self, client: Client, make_topic: MakeTopic) -> None:
+    def test_a_cooperative_group_gives_up_only_what_moves(
+        self, client: Client, make_topic: MakeTopic
+    ) -> None:
         """KIP-429: the first member is never seen without what it keeps.  aiokafka has no such assignor."""
         topic = make_topic(partitions=4)
         with leaving() as announce:
@@ -281,10 +292,14 @@ class TestGroups:
         sent = come_and_go(client, source, work_of_one, handled)
         for each in producers:
             each.close()
-        assert read(shared_cluster, target, len(sent)) == sorted(value.replace(b"in-", b"out-") for value in sent)
+        assert read(shared_cluster, target, len(sent)) == sorted(
+            value.replace(b"in-", b"out-") for value in sent
+        )
 
 
-def come_and_go(client: Client, source: str, work_of_one: Callable[[], Work], handled: list[bytes]) -> list[bytes]:
+def come_and_go(
+    client: Client, source: str, work_of_one: Callable[[], Work], handled: list[bytes]
+) -> list[bytes]:
     """Members join and leave while records are written.  When every record was handled, all of them."""
     with leaving() as announce, Feeder(client, source, 4) as feeder:
 
@@ -351,7 +366,9 @@ class Feeder:
 
 
 class TestOffsets:
-    def test_committed_offsets_are_found_by_the_next_reader(self, client: Client, make_topic: MakeTopic) -> None:
+    def test_committed_offsets_are_found_by_the_next_reader(
+        self, client: Client, make_topic: MakeTopic
+    ) -> None:
         topic = make_topic(partitions=1)
         fill(client, topic, 1, numbered("value", 10))
         with closing(client.reader(topic, topic)) as first:
@@ -389,7 +406,9 @@ class TestOffsets:
             if first is None:
                 assert refused in client.no_offset
             else:
-                assert refused == "" and found[0][1] >= first and (found[0][2] == b"new") is (reset == "latest")
+                assert (
+                    refused == "" and found[0][1] >= first and (found[0][2] == b"new") is (reset == "latest")
+                )
 
     def test_offsets_are_found_by_time(self, client: Client, make_topic: MakeTopic) -> None:
         topic = make_topic(partitions=1)

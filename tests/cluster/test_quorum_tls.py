@@ -1,4 +1,5 @@
-"""Mutual TLS between controllers, with real processes: the cluster serves, and a node with wrong files says so when it starts."""
+"""Mutual TLS between controllers, with real processes: the cluster serves, and a node with wrong files says
+so when it starts."""
 
 from __future__ import annotations
 

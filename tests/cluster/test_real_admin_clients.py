@@ -50,7 +50,9 @@ class TestConfluentKafka:
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic, set_config={"cleanup.policy": "compact"})
         (future,) = admin.alter_configs([resource]).values()
         future.result(20)
-        assert (value("cleanup.policy"), value("segment.bytes")) == ("compact", str(1 << 30)), "what was not named is gone"
+        assert (value("cleanup.policy"), value("segment.bytes")) == ("compact", str(1 << 30)), (
+            "what was not named is gone"
+        )
 
     def test_a_throttle_is_set_and_taken_back(self, admin, conformance_node: LocalCluster) -> None:  # type: ignore[no-untyped-def]
         """Of all nodes by our own client: librdkafka knows no resource without a name."""
@@ -108,10 +110,14 @@ class TestConfluentKafka:
         from confluent_kafka import KafkaError, KafkaException, Producer
         from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-        producer = Producer({"bootstrap.servers": conformance_node.bootstrap, "transactional.id": fresh("confluent")})
+        producer = Producer(
+            {"bootstrap.servers": conformance_node.bootstrap, "transactional.id": fresh("confluent")}
+        )
         producer.init_transactions(30)
         entry = ConfigEntry("flush.policy", "os", incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ConfigResource.Type.TOPIC, "__transaction_state", incremental_configs=[entry])
+        resource = ConfigResource(
+            ConfigResource.Type.TOPIC, "__transaction_state", incremental_configs=[entry]
+        )
         (future,) = admin.incremental_alter_configs([resource]).values()
         with pytest.raises(KafkaException) as refused:
             future.result(20)
@@ -130,7 +136,9 @@ class TestKafkaPython:
         yield admin
         admin.close()
 
-    def test_the_cluster_its_folders_and_leaders_are_described(self, admin, conformance_node: LocalCluster) -> None:  # type: ignore[no-untyped-def]
+    def test_the_cluster_its_folders_and_leaders_are_described(
+        self, admin, conformance_node: LocalCluster
+    ) -> None:  # type: ignore[no-untyped-def]
         from kafka.protocol.admin import ElectionType
 
         described = admin.describe_cluster()

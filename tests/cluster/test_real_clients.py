@@ -1,4 +1,5 @@
-"""Unmodified clients of other makers against three nodes: produce, consume in a group, commit, abort, read committed."""
+"""Unmodified clients of other makers against three nodes: produce, consume in a group, commit, abort, read
+committed."""
 
 from __future__ import annotations
 
@@ -19,22 +20,30 @@ ABORTED = [f"aborted-{i}".encode() for i in range(20)]
 class TestConfluentKafka:
     """librdkafka through confluent-kafka."""
 
-    def test_records_come_back_through_a_group(self, shared_cluster: LocalCluster, make_topic: Callable[..., str]) -> None:
+    def test_records_come_back_through_a_group(
+        self, shared_cluster: LocalCluster, make_topic: Callable[..., str]
+    ) -> None:
         topic = make_topic()
         self._produce_plain(shared_cluster.bootstrap, topic, COMMITTED)
         assert sorted(self._consume(shared_cluster.bootstrap, topic, len(COMMITTED))) == sorted(COMMITTED)
 
     @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-    def test_every_codec_passes(self, shared_cluster: LocalCluster, make_topic: Callable[..., str], codec: str) -> None:
+    def test_every_codec_passes(
+        self, shared_cluster: LocalCluster, make_topic: Callable[..., str], codec: str
+    ) -> None:
         topic = make_topic(partitions=1)
         self._produce_plain(shared_cluster.bootstrap, topic, COMMITTED, **{"compression.type": codec})
         assert self._consume(shared_cluster.bootstrap, topic, len(COMMITTED)) == COMMITTED
 
-    def test_an_aborted_transaction_is_never_read(self, shared_cluster: LocalCluster, make_topic: Callable[..., str]) -> None:
+    def test_an_aborted_transaction_is_never_read(
+        self, shared_cluster: LocalCluster, make_topic: Callable[..., str]
+    ) -> None:
         from confluent_kafka import Producer
 
         topic = make_topic()
-        producer = Producer({"bootstrap.servers": shared_cluster.bootstrap, "transactional.id": f"confluent-{topic}"})
+        producer = Producer(
+            {"bootstrap.servers": shared_cluster.bootstrap, "transactional.id": f"confluent-{topic}"}
+        )
         producer.init_transactions(30)
         for values, commit in ((ABORTED, False), (COMMITTED, True)):
             producer.begin_transaction()
@@ -43,7 +52,9 @@ class TestConfluentKafka:
             producer.flush(30)
             producer.commit_transaction(30) if commit else producer.abort_transaction(30)
         assert sorted(self._consume(shared_cluster.bootstrap, topic, len(COMMITTED))) == sorted(COMMITTED)
-        everything = self._consume(shared_cluster.bootstrap, topic, 40, **{"isolation.level": "read_uncommitted"})
+        everything = self._consume(
+            shared_cluster.bootstrap, topic, 40, **{"isolation.level": "read_uncommitted"}
+        )
         assert sorted(everything) == sorted(COMMITTED + ABORTED)
 
     @staticmethod
@@ -53,7 +64,11 @@ class TestConfluentKafka:
         failures: list[object] = []
         producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, **settings})
         for value in values:
-            producer.produce(topic, value=value, on_delivery=lambda error, _message: failures.append(error) if error else None)
+            producer.produce(
+                topic,
+                value=value,
+                on_delivery=lambda error, _message: failures.append(error) if error else None,
+            )
         assert producer.flush(30) == 0
         assert not failures
 
@@ -89,7 +104,9 @@ class TestConfluentKafka:
 class TestKafkaPython:
     """kafka-python, pure Python."""
 
-    def test_records_come_back_through_a_group(self, shared_cluster: LocalCluster, make_topic: Callable[..., str]) -> None:
+    def test_records_come_back_through_a_group(
+        self, shared_cluster: LocalCluster, make_topic: Callable[..., str]
+    ) -> None:
         from kafka import KafkaProducer
 
         topic = make_topic()
@@ -100,11 +117,15 @@ class TestKafkaPython:
         producer.close(5)
         assert sorted(self._consume(shared_cluster.bootstrap, topic, len(COMMITTED))) == sorted(COMMITTED)
 
-    def test_an_aborted_transaction_is_never_read(self, shared_cluster: LocalCluster, make_topic: Callable[..., str]) -> None:
+    def test_an_aborted_transaction_is_never_read(
+        self, shared_cluster: LocalCluster, make_topic: Callable[..., str]
+    ) -> None:
         from kafka import KafkaProducer
 
         topic = make_topic()
-        producer = KafkaProducer(bootstrap_servers=shared_cluster.bootstrap, transactional_id=f"kafka-python-{topic}", acks="all")
+        producer = KafkaProducer(
+            bootstrap_servers=shared_cluster.bootstrap, transactional_id=f"kafka-python-{topic}", acks="all"
+        )
         producer.init_transactions()
         for values, commit in ((ABORTED, False), (COMMITTED, True)):
             producer.begin_transaction()
@@ -141,14 +162,18 @@ class TestKafkaPython:
 class TestAiokafka:
     """aiokafka, asyncio."""
 
-    async def test_records_come_back_through_a_group(self, shared_cluster: LocalCluster, make_topic: Callable[..., str]) -> None:
+    async def test_records_come_back_through_a_group(
+        self, shared_cluster: LocalCluster, make_topic: Callable[..., str]
+    ) -> None:
         from aiokafka import AIOKafkaProducer
 
         topic = await asyncio.to_thread(make_topic)
         async with AIOKafkaProducer(bootstrap_servers=shared_cluster.bootstrap, acks="all") as producer:
             for value in COMMITTED:
                 await producer.send_and_wait(topic, value)
-        assert sorted(await self._consume(shared_cluster.bootstrap, topic, len(COMMITTED))) == sorted(COMMITTED)
+        assert sorted(await self._consume(shared_cluster.bootstrap, topic, len(COMMITTED))) == sorted(
+            COMMITTED
+        )
 
     async def test_an_aborted_transaction_is_never_read(
         self, shared_cluster: LocalCluster, make_topic: Callable[..., str]
@@ -156,13 +181,17 @@ class TestAiokafka:
         from aiokafka import AIOKafkaProducer
 
         topic = await asyncio.to_thread(make_topic)
-        async with AIOKafkaProducer(bootstrap_servers=shared_cluster.bootstrap, transactional_id=f"aiokafka-{topic}") as producer:
+        async with AIOKafkaProducer(
+            bootstrap_servers=shared_cluster.bootstrap, transactional_id=f"aiokafka-{topic}"
+        ) as producer:
             for values, commit in ((ABORTED, False), (COMMITTED, True)):
                 await producer.begin_transaction()
                 for value in values:
                     await producer.send_and_wait(topic, value)
                 await (producer.commit_transaction() if commit else producer.abort_transaction())
-        assert sorted(await self._consume(shared_cluster.bootstrap, topic, len(COMMITTED))) == sorted(COMMITTED)
+        assert sorted(await self._consume(shared_cluster.bootstrap, topic, len(COMMITTED))) == sorted(
+            COMMITTED
+        )
 
     async def test_consume_transform_produce_moves_its_offsets_with_its_output(
         self, shared_cluster: LocalCluster, make_topic: Callable[..., str]
@@ -183,7 +212,9 @@ class TestAiokafka:
                 auto_offset_reset="earliest",
                 isolation_level="read_committed",
             ) as consumer,
-            AIOKafkaProducer(bootstrap_servers=shared_cluster.bootstrap, transactional_id=f"ctp-{source}") as producer,
+            AIOKafkaProducer(
+                bootstrap_servers=shared_cluster.bootstrap, transactional_id=f"ctp-{source}"
+            ) as producer,
         ):
             done = 0
             while done < len(COMMITTED):
@@ -193,8 +224,8 @@ class TestAiokafka:
                         await producer.send(target, record.value.upper())
                     await producer.send_offsets_to_transaction({partition: done + len(batch)}, group)
                 done += len(batch)
-            # A commit is acknowledged before its markers are written (docs/semantics.md T11), and this client does not ask for
-            # stable offsets: the old offset may be seen for a moment, a wrong one never.
+            # A commit is acknowledged before its markers are written (docs/semantics.md T11), and this client
+            # does not ask for stable offsets: the old offset may be seen for a moment, a wrong one never.
             async with asyncio.timeout(10):
                 while (committed := await consumer.committed(partition)) is None:
                     await asyncio.sleep(0.02)
@@ -232,12 +263,18 @@ class TestKcat:
         if shutil.which("kcat") is None:
             pytest.skip("kcat is not installed: apt-get install kcat")
 
-    def test_lists_produces_and_consumes(self, shared_cluster: LocalCluster, make_topic: Callable[..., str]) -> None:
+    def test_lists_produces_and_consumes(
+        self, shared_cluster: LocalCluster, make_topic: Callable[..., str]
+    ) -> None:
         topic = make_topic(partitions=1)
         broker = ["kcat", "-b", shared_cluster.bootstrap]
-        listing = subprocess.run([*broker, "-L"], capture_output=True, text=True, timeout=30, check=True).stdout
+        listing = subprocess.run(
+            [*broker, "-L"], capture_output=True, text=True, timeout=30, check=True
+        ).stdout
         assert f'topic "{topic}" with 1 partitions' in listing and "3 brokers" in listing
         text = "\n".join(value.decode() for value in COMMITTED) + "\n"
         subprocess.run([*broker, "-P", "-t", topic], input=text, text=True, timeout=30, check=True)
-        read = subprocess.run([*broker, "-C", "-t", topic, "-e", "-q"], capture_output=True, text=True, timeout=30, check=True)
+        read = subprocess.run(
+            [*broker, "-C", "-t", topic, "-e", "-q"], capture_output=True, text=True, timeout=30, check=True
+        )
         assert read.stdout == text

@@ -6,7 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Gauge, Metric, MetricsData, NumberDataPoint, ResourceMetrics, ScopeMetrics
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    Gauge,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+)
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.wire.api import ApiKey
 from tidegate.wire.compression import Compression, compress
@@ -59,10 +66,13 @@ async def test_what_kafka_refuses_is_refused_with_its_code(world: World) -> None
     ):  # fmt: skip
         configs = [{"name": key, "config_operation": 0, "value": value}]
         resource = {"resource_type": kind, "resource_name": name, "configs": configs}
-        answer = await world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+        answer = await world.ask(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False
+        )
         refusals.append(answer.responses[0].error_code)
     assert refusals == [
-        ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_CONFIG,
         ErrorCode.INVALID_REQUEST,
     ]  # fmt: skip
     assert (await described(world, GROUP, "")).error_message == "Group name must not be empty"
@@ -77,17 +87,26 @@ async def test_all_that_has_settings_is_listed(world: World) -> None:
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION and not answer.config_resources
 
 
-async def test_what_a_client_pushes_is_on_the_page_for_prometheus(world: World, conformance_node: LocalCluster) -> None:
-    await new_resource(world, CLIENT_METRICS, {"metrics": "org.test", "interval.ms": "100", "match": "client_id=conformance"})
+async def test_what_a_client_pushes_is_on_the_page_for_prometheus(
+    world: World, conformance_node: LocalCluster
+) -> None:
+    await new_resource(
+        world, CLIENT_METRICS, {"metrics": "org.test", "interval.ms": "100", "match": "client_id=conformance"}
+    )
     known = await world.ask(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, client_instance_id=None)
     assert "org.test" in known.requested_metrics
-    announced = await world.ask(ApiKey.API_VERSIONS, 4, client_software_name="java", client_software_version="4.1.1")
+    announced = await world.ask(
+        ApiKey.API_VERSIONS, 4, client_software_name="java", client_software_version="4.1.1"
+    )
     told = {each.api_key for each in announced.api_keys}
-    assert {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY} <= told, "as long as there is a subscription"
+    assert {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY} <= told, (
+        "as long as there is a subscription"
+    )
     gauge = Metric(name="org.test.value", gauge=Gauge(data_points=[NumberDataPoint(as_int=42)]))
     data = MetricsData(resource_metrics=[ResourceMetrics(scope_metrics=[ScopeMetrics(metrics=[gauge])])])
     push = {
-        "client_instance_id": known.client_instance_id, "subscription_id": known.subscription_id, "terminating": False,
+        "client_instance_id": known.client_instance_id, "subscription_id": known.subscription_id,
+        "terminating": False,
         "compression_type": 4, "metrics": compress(Compression.ZSTD, data.SerializeToString()),
     }  # fmt: skip
     assert (await world.ask(ApiKey.PUSH_TELEMETRY, 0, **push)).error_code == ErrorCode.NONE
@@ -97,7 +116,10 @@ async def test_what_a_client_pushes_is_on_the_page_for_prometheus(world: World, 
     writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
     page = (await reader.read()).decode()
     writer.close()
-    assert 'tidegate_client_org_test_value{client_id="conformance",client_instance_id=' in page and "} 42.0" in page
+    assert (
+        'tidegate_client_org_test_value{client_id="conformance",client_instance_id=' in page
+        and "} 42.0" in page
+    )
 
 
 async def test_only_the_metadata_have_a_quorum_to_describe(world: World) -> None:
@@ -107,14 +129,17 @@ async def test_only_the_metadata_have_a_quorum_to_describe(world: World) -> None
     assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and answer.error_code == 0
 
 
-# ---- loggers ---------------------------------------------------------------------------------------------------------------
+# ---- loggers
+# ------------------------------------------------------------------------------------------------------------
 
 BROKER_LOGGER = 8
 SET, DELETE, APPEND = 0, 1, 2
 MODULE, PACKAGE = "tidegate.node.handlers.settings.broker_loggers", "tidegate.node.handlers"
 
 
-async def change_logger(world: World, name: str, operation: int, value: str | None, *, node: str = "1") -> tuple[int, str | None]:
+async def change_logger(
+    world: World, name: str, operation: int, value: str | None, *, node: str = "1"
+) -> tuple[int, str | None]:
     configs = [{"name": name, "config_operation": operation, "value": value}]
     resource = {"resource_type": BROKER_LOGGER, "resource_name": node, "configs": configs}
     answer = await world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
@@ -123,7 +148,9 @@ async def change_logger(world: World, name: str, operation: int, value: str | No
 
 async def levels(world: World) -> dict[str, str]:
     found = (await described(world, BROKER_LOGGER, "1")).configs
-    assert {(each.config_source, each.read_only, each.config_type, each.synonyms) for each in found} == {(6, False, 2, ())}
+    assert {(each.config_source, each.read_only, each.config_type, each.synonyms) for each in found} == {
+        (6, False, 2, ())
+    }
     return {each.name: each.value for each in found}
 
 
@@ -147,8 +174,14 @@ async def test_a_level_that_cannot_be_is_refused_in_kafkas_words(world: World) -
         "Cannot set the log level of root to LOUD as it is not a supported log level. "
         "Valid log levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN",
     )
-    assert await change_logger(world, "bogus", SET, "INFO") == (ErrorCode.INVALID_CONFIG, "Logger bogus does not exist!")
-    assert await change_logger(world, "bogus", DELETE, None) == (ErrorCode.INVALID_CONFIG, "Logger bogus does not exist!")
+    assert await change_logger(world, "bogus", SET, "INFO") == (
+        ErrorCode.INVALID_CONFIG,
+        "Logger bogus does not exist!",
+    )
+    assert await change_logger(world, "bogus", DELETE, None) == (
+        ErrorCode.INVALID_CONFIG,
+        "Logger bogus does not exist!",
+    )
     assert await change_logger(world, "root", DELETE, None) == (
         ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed",
     )  # fmt: skip

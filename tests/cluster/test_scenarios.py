@@ -1,4 +1,5 @@
-"""The chaos scenarios on real processes, each with a few seconds of load: faults hit, the cluster recovers, nothing is wrong."""
+"""The chaos scenarios on real processes, each with a few seconds of load: faults hit, the cluster recovers,
+nothing is wrong."""
 
 from __future__ import annotations
 
@@ -89,7 +90,12 @@ async def test_a_node_killed_in_an_append_recovers_and_tampering_is_detected(tmp
     assert "the node died at the fault point" in verdicts(outcome)
     recorded = archive.read(outcome.directory)
     assert check(recorded.history, recorded.logs, recorded.offsets).valid
-    sends = (send for op in recorded.history if op.outcome is OpOutcome.OK and op.transactional_id for send in op.sends)
+    sends = (
+        send
+        for op in recorded.history
+        if op.outcome is OpOutcome.OK and op.transactional_id
+        for send in op.sends
+    )
     victim = next(sends)
     recorded.logs[victim.partition] = [r for r in recorded.logs[victim.partition] if r[1] != victim.value]
     kinds = {anomaly.kind for anomaly in check(recorded.history, recorded.logs, recorded.offsets).anomalies}

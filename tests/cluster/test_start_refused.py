@@ -1,4 +1,5 @@
-"""A node that cannot start says why in one clear line and ends with the exit code that its kind of trouble has, at once.
+"""A node that cannot start says why in one clear line and ends with the exit code that its kind of trouble
+has, at once.
 
 2: the configuration cannot be used.  3: the node could not start (a port in use, a foreign data folder).
 """
@@ -40,7 +41,8 @@ def settings(directory: Path, **changes: object) -> dict[str, Any]:
 
 
 def start(directory: Path, values: dict[str, Any], *options: str) -> tuple[int, str]:
-    """Runs a node process that is expected to end by itself: (exit code, its last line, the one for people)."""
+    """Runs a node process that is expected to end by itself: (exit code, its last line, the one for
+    people)."""
     path = directory / "config.toml"
     path.write_text("".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items()))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
@@ -59,14 +61,25 @@ class TestConfiguration:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            ({"min.insync.replica": 2}, "unknown setting 'min.insync.replica' in the configuration file: did you mean"),
+            (
+                {"min.insync.replica": 2},
+                "unknown setting 'min.insync.replica' in the configuration file: did you mean",
+            ),
             ({"node.id": "one"}, "node.id = 'one': int is needed, this is str"),
             ({"listeners.kafka": "9092"}, "listeners.kafka = '9092': write it as host:port"),
-            ({"quorum.voters": ["1@localhost"]}, "'1@localhost' is not of the form id@host:quorum-port:grpc-port"),
-            ({"node.id": 9}, "this node (9) has the role controller but is not among quorum.voters [1, 2, 3]"),
+            (
+                {"quorum.voters": ["1@localhost"]},
+                "'1@localhost' is not of the form id@host:quorum-port:grpc-port",
+            ),
+            (
+                {"node.id": 9},
+                "this node (9) has the role controller but is not among quorum.voters [1, 2, 3]",
+            ),
         ],
     )
-    def test_a_wrong_configuration_is_one_clear_line(self, tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    def test_a_wrong_configuration_is_one_clear_line(
+        self, tmp_path: Path, change: dict[str, Any], words: str
+    ) -> None:
         code, line = start(tmp_path, settings(tmp_path) | change)
         assert code == 2
         assert line.startswith("tidegate-node: cannot use the configuration: ") and words in line
@@ -86,7 +99,9 @@ class TestConfiguration:
         assert "unknown setting 'log.levle' in --set: did you mean 'log.level'?" in line
 
     def test_the_settings_are_listed(self) -> None:
-        done = subprocess.run([sys.executable, "-m", "tidegate.node", "--settings"], capture_output=True, text=True, timeout=30)
+        done = subprocess.run(
+            [sys.executable, "-m", "tidegate.node", "--settings"], capture_output=True, text=True, timeout=30
+        )
         assert done.returncode == 0
         assert "listeners.kafka" in done.stdout and "127.0.0.1:9092" in done.stdout
 
@@ -125,7 +140,9 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalClu
     async def check() -> None:
         await cluster.up()
         try:
-            assert (await cluster.node(1).status()).recovered_logs == 0, "refused starts took the mark of the clean stop away"
+            assert (await cluster.node(1).status()).recovered_logs == 0, (
+                "refused starts took the mark of the clean stop away"
+            )
             await witness.still_serves()
         finally:
             await cluster.down()
@@ -142,7 +159,9 @@ class TestDataFolder:
         import tomllib
 
         mine = tomllib.loads(cluster.configuration(cluster.node(1)))
-        return settings(directory, **{"cluster.id": mine["cluster.id"], "data.dirs": mine["data.dirs"], **changes})
+        return settings(
+            directory, **{"cluster.id": mine["cluster.id"], "data.dirs": mine["data.dirs"], **changes}
+        )
 
     def test_a_folder_of_another_cluster(self, tmp_path: Path, stopped: tuple[LocalCluster, Witness]) -> None:
         code, line = start(tmp_path, self._values(stopped[0], tmp_path, **{"cluster.id": "other"}))
@@ -162,12 +181,16 @@ class TestDataFolder:
         """Another one would only take its own partitions down (`test_data_folders`)."""
         file = tmp_path / "a-file"
         file.write_bytes(b"no folder can be made here")
-        code, line = start(tmp_path, settings(tmp_path, **{"data.dirs": [str(file), str(tmp_path / "other")]}))
+        code, line = start(
+            tmp_path, settings(tmp_path, **{"data.dirs": [str(file), str(tmp_path / "other")]})
+        )
         assert code == 3
         assert f"the data folder {file} fails" in line and "it is the metadata quorum's" in line
         assert "cannot start without it" in line
 
-    def test_a_folder_that_another_process_uses(self, tmp_path: Path, stopped: tuple[LocalCluster, Witness]) -> None:
+    def test_a_folder_that_another_process_uses(
+        self, tmp_path: Path, stopped: tuple[LocalCluster, Witness]
+    ) -> None:
         cluster = stopped[0]
         asyncio.run(cluster.up())
         try:
@@ -194,13 +217,17 @@ class TestDataFolder:
         assert str(tmp_path / "file") in line
 
     def test_a_folder_that_is_named_twice(self, tmp_path: Path) -> None:
-        code, line = start(tmp_path, settings(tmp_path, **{"data.dirs": [str(tmp_path / "a"), str(tmp_path / "a")]}))
+        code, line = start(
+            tmp_path, settings(tmp_path, **{"data.dirs": [str(tmp_path / "a"), str(tmp_path / "a")]})
+        )
         assert code == 2
         assert "data.dirs names a folder twice" in line
 
     def test_a_log_that_is_in_two_folders(self, tmp_path: Path) -> None:
         for name in "ab":
             (tmp_path / name / "flights-0").mkdir(parents=True)
-        code, line = start(tmp_path, settings(tmp_path, **{"data.dirs": [str(tmp_path / "a"), str(tmp_path / "b")]}))
+        code, line = start(
+            tmp_path, settings(tmp_path, **{"data.dirs": [str(tmp_path / "a"), str(tmp_path / "b")]})
+        )
         assert code == 3
         assert "flights-0" in line and str(tmp_path / "a") in line and str(tmp_path / "b") in line

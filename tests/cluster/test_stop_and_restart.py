@@ -1,4 +1,5 @@
-"""Three nodes that are stopped, killed and started again: an orderly stop costs nothing, and no kind of stop loses anything."""
+"""Three nodes that are stopped, killed and started again: an orderly stop costs nothing, and no kind of stop
+loses anything."""
 
 from __future__ import annotations
 
@@ -118,10 +119,14 @@ class TestOrderlyStop:
         assert "leaderships_not_moved" not in log_of(cluster, node.id)
         assert (node.data_path / "clean-shutdown").exists()
         assert await restart(node) == 0
-        assert not (node.data_path / "clean-shutdown").exists(), "a crash from here on must not look like a clean stop"
+        assert not (node.data_path / "clean-shutdown").exists(), (
+            "a crash from here on must not look like a clean stop"
+        )
         assert await witness.read() == witness.acknowledged
 
-    async def test_the_active_controller_leaves_as_cleanly(self, cluster: LocalCluster, witness: Witness) -> None:
+    async def test_the_active_controller_leaves_as_cleanly(
+        self, cluster: LocalCluster, witness: Witness
+    ) -> None:
         controller = await cluster.active_controller()
         async with writing(witness) as seen:
             assert await controller.terminate() == 0
@@ -131,14 +136,18 @@ class TestOrderlyStop:
         assert await restart(controller) == 0
         assert await witness.read() == witness.acknowledged
 
-    async def test_all_nodes_stop_at_once_and_start_again(self, cluster: LocalCluster, witness: Witness) -> None:
+    async def test_all_nodes_stop_at_once_and_start_again(
+        self, cluster: LocalCluster, witness: Witness
+    ) -> None:
         await witness.write(30)
         assert await asyncio.gather(*(node.terminate() for node in cluster.nodes)) == [0, 0, 0]
         await cluster.up()
         assert [(await node.status()).recovered_logs for node in cluster.nodes] == [0, 0, 0]
         await witness.still_serves()
 
-    async def test_sigint_is_an_orderly_stop_and_a_second_signal_changes_nothing(self, cluster: LocalCluster) -> None:
+    async def test_sigint_is_an_orderly_stop_and_a_second_signal_changes_nothing(
+        self, cluster: LocalCluster
+    ) -> None:
         node = cluster.node(3)
         assert node.pid is not None
         node._process.signal(signal.SIGINT)
@@ -149,7 +158,9 @@ class TestOrderlyStop:
 class TestCrash:
     """SIGKILL."""
 
-    async def test_a_killed_leader_recovers_what_it_held(self, cluster: LocalCluster, witness: Witness) -> None:
+    async def test_a_killed_leader_recovers_what_it_held(
+        self, cluster: LocalCluster, witness: Witness
+    ) -> None:
         async with writing(witness) as seen:
             node = await leader_node(cluster, witness.topic)
             node.kill()
@@ -172,7 +183,8 @@ class TestCrash:
             for node in cluster.nodes:
                 await node.wait_exit()
             await cluster.up()
-        # What was under way may have come in twice as it was asked: the idempotent producer repeats, the log does not.
+        # What was under way may have come in twice as it was asked: the idempotent producer repeats, the log
+        # does not.
         assert await witness.read() == witness.acknowledged
         await witness.still_serves()
 

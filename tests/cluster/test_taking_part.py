@@ -1,4 +1,5 @@
-"""Who may take part in a cluster: brokers that are forgotten and come back as new, and nodes of an older version (KIP-584)."""
+"""Who may take part in a cluster: brokers that are forgotten and come back as new, and nodes of an older
+version (KIP-584)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from tidegate.node.__main__ import main
 main()
 """
 
-# A node that does not know a setting which the metadata hold.  (Its logs have a field for it, which always has the default.)
+# A node that does not know a setting which the metadata hold.  (Its logs have a field for it, which always
+# has the default.)
 UNKNOWING = """
 from tidegate.storage import topic_config
 del topic_config.TOPIC_CONFIGS["record.check"]
@@ -76,7 +78,9 @@ async def drain_4(cluster: LocalCluster, *options: str) -> str:
     return await asyncio.to_thread(command, cluster, "brokers", "drain", "4", *options)
 
 
-async def test_a_broker_is_forgotten_and_its_id_comes_back_as_new(roomy_cluster: LocalCluster, admin: Admin) -> None:
+async def test_a_broker_is_forgotten_and_its_id_comes_back_as_new(
+    roomy_cluster: LocalCluster, admin: Admin
+) -> None:
     node = roomy_cluster.node(4)
     topic = fresh("held")
     await admin.create_topics([NewTopic(topic, 1, 3)])
@@ -91,7 +95,9 @@ async def test_a_broker_is_forgotten_and_its_id_comes_back_as_new(roomy_cluster:
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
     assert topic in await drain_4(roomy_cluster, "--dry-run") and await _settled(admin)
     assert "then `tidegate brokers unregister 4`" in await drain_4(roomy_cluster, "--wait")
-    assert "broker 4 is forgotten" in await asyncio.to_thread(command, roomy_cluster, "brokers", "unregister", "4")
+    assert "broker 4 is forgotten" in await asyncio.to_thread(
+        command, roomy_cluster, "brokers", "unregister", "4"
+    )
     assert [broker.node_id for broker in await admin.list_brokers()] == [1, 2, 3]
     await node.start()
     await node.wait_ready()
@@ -105,7 +111,9 @@ async def test_a_broker_that_is_needed_is_not_drained(roomy_cluster: LocalCluste
     await admin.create_topics([NewTopic(topic, 2, 4)])
     said = await asyncio.to_thread(command, roomy_cluster, "brokers", "drain", "4", fails=True)
     assert f"no other live broker can take {topic}:0 and 1 more" in said
-    assert "broker 9 is not registered" in await asyncio.to_thread(command, roomy_cluster, "brokers", "drain", "9", fails=True)
+    assert "broker 9 is not registered" in await asyncio.to_thread(
+        command, roomy_cluster, "brokers", "drain", "9", fails=True
+    )
     assert await _settled(admin), "nothing was moved"
     await admin.delete_topics([topic])
 
@@ -149,7 +157,9 @@ async def test_an_older_node_that_does_not_know_a_finalised_level_does_not_start
     assert "Traceback" not in said
 
 
-async def test_a_node_lives_with_a_setting_that_it_does_not_know(roomy_cluster: LocalCluster, admin: Admin) -> None:
+async def test_a_node_lives_with_a_setting_that_it_does_not_know(
+    roomy_cluster: LocalCluster, admin: Admin
+) -> None:
     node, topic = roomy_cluster.node(4), fresh("newer")
     await admin.create_topics([NewTopic(topic, 1, 4, {"record.check": "false"})])
     await node.terminate()
@@ -160,7 +170,11 @@ async def test_a_node_lives_with_a_setting_that_it_does_not_know(roomy_cluster: 
         await eventually(lambda: _in_sync(admin, topic, 4), "the node holds the topic, and is in sync", 60)
         await admin.alter_config(topic, {"segment.ms": "1000000"})
         async with Asker(node.kafka_address) as asker:
-            wanted = {"resource_type": 2, "resource_name": topic, "configuration_keys": ["record.check", "segment.ms"]}
+            wanted = {
+                "resource_type": 2,
+                "resource_name": topic,
+                "configuration_keys": ["record.check", "segment.ms"],
+            }
             asked = {"resources": [wanted], "include_synonyms": False, "include_documentation": False}
 
             async def shown() -> dict[str, str]:
@@ -211,8 +225,14 @@ def test_a_foreign_client_raises_and_lowers_levels(roomy_cluster: LocalCluster) 
     try:
         assert levels() == {"tidegate.metadata.version": 4, TRANSACTIONS: 2, "group.version": 1}
         supported = {name: each["supported"] for name, each in client.describe_features().items()}
-        assert supported == {"tidegate.metadata.version": (1, 4), TRANSACTIONS: (0, 2), "group.version": (0, 1)}
-        assert client.update_features(lower(UpdateFeatureType.SAFE_DOWNGRADE), validate_only=True) == {TRANSACTIONS: "OK"}
+        assert supported == {
+            "tidegate.metadata.version": (1, 4),
+            TRANSACTIONS: (0, 2),
+            "group.version": (0, 1),
+        }
+        assert client.update_features(lower(UpdateFeatureType.SAFE_DOWNGRADE), validate_only=True) == {
+            TRANSACTIONS: "OK"
+        }
         assert levels()[TRANSACTIONS] == 2, "validation changes nothing"
         for refused, error in (
             (lower(UpdateFeatureType.UPGRADE), InvalidUpdateVersionError),
@@ -233,11 +253,19 @@ def test_a_foreign_client_raises_and_lowers_levels(roomy_cluster: LocalCluster) 
         client.close()
 
 
-async def test_levels_are_described_raised_and_lowered_where_that_is_safe(roomy_cluster: LocalCluster, admin: Admin) -> None:
+async def test_levels_are_described_raised_and_lowered_where_that_is_safe(
+    roomy_cluster: LocalCluster, admin: Admin
+) -> None:
     from kafka.admin import KafkaAdminClient
 
-    described = {each.name: (each.level, each.lowest, each.highest) for each in await admin.describe_features()}
-    assert described == {"tidegate.metadata.version": (4, 1, 4), "transaction.version": (2, 0, 2), "group.version": (1, 0, 1)}
+    described = {
+        each.name: (each.level, each.lowest, each.highest) for each in await admin.describe_features()
+    }
+    assert described == {
+        "tidegate.metadata.version": (4, 1, 4),
+        "transaction.version": (2, 0, 2),
+        "group.version": (1, 0, 1),
+    }
 
     async def run(*arguments: str, fails: bool = False) -> str:
         return await asyncio.to_thread(lambda: command(roomy_cluster, "features", *arguments, fails=fails))
@@ -255,7 +283,9 @@ async def test_levels_are_described_raised_and_lowered_where_that_is_safe(roomy_
     await asyncio.to_thread(theirs.close)
 
 
-async def test_no_level_is_raised_while_a_controller_is_away(roomy_cluster: LocalCluster, admin: Admin) -> None:
+async def test_no_level_is_raised_while_a_controller_is_away(
+    roomy_cluster: LocalCluster, admin: Admin
+) -> None:
     active = await roomy_cluster.active_controller()
     other = next(node for node in roomy_cluster.nodes[:3] if node.id != active.id)
     await other.terminate()

@@ -1,4 +1,5 @@
-"""Clients that know topics by their ids (KIP-516), and what else Kafka 4.1 added to the data plane: raw requests to a node."""
+"""Clients that know topics by their ids (KIP-516), and what else Kafka 4.1 added to the data plane: raw
+requests to a node."""
 
 from __future__ import annotations
 
@@ -27,24 +28,31 @@ def wanted(topic_id: UUID, *offsets: int) -> dict[str, Any]:
     return {"topic_id": topic_id, "partitions": parts}
 
 
-async def fetch(world: World, version: int, *topics: dict[str, Any], session: tuple[int, int] = (0, -1)) -> Any:
+async def fetch(
+    world: World, version: int, *topics: dict[str, Any], session: tuple[int, int] = (0, -1)
+) -> Any:
     return await world.ask(
         ApiKey.FETCH, version, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=1 << 24, isolation_level=0,
-        session_id=session[0], session_epoch=session[1], topics=list(topics), forgotten_topics_data=[], rack_id="",
+        session_id=session[0], session_epoch=session[1], topics=list(topics), forgotten_topics_data=[],
+        rack_id="",
     )  # fmt: skip
 
 
 async def produce(world: World, topic_id: UUID, data: bytes, **options: Any) -> Any:
     topic = {"topic_id": topic_id, "partition_data": [{"index": 0, "records": data}]}
     answer = await world.ask(
-        ApiKey.PRODUCE, 13, **{"transactional_id": None, "acks": -1, "timeout": 10_000, "topic_data": [topic]} | options
+        ApiKey.PRODUCE,
+        13,
+        **{"transactional_id": None, "acks": -1, "timeout": 10_000, "topic_data": [topic]} | options,
     )
     assert answer.responses[0].topic_id == topic_id
     return answer.responses[0].partition_responses[0]
 
 
 async def delete(world: World, name: str) -> None:
-    answer = await world.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": name, "topic_id": None}], timeout=10_000)
+    answer = await world.ask(
+        ApiKey.DELETE_TOPICS, 6, topics=[{"name": name, "topic_id": None}], timeout=10_000
+    )
     assert answer.responses[0].error_code == ErrorCode.NONE
 
 
@@ -93,7 +101,9 @@ async def test_a_session_answers_what_is_new_in_every_version(world: World, vers
     assert (await fetch(world, version, session=(begun.session_id, 1))).responses == ()
     assert (await produce(world, topic_id, records(2))).error_code == ErrorCode.NONE
     news = await fetch(world, version, session=(begun.session_id, 2))
-    assert news.session_id == begun.session_id and [part.partition_index for part in news.responses[0].partitions] == [0]
+    assert news.session_id == begun.session_id and [
+        part.partition_index for part in news.responses[0].partitions
+    ] == [0]
     stale = await fetch(world, version, session=(begun.session_id, 2))
     assert stale.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH and stale.session_id == 0
 
@@ -126,7 +136,9 @@ async def test_without_tiers_the_earliest_offset_is_local_and_none_is_tiered(
 ) -> None:
     part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
     topics = [{"name": world.topic, "partitions": [part]}, {"name": "nothing", "partitions": [part]}]
-    answer = await world.ask(ApiKey.LIST_OFFSETS, version, replica_id=-1, isolation_level=0, topics=topics, timeout=1000)
+    answer = await world.ask(
+        ApiKey.LIST_OFFSETS, version, replica_id=-1, isolation_level=0, topics=topics, timeout=1000
+    )
     here, nothing = (topic.partitions[0] for topic in answer.topics)
     if isinstance(found, ErrorCode):
         assert here.error_code == nothing.error_code == found, "the version is looked at first"
@@ -137,21 +149,34 @@ async def test_without_tiers_the_earliest_offset_is_local_and_none_is_tiered(
 
 @pytest.mark.parametrize("pattern", ["(", "a(?=b)", "\\"])
 async def test_a_pattern_for_transactional_ids_that_is_none_is_refused(world: World, pattern: str) -> None:
-    fields = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1, "transactional_id_pattern": pattern}
-    assert (await world.ask(ApiKey.LIST_TRANSACTIONS, 2, **fields)).error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    fields = {
+        "state_filters": [],
+        "producer_id_filters": [],
+        "duration_filter": -1,
+        "transactional_id_pattern": pattern,
+    }
+    assert (
+        await world.ask(ApiKey.LIST_TRANSACTIONS, 2, **fields)
+    ).error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
 async def test_transactions_are_listed_by_a_pattern_of_the_whole_id(world: World) -> None:
     name, _ = await new_transaction(world, partition=False)
     for pattern, listed in ((name, True), (name[:-1], False), (f"(x|{name[:5]}).*", True), ("", True)):
-        fields = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1, "transactional_id_pattern": pattern}
+        fields = {
+            "state_filters": [],
+            "producer_id_filters": [],
+            "duration_filter": -1,
+            "transactional_id_pattern": pattern,
+        }
         answer = await world.ask(ApiKey.LIST_TRANSACTIONS, 2, **fields)
         assert (name in {found.transactional_id for found in answer.transaction_states}) is listed, pattern
 
 
 # ---- DescribeTopicPartitions, as a Kafka 4.1.1 answered the same requests ----
 
-# What is asked: topics (a, b, c of 3, 1 and 2 partitions), the limit, the cursor; the partitions of the page, the next cursor.
+# What is asked: topics (a, b, c of 3, 1 and 2 partitions), the limit, the cursor; the partitions of the page,
+# the next cursor.
 PAGES: dict[str, tuple[str, int, tuple[str, int] | None, dict[str, list[int]], tuple[str, int] | None]] = {
     "all": ("cab", 2000, None, {"a": [0, 1, 2], "b": [0], "c": [0, 1]}, None),
     "twice": ("aa", 2000, None, {"a": [0, 1, 2]}, None),
@@ -166,14 +191,30 @@ PAGES: dict[str, tuple[str, int, tuple[str, int] | None, dict[str, list[int]], t
 
 @pytest.mark.parametrize(("names", "limit", "cursor", "page", "following"), PAGES.values(), ids=PAGES)
 async def test_topics_are_described_page_by_page(
-    world: World, names: str, limit: int, cursor: tuple[str, int] | None, page: dict[str, list[int]], following: Any
+    world: World,
+    names: str,
+    limit: int,
+    cursor: tuple[str, int] | None,
+    page: dict[str, list[int]],
+    following: Any,
 ) -> None:
     prefix = fresh("page")
     for name, partitions in (("a", 3), ("b", 1), ("c", 2)):
-        topic = {"name": prefix + name, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
+        topic = {
+            "name": prefix + name,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "assignments": [],
+            "configs": [],
+        }
         await world.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout=10_000, validate_only=False)
-    answer = await describe(world, [prefix + name for name in names], limit, cursor and (prefix + cursor[0], cursor[1]))
-    found = {topic.name.removeprefix(prefix): [p.partition_index for p in topic.partitions] for topic in answer.topics}
+    answer = await describe(
+        world, [prefix + name for name in names], limit, cursor and (prefix + cursor[0], cursor[1])
+    )
+    found = {
+        topic.name.removeprefix(prefix): [p.partition_index for p in topic.partitions]
+        for topic in answer.topics
+    }
     assert found == page
     after = answer.next_cursor
     assert (after and (after.topic_name.removeprefix(prefix), after.partition_index)) == following
@@ -182,11 +223,15 @@ async def test_topics_are_described_page_by_page(
 async def describe(world: World, names: list[str], limit: int, cursor: tuple[str, int] | None) -> Any:
     at = cursor and {"topic_name": cursor[0], "partition_index": cursor[1]}
     topics = [{"name": name} for name in names]
-    return await world.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=topics, response_partition_limit=limit, cursor=at)
+    return await world.ask(
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=topics, response_partition_limit=limit, cursor=at
+    )
 
 
 @pytest.mark.parametrize("cursor", [("t", -1), ("tt", 0), ("", 0)])
-async def test_a_cursor_that_points_nowhere_is_refused_for_every_topic(world: World, cursor: tuple[str, int]) -> None:
+async def test_a_cursor_that_points_nowhere_is_refused_for_every_topic(
+    world: World, cursor: tuple[str, int]
+) -> None:
     answer = await describe(world, ["t", "s"], 10, cursor)
     assert [(topic.name, topic.error_code) for topic in answer.topics] == [
         ("t", ErrorCode.INVALID_REQUEST), ("s", ErrorCode.INVALID_REQUEST)
@@ -197,7 +242,10 @@ async def test_topics_that_are_not_there_are_named_in_the_description(world: Wor
     answer = await describe(world, ["no/topic", "nothing", world.topic], 10, None)
     codes = {topic.name: topic.error_code for topic in answer.topics}
     assert codes.pop(world.topic) == ErrorCode.NONE
-    assert codes == {"no/topic": ErrorCode.INVALID_TOPIC_EXCEPTION, "nothing": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert codes == {
+        "no/topic": ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "nothing": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
 
 
 async def test_all_topics_are_described_when_none_is_named(world: World) -> None:

@@ -1,7 +1,8 @@
 """Producer epochs that are used up after four transactions instead of 32,767 (docs/semantics.md T7).
 
-Each client goes through several producer ids here, by each way that leads to one: a new instance, the end of a transaction under
-TV2, a fence, a timeout.  What it wrote is read exactly once or not at all, and nothing hangs.
+Each client goes through several producer ids here, by each way that leads to one: a new instance, the end of
+a transaction under TV2, a fence, a timeout.  What it wrote is read exactly once or not at all, and nothing
+hangs.
 """
 
 from __future__ import annotations
@@ -65,8 +66,14 @@ def client(request: pytest.FixtureRequest, worn: LocalCluster) -> Iterator[Clien
 async def _read(bootstrap: str, topic: str) -> list[bytes]:
     """Everything committed, once nothing is open any more."""
     places = [(topic, 0), (topic, 1)]
-    async with Admin(bootstrap) as admin, Consumer(bootstrap, auto_offset_reset="earliest") as consumer, asyncio.timeout(60):
-        while await admin.end_offsets(places) != (ends := await admin.end_offsets(places, read_committed=True)):
+    async with (
+        Admin(bootstrap) as admin,
+        Consumer(bootstrap, auto_offset_reset="earliest") as consumer,
+        asyncio.timeout(60),
+    ):
+        while await admin.end_offsets(places) != (
+            ends := await admin.end_offsets(places, read_committed=True)
+        ):
             await SystemClock().sleep(0.02)
         assert await admin.hanging_transactions(places, idle_ms=0) == []
         consumer.assign(places)
@@ -101,7 +108,9 @@ async def test_our_own_client_goes_on_over_several_producer_ids(worn: LocalClust
     assert await _read(worn.bootstrap, topic) == sorted(expected)
 
 
-def test_each_instance_takes_an_epoch_and_then_another_id(client: Client, worn: LocalCluster, topic: str) -> None:
+def test_each_instance_takes_an_epoch_and_then_another_id(
+    client: Client, worn: LocalCluster, topic: str
+) -> None:
     """Under TV1 InitProducerId does: of a new instance, over a transaction that the last one left open."""
     ids: set[int] = set()
     expected: list[bytes] = []
@@ -125,7 +134,9 @@ def test_each_instance_takes_an_epoch_and_then_another_id(client: Client, worn: 
     assert asyncio.run(_read(worn.bootstrap, topic)) == sorted(expected)
 
 
-def test_a_timeout_at_the_last_epoch_ends_the_transaction(client: Client, worn: LocalCluster, topic: str) -> None:
+def test_a_timeout_at_the_last_epoch_ends_the_transaction(
+    client: Client, worn: LocalCluster, topic: str
+) -> None:
     async def state() -> str:
         async with Admin(worn.bootstrap) as admin:
             return (await admin.describe_transaction(topic)).state
@@ -149,7 +160,9 @@ def test_a_timeout_at_the_last_epoch_ends_the_transaction(client: Client, worn: 
 def test_java(name: str, worn: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Java 4 speaks TV2: EndTxn gives it the next producer id."""
     try:
-        program = Program(name, worn.bootstrap, list(JAVA_CASES), tmp_path_factory.mktemp(name) / "program.log")
+        program = Program(
+            name, worn.bootstrap, list(JAVA_CASES), tmp_path_factory.mktemp(name) / "program.log"
+        )
     except Missing as reason:
         pytest.skip(str(reason))
     except Broken as error:

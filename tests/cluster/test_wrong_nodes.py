@@ -1,4 +1,5 @@
-"""What a node says of partitions that others lead: who leads and where it listens (KIP-951), and the producers that it knows."""
+"""What a node says of partitions that others lead: who leads and where it listens (KIP-951), and the
+producers that it knows."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ async def _produce_at_a_follower(shared_cluster: LocalCluster, topic: str, versi
     assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert part.current_leader.leader_id == leader and part.current_leader.leader_epoch >= 0
     (endpoint,) = answer.node_endpoints
-    assert endpoint.node_id == leader and f"{endpoint.host}:{endpoint.port}" == address(shared_cluster, leader)
+    assert endpoint.node_id == leader and f"{endpoint.host}:{endpoint.port}" == address(
+        shared_cluster, leader
+    )
 
 
 @pytest.mark.parametrize("version", [16, 18])
@@ -63,10 +66,12 @@ def test_a_fetch_from_a_follower_learns_the_leaders_address(
 
 async def _fetch_at_a_follower(shared_cluster: LocalCluster, topic: str, version: int) -> None:
     topic_id, leader, follower = await layout(shared_cluster, topic)
-    part = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1, "log_start_offset": -1,
+    part = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1,
+        "log_start_offset": -1,
             "partition_max_bytes": 1 << 20}  # fmt: skip
     fields = {
-        "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 24, "isolation_level": 0, "session_id": 0, "session_epoch": 0,
+        "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 24, "isolation_level": 0, "session_id": 0,
+        "session_epoch": 0,
         "topics": [{"topic_id": topic_id, "partitions": [part]}], "forgotten_topics_data": [], "rack_id": "",
     }  # fmt: skip
     async with Asker(address(shared_cluster, follower)) as asker:
@@ -74,7 +79,9 @@ async def _fetch_at_a_follower(shared_cluster: LocalCluster, topic: str, version
     found = answer.responses[0].partitions[0]
     assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and found.current_leader.leader_id == leader
     (endpoint,) = answer.node_endpoints
-    assert endpoint.node_id == leader and f"{endpoint.host}:{endpoint.port}" == address(shared_cluster, leader)
+    assert endpoint.node_id == leader and f"{endpoint.host}:{endpoint.port}" == address(
+        shared_cluster, leader
+    )
 
 
 def test_a_follower_describes_the_producers_that_its_replica_knows(
@@ -94,5 +101,7 @@ async def _producers_at_a_follower(shared_cluster: LocalCluster, topic: str) -> 
     async with Asker(address(shared_cluster, follower)) as asker:
         described = await asker.ask(ApiKey.DESCRIBE_PRODUCERS, 0, fields)
     here, missing = described.topics[0].partitions
-    assert [(p.producer_id, p.producer_epoch, p.last_sequence) for p in here.active_producers] == [(987_654, 3, 1)]
+    assert [(p.producer_id, p.producer_epoch, p.last_sequence) for p in here.active_producers] == [
+        (987_654, 3, 1)
+    ]
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

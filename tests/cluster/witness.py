@@ -1,7 +1,7 @@
 """What must stay true whatever else is done to a cluster: it serves, and no acknowledged record is lost.
 
-`Witness` keeps one topic and remembers every record that was acknowledged in it.  `raw_*` talk to a node without the manners of
-a client: they send what they are told to.
+`Witness` keeps one topic and remembers every record that was acknowledged in it.  `raw_*` talk to a node
+without the manners of a client: they send what they are told to.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ FRAME_BYTES_MAX = 100 << 20
 
 @contextmanager
 def kept_up(cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """For fixtures of several tests: the cluster is up, and at the end every node stops cleanly, whatever was done to it."""
+    """For fixtures of several tests: the cluster is up, and at the end every node stops cleanly, whatever was
+    done to it."""
     with asyncio.Runner() as runner:
         runner.run(cluster.up())
         try:
@@ -116,12 +117,22 @@ def batch(values: Sequence[bytes], **identity: int | bool) -> bytes:
 
 
 async def raw_produce(
-    address: str, topic: str, records: bytes, *, partition: int = 0, acks: int = -1, transactional_id: str | None = None
+    address: str,
+    topic: str,
+    records: bytes,
+    *,
+    partition: int = 0,
+    acks: int = -1,
+    transactional_id: str | None = None,
 ) -> ProduceResponsePartition:
     """Sends these very bytes as a partition's records; its part of the answer."""
     async with raw_connection(address) as connection:
         body = encode_produce_request(
-            PRODUCE_VERSION, [(topic, [(partition, records)])], acks=acks, timeout_ms=10_000, transactional_id=transactional_id
+            PRODUCE_VERSION,
+            [(topic, [(partition, records)])],
+            acks=acks,
+            timeout_ms=10_000,
+            transactional_id=transactional_id,
         )
         payload = await connection.send(ApiKey.PRODUCE, PRODUCE_VERSION, body)
         _, position = codec.parse_response_header(ApiKey.PRODUCE, PRODUCE_VERSION, payload)
@@ -129,10 +140,14 @@ async def raw_produce(
         return answer
 
 
-async def raw_fetch(address: str, topic: str, offset: int, *, partition: int = 0, **fields: int) -> FetchResponsePartition:
+async def raw_fetch(
+    address: str, topic: str, offset: int, *, partition: int = 0, **fields: int
+) -> FetchResponsePartition:
     async with raw_connection(address) as connection:
         request = FetchRequest(topics=[(topic, [FetchPartition(partition, offset, 1 << 20, **fields)])])
-        payload = await connection.send(ApiKey.FETCH, FETCH_VERSION, [encode_fetch_request(FETCH_VERSION, request)])
+        payload = await connection.send(
+            ApiKey.FETCH, FETCH_VERSION, [encode_fetch_request(FETCH_VERSION, request)]
+        )
         _, position = codec.parse_response_header(ApiKey.FETCH, FETCH_VERSION, payload)
         response = parse_fetch_response(FETCH_VERSION, memoryview(payload), position)
         assert response.error is ErrorCode.NONE, response.error
@@ -141,7 +156,8 @@ async def raw_fetch(address: str, topic: str, offset: int, *, partition: int = 0
 
 
 async def raw_bytes(address: str, data: bytes, timeout_s: float = 20.0, *, half_close: bool = False) -> bytes:
-    """Sends bytes and reads until the node closes the connection; what it answered.  TimeoutError when it does not close."""
+    """Sends bytes and reads until the node closes the connection; what it answered.  TimeoutError when it
+    does not close."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:

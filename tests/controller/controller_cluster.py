@@ -36,7 +36,9 @@ class ControllerCluster:
 
     folder: Path
     count: int
-    config: ControllerConfig = field(default_factory=lambda: ControllerConfig(session_timeout_ms=4000, tick_interval_ms=50))
+    config: ControllerConfig = field(
+        default_factory=lambda: ControllerConfig(session_timeout_ms=4000, tick_interval_ms=50)
+    )
     """The session is long enough for a process that a busy machine has forgotten for a second or two."""
     timings: RaftTimings = QUICK
     nodes: dict[int, ControllerNode] = field(default_factory=dict)

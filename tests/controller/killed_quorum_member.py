@@ -1,4 +1,5 @@
-"""A quorum of one in a process of its own, killed at a fault point: `killed_quorum_member.py FOLDER POINT SKIP`.
+"""A quorum of one in a process of its own, killed at a fault point: `killed_quorum_member.py FOLDER POINT
+SKIP`.
 
 Proposes feature after feature and prints the name of each that was acknowledged, until the point kills it."""
 

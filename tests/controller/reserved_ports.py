@@ -1,7 +1,8 @@
-"""Ports for controllers in the test's own process: no other test process takes them, and no outgoing connection does.
+"""Ports for controllers in the test's own process: no other test process takes them, and no outgoing
+connection does.
 
-A port that was merely free a moment ago may be taken when it is bound, on a busy machine before long: the kernel gives such
-ports to outgoing connections, too.
+A port that was merely free a moment ago may be taken when it is bound, on a busy machine before long: the
+kernel gives such ports to outgoing connections, too.
 """
 
 from __future__ import annotations

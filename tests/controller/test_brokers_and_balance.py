@@ -29,7 +29,8 @@ def controller() -> PlannerCluster:
     return controller
 
 
-# ---- unregistering ----------------------------------------------------------------------------------------------------------
+# ---- unregistering
+# ----------------------------------------------------------------------------------------------------------
 
 
 def unregister(controller: PlannerCluster, node_id: int) -> None:
@@ -43,7 +44,9 @@ def refusal(controller: PlannerCluster, node_id: int) -> KafkaError:
     return refused.value
 
 
-def test_a_broker_without_replicas_can_unregister_and_returns_as_a_new_one(controller: PlannerCluster) -> None:
+def test_a_broker_without_replicas_can_unregister_and_returns_as_a_new_one(
+    controller: PlannerCluster,
+) -> None:
     for number in range(7):
         controller.topic(f"t{number}", replicas=(1, 2, 3))
     assert refusal(controller, 9).code == ErrorCode.BROKER_ID_NOT_REGISTERED
@@ -68,7 +71,9 @@ def test_the_state_itself_refuses_to_forget_a_broker_that_is_needed(controller: 
     controller.lose(3)
 
     def apply(node_id: int) -> ErrorCode:
-        removal = pb.UnregisterBroker(node_id=node_id, broker_epoch=controller.state.brokers[node_id].broker_epoch)
+        removal = pb.UnregisterBroker(
+            node_id=node_id, broker_epoch=controller.state.brokers[node_id].broker_epoch
+        )
         command = pb.Command(operations=[pb.Operation(unregister_broker=removal)])
         return controller.state.apply(controller.state.index + 1, 1, command.SerializeToString()).error
 
@@ -84,16 +89,20 @@ def test_an_unregistration_of_an_earlier_epoch_removes_no_broker(controller: Pla
     old = controller.state.brokers[4].broker_epoch
     controller.lose(4)
     controller.register(4, "second")
-    removal = pb.Command(operations=[pb.Operation(unregister_broker=pb.UnregisterBroker(node_id=4, broker_epoch=old))])
+    removal = pb.Command(
+        operations=[pb.Operation(unregister_broker=pb.UnregisterBroker(node_id=4, broker_epoch=old))]
+    )
     result = controller.state.apply(controller.state.index + 1, 1, removal.SerializeToString())
     assert result.error == ErrorCode.STALE_BROKER_EPOCH and 4 in controller.state.brokers
 
 
-# ---- balance ----------------------------------------------------------------------------------------------------------------
+# ---- balance
+# ------------------------------------------------------------------------------------------------------------
 
 
 def unbalanced(percentage: int, *, enabled: bool = True, elsewhere: int = 1, of: int = 10) -> PlannerCluster:
-    """Broker 1 is the preferred leader of `of` partitions; `elsewhere` of them are led by 2 although it is in sync again."""
+    """Broker 1 is the preferred leader of `of` partitions; `elsewhere` of them are led by 2 although it is in
+    sync again."""
     config = ControllerConfig(leader_imbalance_percentage=percentage, leader_rebalance=enabled)
     controller = PlannerCluster(config=config)
     controller.join(1, 2)
@@ -107,7 +116,9 @@ def unbalanced(percentage: int, *, enabled: bool = True, elsewhere: int = 1, of:
 
 
 @pytest.mark.parametrize(("percentage", "returns"), [(0, True), (9, True), (10, False), (100, False)])
-def test_leaderships_return_when_more_than_the_allowed_share_is_elsewhere(percentage: int, returns: bool) -> None:
+def test_leaderships_return_when_more_than_the_allowed_share_is_elsewhere(
+    percentage: int, returns: bool
+) -> None:
     assert bool(unbalanced(percentage).planner.rebalance()) is returns
 
 
@@ -130,7 +141,8 @@ def test_a_preferred_leader_that_is_not_in_sync_is_counted_but_left_alone() -> N
     assert sum(len(topic.partitions) for op in plan.operations for topic in op.change_partitions.topics) == 2
 
 
-# ---- racks ------------------------------------------------------------------------------------------------------------------
+# ---- racks
+# ------------------------------------------------------------------------------------------------------------
 
 
 def broker(node_id: int, rack: str) -> BrokerState:
@@ -143,8 +155,11 @@ def broker(node_id: int, rack: str) -> BrokerState:
     partitions=st.integers(1, 40),
     order=st.randoms(use_true_random=False),
 )
-def test_replicas_are_spread_over_racks_and_brokers(racks: list[int], factor: int, partitions: int, order: random.Random) -> None:
-    """As many racks as there are replicas, or all of them; leaderships are even, replicas too where racks are equally large."""
+def test_replicas_are_spread_over_racks_and_brokers(
+    racks: list[int], factor: int, partitions: int, order: random.Random
+) -> None:
+    """As many racks as there are replicas, or all of them; leaderships are even, replicas too where racks are
+    equally large."""
     numbers = itertools.count(1)
     brokers = [broker(next(numbers), f"rack-{rack}") for rack, size in enumerate(racks) for _ in range(size)]
     order.shuffle(brokers)
@@ -174,18 +189,25 @@ def test_the_load_of_a_partition_that_moves_counts_where_it_will_be() -> None:
     assert load.leaderships == {2: 1} and load.replicas == {2: 1}
 
 
-# ---- many partitions, and the rules of KIP-966 ------------------------------------------------------------------------------
+# ---- many partitions, and the rules of KIP-966
+# ------------------------------------------------------------------------------
 
 
 def with_many(topics: int, partitions: int) -> PlannerCluster:
     controller = PlannerCluster()
     controller.join(1, 2, 3)
-    replicas = [{"replicas": tuple(((number + shift) % 3) + 1 for shift in range(3))} for number in range(partitions)]
+    replicas = [
+        {"replicas": tuple(((number + shift) % 3) + 1 for shift in range(3))} for number in range(partitions)
+    ]
     request = rpc.CreateTopicsRequest(request_id=rpc.RequestId(client_id="test", sequence=1))
     for number in range(topics):
-        wanted = request.topics.add(name=f"t{number}", partitions=-1, replication_factor=-1, assignments=replicas)
+        wanted = request.topics.add(
+            name=f"t{number}", partitions=-1, replication_factor=-1, assignments=replicas
+        )
         wanted.config["min.insync.replicas"] = "2"
-    controller.carry_out(active.Plan(topic_plans.plan_creation(controller.state, controller.config, request, uuid4).operations))
+    controller.carry_out(
+        active.Plan(topic_plans.plan_creation(controller.state, controller.config, request, uuid4).operations)
+    )
     return controller
 
 
@@ -196,11 +218,14 @@ def test_ten_thousand_partitions_fail_over_in_a_few_bounded_commands(topics: int
     commands = list(plan.commands(1))
     assert len(commands) <= 3 and max(command.ByteSize() for command in commands) < 500_000
     controller.carry_out(plan)
-    assert all(p.leader in (2, 3) and p.isr for t in controller.state.topics.values() for p in t.partitions.values())
+    assert all(
+        p.leader in (2, 3) and p.isr for t in controller.state.topics.values() for p in t.partitions.values()
+    )
 
 
 def test_a_member_of_the_elr_is_elected_when_the_isr_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KIP-966: 2 left the ISR when it was below min.insync.replicas, so it has everything that was acknowledged."""
+    """KIP-966: 2 left the ISR when it was below min.insync.replicas, so it has everything that was
+    acknowledged."""
 
     def elected() -> int:
         controller = PlannerCluster()
@@ -218,7 +243,9 @@ def test_a_member_of_the_elr_is_elected_when_the_isr_is_empty(monkeypatch: pytes
     assert elected() == -1
 
 
-def test_ablation_an_election_that_ignores_the_topics_setting_loses_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_an_election_that_ignores_the_topics_setting_loses_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Also on a state topic, were its name not asked for."""
 
     def leader_after(**config: str) -> int:

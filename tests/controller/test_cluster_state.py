@@ -29,8 +29,12 @@ class Applier:
         self.log.append((index, self.term, command))
         return self.state.apply(index, self.term, command)
 
-    def __call__(self, *operations: pb.Operation, proposer: str = "", sequence: int = 0, epoch: int = 0) -> ApplyResult:
-        command = pb.Command(proposer=proposer, sequence=sequence, controller_epoch=epoch, operations=operations)
+    def __call__(
+        self, *operations: pb.Operation, proposer: str = "", sequence: int = 0, epoch: int = 0
+    ) -> ApplyResult:
+        command = pb.Command(
+            proposer=proposer, sequence=sequence, controller_epoch=epoch, operations=operations
+        )
         return self.raw(command.SerializeToString())
 
     def broker(self, node_id: int, incarnation: str = "first", unfence: bool = True) -> int:
@@ -43,8 +47,12 @@ class Applier:
             assert self(unfence_of(node_id, result.value)).ok
         return result.value
 
-    def topic(self, name: str = "t", replicas: tuple[int, ...] = (1, 2, 3), partitions: int = 1, **config: str) -> ApplyResult:
-        return self(creation(name, replicas, partitions, UUID(int=TOPIC_ID.int + len(self.state.topics)), **config))
+    def topic(
+        self, name: str = "t", replicas: tuple[int, ...] = (1, 2, 3), partitions: int = 1, **config: str
+    ) -> ApplyResult:
+        return self(
+            creation(name, replicas, partitions, UUID(int=TOPIC_ID.int + len(self.state.topics)), **config)
+        )
 
 
 def unfence_of(node_id: int, epoch: int) -> pb.Operation:
@@ -56,15 +64,26 @@ def fence_of(node_id: int, epoch: int) -> pb.Operation:
 
 
 def creation(
-    name: str = "t", replicas: tuple[int, ...] = (1, 2, 3), partitions: int = 1, topic_id: UUID = TOPIC_ID, **config: str
+    name: str = "t",
+    replicas: tuple[int, ...] = (1, 2, 3),
+    partitions: int = 1,
+    topic_id: UUID = TOPIC_ID,
+    **config: str,
 ) -> pb.Operation:
     entries = [pb.ConfigEntry(key=key, value=value) for key, value in sorted(config.items())]
     parts = [pb.NewPartition(replicas=replicas, isr=replicas) for _ in range(partitions)]
-    return pb.Operation(create_topic=pb.CreateTopic(topic_id=topic_id.bytes, name=name, config=entries, partitions=parts))
+    return pb.Operation(
+        create_topic=pb.CreateTopic(topic_id=topic_id.bytes, name=name, config=entries, partitions=parts)
+    )
 
 
 def change(partition: int = 0, topic_id: UUID = TOPIC_ID, **fields: object) -> pb.Operation:
-    values: dict[str, object] = {"expected_partition_epoch": 0, "leader": 1, "isr": (1, 2, 3), "last_known_leader": 1} | fields
+    values: dict[str, object] = {
+        "expected_partition_epoch": 0,
+        "leader": 1,
+        "isr": (1, 2, 3),
+        "last_known_leader": 1,
+    } | fields
     one = pb.PartitionChange(partition=partition, **values)  # type: ignore[arg-type]
     group = pb.TopicPartitionChanges(topic_id=topic_id.bytes, partitions=[one])
     return pb.Operation(change_partitions=pb.ChangePartitions(topics=[group]))
@@ -83,7 +102,8 @@ def applier() -> Applier:
     return applier
 
 
-# ---- totality and determinism -----------------------------------------------------------------------------------------------
+# ---- totality and determinism
+# -----------------------------------------------------------------------------------------------
 
 SMALL = st.integers(0, 4)
 INT32 = st.one_of(SMALL, st.sampled_from([-(2**31), 2**31 - 1, -1]))
@@ -94,7 +114,9 @@ NAMES = st.sampled_from(["t", "u", "", "..", "bad name", "__consumer_offsets", "
 CONFIG = st.lists(
     st.builds(
         pb.ConfigEntry,
-        key=st.sampled_from([MIN_IN_SYNC_REPLICAS_CONFIG, FLUSH_POLICY_CONFIG, "unclean.leader.election.enable", "?"]),
+        key=st.sampled_from(
+            [MIN_IN_SYNC_REPLICAS_CONFIG, FLUSH_POLICY_CONFIG, "unclean.leader.election.enable", "?"]
+        ),
         value=st.sampled_from(["1", "2", "true", "always", "os", "", "-9", "9" * 30, "²"]),
     ),
     max_size=3,
@@ -117,38 +139,57 @@ OPERATIONS = st.one_of(
     st.builds(
         pb.Operation,
         register_broker=st.builds(
-            pb.RegisterBroker, node_id=INT32, incarnation=st.sampled_from(["", "a", "b"]), expected_broker_epoch=INT64
+            pb.RegisterBroker,
+            node_id=INT32,
+            incarnation=st.sampled_from(["", "a", "b"]),
+            expected_broker_epoch=INT64,
         ),
     ),
     st.builds(pb.Operation, fence_broker=st.builds(pb.FenceBroker, node_id=INT32, broker_epoch=INT64)),
     st.builds(pb.Operation, unfence_broker=st.builds(pb.UnfenceBroker, node_id=INT32, broker_epoch=INT64)),
-    st.builds(pb.Operation, begin_controlled_shutdown=st.builds(pb.BeginControlledShutdown, node_id=INT32, broker_epoch=INT64)),
     st.builds(
         pb.Operation,
-        create_topic=st.builds(pb.CreateTopic, topic_id=IDS, name=NAMES, config=CONFIG, partitions=NEW_PARTITIONS),
+        begin_controlled_shutdown=st.builds(pb.BeginControlledShutdown, node_id=INT32, broker_epoch=INT64),
+    ),
+    st.builds(
+        pb.Operation,
+        create_topic=st.builds(
+            pb.CreateTopic, topic_id=IDS, name=NAMES, config=CONFIG, partitions=NEW_PARTITIONS
+        ),
     ),
     st.builds(pb.Operation, delete_topic=st.builds(pb.DeleteTopic, topic_id=IDS)),
     st.builds(
         pb.Operation,
-        create_partitions=st.builds(pb.CreatePartitions, topic_id=IDS, expected_partitions=INT32, partitions=NEW_PARTITIONS),
+        create_partitions=st.builds(
+            pb.CreatePartitions, topic_id=IDS, expected_partitions=INT32, partitions=NEW_PARTITIONS
+        ),
     ),
     st.builds(
         pb.Operation,
-        change_topic_config=st.builds(pb.ChangeTopicConfig, topic_id=IDS, set=CONFIG, remove=st.lists(st.just("?"), max_size=1)),
+        change_topic_config=st.builds(
+            pb.ChangeTopicConfig, topic_id=IDS, set=CONFIG, remove=st.lists(st.just("?"), max_size=1)
+        ),
     ),
     st.builds(
         pb.Operation,
         change_partitions=st.builds(
             pb.ChangePartitions,
             topics=st.lists(
-                st.builds(pb.TopicPartitionChanges, topic_id=IDS, partitions=st.lists(CHANGES, max_size=3)), max_size=2
+                st.builds(pb.TopicPartitionChanges, topic_id=IDS, partitions=st.lists(CHANGES, max_size=3)),
+                max_size=2,
             ),
         ),
     ),
     st.builds(
-        pb.Operation, allocate_producer_ids=st.builds(pb.AllocateProducerIds, node_id=INT32, broker_epoch=INT64, count=INT32)
+        pb.Operation,
+        allocate_producer_ids=st.builds(
+            pb.AllocateProducerIds, node_id=INT32, broker_epoch=INT64, count=INT32
+        ),
     ),
-    st.builds(pb.Operation, set_feature_level=st.builds(pb.SetFeatureLevel, name=NAMES, level=INT32, expected_level=INT32)),
+    st.builds(
+        pb.Operation,
+        set_feature_level=st.builds(pb.SetFeatureLevel, name=NAMES, level=INT32, expected_level=INT32),
+    ),
     st.just(pb.Operation()),
 )
 COMMANDS = st.one_of(
@@ -177,7 +218,9 @@ def warmed_up() -> Applier:
 
 @given(st.lists(COMMANDS, max_size=25), st.data())
 @settings(max_examples=250, deadline=None)
-def test_any_bytes_apply_without_raising_and_replay_and_snapshot_agree(commands: list[bytes], data: st.DataObject) -> None:
+def test_any_bytes_apply_without_raising_and_replay_and_snapshot_agree(
+    commands: list[bytes], data: st.DataObject
+) -> None:
     applier = warmed_up()
     cut = data.draw(st.integers(0, len(commands)))
     snapshot, position = applier.state.encode(), len(applier.log)
@@ -218,7 +261,8 @@ def test_a_refused_command_changes_nothing_but_the_index(applier: Applier) -> No
 
 
 def test_a_command_has_the_same_outcome_on_a_state_from_a_snapshot(applier: Applier) -> None:
-    """A snapshot fills the tables in the order of names, and remembers of an answer without an entry only that it has none."""
+    """A snapshot fills the tables in the order of names, and remembers of an answer without an entry only
+    that it has none."""
     epoch = applier.broker(4)
     for name in ("z", "a"):
         applier.topic(name, replicas=(4, 1))
@@ -234,7 +278,8 @@ def test_a_command_has_the_same_outcome_on_a_state_from_a_snapshot(applier: Appl
     assert "still in the ISR of a-0" in applier(pb.Operation(register_broker=again)).message
 
 
-# ---- idempotence and fences -------------------------------------------------------------------------------------------------
+# ---- idempotence and fences
+# -------------------------------------------------------------------------------------------------
 
 
 def test_a_duplicate_proposal_changes_nothing_and_is_answered_as_the_first(applier: Applier) -> None:
@@ -261,7 +306,10 @@ def test_the_memory_of_proposers_is_bounded_and_rejects_older_sequences(applier:
     applier.topic()
     for sequence in range(1, WINDOW + 3):
         applier(config_change(retention_ms=str(sequence)), proposer="client", sequence=sequence)
-    assert applier(config_change(retention_ms="0"), proposer="client", sequence=1).error == ErrorCode.INVALID_REQUEST
+    assert (
+        applier(config_change(retention_ms="0"), proposer="client", sequence=1).error
+        == ErrorCode.INVALID_REQUEST
+    )
     for number in range(PROPOSERS_MAX + 5):
         applier(config_change(retention_ms="7"), proposer=f"other {number}", sequence=1)
     assert applier.state.was_applied("client", WINDOW) is None
@@ -276,12 +324,15 @@ def test_a_plan_of_another_controller_epoch_is_refused_and_may_be_repeated(appli
 
 
 def test_operations_stop_at_the_first_that_fails_and_those_before_it_stay(applier: Applier) -> None:
-    result = applier(creation("a"), creation("a", topic_id=UUID(int=99)), creation("b", topic_id=UUID(int=98)))
+    result = applier(
+        creation("a"), creation("a", topic_id=UUID(int=99)), creation("b", topic_id=UUID(int=98))
+    )
     assert result.error == ErrorCode.TOPIC_ALREADY_EXISTS
     assert set(applier.state.topics) == {"a"} and result.changed_topics == {"a"}
 
 
-# ---- brokers ----------------------------------------------------------------------------------------------------------------
+# ---- brokers
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_broker_epoch_is_the_index_of_the_registration(applier: Applier) -> None:
@@ -295,7 +346,9 @@ def test_the_broker_epoch_is_the_index_of_the_registration(applier: Applier) -> 
 def test_a_new_incarnation_waits_until_the_old_one_is_fenced_and_in_no_isr(applier: Applier) -> None:
     applier.topic()
     epoch = applier.state.brokers[1].broker_epoch
-    second = pb.Operation(register_broker=pb.RegisterBroker(node_id=1, incarnation="second", expected_broker_epoch=epoch))
+    second = pb.Operation(
+        register_broker=pb.RegisterBroker(node_id=1, incarnation="second", expected_broker_epoch=epoch)
+    )
     assert applier(second).error == ErrorCode.DUPLICATE_BROKER_REGISTRATION
     applier(fence_of(1, epoch))
     assert applier(second).error == ErrorCode.INVALID_UPDATE_VERSION, "still in an ISR (docs/semantics.md M5)"
@@ -317,13 +370,18 @@ def test_a_broker_in_controlled_shutdown_cannot_be_unfenced_or_join_an_isr(appli
 
 def test_producer_id_blocks_never_overlap(applier: Applier) -> None:
     epoch = applier.state.brokers[1].broker_epoch
-    allocate = pb.Operation(allocate_producer_ids=pb.AllocateProducerIds(node_id=1, broker_epoch=epoch, count=1000))
+    allocate = pb.Operation(
+        allocate_producer_ids=pb.AllocateProducerIds(node_id=1, broker_epoch=epoch, count=1000)
+    )
     assert [applier(allocate).value for _ in range(3)] == [0, 1000, 2000]
-    stale = pb.Operation(allocate_producer_ids=pb.AllocateProducerIds(node_id=1, broker_epoch=epoch + 1, count=1000))
+    stale = pb.Operation(
+        allocate_producer_ids=pb.AllocateProducerIds(node_id=1, broker_epoch=epoch + 1, count=1000)
+    )
     assert applier(stale).error == ErrorCode.STALE_BROKER_EPOCH
 
 
-# ---- partitions -------------------------------------------------------------------------------------------------------------
+# ---- partitions
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_new_leader_raises_both_epochs_a_new_isr_the_partition_epoch(applier: Applier) -> None:
@@ -351,7 +409,9 @@ def test_a_new_leader_raises_both_epochs_a_new_isr_the_partition_epoch(applier: 
         ({"isr_broker_epochs": (-1, -1, 999)}, ErrorCode.INELIGIBLE_REPLICA),
     ],
 )
-def test_a_change_that_breaks_a_rule_is_refused_alone(applier: Applier, fields: dict[str, object], error: ErrorCode) -> None:
+def test_a_change_that_breaks_a_rule_is_refused_alone(
+    applier: Applier, fields: dict[str, object], error: ErrorCode
+) -> None:
     applier.topic(partitions=2)
     bad = change(**fields)  # type: ignore[arg-type]
     good = pb.PartitionChange(partition=1, leader=1, isr=(1, 2), last_known_leader=1)
@@ -369,11 +429,14 @@ def test_a_broker_of_an_earlier_life_does_not_enter_the_isr(applier: Applier) ->
     epochs = [applier.state.brokers[1].broker_epoch, applier.state.brokers[2].broker_epoch]
     refused = applier(change(expected_partition_epoch=1, isr_broker_epochs=(*epochs, old)))
     assert refused.value == (ErrorCode.INELIGIBLE_REPLICA,)
-    assert applier(change(expected_partition_epoch=1, isr_broker_epochs=(*epochs, new))).value == (ErrorCode.NONE,)
+    assert applier(change(expected_partition_epoch=1, isr_broker_epochs=(*epochs, new))).value == (
+        ErrorCode.NONE,
+    )
 
 
 def test_a_fenced_broker_neither_enters_the_isr_nor_leads(applier: Applier) -> None:
-    """Also where the change names no broker epochs: a plan may be older than the fencing (docs/semantics.md M4)."""
+    """Also where the change names no broker epochs: a plan may be older than the fencing (docs/semantics.md
+    M4)."""
     applier.topic()
     applier(change(isr=(1, 2)), fence_of(3, applier.state.brokers[3].broker_epoch))
     for fields in ({"isr": (1, 2, 3)}, {"isr": (1, 3), "leader": 3}):

@@ -1,4 +1,5 @@
-"""The whole controller over gRPC: a quorum of real nodes, a client that finds the active one, followers that apply its log."""
+"""The whole controller over gRPC: a quorum of real nodes, a client that finds the active one, followers that
+apply its log."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ class Broker:
         reply = await self.client.register_broker(registration(self.node_id, incarnation))
         self.broker_epoch = reply.broker_epoch
         self._task = asyncio.create_task(self._beat())
-        await until(lambda: self.node_id in self.state.brokers and not self.state.brokers[self.node_id].fenced)
+        await until(
+            lambda: self.node_id in self.state.brokers and not self.state.brokers[self.node_id].fenced
+        )
 
     async def _beat(self) -> None:
         while True:
@@ -99,7 +102,9 @@ async def brokers_of(cluster: ControllerCluster, *node_ids: int) -> list[Broker]
     return brokers
 
 
-async def create(broker: Broker, name: str, partitions: int = 3, factor: int = 3, **config: str) -> rpc.TopicResult:
+async def create(
+    broker: Broker, name: str, partitions: int = 3, factor: int = 3, **config: str
+) -> rpc.TopicResult:
     topic = rpc.NewTopic(name=name, partitions=partitions, replication_factor=factor, config=config)
     reply = await broker.client.create_topics(rpc.CreateTopicsRequest(topics=[topic]))
     await broker.follower.wait_for_index(reply.metadata_index, 20)
@@ -120,7 +125,9 @@ async def test_brokers_register_follow_and_see_the_topics_they_create(cluster: C
     await until(lambda: all(b.state.index == active.metadata.applied_index for b in brokers))
     assert {broker.state.state_hash() for broker in brokers} == {active.metadata.state.state_hash()}
     blocks = [
-        await b.client.allocate_producer_ids(rpc.AllocateProducerIdsRequest(node_id=b.node_id, broker_epoch=b.broker_epoch))
+        await b.client.allocate_producer_ids(
+            rpc.AllocateProducerIdsRequest(node_id=b.node_id, broker_epoch=b.broker_epoch)
+        )
         for b in brokers
     ]
     assert sorted(block.first_id for block in blocks) == [0, 1000, 2000]
@@ -140,7 +147,8 @@ async def test_a_silent_broker_is_fenced_and_its_leaderships_move_in_one_entry(
     await brokers[2].fall_silent()
     first = brokers[0]
     await until(lambda: first.state.brokers[3].fenced)
-    moved = next(result for result in first.results if 3 in result.changed_brokers and first.state.brokers[3].fenced and
+    moved = next(result for result in first.results if 3 in result.changed_brokers
+                 and first.state.brokers[3].fenced and
                  len(result.changed_partitions) == 9)  # fmt: skip
     assert moved.error == ErrorCode.NONE
     partitions = first.state.topics["flights"].partitions.values()
@@ -169,11 +177,15 @@ async def test_the_loss_of_the_active_controller_loses_nothing(three: Controller
     assert set(returned.state.topics) == {"before", "after"}
     for broker in brokers:
         await until(lambda broker=broker: set(broker.state.topics) == {"before", "after"})
-        assert not broker.state.brokers[broker.node_id].fenced, "a new controller gives every broker a whole session"
+        assert not broker.state.brokers[broker.node_id].fenced, (
+            "a new controller gives every broker a whole session"
+        )
         await broker.stop()
 
 
-async def test_controlled_shutdown_moves_leaderships_before_the_broker_stops(cluster: ControllerCluster) -> None:
+async def test_controlled_shutdown_moves_leaderships_before_the_broker_stops(
+    cluster: ControllerCluster,
+) -> None:
     brokers = await brokers_of(cluster, 1, 2, 3)
     made = await create(brokers[0], "flights", 6, 3)
     assert made.error == ErrorCode.NONE, made.message
@@ -181,7 +193,11 @@ async def test_controlled_shutdown_moves_leaderships_before_the_broker_stops(clu
     leaving.wants_shutdown = True
     await until(lambda: leaving.should_shutdown)
     watcher = brokers[1]  # which may hear of it later than the one that leaves
-    await until(lambda: all(1 not in p.isr and p.leader in (2, 3) for p in watcher.state.topics["flights"].partitions.values()))
+    await until(
+        lambda: all(
+            1 not in p.isr and p.leader in (2, 3) for p in watcher.state.topics["flights"].partitions.values()
+        )
+    )
     for broker in brokers:
         await broker.stop()
 
@@ -216,10 +232,16 @@ async def test_answers_say_how_far_the_metadata_had_been_applied(three: Controll
     """A broker leads again, and counts with a new ISR, only when it has applied as much."""
     broker = Broker(three, 1)
     await broker.start()
-    request = rpc.HeartbeatRequest(node_id=1, broker_epoch=broker.broker_epoch, applied_index=broker.broker_epoch)
+    request = rpc.HeartbeatRequest(
+        node_id=1, broker_epoch=broker.broker_epoch, applied_index=broker.broker_epoch
+    )
     heartbeat = await broker.client.heartbeat(request)
-    altered = await broker.client.alter_partitions(rpc.AlterPartitionsRequest(node_id=1, broker_epoch=broker.broker_epoch))
-    assert heartbeat.metadata_index >= broker.broker_epoch and altered.metadata_index >= heartbeat.metadata_index
+    altered = await broker.client.alter_partitions(
+        rpc.AlterPartitionsRequest(node_id=1, broker_epoch=broker.broker_epoch)
+    )
+    assert (
+        heartbeat.metadata_index >= broker.broker_epoch and altered.metadata_index >= heartbeat.metadata_index
+    )
     await broker.stop()
 
 
@@ -227,7 +249,8 @@ async def test_answers_say_how_far_the_metadata_had_been_applied(three: Controll
 async def test_a_controller_whose_journal_hangs_stops_answering_heartbeats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: bool
 ) -> None:
-    """Its successor makes others leaders: who hears only from the old one must not go on leading.  Ablation: it does not look."""
+    """Its successor makes others leaders: who hears only from the old one must not go on leading.  Ablation:
+    it does not look."""
     if not looks:
         monkeypatch.setattr(MetadataLog, "_is_alive", True)
     cluster = ControllerCluster(tmp_path, 3)
@@ -248,7 +271,9 @@ async def test_a_controller_whose_journal_hangs_stops_answering_heartbeats(
     stub = broker.client._stub(old_id)
 
     async def answers() -> bool:
-        beat = rpc.HeartbeatRequest(node_id=1, broker_epoch=broker.broker_epoch, applied_index=broker.follower.applied_index)
+        beat = rpc.HeartbeatRequest(
+            node_id=1, broker_epoch=broker.broker_epoch, applied_index=broker.follower.applied_index
+        )
         return (await stub.Heartbeat(beat, timeout=15)).status.error == ErrorCode.NONE
 
     try:

@@ -1,8 +1,9 @@
-"""A controller whose term is over and that does not know it: what it says is not acted on, what it was asked is not done later.
+"""A controller whose term is over and that does not know it: what it says is not acted on, what it was asked
+is not done later.
 
-Its refusals are the dangerous ones.  A leader that was told INELIGIBLE_REPLICA counts without that replica from then on, so no
-other controller may accept an earlier copy of that change (docs/semantics.md M12); one that was told INVALID_UPDATE_VERSION waits
-for metadata that may never come.
+Its refusals are the dangerous ones.  A leader that was told INELIGIBLE_REPLICA counts without that replica
+from then on, so no other controller may accept an earlier copy of that change (docs/semantics.md M12); one
+that was told INVALID_UPDATE_VERSION waits for metadata that may never come.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class TwoControllers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.client = ControllerClient({1: "127.0.0.1:1", 2: "127.0.0.1:2"}, SystemClock())
         self.asked: list[tuple[int, int]] = []
-        monkeypatch.setattr(self.client, "_stub", lambda node_id: SimpleNamespace(AlterPartitions=self._answer_of(node_id)))
+        monkeypatch.setattr(
+            self.client, "_stub", lambda node_id: SimpleNamespace(AlterPartitions=self._answer_of(node_id))
+        )
 
     def _answer_of(self, node_id: int):
         async def answer(request: rpc.AlterPartitionsRequest, timeout: float) -> rpc.AlterPartitionsReply:
@@ -43,16 +46,22 @@ class TwoControllers:
         return answer
 
 
-async def test_what_the_controller_of_an_ended_term_refuses_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_the_controller_of_an_ended_term_refuses_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     both = TwoControllers(monkeypatch)
     both.client.note_answer(1, status(5))
     both.client.active_id = 2  # a hint, or its turn
     reply = await both.client.alter_partitions(rpc.AlterPartitionsRequest())
     assert [view.error for view in reply.partitions] == [ErrorCode.NONE]
-    assert both.asked[0] == (2, 5) and both.asked[-1] == (1, 5), "and everyone asked is told of the newest term heard of"
+    assert both.asked[0] == (2, 5) and both.asked[-1] == (1, 5), (
+        "and everyone asked is told of the newest term heard of"
+    )
 
 
-async def test_ablation_a_client_that_forgets_the_newest_term_believes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ablation_a_client_that_forgets_the_newest_term_believes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     both = TwoControllers(monkeypatch)
     both.client.note_answer(1, status(0))
     both.client.active_id = 2
@@ -101,7 +110,8 @@ async def client(cluster: ControllerCluster) -> AsyncIterator[ControllerClient]:
 async def test_changes_of_another_term_are_refused(
     cluster: ControllerCluster, client: ControllerClient, ahead: int | None, code: ErrorCode
 ) -> None:
-    """Older: given up by its sender.  Newer: this controller's own term is over.  None: the sender's version does not say."""
+    """Older: given up by its sender.  Newer: this controller's own term is over.  None: the sender's version
+    does not say."""
     registered = await client.register_broker(registration(1))
     term = registered.status.controller_epoch
     assert term == cluster.nodes[1].metadata.term >= 2

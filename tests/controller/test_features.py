@@ -1,4 +1,5 @@
-"""Feature levels (KIP-584): who is refused, what may be raised, and what a node does that meets a level it does not know."""
+"""Feature levels (KIP-584): who is refused, what may be raised, and what a node does that meets a level it
+does not know."""
 
 from __future__ import annotations
 
@@ -30,8 +31,10 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 TRANSACTIONS = "transaction.version"
 FIRST_LEVEL = {
-    "bootstrap", "become_controller", "register_broker", "fence_broker", "unfence_broker", "begin_controlled_shutdown",
-    "set_offline_replicas", "create_topic", "delete_topic", "create_partitions", "change_topic_config", "change_partitions",
+    "bootstrap", "become_controller", "register_broker", "fence_broker", "unfence_broker",
+    "begin_controlled_shutdown",
+    "set_offline_replicas", "create_topic", "delete_topic", "create_partitions", "change_topic_config",
+    "change_partitions",
     "allocate_producer_ids", "set_feature_level",
 }  # fmt: skip
 OLD: Ranges = {FORMER_METADATA_VERSION: (1, 1), TRANSACTIONS: (0, 2)}
@@ -47,7 +50,12 @@ def controller() -> PlannerCluster:
 
 
 def update(
-    controller: PlannerCluster, name: str, level: int, *, voters: dict[int, Ranges | None] | None = None, **fields: bool
+    controller: PlannerCluster,
+    name: str,
+    level: int,
+    *,
+    voters: dict[int, Ranges | None] | None = None,
+    **fields: bool,
 ) -> None:
     wanted = rpc.FeatureUpdate(name=name, level=level, downgrade=fields.get("downgrade", False))
     request = rpc.UpdateFeaturesRequest(updates=[wanted], validate_only=fields.get("validate_only", False))
@@ -55,11 +63,23 @@ def update(
 
 
 PROBLEMS = [
-    ({METADATA_VERSION: 5}, SUPPORTED, "the cluster runs tidegate.metadata.version=5, broker 7 knows at most 4: upgrade it"),
-    ({METADATA_VERSION: 4}, RELEASED, "the cluster runs tidegate.metadata.version=4, broker 7 does not know it: upgrade it"),
+    (
+        {METADATA_VERSION: 5},
+        SUPPORTED,
+        "the cluster runs tidegate.metadata.version=5, broker 7 knows at most 4: upgrade it",
+    ),
+    (
+        {METADATA_VERSION: 4},
+        RELEASED,
+        "the cluster runs tidegate.metadata.version=4, broker 7 does not know it: upgrade it",
+    ),
     ({FORMER_METADATA_VERSION: 3}, SUPPORTED, None),
     ({"new.thing": 1}, SUPPORTED, "the cluster runs new.thing=1, broker 7 does not know it: upgrade it"),
-    ({METADATA_VERSION: 1}, {METADATA_VERSION: (2, 3)}, "broker 7 needs at least 2: first run `tidegate features upgrade`"),
+    (
+        {METADATA_VERSION: 1},
+        {METADATA_VERSION: (2, 3)},
+        "broker 7 needs at least 2: first run `tidegate features upgrade`",
+    ),
     ({METADATA_VERSION: 2, "gone": 0}, SUPPORTED, None),
 ]
 
@@ -82,7 +102,10 @@ def test_a_broker_that_cannot_follow_a_finalised_level_is_refused(
     with pytest.raises(KafkaError) as refused:
         controller.planner.register(request)
     assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
-    assert "the cluster runs metadata.version=1, broker 3" in refused.value.message and says in refused.value.message
+    assert (
+        "the cluster runs metadata.version=1, broker 3" in refused.value.message
+        and says in refused.value.message
+    )
 
 
 def test_a_level_is_raised_when_every_node_knows_it_and_only_once(controller: PlannerCluster) -> None:
@@ -96,7 +119,8 @@ def test_a_level_is_raised_when_every_node_knows_it_and_only_once(controller: Pl
 
 
 def test_from_level_4_on_the_level_stands_under_its_own_name_alone(controller: PlannerCluster) -> None:
-    """A node of the version before knows the former name only: it stops at the entry, and never starts on what follows."""
+    """A node of the version before knows the former name only: it stops at the entry, and never starts on
+    what follows."""
     update(controller, METADATA_VERSION, 3)
     assert dict(controller.state.features) == {FORMER_METADATA_VERSION: 3, TRANSACTIONS: 2}
     assert level_problem("it", RELEASED, controller.state.features) is None
@@ -110,7 +134,10 @@ def test_from_level_4_on_the_level_stands_under_its_own_name_alone(controller: P
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4])
 def test_clients_see_one_name_at_every_level(level: int) -> None:
-    assert features.shown({name_of_metadata_level(level): level, TRANSACTIONS: 2}) == {METADATA_VERSION: level, TRANSACTIONS: 2}
+    assert features.shown({name_of_metadata_level(level): level, TRANSACTIONS: 2}) == {
+        METADATA_VERSION: level,
+        TRANSACTIONS: 2,
+    }
     assert FORMER_METADATA_VERSION not in features.shown_ranges()
 
 
@@ -125,10 +152,34 @@ REFUSED = [
     ("nothing.such", 1, {}, ErrorCode.INVALID_UPDATE_VERSION, "unknown feature"),
     (METADATA_VERSION, 9, {}, ErrorCode.INVALID_UPDATE_VERSION, "the controller knows 1 to 4"),
     (FORMER_METADATA_VERSION, 2, {}, ErrorCode.INVALID_UPDATE_VERSION, "unknown feature"),
-    (METADATA_VERSION, 4, {"voters": {1: SUPPORTED, 2: RELEASED}}, ErrorCode.INVALID_UPDATE_VERSION, "controller 2 (3)"),
-    (METADATA_VERSION, 2, {"voters": {1: SUPPORTED, 2: OLD}}, ErrorCode.INVALID_UPDATE_VERSION, "controller 2 (1)"),
-    (METADATA_VERSION, 2, {"voters": {1: SUPPORTED, 2: {}}}, ErrorCode.INVALID_UPDATE_VERSION, "controller 2 (0)"),
-    (METADATA_VERSION, 2, {"voters": {1: SUPPORTED, 3: None}}, ErrorCode.FEATURE_UPDATE_FAILED, "controllers 3 did not say"),
+    (
+        METADATA_VERSION,
+        4,
+        {"voters": {1: SUPPORTED, 2: RELEASED}},
+        ErrorCode.INVALID_UPDATE_VERSION,
+        "controller 2 (3)",
+    ),
+    (
+        METADATA_VERSION,
+        2,
+        {"voters": {1: SUPPORTED, 2: OLD}},
+        ErrorCode.INVALID_UPDATE_VERSION,
+        "controller 2 (1)",
+    ),
+    (
+        METADATA_VERSION,
+        2,
+        {"voters": {1: SUPPORTED, 2: {}}},
+        ErrorCode.INVALID_UPDATE_VERSION,
+        "controller 2 (0)",
+    ),
+    (
+        METADATA_VERSION,
+        2,
+        {"voters": {1: SUPPORTED, 3: None}},
+        ErrorCode.FEATURE_UPDATE_FAILED,
+        "controllers 3 did not say",
+    ),
     (TRANSACTIONS, 1, {}, ErrorCode.INVALID_UPDATE_VERSION, "would be a downgrade"),
     (METADATA_VERSION, 0, {"downgrade": True}, ErrorCode.INVALID_UPDATE_VERSION, "never lowered"),
 ]
@@ -145,7 +196,9 @@ def test_a_level_that_some_node_does_not_know_is_rejected(
     assert controller.state.features == before
 
 
-def test_a_registered_broker_without_the_level_holds_it_back_even_when_away(controller: PlannerCluster) -> None:
+def test_a_registered_broker_without_the_level_holds_it_back_even_when_away(
+    controller: PlannerCluster,
+) -> None:
     old_broker(controller, 3)
     with pytest.raises(KafkaError) as refused:
         update(controller, METADATA_VERSION, 2)
@@ -171,7 +224,8 @@ def test_one_of_several_that_is_refused_holds_up_all(controller: PlannerCluster)
     assert "more than once" in refused.value.message
 
 
-# ---- real controllers -------------------------------------------------------------------------------------------------------
+# ---- real controllers
+# -------------------------------------------------------------------------------------------------------
 
 
 async def test_all_voters_are_asked_and_one_that_is_away_holds_the_level_back(tmp_path: Path) -> None:
@@ -180,7 +234,9 @@ async def test_all_voters_are_asked_and_one_that_is_away_holds_the_level_back(tm
     client = cluster.client()
     for node in cluster.nodes.values():
         node.service._ask_voter = client.describe_quorum
-    request = rpc.UpdateFeaturesRequest(updates=[rpc.FeatureUpdate(name=TRANSACTIONS, level=1, downgrade=True)])
+    request = rpc.UpdateFeaturesRequest(
+        updates=[rpc.FeatureUpdate(name=TRANSACTIONS, level=1, downgrade=True)]
+    )
     try:
         active = await cluster.active()
         await client.update_features(request)
@@ -202,7 +258,8 @@ async def test_all_voters_are_asked_and_one_that_is_away_holds_the_level_back(tm
 async def test_a_controller_that_meets_an_unknown_level_stops_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The level is written as a newer version would; it is met in the log first, and in the snapshot at the start."""
+    """The level is written as a newer version would; it is met in the log first, and in the snapshot at the
+    start."""
     cluster = ControllerCluster(tmp_path, 1)
     await cluster.start()
     log = (await cluster.active()).metadata
@@ -210,10 +267,13 @@ async def test_a_controller_that_meets_an_unknown_level_stops_for_good(
     command = pb.Command(operations=[pb.Operation(set_feature_level=raise_it)])
     await log.propose(command.SerializeToString())
     await until(lambda: cluster.deaths)
-    assert cluster.deaths == ["the cluster runs tidegate.metadata.version=9, node 1 knows at most 4: upgrade it"]
+    assert cluster.deaths == [
+        "the cluster runs tidegate.metadata.version=9, node 1 knows at most 4: upgrade it"
+    ]
     await cluster.stop()
 
-    monkeypatch.setattr(metadata_log, "check_known", lambda *_: None)  # the newer version goes on, and makes a snapshot
+    # the newer version goes on, and makes a snapshot
+    monkeypatch.setattr(metadata_log, "check_known", lambda *_: None)
     await cluster.start()
     log = (await cluster.active()).metadata
     await log._make_snapshot()
@@ -232,17 +292,22 @@ def test_a_reader_of_the_metadata_that_meets_an_unknown_level_stops() -> None:
 
 
 def test_every_operation_of_the_log_has_the_level_that_it_came_with() -> None:
-    """A new one belongs into `OPERATION_LEVELS`, under a level of its own: nodes that do not know it take part below that."""
+    """A new one belongs into `OPERATION_LEVELS`, under a level of its own: nodes that do not know it take
+    part below that."""
     kinds = {field.name for field in pb.Operation.DESCRIPTOR.oneofs_by_name["kind"].fields}
     assert kinds == FIRST_LEVEL | OPERATION_LEVELS.keys()
 
 
 # The settings and values that level 1 had: nodes that know no more stop when they meet another one.
 FIRST_SETTINGS = {
-    "cleanup.policy", "compression.type", "delete.retention.ms", "flush.policy", "index.interval.bytes", "max.compaction.lag.ms",
-    "max.message.bytes", "message.timestamp.after.max.ms", "message.timestamp.before.max.ms", "message.timestamp.type",
-    "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "min.insync.replicas", "record.check", "retention.bytes",
-    "retention.ms", "segment.bytes", "segment.index.bytes", "segment.jitter.ms", "segment.ms", "unclean.leader.election.enable",
+    "cleanup.policy", "compression.type", "delete.retention.ms", "flush.policy", "index.interval.bytes",
+    "max.compaction.lag.ms",
+    "max.message.bytes", "message.timestamp.after.max.ms", "message.timestamp.before.max.ms",
+    "message.timestamp.type",
+    "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "min.insync.replicas", "record.check",
+    "retention.bytes",
+    "retention.ms", "segment.bytes", "segment.index.bytes", "segment.jitter.ms", "segment.ms",
+    "unclean.leader.election.enable",
 }  # fmt: skip
 FIRST_CHOICES = {
     "cleanup.policy": {"delete", "compact"},
@@ -253,7 +318,8 @@ FIRST_CHOICES = {
 
 
 def test_every_setting_and_value_has_the_level_that_it_came_with() -> None:
-    """A new one belongs into `SETTING_LEVELS` or `VALUE_LEVELS`: the released version stops when it meets one in the metadata."""
+    """A new one belongs into `SETTING_LEVELS` or `VALUE_LEVELS`: the released version stops when it meets one
+    in the metadata."""
     assert TOPIC_CONFIGS.keys() - FIRST_SETTINGS == features.SETTING_LEVELS.keys()
     assert node_settings.BROKER_SETTINGS.keys() == node_settings.NODE_SETTING_LEVELS.keys()
     levels = (*features.SETTING_LEVELS.values(), *node_settings.NODE_SETTING_LEVELS.values())
@@ -275,10 +341,15 @@ def test_a_setting_or_value_above_the_level_is_refused_by_name(
         creation = rpc.CreateTopicsRequest(topics=[topic], validate_only=True)
         made = plan_creation(controller.state, ControllerConfig(), creation, uuid4).results
         change = rpc.ConfigChange(name="orders", set=settings)
-        altered = plan_configuration(controller.state, rpc.AlterConfigsRequest(topics=[change], validate_only=True)).results
+        altered = plan_configuration(
+            controller.state, rpc.AlterConfigsRequest(topics=[change], validate_only=True)
+        ).results
         return [(result.error, result.message) for result in (*made, *altered)]
 
-    refused = (({"retention.ms": "1"}, "retention.ms"), ({"cleanup.policy": "delete,compact"}, "cleanup.policy=compact"))
+    refused = (
+        ({"retention.ms": "1"}, "retention.ms"),
+        ({"cleanup.policy": "delete,compact"}, "cleanup.policy=compact"),
+    )
     for settings, named in refused:
         said = f"tidegate.metadata.version is 1, {named} needs 4: `tidegate features upgrade`"
         assert codes(settings) == [(ErrorCode.UNSUPPORTED_VERSION, said)] * 2

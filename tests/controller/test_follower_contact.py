@@ -15,7 +15,9 @@ def test_under_load_a_follower_counts_as_caught_up_with_its_last_answer() -> Non
     for now, reached, end in ((1.0, 10, 10), (2.0, 15, 20), (3.0, 20, 30), (4.0, 25, 40)):
         contact.answered(now, reached, end)
     view = contact.view(6.0, 25)
-    assert (view.match_index, view.silent_s, view.behind_s) == (25, 2.0, 4.0), "at 2.0 the end was 20, which it had at 3.0"
+    assert (view.match_index, view.silent_s, view.behind_s) == (25, 2.0, 4.0), (
+        "at 2.0 the end was 20, which it had at 3.0"
+    )
 
 
 def test_one_that_has_everything_is_caught_up_now() -> None:

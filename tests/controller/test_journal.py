@@ -109,13 +109,16 @@ def test_a_torn_last_record_is_truncated(cut: int) -> None:
 
 @pytest.mark.parametrize("noted", [True, False], ids=["as it is", "ablation: no note"])
 def test_what_the_disk_loses_of_the_last_durable_batch_stops_the_node(noted: bool) -> None:
-    """Shortened at any place, or any bit of it flipped: nothing later says that it was durable, only the note does."""
+    """Shortened at any place, or any bit of it flipped: nothing later says that it was durable, only the note
+    does."""
     disk = LyingDisk()
     last = len(filled(disk, 4))
     whole, believed = disk.read(ENTRIES), 0
     begin = len(whole) - len(whole) // 5
     shortened = [whole[:length] for length in range(len(whole) // 5, len(whole))]
-    flipped = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in range(begin, len(whole))]
+    flipped = [
+        whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in range(begin, len(whole))
+    ]
     for damaged in (*shortened, *flipped):
         if not noted:
             disk.remove(NOTE)
@@ -129,8 +132,11 @@ def test_what_the_disk_loses_of_the_last_durable_batch_stops_the_node(noted: boo
 
 
 @pytest.mark.parametrize("lowered", [True, False], ids=["as it is", "ablation: not lowered"])
-def test_the_durable_note_is_lowered_before_truncations_and_snapshots(monkeypatch: pytest.MonkeyPatch, lowered: bool) -> None:
-    """A conflict with the leader, and a snapshot of less than what is here: a crash at any step of them leaves no false alarm."""
+def test_the_durable_note_is_lowered_before_truncations_and_snapshots(
+    monkeypatch: pytest.MonkeyPatch, lowered: bool
+) -> None:
+    """A conflict with the leader, and a snapshot of less than what is here: a crash at any step of them
+    leaves no false alarm."""
     if not lowered:
         monkeypatch.setattr(DurableNote, "lower_to", lambda note, place: None)
     cuts = alarms = 0
@@ -333,7 +339,9 @@ def test_a_vote_is_stored_only_after_the_entries_it_was_given_for() -> None:
         disk.crash(rng)
         again = opened(disk)
         assert again.journal_id == JOURNAL
-        assert not again.voting or (again[-1][1] == 2 and again.voter_records == {1: (1, JOURNAL, 2), 2: (2, 9, 0)})
+        assert not again.voting or (
+            again[-1][1] == 2 and again.voter_records == {1: (1, JOURNAL, 2), 2: (2, 9, 0)}
+        )
 
 
 class NamesAreBelieved(DurableJournal):
@@ -363,8 +371,11 @@ def _a_life(journal: DurableJournal, promises: Promises) -> None:
         promises.of_journal(journal)
 
 
-def _lost_after_kill_and_power_cut(journal_class: type[DurableJournal], change: int, seed: int, sync_fails: bool) -> str:
-    """A life that ends at this change, a short second one in the same page cache, a power cut; what the third one misses."""
+def _lost_after_kill_and_power_cut(
+    journal_class: type[DurableJournal], change: int, seed: int, sync_fails: bool
+) -> str:
+    """A life that ends at this change, a short second one in the same page cache, a power cut; what the third
+    one misses."""
     disk, rng, promises = LyingDisk(), random.Random(seed), Promises()
     promises.of_journal(opened(disk))
     if sync_fails:
@@ -394,11 +405,15 @@ def test_entries_in_the_page_cache_of_a_killed_process_are_synced_first(sync_fai
     """At every write, sync, rename and truncation, and for each sync that fails."""
     for change in range(70):
         for seed in range(6):
-            assert _lost_after_kill_and_power_cut(DurableJournal, change, seed, sync_fails) == "", (change, seed)
+            assert _lost_after_kill_and_power_cut(DurableJournal, change, seed, sync_fails) == "", (
+                change,
+                seed,
+            )
 
 
 @pytest.mark.parametrize(
-    ("journal_class", "sync_fails"), [(NamesAreBelieved, False), (PagesAreBelieved, False), (PagesAreBelieved, True)]
+    ("journal_class", "sync_fails"),
+    [(NamesAreBelieved, False), (PagesAreBelieved, False), (PagesAreBelieved, True)],
 )
 def test_without_that_it_would_be_lost(journal_class: type[DurableJournal], sync_fails: bool) -> None:
     found = [

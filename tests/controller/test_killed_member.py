@@ -26,7 +26,8 @@ POINTS = {
     "raft.journal.before_rewrite": 1,
     "raft.journal.after_rewrite": 1,
 }
-ONLY_WITH_A_LEADER = {"raft.snapshot.before_reset"}  # test_quorum_simulation.py kills a member at every change of an installation
+# test_quorum_simulation.py kills a member at every change of an installation
+ONLY_WITH_A_LEADER = {"raft.snapshot.before_reset"}
 
 
 def test_every_fault_point_of_the_quorum_is_tried() -> None:

@@ -29,17 +29,27 @@ def any_partition(random: Random) -> PartitionState:
     elr = some(random, tuple(node_id for node_id in replicas if node_id not in isr))
     leader = random.choice(isr) if isr else NO_LEADER
     adding = (replicas[2],) if random.random() < 0.3 else ()
-    return PartitionState(replicas, isr, elr, leader, 3, random.randint(1, 9), random.choice((*replicas, NO_LEADER)), adding)
+    return PartitionState(
+        replicas, isr, elr, leader, 3, random.randint(1, 9), random.choice((*replicas, NO_LEADER)), adding
+    )
 
 
-@pytest.mark.parametrize("config", [{}, {"min.insync.replicas": "3"}, {"unclean.leader.election.enable": "true"}])
+@pytest.mark.parametrize(
+    "config", [{}, {"min.insync.replicas": "3"}, {"unclean.leader.election.enable": "true"}]
+)
 def test_partitions_that_are_settled_together_become_what_each_would_alone(config: dict[str, str]) -> None:
     random = Random(5)
     topic = TopicState("t", TOPIC_ID, config)
     settler = Settler(topic)
     for number in range(5000):
-        partition, present, lost = any_partition(random), set(some(random, BROKERS)), some(random, BROKERS)[:1]
-        assert settler.settle(number, partition, present, lost) == settle(topic, number, partition, present, lost)
+        partition, present, lost = (
+            any_partition(random),
+            set(some(random, BROKERS)),
+            some(random, BROKERS)[:1],
+        )
+        assert settler.settle(number, partition, present, lost) == settle(
+            topic, number, partition, present, lost
+        )
 
 
 def changed(changed_partition: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> ClusterState:
@@ -50,14 +60,32 @@ def changed(changed_partition: Callable[..., Any], monkeypatch: pytest.MonkeyPat
     def apply(*operations: pb.Operation) -> None:
         state.apply(state.index + 1, 1, pb.Command(operations=operations).SerializeToString())
 
-    apply(pb.Operation(bootstrap=pb.Bootstrap(cluster_id="c", features=[pb.Feature(name="metadata.version", level=2)])))
+    apply(
+        pb.Operation(
+            bootstrap=pb.Bootstrap(cluster_id="c", features=[pb.Feature(name="metadata.version", level=2)])
+        )
+    )
     for node_id in BROKERS:
         registration = pb.RegisterBroker(node_id=node_id, incarnation=str(node_id), expected_broker_epoch=-1)
         apply(pb.Operation(register_broker=registration))
-        apply(pb.Operation(unfence_broker=pb.UnfenceBroker(node_id=node_id, broker_epoch=state.brokers[node_id].broker_epoch)))
-    partitions = [pb.NewPartition(replicas=order, isr=order) for order in ((1, 2, 3), (2, 3, 4)) for _ in range(500)]
+        apply(
+            pb.Operation(
+                unfence_broker=pb.UnfenceBroker(
+                    node_id=node_id, broker_epoch=state.brokers[node_id].broker_epoch
+                )
+            )
+        )
+    partitions = [
+        pb.NewPartition(replicas=order, isr=order) for order in ((1, 2, 3), (2, 3, 4)) for _ in range(500)
+    ]
     config = [pb.ConfigEntry(key="min.insync.replicas", value="4")]
-    apply(pb.Operation(create_topic=pb.CreateTopic(name="t", topic_id=TOPIC_ID.bytes, partitions=partitions, config=config)))
+    apply(
+        pb.Operation(
+            create_topic=pb.CreateTopic(
+                name="t", topic_id=TOPIC_ID.bytes, partitions=partitions, config=config
+            )
+        )
+    )
     assert len(state.topics["t"].partitions) == 1000
     leaving = pb.BeginControlledShutdown(node_id=4, broker_epoch=state.brokers[4].broker_epoch)
     for turn in range(20):
@@ -72,11 +100,15 @@ def changed(changed_partition: Callable[..., Any], monkeypatch: pytest.MonkeyPat
                 expected_partition_epoch=partition.partition_epoch - (random.random() < 0.05),
                 leader=random.choice((isr[0], isr[-1])) if isr else NO_LEADER,
                 isr=isr,
-                elr=[node_id for node_id in partition.replicas if node_id not in isr] if random.random() < 0.5 else [],
+                elr=[node_id for node_id in partition.replicas if node_id not in isr]
+                if random.random() < 0.5
+                else [],
                 last_known_leader=2,
             )
             if isr and random.random() < 0.1:
-                change.isr_broker_epochs.extend(state.brokers[n].broker_epoch - (random.random() < 0.1) for n in isr)
+                change.isr_broker_epochs.extend(
+                    state.brokers[n].broker_epoch - (random.random() < 0.1) for n in isr
+                )
             if random.random() < 0.1:
                 change.replicas.extend(BROKERS)
                 if random.random() < 0.5 and len(partition.replicas) == 3:
@@ -99,13 +131,16 @@ def brokers_1_and_2() -> ClusterState:
     for index, node_id in ((2, 1), (4, 2)):
         registered = pb.RegisterBroker(node_id=node_id, incarnation=str(node_id), expected_broker_epoch=-1)
         unfenced = pb.UnfenceBroker(node_id=node_id, broker_epoch=index)
-        for offset, operation in enumerate((pb.Operation(register_broker=registered), pb.Operation(unfence_broker=unfenced))):
+        for offset, operation in enumerate(
+            (pb.Operation(register_broker=registered), pb.Operation(unfence_broker=unfenced))
+        ):
             assert state.apply(index + offset, 1, pb.Command(operations=[operation]).SerializeToString()).ok
     return state
 
 
 def test_a_partition_that_moves_is_not_like_one_that_does_not() -> None:
-    """min.insync.replicas does not count on replicas that are being added, so the same ISR may be enough for one of them only."""
+    """min.insync.replicas does not count on replicas that are being added, so the same ISR may be enough for
+    one of them only."""
     topic = TopicState("t", TOPIC_ID, {"min.insync.replicas": "3"})
     still = PartitionState((1, 2, 3), (1, 2, 3), leader=1, last_known_leader=1)
     moving = PartitionState((1, 2, 3), (1, 2, 3), leader=1, last_known_leader=1, adding=(3,), target=(1, 3))
@@ -113,7 +148,10 @@ def test_a_partition_that_moves_is_not_like_one_that_does_not() -> None:
     settled = [settler.settle(number, each, {1, 2}, ()) for number, each in enumerate((still, moving))]
     assert [wanted and wanted.elr for wanted in settled] == [(3,), ()]
     change = pb.PartitionChange(leader=1, isr=[1, 2], elr=[3], last_known_leader=1)
-    found = [changed_partition(state.brokers, state.features, topic, each, change, known) for each in (still, moving)]
+    found = [
+        changed_partition(state.brokers, state.features, topic, each, change, known)
+        for each in (still, moving)
+    ]
     assert [partition.elr for partition in found] == [(3,), ()]
 
 
@@ -122,5 +160,9 @@ def test_partitions_that_changed_alike_share_their_members() -> None:
     state, topic, known = brokers_1_and_2(), TopicState("t", TOPIC_ID), dict[Any, Any]()
     changes = [pb.PartitionChange(leader=1, isr=[1, 2], last_known_leader=1) for _ in range(2)]
     before = PartitionState((1, 2), (1, 2), leader=1)
-    first, second = (changed_partition(state.brokers, state.features, topic, before, each, known) for each in changes)
-    assert isinstance(first, PartitionState) and isinstance(second, PartitionState) and first.isr is second.isr
+    first, second = (
+        changed_partition(state.brokers, state.features, topic, before, each, known) for each in changes
+    )
+    assert (
+        isinstance(first, PartitionState) and isinstance(second, PartitionState) and first.isr is second.isr
+    )

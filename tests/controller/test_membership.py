@@ -20,7 +20,9 @@ VOTERS = (1, 2, 3)
 class Voter:
     """A journal on its disk and its membership; `restart` forgets what was heard, `wipe` everything."""
 
-    def __init__(self, node_id: int, ids: itertools.count[int], rules: type[VoterMembership] = VoterMembership) -> None:
+    def __init__(
+        self, node_id: int, ids: itertools.count[int], rules: type[VoterMembership] = VoterMembership
+    ) -> None:
         self.node_id, self._ids, self._rules = node_id, ids, rules
         self.wipe()
 
@@ -29,7 +31,9 @@ class Voter:
         self.restart()
 
     def restart(self) -> None:
-        self.journal = DurableJournal(self.disk, Path("/data/raft"), node_id=self.node_id, new_id=next(self._ids))
+        self.journal = DurableJournal(
+            self.disk, Path("/data/raft"), node_id=self.node_id, new_id=next(self._ids)
+        )
         self.membership = self._rules(self.node_id, VOTERS, self.journal)
 
 
@@ -67,7 +71,11 @@ def test_all_voters_together_form_a_quorum_and_remember_it(voters: dict[int, Vot
 
 def test_a_majority_forms_no_quorum_and_names_the_missing_voters(voters: dict[int, Voter]) -> None:
     two = {node_id: voters[node_id] for node_id in (1, 3)}
-    assert voters[1].membership.waits_for().startswith("its folder is new, and these voters were not seen yet: 2, 3;")
+    assert (
+        voters[1]
+        .membership.waits_for()
+        .startswith("its folder is new, and these voters were not seen yet: 2, 3;")
+    )
     tell_all(two)
     assert with_vote(voters) == []
     assert "not seen yet: 2;" in voters[1].membership.waits_for()
@@ -75,8 +83,8 @@ def test_a_majority_forms_no_quorum_and_names_the_missing_voters(voters: dict[in
 
 
 def test_a_journal_of_a_formed_quorum_opens_for_no_fewer_voters(voters: dict[int, Voter]) -> None:
-    """One of three that is told to be alone would be a majority of one, while the other two are one of three: two leaders of one
-    term.  More voters than there were wait for a majority of the larger number."""
+    """One of three that is told to be alone would be a majority of one, while the other two are one of three:
+    two leaders of one term.  More voters than there were wait for a majority of the larger number."""
     tell_all(voters)
     journal = voters[1].journal
     for fewer in [(1,), (1, 2), (1, 2, 4)]:
@@ -124,7 +132,8 @@ def test_a_disk_that_is_lost_during_the_formation_only_delays_it(voters: dict[in
 
 
 class FormsAtSight(VoterMembership):
-    """Without the second round: the vote is taken when all were seen fresh, whatever they have become since."""
+    """Without the second round: the vote is taken when all were seen fresh, whatever they have become
+    since."""
 
     def on_voter_status(self, voter: int, voter_status: VoterStatus) -> bool:
         news = super().on_voter_status(voter, voter_status)
@@ -135,11 +144,14 @@ class FormsAtSight(VoterMembership):
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_no_vote_existed_when_a_quorums_youngest_journal_was_made(broken: bool) -> None:
-    """The moment B of the argument, over statements that come in any order and late, restarts and lost disks."""
+    """The moment B of the argument, over statements that come in any order and late, restarts and lost
+    disks."""
     violations = formed = 0
     for seed in range(150):
         rng, ids = random.Random(seed), itertools.count(100)
-        voters = {node_id: Voter(node_id, ids, FormsAtSight if broken else VoterMembership) for node_id in VOTERS}
+        voters = {
+            node_id: Voter(node_id, ids, FormsAtSight if broken else VoterMembership) for node_id in VOTERS
+        }
         said: list[tuple[int, VoterStatus]] = []
         births = {voter.journal.journal_id: 0 for voter in voters.values()}
         with_a_vote: dict[int, list[float]] = {}  # journal -> from when until when
@@ -198,7 +210,8 @@ def test_a_journal_that_was_replaced_does_not_count_and_stops(voters: dict[int, 
         stale.membership.on_voter_status(1, voters[1].membership.announcement())
     with pytest.raises(RaftFatal, match="says the log"):
         stale.membership.returned(2, 900, 9)
-    voters[2].membership.on_voter_status(3, voters[3].membership.announcement())  # which has not heard of the return: harmless
+    # which has not heard of the return: harmless
+    voters[2].membership.on_voter_status(3, voters[3].membership.announcement())
 
 
 def test_a_late_message_of_a_lost_journal_changes_nothing(voters: dict[int, Voter]) -> None:

@@ -1,4 +1,5 @@
-"""A broker's copy of the metadata: in order, committed only, from the newest controller, by snapshot when it is far behind."""
+"""A broker's copy of the metadata: in order, committed only, from the newest controller, by snapshot when it
+is far behind."""
 
 from __future__ import annotations
 
@@ -75,17 +76,28 @@ async def test_a_small_difference_comes_as_entries_each_once(one: ControllerClus
     await client.close()
 
 
-# ---- what a follower takes, update by update ---------------------------------------------------------------------------------
+# ---- what a follower takes, update by update
+# ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def follower() -> Iterator[MetadataFollower]:
-    client = ControllerClient({1: "127.0.0.1:1", 2: "127.0.0.1:2"}, SystemClock(), channel_factory=lambda target: None)  # type: ignore[arg-type, return-value]
+    client = ControllerClient(
+        {1: "127.0.0.1:1", 2: "127.0.0.1:2"}, SystemClock(), channel_factory=lambda target: None
+    )  # type: ignore[arg-type, return-value]
     yield MetadataFollower(client, 7, SystemClock())
 
 
-def take(follower: MetadataFollower, *entries: tuple[int, bytes], epoch: int = 1, error: int = 0, committed: int = 0) -> None:
-    update = rpc.MetadataUpdate(status=rpc.Status(error=error), controller_epoch=epoch, committed_index=committed)
+def take(
+    follower: MetadataFollower,
+    *entries: tuple[int, bytes],
+    epoch: int = 1,
+    error: int = 0,
+    committed: int = 0,
+) -> None:
+    update = rpc.MetadataUpdate(
+        status=rpc.Status(error=error), controller_epoch=epoch, committed_index=committed
+    )
     for index, command in entries:
         update.entries.add(index=index, term=1, command=command)
 
@@ -142,7 +154,8 @@ async def test_a_broker_that_cannot_do_what_the_metadata_says_stops_following(on
     await client.close()
 
 
-# ---- the client ---------------------------------------------------------------------------------------------------------------
+# ---- the client
+# ------------------------------------------------------------------------------------------------------------
 
 
 class Forgetful(controller_pb2_grpc.ControllerServicer):
@@ -182,8 +195,12 @@ async def test_a_request_whose_answer_was_lost_is_repeated_and_done_once(one: Co
     more = rpc.CreatePartitionsRequest(topics=[rpc.PartitionsToCreate(name="t", total=3)])
     assert not (await client.create_partitions(more)).topics[0].error and len(topics["t"].partitions) == 3
     change = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", set={"retention.ms": "9"})])
-    assert not (await client.alter_configs(change)).topics[0].error and topics["t"].config == {"retention.ms": "9"}
-    assert not (await client.delete_topics(rpc.DeleteTopicsRequest(names=["t"]))).topics[0].error and not topics
+    assert not (await client.alter_configs(change)).topics[0].error and topics["t"].config == {
+        "retention.ms": "9"
+    }
+    assert (
+        not (await client.delete_topics(rpc.DeleteTopicsRequest(names=["t"]))).topics[0].error and not topics
+    )
     assert forgetful.lost == 12, "every one of the six requests was sent twice"
     second = await client.delete_topics(rpc.DeleteTopicsRequest(names=["t"]))
     assert second.topics[0].error == int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -212,7 +229,9 @@ async def test_an_error_of_the_active_controller_is_raised_at_once(one: Controll
     await client.close()
 
 
-async def test_every_attempt_at_an_isr_change_has_a_number_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_attempt_at_an_isr_change_has_a_number_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By which the controller tells an attempt that was given up from the one that followed."""
     client = ControllerClient({1: "127.0.0.1:1"}, SystemClock())
     seen: list[int] = []
@@ -220,7 +239,9 @@ async def test_every_attempt_at_an_isr_change_has_a_number_of_its_own(monkeypatc
     async def answer(request: rpc.AlterPartitionsRequest, timeout: float) -> rpc.AlterPartitionsReply:
         seen.append(request.attempt)
         first = len(seen) == 1
-        return rpc.AlterPartitionsReply(status=rpc.Status(error=int(ErrorCode.NOT_CONTROLLER if first else ErrorCode.NONE)))
+        return rpc.AlterPartitionsReply(
+            status=rpc.Status(error=int(ErrorCode.NOT_CONTROLLER if first else ErrorCode.NONE))
+        )
 
     monkeypatch.setattr(client, "_stub", lambda node_id: SimpleNamespace(AlterPartitions=answer))
     for _ in range(2):

@@ -1,4 +1,5 @@
-"""The metadata log with real threads, files and sockets: what it acknowledges is kept, what it cannot know it says."""
+"""The metadata log with real threads, files and sockets: what it acknowledges is kept, what it cannot know it
+says."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ from controller_cluster import QUICK, until
 from reserved_ports import reserve_ports
 from tidegate.controller.raft.contract import QuorumStatus, RaftTimings
 from tidegate.controller.service import metadata_log
-from tidegate.controller.service.metadata_log import MetadataLog, MetadataLogUnusable, NotController, ProposalUnknown, _Accepted
+from tidegate.controller.service.metadata_log import (
+    MetadataLog,
+    MetadataLogUnusable,
+    NotController,
+    ProposalUnknown,
+    _Accepted,
+)
 from tidegate.controller.state.cluster_state import ApplyResult
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime.clock import SystemClock
@@ -36,7 +43,9 @@ class Logs:
 
     def __init__(self, folder: Path, count: int, timings: RaftTimings = QUICK) -> None:
         self.folder, self.timings = folder, timings
-        self.voters = {node_id: ("127.0.0.1", ports.quorum) for node_id, ports in reserve_ports(self, count).items()}
+        self.voters = {
+            node_id: ("127.0.0.1", ports.quorum) for node_id, ports in reserve_ports(self, count).items()
+        }
         self.running: dict[int, MetadataLog] = {}
         self.deaths: list[str] = []
         self.disk = RealDisk()
@@ -68,16 +77,20 @@ class Logs:
         return next(log for log in self.running.values() if log.is_active)
 
     async def acknowledge(self, *names: str) -> MetadataLog:
-        """Proposes the features `names` until every one is acknowledged, through whichever log is active: on a slow machine
-        the leadership moves at times, and a test about something else must not depend on it.  Returns the last one asked."""
+        """Proposes the features `names` until every one is acknowledged, through whichever log is active: on
+        a slow machine the leadership moves at times, and a test about something else must not depend on it.
+        Returns the last one asked."""
         while True:
             log = await self.active()
             try:
                 results = await asyncio.gather(*(log.propose(feature(name)) for name in names))
             except (NotController, ProposalUnknown):
                 continue
-            # A proposal of unknown fate may have been applied: then its repetition is refused, and the feature is there.
-            assert all(result.ok or name in log.state.features for result, name in zip(results, names, strict=True))
+            # A proposal of unknown fate may have been applied: then its repetition is refused, and the
+            # feature is there.
+            assert all(
+                result.ok or name in log.state.features for result, name in zip(results, names, strict=True)
+            )
             return log
 
     async def same(self) -> None:
@@ -96,7 +109,9 @@ async def three(tmp_path: Path) -> AsyncIterator[Logs]:
 
 
 def feature(name: str, level: int = 0, expected: int = 0, **fields: object) -> bytes:
-    operation = pb.Operation(set_feature_level=pb.SetFeatureLevel(name=name, level=level, expected_level=expected))
+    operation = pb.Operation(
+        set_feature_level=pb.SetFeatureLevel(name=name, level=level, expected_level=expected)
+    )
     return pb.Command(operations=[operation], **fields).SerializeToString()  # type: ignore[arg-type]
 
 
@@ -211,7 +226,8 @@ class HeldSnapshots(RealDisk):
 
 
 async def test_the_journal_is_not_trimmed_before_the_snapshot_is_on_the_disk(tmp_path: Path) -> None:
-    """docs/raft.md Q16: a power cut between the two would leave neither the entries nor the state that they made."""
+    """docs/raft.md Q16: a power cut between the two would leave neither the entries nor the state that they
+    made."""
     logs = Logs(tmp_path, 1, SNAPSHOTS)
     logs.disk = disk = HeldSnapshots()
     await logs.start()
@@ -232,7 +248,8 @@ async def test_the_journal_is_not_trimmed_before_the_snapshot_is_on_the_disk(tmp
 
 
 async def test_a_quorum_of_one_is_active_at_once_and_listens_nowhere(tmp_path: Path) -> None:
-    logs = Logs(tmp_path, 1, RaftTimings(election_s_min=600, election_s_max=1200))  # there is nobody to wait for
+    # there is nobody to wait for
+    logs = Logs(tmp_path, 1, RaftTimings(election_s_min=600, election_s_max=1200))
     await logs.start()
     log = await logs.active()
     assert log.port == 0 and (await log.propose(feature("x"))).ok
@@ -246,7 +263,8 @@ async def test_an_idle_quorum_costs_its_heartbeats_and_nothing_else(three: Logs)
     assert thread is not None
     before = thread.rounds
     await asyncio.sleep(1.0)
-    # one round a heartbeat, and one for the answers of each of the two followers, with as much again for noise
+    # one round a heartbeat, and one for the answers of each of the two followers, with as much again for
+    # noise
     assert thread.rounds - before < 2 * 3 / QUICK.heartbeat_s
 
 
@@ -304,7 +322,9 @@ class FailingDisk(RealDisk):
 
 
 @pytest.mark.parametrize(("failing", "reason"), [("write", "no space left"), ("sync", "input/output error")])
-async def test_a_full_or_failing_disk_stops_the_node_and_the_others_go_on(failing: str, reason: str, tmp_path: Path) -> None:
+async def test_a_full_or_failing_disk_stops_the_node_and_the_others_go_on(
+    failing: str, reason: str, tmp_path: Path
+) -> None:
     logs = Logs(tmp_path, 3)
     await logs.start()
     await logs.acknowledge("before")
@@ -362,7 +382,8 @@ async def test_the_first_start_waits_for_all_voters_and_says_for_whom(tmp_path: 
 
 
 async def test_a_voter_that_lost_its_disk_forgets_no_vote_and_returns(tmp_path: Path) -> None:
-    """Committed by voters 1 and 2; 1 down, the disk of 2 lost: 2 and 3, which has nothing of it, must not elect anybody."""
+    """Committed by voters 1 and 2; 1 down, the disk of 2 lost: 2 and 3, which has nothing of it, must not
+    elect anybody."""
     logs = Logs(tmp_path, 3)
     await logs.start()
     await logs.acknowledge("everybody has this")
@@ -374,7 +395,9 @@ async def test_a_voter_that_lost_its_disk_forgets_no_vote_and_returns(tmp_path: 
     shutil.rmtree(tmp_path / "2" / "raft")
     await logs.start(2, 3)
     wiped, behind = logs.running[2], logs.running[3]
-    await until(lambda: "as soon as there is a leader" in wiped.status.waits_for and behind.status.not_voting == (2,))
+    await until(
+        lambda: "as soon as there is a leader" in wiped.status.waits_for and behind.status.not_voting == (2,)
+    )
     await asyncio.sleep(4 * QUICK.election_s_max)
     assert behind.leader_id == -1 and wiped.term == 0 and behind.term == behind._thread._core._journal[-1][2]  # type: ignore[union-attr]
     await logs.start(1)
@@ -434,7 +457,8 @@ async def test_an_old_folder_of_a_returned_voter_stops_its_node(tmp_path: Path) 
 
 
 async def test_an_entry_of_an_earlier_term_whose_index_is_reused_is_dropped() -> None:
-    """Another leader's short term replaced it.  Left without an end, it would count as under way for the life of the process."""
+    """Another leader's short term replaced it.  Left without an end, it would count as under way for the life
+    of the process."""
     log = MetadataLog.__new__(MetadataLog)
     log._waiting, log.status = {}, QuorumStatus(2, 5, 1, True, 0, 0)
     earlier, later = (asyncio.get_running_loop().create_future() for _ in range(2))

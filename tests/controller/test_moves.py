@@ -1,4 +1,5 @@
-"""Moves of partitions as pure plans: a table of single moves, and random lives in which no committed record may lose its copies.
+"""Moves of partitions as pure plans: a table of single moves, and random lives in which no committed record
+may lose its copies.
 
 The rules stand in `controller/state/moves.py`; KIP-455, KIP-966, docs/semantics.md R13, R14.
 """
@@ -51,16 +52,22 @@ def tick(controller: PlannerCluster) -> None:
 
 
 def is_at(
-    controller: PlannerCluster, replicas: tuple[int, ...], adding: tuple[int, ...] = (), removing: tuple[int, ...] = ()
+    controller: PlannerCluster,
+    replicas: tuple[int, ...],
+    adding: tuple[int, ...] = (),
+    removing: tuple[int, ...] = (),
 ) -> bool:
     partition = controller.partition()
     return (partition.replicas, partition.adding, partition.removing) == (replicas, adding, removing)
 
 
-# ---- single moves ---------------------------------------------------------------------------------------------------------
+# ---- single moves
+# ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_move_ends_when_every_new_replica_is_in_sync_and_moves_the_leader(controller: PlannerCluster) -> None:
+def test_a_move_ends_when_every_new_replica_is_in_sync_and_moves_the_leader(
+    controller: PlannerCluster,
+) -> None:
     controller.topic(**FLUSHED)
     assert ask(controller, 4, 5, 2) == (ErrorCode.NONE, "")
     tick(controller)
@@ -80,10 +87,16 @@ def test_a_leader_that_stays_keeps_leading_in_a_new_epoch(controller: PlannerClu
     controller.topic()
     before = controller.partition().leader_epoch
     ask(controller, 1, 2)
-    assert is_at(controller, (1, 2)) and controller.partition().leader == 1 and controller.partition().leader_epoch == before + 1
+    assert (
+        is_at(controller, (1, 2))
+        and controller.partition().leader == 1
+        and controller.partition().leader_epoch == before + 1
+    )
 
 
-def test_a_new_order_of_the_same_replicas_changes_the_preferred_leader_only(controller: PlannerCluster) -> None:
+def test_a_new_order_of_the_same_replicas_changes_the_preferred_leader_only(
+    controller: PlannerCluster,
+) -> None:
     controller.topic()
     before = controller.partition().leader_epoch
     assert ask(controller, 3, 1, 2) == (ErrorCode.NONE, "")
@@ -110,7 +123,10 @@ def test_the_bar_of_min_insync_replicas_is_that_of_before_until_the_end(controll
     assert topic.min_in_sync_replicas(controller.partition().settled_replicas) == 1
     alter(controller, 1, (1, 2, 3))
     tick(controller)
-    assert is_at(controller, (1, 2, 3)) and topic.min_in_sync_replicas(controller.partition().settled_replicas) == 2
+    assert (
+        is_at(controller, (1, 2, 3))
+        and topic.min_in_sync_replicas(controller.partition().settled_replicas) == 2
+    )
 
 
 def test_a_move_waits_while_it_would_leave_too_few_replicas_in_sync(controller: PlannerCluster) -> None:
@@ -161,7 +177,9 @@ def test_a_cancelled_move_of_a_partition_without_a_leader_goes_back(controller: 
     assert controller.partition().leader == -1, "the one that left last comes back first"
 
 
-def test_a_second_move_replaces_the_first_and_a_cancel_goes_back_to_the_start(controller: PlannerCluster) -> None:
+def test_a_second_move_replaces_the_first_and_a_cancel_goes_back_to_the_start(
+    controller: PlannerCluster,
+) -> None:
     controller.topic(**FLUSHED)
     ask(controller, 4, 2, 3)
     ask(controller, 5, 2, 3)
@@ -220,7 +238,9 @@ def test_what_does_not_exist_or_is_named_twice_is_refused(controller: PlannerClu
 
 
 def test_a_state_topic_keeps_the_replicas_that_its_promise_needs(controller: PlannerCluster) -> None:
-    controller.topic(TRANSACTION_STATE_TOPIC, **{MIN_IN_SYNC_REPLICAS_CONFIG: "2", "cleanup.policy": "compact"})
+    controller.topic(
+        TRANSACTION_STATE_TOPIC, **{MIN_IN_SYNC_REPLICAS_CONFIG: "2", "cleanup.policy": "compact"}
+    )
     error, message = ask(controller, 4, name=TRANSACTION_STATE_TOPIC)
     assert error == ErrorCode.POLICY_VIOLATION and "needs the 2 replicas" in message
     assert ask(controller, 4, 5, name=TRANSACTION_STATE_TOPIC)[0] == ErrorCode.NONE
@@ -231,12 +251,20 @@ def test_nothing_moves_before_every_node_knows_of_moves(controller: PlannerClust
     controller.state._features = {METADATA_VERSION: 1}
     with pytest.raises(KafkaError) as refused:
         ask(controller, 4, 2, 3)
-    assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION and "tidegate features upgrade" in refused.value.message
-    change = pb.PartitionChange(partition=0, leader=1, isr=[1, 2, 3], replicas=[1, 2, 3, 4], adding=[4], target=[4, 2, 3])
+    assert (
+        refused.value.code == ErrorCode.UNSUPPORTED_VERSION
+        and "tidegate features upgrade" in refused.value.message
+    )
+    change = pb.PartitionChange(
+        partition=0, leader=1, isr=[1, 2, 3], replicas=[1, 2, 3, 4], adding=[4], target=[4, 2, 3]
+    )
     topic = controller.state.topics["t"]
-    assert partition_changes.changed_partition(
-        controller.state.brokers, controller.state.features, topic, controller.partition(), change
-    ) is ErrorCode.UNSUPPORTED_VERSION
+    assert (
+        partition_changes.changed_partition(
+            controller.state.brokers, controller.state.features, topic, controller.partition(), change
+        )
+        is ErrorCode.UNSUPPORTED_VERSION
+    )
 
 
 def test_a_change_that_lost_its_race_gets_an_error(controller: PlannerCluster) -> None:
@@ -251,7 +279,10 @@ def test_a_snapshot_keeps_a_move(controller: PlannerCluster) -> None:
     ask(controller, 4, 5, 2)
     other = ClusterState()
     other.restore(controller.state.encode())
-    assert other.partition("t", 0) == controller.partition() and other.state_hash() == controller.state.state_hash()
+    assert (
+        other.partition("t", 0) == controller.partition()
+        and other.state_hash() == controller.state.state_hash()
+    )
 
 
 UNSOUND = [
@@ -271,20 +302,27 @@ def test_an_assignment_that_makes_no_sense_is_refused_by_the_state_itself(
     controller.topic()
     change = pb.PartitionChange(partition=0, leader=1, isr=[1, 2, 3], last_known_leader=1, **fields)
     found = partition_changes.changed_partition(
-        controller.state.brokers, controller.state.features, controller.state.topics["t"], controller.partition(), change
+        controller.state.brokers,
+        controller.state.features,
+        controller.state.topics["t"],
+        controller.partition(),
+        change,
     )
     assert found is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-# ---- random lives ---------------------------------------------------------------------------------------------------------
+# ---- random lives
+# ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class World:
-    """One partition, its brokers' logs (as lengths), and a leader that keeps the rules of `replication/partition/leader.py`.
+    """One partition, its brokers' logs (as lengths), and a leader that keeps the rules of
+    `replication/partition/leader.py`.
 
-    A record is committed when every member of the ISR has it and there are min.insync.replicas of them.  Brokers crash without
-    losing what they flushed; whoever is no replica any more deletes its log, which is when only the others can have the record.
+    A record is committed when every member of the ISR has it and there are min.insync.replicas of them.
+    Brokers crash without losing what they flushed; whoever is no replica any more deletes its log, which is
+    when only the others can have the record.
     """
 
     seed: int
@@ -309,7 +347,8 @@ class World:
 
     def live(self, steps: int) -> None:
         actions: list[Callable[[], None]] = [
-            self.write, self.write, self.write, self.follow, self.follow, self.join, self.join, self.shrink, self.crash,
+            self.write, self.write, self.write, self.follow, self.follow, self.join, self.join, self.shrink,
+            self.crash,
             self.come_back, self.come_back, self.move, self.cancel, self.tick, self.tick,
         ]  # fmt: skip
         for _ in range(steps):
@@ -322,12 +361,19 @@ class World:
         self.ends = {node: self.ends.get(node, 0) for node in partition.replicas}
         if partition.leader >= 0:
             end = self.ends[partition.leader]
-            assert end >= self.committed, f"seed {self.seed}: leader {partition} lacks committed records: {self.ends}"
-            self.ends = {node: min(length, end) for node, length in self.ends.items()}  # diverging tails are cut
+            assert end >= self.committed, (
+                f"seed {self.seed}: leader {partition} lacks committed records: {self.ends}"
+            )
+            # diverging tails are cut
+            self.ends = {node: min(length, end) for node, length in self.ends.items()}
         complete = [node for node, length in self.ends.items() if length >= self.committed]
-        assert set(partition.isr) | set(partition.elr) <= set(complete), f"seed {self.seed}: {partition}, {self.ends}"
+        assert set(partition.isr) | set(partition.elr) <= set(complete), (
+            f"seed {self.seed}: {partition}, {self.ends}"
+        )
         wanted = min(self.minimum, len(partition.replicas))
-        assert self.committed == 0 or len(complete) >= min(wanted, self.copies), f"seed {self.seed}: {partition} {self.ends}"
+        assert self.committed == 0 or len(complete) >= min(wanted, self.copies), (
+            f"seed {self.seed}: {partition} {self.ends}"
+        )
         self.commit()
 
     copies: int = 0
@@ -354,7 +400,11 @@ class World:
         partition = self.partition
         if partition.leader < 0:
             return
-        ready = [n for n in partition.replicas if n not in partition.isr and self.ends[n] >= self.ends[partition.leader]]
+        ready = [
+            n
+            for n in partition.replicas
+            if n not in partition.isr and self.ends[n] >= self.ends[partition.leader]
+        ]
         alive = [n for n in ready if self.controller.state.brokers[n].active]
         if alive:
             alter(self.controller, partition.leader, (*partition.isr, self.random.choice(alive)))
@@ -369,7 +419,9 @@ class World:
     def crash(self) -> None:
         alive = self.controller.state.active_brokers()
         if alive and self.random.random() < 0.6:
-            self.controller.carry_out(self.controller.planner.fence([self.random.choice(alive).node_id], "crash"))
+            self.controller.carry_out(
+                self.controller.planner.fence([self.random.choice(alive).node_id], "crash")
+            )
 
     def come_back(self) -> None:
         fenced = [broker.node_id for broker in self.controller.state.brokers.values() if broker.fenced]
@@ -429,7 +481,8 @@ def lives_are_broken(seeds: int = 60) -> bool:
     return False
 
 
-# ---- ablations ------------------------------------------------------------------------------------------------------------
+# ---- ablations
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _with_reduced(monkeypatch: pytest.MonkeyPatch, reduced: Callable[..., PartitionState | None]) -> None:
@@ -441,7 +494,9 @@ def test_ablation_a_move_that_ends_below_min_insync_leaves_too_few_copies(
 ) -> None:
     real = moves._reduced
 
-    def barless(topic: TopicState, before: PartitionState, after: PartitionState, able: set[int]) -> PartitionState | None:
+    def barless(
+        topic: TopicState, before: PartitionState, after: PartitionState, able: set[int]
+    ) -> PartitionState | None:
         return real(replace(topic, config={}), before, after, able)
 
     _with_reduced(monkeypatch, barless)
@@ -458,7 +513,9 @@ def test_ablation_a_move_that_does_not_wait_leaves_new_replicas_out_of_the_isr(
     assert is_at(controller, (4, 1)) and controller.partition().isr == (1,)
 
 
-def test_ablation_a_cancel_that_drops_needed_replicas_loses_the_only_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_cancel_that_drops_needed_replicas_loses_the_only_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real = moves._dropped
 
     def all_cancelled(partition: PartitionState, gone: list[int]) -> PartitionState:

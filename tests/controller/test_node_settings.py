@@ -26,7 +26,12 @@ def controller() -> PlannerCluster:
 
 
 def change(
-    controller: PlannerCluster, name: str, *, remove: tuple[str, ...] = (), validate_only: bool = False, **entry: object
+    controller: PlannerCluster,
+    name: str,
+    *,
+    remove: tuple[str, ...] = (),
+    validate_only: bool = False,
+    **entry: object,
 ) -> rpc.TopicResult:
     """One request, planned and applied."""
     request = rpc.AlterConfigsRequest(validate_only=validate_only)
@@ -39,7 +44,9 @@ def change(
 
 def of(controller: PlannerCluster, node_id: int) -> dict[str, str]:
     return {
-        name: value for name, value in effective(controller.state.node_configs, node_id).items() if name not in FROM_THE_START
+        name: value
+        for name, value in effective(controller.state.node_configs, node_id).items()
+        if name not in FROM_THE_START
     }
 
 
@@ -70,7 +77,12 @@ def test_a_snapshot_keeps_node_settings_and_restoring_it_reports_them(controller
 @pytest.mark.parametrize(
     ("name", "wanted", "code", "said"),
     [
-        ("", {"set": {"node.id": "4"}}, ErrorCode.INVALID_REQUEST, "Cannot update these configs dynamically: Set(node.id)"),
+        (
+            "",
+            {"set": {"node.id": "4"}},
+            ErrorCode.INVALID_REQUEST,
+            "Cannot update these configs dynamically: Set(node.id)",
+        ),
         ("", {"set": {CATCH_UP_SETTING: "-1"}}, ErrorCode.INVALID_REQUEST, "Value must be at least 0"),
         ("", {"set": {CATCH_UP_SETTING: "1e3"}}, ErrorCode.INVALID_REQUEST, "Not a number of type LONG"),
         ("", {"set": {CATCH_UP_SETTING: "9" * 30}}, ErrorCode.INVALID_REQUEST, "Value must be no more than"),
@@ -85,7 +97,11 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
     controller: PlannerCluster, name: str, wanted: dict[str, object], code: ErrorCode, said: str
 ) -> None:
     result = change(controller, name, **wanted)  # type: ignore[arg-type]
-    assert result.error == code and said in result.message and controller.state.node_configs == {ALL_NODES: FROM_THE_START}
+    assert (
+        result.error == code
+        and said in result.message
+        and controller.state.node_configs == {ALL_NODES: FROM_THE_START}
+    )
 
 
 def test_validation_changes_nothing_and_one_node_twice_is_refused(controller: PlannerCluster) -> None:
@@ -120,7 +136,9 @@ def test_an_entry_below_its_metadata_level_changes_nothing(
 def test_a_value_that_is_no_number_is_left_out(controller: PlannerCluster) -> None:
     for value in ("much", "²", "9" * 5000, ""):
         entry = pb.ConfigEntry(key=CATCH_UP_SETTING, value=value)
-        controller.carry_out(Plan([pb.Operation(change_node_config=pb.ChangeNodeConfig(node_id=ALL_NODES, set=[entry]))]))
+        controller.carry_out(
+            Plan([pb.Operation(change_node_config=pb.ChangeNodeConfig(node_id=ALL_NODES, set=[entry]))])
+        )
         assert of(controller, 1) == {}
 
 
@@ -128,5 +146,7 @@ def test_an_unregistered_node_leaves_no_settings_behind(controller: PlannerClust
     change(controller, "2", set={CATCH_UP_SETTING: "1"})
     epoch = controller.state.brokers[2].broker_epoch
     controller.carry_out(Plan([pb.Operation(fence_broker=pb.FenceBroker(node_id=2, broker_epoch=epoch))]))
-    controller.carry_out(Plan([pb.Operation(unregister_broker=pb.UnregisterBroker(node_id=2, broker_epoch=epoch))]))
+    controller.carry_out(
+        Plan([pb.Operation(unregister_broker=pb.UnregisterBroker(node_id=2, broker_epoch=epoch))])
+    )
     assert 2 not in controller.state.brokers and controller.state.node_configs == {ALL_NODES: FROM_THE_START}

@@ -21,7 +21,10 @@ def controller() -> PlannerCluster:
 
 
 def offline(controller: PlannerCluster, *names: str) -> list[rpc.ReplicasOfTopic]:
-    return [rpc.ReplicasOfTopic(topic_id=controller.state.topics[name].topic_id.bytes, partitions=[0]) for name in names]
+    return [
+        rpc.ReplicasOfTopic(topic_id=controller.state.topics[name].topic_id.bytes, partitions=[0])
+        for name in names
+    ]
 
 
 def settle(controller: PlannerCluster) -> None:

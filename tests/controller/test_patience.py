@@ -1,4 +1,5 @@
-"""A heartbeat outlives its sender's patience: a late hint is followed, and other calls try elsewhere meanwhile."""
+"""A heartbeat outlives its sender's patience: a late hint is followed, and other calls try elsewhere
+meanwhile."""
 
 from __future__ import annotations
 
@@ -38,9 +39,13 @@ class Channel:
 
 async def test_a_hint_that_comes_when_patience_is_over_is_followed() -> None:
     gate = asyncio.Event()
-    client = ControllerClient({1: "1", 2: "2"}, SystemClock(), channel_factory=lambda target: cast(Any, Channel(target, gate)))
+    client = ControllerClient(
+        {1: "1", 2: "2"}, SystemClock(), channel_factory=lambda target: cast(Any, Channel(target, gate))
+    )
     client.active_id = 1
-    beat = asyncio.create_task(client.heartbeat(rpc.HeartbeatRequest(node_id=1), timeout_s=60.0, patience_s=PATIENCE_S))
+    beat = asyncio.create_task(
+        client.heartbeat(rpc.HeartbeatRequest(node_id=1), timeout_s=60.0, patience_s=PATIENCE_S)
+    )
     async with asyncio.timeout(20):
         while client.active_id == 1:  # until the next call would try another one
             await asyncio.sleep(0.005)
@@ -79,7 +84,9 @@ async def test_the_controller_of_this_process_sends_its_broker_to_the_active_one
     client = client_of_two(asked)
 
     async def here(_request: rpc.HeartbeatRequest, _context: Any) -> rpc.HeartbeatReply:
-        return rpc.HeartbeatReply(status=rpc.Status(error=int(ErrorCode.NOT_CONTROLLER), controller_id_plus_one=3))
+        return rpc.HeartbeatReply(
+            status=rpc.Status(error=int(ErrorCode.NOT_CONTROLLER), controller_id_plus_one=3)
+        )
 
     client.heartbeats_here(1, here)
     client.active_id = 1

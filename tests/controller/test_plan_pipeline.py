@@ -1,7 +1,8 @@
-"""Plans on what is under way (`controller/service/pipeline.py`): answers rest on what is committed, and clients hold up no
-election.
+"""Plans on what is under way (`controller/service/pipeline.py`): answers rest on what is committed, and
+clients hold up no election.
 
-A log whose commits the test decides, or that takes its time for each, in virtual time, below the real service and controller.
+A log whose commits the test decides, or that takes its time for each, in virtual time, below the real service
+and controller.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ T = TypeVar("T")
 
 
 class HeldLog:
-    """Commits what was submitted when it is told to; with `commit_s`, one command after the other by itself."""
+    """Commits what was submitted when it is told to; with `commit_s`, one command after the other by
+    itself."""
 
     node_id, leader_id, term, is_active, commit_s = 1, 1, 1, True, 0.0
     voters = (1,)
@@ -147,7 +149,9 @@ class Controller:
 
     def create(self, *names: str, client: str = "c") -> Coroutine[Any, Any, rpc.CreateTopicsReply]:
         wanted = [rpc.NewTopic(name=name, partitions=1, replication_factor=1) for name in names]
-        request = rpc.CreateTopicsRequest(request_id=rpc.RequestId(client_id=client, sequence=1), topics=wanted)
+        request = rpc.CreateTopicsRequest(
+            request_id=rpc.RequestId(client_id=client, sequence=1), topics=wanted
+        )
         return self.service.CreateTopics(request, None)
 
     def producer_ids(self, broker_epoch: int) -> Coroutine[Any, Any, rpc.AllocateProducerIdsReply]:
@@ -178,7 +182,8 @@ def test_requests_that_come_together_are_committed_together(controller: Controll
 def test_a_refusal_waits_for_what_it_rests_on(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, fate: str, waits: bool
 ) -> None:
-    """The topic "exists" only when its creation is committed: with the leadership it may be gone.  Ablation: nobody waits."""
+    """The topic "exists" only when its creation is committed: with the leadership it may be gone.  Ablation:
+    nobody waits."""
     if not waits:
 
         async def at_once(self: PlanPipeline, rests_on: object) -> None:
@@ -228,7 +233,9 @@ def test_a_superseded_broker_gets_its_error_only_after_the_commit(controller: Co
 
 def test_a_heartbeat_during_the_brokers_unregistration_gets_an_error(controller: Controller) -> None:
     epoch = controller.finish(controller.service.RegisterBroker(registration(2), None)).broker_epoch
-    request = rpc.HeartbeatRequest(node_id=2, broker_epoch=epoch, offline_replicas=[rpc.ReplicasOfTopic(topic_id=bytes(16))])
+    request = rpc.HeartbeatRequest(
+        node_id=2, broker_epoch=epoch, offline_replicas=[rpc.ReplicasOfTopic(topic_id=bytes(16))]
+    )
     request.offline_replicas[0].partitions.append(0)
     beat = controller.start(controller.service.Heartbeat(request, None))
     controller.settle()
@@ -251,7 +258,10 @@ def test_heartbeats_that_change_nothing_wait_for_nothing(controller: Controller)
 
 def test_two_processes_with_one_node_id_never_get_each_others_epoch(controller: Controller) -> None:
     """Both registrations are committed by the same sync: the first one is superseded when it is answered."""
-    asked = [controller.start(controller.service.RegisterBroker(registration(3, name), None)) for name in ("first", "second")]
+    asked = [
+        controller.start(controller.service.RegisterBroker(registration(3, name), None))
+        for name in ("first", "second")
+    ]
     controller.settle()
     assert len(controller.log.held) == 2
     controller.log.commit()
@@ -261,23 +271,33 @@ def test_two_processes_with_one_node_id_never_get_each_others_epoch(controller: 
     assert second.broker_epoch == controller.log.state.brokers[3].broker_epoch
 
 
-def leaving(controller: Controller, node_id: int, *, offline: bool = False) -> Coroutine[Any, Any, rpc.HeartbeatReply]:
+def leaving(
+    controller: Controller, node_id: int, *, offline: bool = False
+) -> Coroutine[Any, Any, rpc.HeartbeatReply]:
     state = controller.log.state
-    epoch, replicas = state.brokers[node_id].broker_epoch, [rpc.ReplicasOfTopic(topic_id=bytes(16), partitions=[0])]
-    request = rpc.HeartbeatRequest(node_id=node_id, broker_epoch=epoch, applied_index=state.index, wants_shutdown=True)
+    epoch, replicas = (
+        state.brokers[node_id].broker_epoch,
+        [rpc.ReplicasOfTopic(topic_id=bytes(16), partitions=[0])],
+    )
+    request = rpc.HeartbeatRequest(
+        node_id=node_id, broker_epoch=epoch, applied_index=state.index, wants_shutdown=True
+    )
     request.offline_replicas.extend(replicas if offline else [])
     return controller.service.Heartbeat(request, None)
 
 
 def test_a_controlled_shutdown_waits_for_brokers_from_its_own_entry_on(controller: Controller) -> None:
-    """Not from an earlier one that the same heartbeat brought about: others would still ask the broker when it stops."""
+    """Not from an earlier one that the same heartbeat brought about: others would still ask the broker when
+    it stops."""
     controller.join(1)
     controller.join(2)
     session = controller.service.require_planner().sessions[1]
     controller.finish(leaving(controller, 1, offline=True))
     assert not controller.log.state.brokers[1].shutting_down and session.shutdown_index == 0
     controller.finish(leaving(controller, 1, offline=True))
-    assert controller.log.state.brokers[1].shutting_down and session.shutdown_index == controller.log.state.index
+    assert (
+        controller.log.state.brokers[1].shutting_down and session.shutdown_index == controller.log.state.index
+    )
 
 
 def test_an_uncommitted_controlled_shutdown_lets_no_broker_stop(controller: Controller) -> None:
@@ -311,9 +331,13 @@ def plans(controller: Controller) -> PlanPipeline:
     return controller.service._pipeline
 
 
-def test_an_outcome_that_differs_from_the_prediction_renews_it(controller: Controller, plans: PlanPipeline) -> None:
+def test_an_outcome_that_differs_from_the_prediction_renews_it(
+    controller: Controller, plans: PlanPipeline
+) -> None:
     """An entry that nobody here proposed (a voter returns) moves the index, which is a new broker's epoch."""
-    operation = pb.Operation(register_broker=pb.RegisterBroker(node_id=5, incarnation="first", expected_broker_epoch=-1))
+    operation = pb.Operation(
+        register_broker=pb.RegisterBroker(node_id=5, incarnation="first", expected_broker_epoch=-1)
+    )
 
     async def propose() -> None:
         plans.propose(pb.Command(operations=[operation]))
@@ -342,7 +366,9 @@ def test_a_lost_command_leaves_the_predicted_state(controller: Controller, plans
     controller.finish(propose())
 
 
-def test_nothing_is_proposed_after_a_command_that_will_be_refused(controller: Controller, plans: PlanPipeline) -> None:
+def test_nothing_is_proposed_after_a_command_that_will_be_refused(
+    controller: Controller, plans: PlanPipeline
+) -> None:
     """Later commands of a plan rely on earlier ones."""
     epoch = controller.join(1)
 
@@ -385,12 +411,17 @@ def test_the_end_of_the_leadership_ends_the_wait_for_space(
     assert waiting.result().status.error == ErrorCode.NOT_CONTROLLER
 
 
-def test_clients_wait_for_room_of_bytes_too_which_is_given_back(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few large commands are as long on their way as many small ones; what is committed takes no room any more."""
+def test_clients_wait_for_room_of_bytes_too_which_is_given_back(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few large commands are as long on their way as many small ones; what is committed takes no room any
+    more."""
     monkeypatch.setattr(planning, "BYTES_MAX", 300)
     controller.join(1)
     for turn in range(4):  # far more than the bound in the end
-        large = controller.start(controller.create(f"large-{turn}-" + "x" * 200, f"more-{turn}-" + "y" * 200, client=f"a{turn}"))
+        large = controller.start(
+            controller.create(f"large-{turn}-" + "x" * 200, f"more-{turn}-" + "y" * 200, client=f"a{turn}")
+        )
         controller.settle()
         assert len(controller.log.held) == 2
         small = controller.start(controller.create(f"small-{turn}", client=f"b{turn}"))
@@ -402,7 +433,9 @@ def test_clients_wait_for_room_of_bytes_too_which_is_given_back(controller: Cont
         assert large.result().status.error == small.result().status.error == ErrorCode.NONE
 
 
-def test_clients_get_room_in_the_order_in_which_they_came(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_get_room_in_the_order_in_which_they_came(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Or else one that asks again and again could keep another out for ever."""
     monkeypatch.setattr(planning, "COMMANDS_MAX", 1)
     controller.join(1)
@@ -424,7 +457,8 @@ def test_clients_get_room_in_the_order_in_which_they_came(controller: Controller
 def test_what_brokers_ask_for_is_bounded_below_what_fencing_needs(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    """By count and by bytes; heartbeats that change nothing are answered even so, and what is committed gives its place back."""
+    """By count and by bytes; heartbeats that change nothing are answered even so, and what is committed gives
+    its place back."""
     epoch = controller.join(1)
     monkeypatch.setattr(planning, bound, 4 if bound == "BROKER_COMMANDS_MAX" else 30)
     asked = [controller.start(controller.producer_ids(epoch)) for _ in range(40)]
@@ -432,7 +466,9 @@ def test_what_brokers_ask_for_is_bounded_below_what_fencing_needs(
     under_way = len(controller.log.held)
     assert 2 <= under_way <= 5
     refused = [task.result().status for task in asked if task.done()]
-    assert len(refused) == 40 - under_way and {status.error for status in refused} == {ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+    assert len(refused) == 40 - under_way and {status.error for status in refused} == {
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    }
     beat = controller.start(controller.beat(1, epoch))
     controller.settle()
     assert beat.result().status.error == ErrorCode.NONE
@@ -465,7 +501,8 @@ COMMIT_S = 0.002
 def test_clients_that_create_topics_without_a_pause_do_not_hold_up_fencing(
     monkeypatch: pytest.MonkeyPatch, bounded: bool
 ) -> None:
-    """The bound: what is under way, one slice of each client, and the tick.  Ablation: everything is planned as it comes."""
+    """The bound: what is under way, one slice of each client, and the tick.  Ablation: everything is planned
+    as it comes."""
     if not bounded:
         monkeypatch.setattr(planning, "COMMANDS_MAX", 10**9)
         monkeypatch.setattr(planning, "BYTES_MAX", 10**12)
@@ -478,21 +515,26 @@ def test_clients_that_create_topics_without_a_pause_do_not_hold_up_fencing(
 
     async def create_without_pause(client: str) -> None:
         for number in range(100):
-            reply = await controller.create(*(f"{client}-{number}-{each}" for each in range(CREATED_AT_ONCE)), client=client)
+            reply = await controller.create(
+                *(f"{client}-{number}-{each}" for each in range(CREATED_AT_ONCE)), client=client
+            )
             assert reply.status.error == ErrorCode.NONE and not any(topic.error for topic in reply.topics)
 
     for number in range(CLIENTS):
         controller.start(create_without_pause(f"client{number}"))
     ahead = planning.COMMANDS_MAX + topics.SLICE_TOPICS_MAX if bounded else 0
     bound_s = SESSION_S + 2 * 0.25 + ahead * COMMIT_S
-    fenced = controller.loop.run_until(lambda: controller.log.state.brokers[2].fenced, silent_since + max(bound_s, SESSION_S + 2))
+    fenced = controller.loop.run_until(
+        lambda: controller.log.state.brokers[2].fenced, silent_since + max(bound_s, SESSION_S + 2)
+    )
     assert fenced == bounded and len(controller.log.state.topics) > 500
     assert not controller.log.state.brokers[1].fenced
     controller.loop.close()
 
 
 def test_a_controller_that_was_inactive_for_a_while_goes_on_fencing(controller: Controller) -> None:
-    """A flush of its journal hangs, nobody else is elected (a quorum of one): its term and its planner go on."""
+    """A flush of its journal hangs, nobody else is elected (a quorum of one): its term and its planner go
+    on."""
     controller.join(1)
     controller.log.is_active = False
     controller.run_for(2.0)
@@ -509,8 +551,11 @@ def test_a_tick_does_not_repeat_a_plan_in_flight(controller: Controller) -> None
     assert controller.log.state.brokers[1].fenced
 
 
-def second_heartbeat_of_a_broker_that_is_being_fenced(controller: Controller) -> asyncio.Task[rpc.HeartbeatReply]:
-    """The first one asks for the end of the fencing, and waits for that; the broker does not wait so long, and asks again."""
+def second_heartbeat_of_a_broker_that_is_being_fenced(
+    controller: Controller,
+) -> asyncio.Task[rpc.HeartbeatReply]:
+    """The first one asks for the end of the fencing, and waits for that; the broker does not wait so long,
+    and asks again."""
     epoch = controller.join(1)
     controller.run_for(SESSION_S + 1.0)
     controller.start(controller.beat(1, epoch))
@@ -522,7 +567,8 @@ def second_heartbeat_of_a_broker_that_is_being_fenced(controller: Controller) ->
 
 
 def test_a_heartbeat_during_fencing_does_not_extend_the_lease(controller: Controller) -> None:
-    """It would have a session again, on metadata without the elections that its silence has brought (docs/semantics.md M7)."""
+    """It would have a session again, on metadata without the elections that its silence has brought
+    (docs/semantics.md M7)."""
     second = second_heartbeat_of_a_broker_that_is_being_fenced(controller)
     assert not second.done()
     before = controller.log.applied_index
@@ -543,12 +589,15 @@ def test_ablation_a_heartbeat_that_never_waits_renews_an_expired_session(
 def test_a_term_that_ends_while_it_begins_starts_no_planner(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, looks: bool
 ) -> None:
-    """Its first command is committed in the very turn in which the term ends: the cancellation comes too late to be raised.  It
-    would answer under the next term, and its timers would never end.  Ablation: it takes itself for the present one."""
+    """Its first command is committed in the very turn in which the term ends: the cancellation comes too late
+    to be raised.  It would answer under the next term, and its timers would never end.  Ablation: it takes
+    itself for the present one."""
     log, leadership = controller.log, controller.controller
     ticking: list[ControllerPlanner] = []
     tick = ControllerPlanner.tick
-    monkeypatch.setattr(ControllerPlanner, "tick", lambda self, now: (ticking.append(self), tick(self, now))[1])
+    monkeypatch.setattr(
+        ControllerPlanner, "tick", lambda self, now: (ticking.append(self), tick(self, now))[1]
+    )
 
     async def begin(term: int) -> None:
         log.term = term
@@ -589,7 +638,9 @@ def test_a_copy_of_the_state_is_its_own(controller: Controller) -> None:
         pb.Operation(delete_topic=pb.DeleteTopic(topic_id=state.topics["t"].topic_id.bytes)),
         pb.Operation(set_feature_level=pb.SetFeatureLevel(name="f", level=1)),
         pb.Operation(fence_broker=pb.FenceBroker(node_id=1, broker_epoch=epoch)),
-        pb.Operation(change_node_config=pb.ChangeNodeConfig(node_id=1, set=[pb.ConfigEntry(key="k", value="v")])),
+        pb.Operation(
+            change_node_config=pb.ChangeNodeConfig(node_id=1, set=[pb.ConfigEntry(key="k", value="v")])
+        ),
     ):
         command = pb.Command(proposer="p", sequence=copy.index, operations=[operation]).SerializeToString()
         assert copy.apply(copy.index + 1, 1, command).ok

@@ -1,4 +1,5 @@
-"""The active controller's plans, each applied to a real state: who is fenced, who leads, who may come back."""
+"""The active controller's plans, each applied to a real state: who is fenced, who leads, who may come
+back."""
 
 from __future__ import annotations
 
@@ -51,9 +52,13 @@ class PlannerCluster:
         assert self.state.violations() == []
         return results
 
-    def register(self, node_id: int, incarnation: str = "first", clean: bool = False, directory: str | None = None) -> None:
+    def register(
+        self, node_id: int, incarnation: str = "first", clean: bool = False, directory: str | None = None
+    ) -> None:
         known = self.state.brokers.get(node_id)
-        request = registration(node_id, incarnation, directory_id=self.disks.get(node_id, "") if directory is None else directory)
+        request = registration(
+            node_id, incarnation, directory_id=self.disks.get(node_id, "") if directory is None else directory
+        )
         if clean and known is not None:
             request.clean_shutdown_broker_epoch = known.broker_epoch
         self.carry_out(self.planner.register(request))
@@ -63,7 +68,10 @@ class PlannerCluster:
         self.carry_out(self.planner.heartbeat(self.heartbeat(node_id, **fields), self.now))
 
     def heartbeat(self, node_id: int, **fields: object) -> rpc.HeartbeatRequest:
-        values = {"broker_epoch": self.state.brokers[node_id].broker_epoch, "applied_index": self.state.index} | fields
+        values = {
+            "broker_epoch": self.state.brokers[node_id].broker_epoch,
+            "applied_index": self.state.index,
+        } | fields
         return rpc.HeartbeatRequest(node_id=node_id, **values)  # type: ignore[arg-type]
 
     def join(self, *node_ids: int, incarnation: str = "first", clean: bool = False) -> None:
@@ -73,7 +81,11 @@ class PlannerCluster:
 
     def topic(self, name: str = "t", replicas: tuple[int, ...] = (1, 2, 3), **config: str) -> None:
         request = rpc.CreateTopicsRequest(
-            topics=[rpc.NewTopic(name=name, partitions=-1, replication_factor=-1, assignments=[{"replicas": replicas}])],
+            topics=[
+                rpc.NewTopic(
+                    name=name, partitions=-1, replication_factor=-1, assignments=[{"replicas": replicas}]
+                )
+            ],
             allow_internal=True,
             request_id=rpc.RequestId(client_id="test", sequence=1),
         )
@@ -107,7 +119,8 @@ def controller() -> PlannerCluster:
     return controller
 
 
-# ---- registration ----------------------------------------------------------------------------------------------------------
+# ---- registration
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_broker_is_unfenced_only_after_applying_its_own_registration() -> None:
@@ -155,7 +168,10 @@ def test_a_new_incarnation_first_ends_the_old_one(controller: PlannerCluster) ->
     ("fields", "code"),
     [
         ({"cluster_id": "green"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
-        ({"supported_features": [rpc.FeatureRange(name="transaction.version", max_level=1)]}, ErrorCode.UNSUPPORTED_VERSION),
+        (
+            {"supported_features": [rpc.FeatureRange(name="transaction.version", max_level=1)]},
+            ErrorCode.UNSUPPORTED_VERSION,
+        ),
         ({"incarnation": ""}, ErrorCode.INVALID_REQUEST),
         ({"node_id": -1}, ErrorCode.INVALID_REQUEST),
         ({"kafka_host": "node..dom"}, ErrorCode.INVALID_REQUEST),
@@ -180,7 +196,8 @@ def test_a_broker_that_does_not_belong_is_refused(
     assert refused.value.code == code
 
 
-# ---- sessions --------------------------------------------------------------------------------------------------------------
+# ---- sessions
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_session_that_ends_fences_and_elects_in_one_command(controller: PlannerCluster) -> None:
@@ -201,8 +218,12 @@ def test_a_session_that_ends_fences_and_elects_in_one_command(controller: Planne
 
 
 def test_ten_thousand_partitions_move_in_a_few_commands_that_fit_the_log(controller: PlannerCluster) -> None:
-    request = rpc.CreateTopicsRequest(topics=[rpc.NewTopic(name="wide", partitions=10_000, replication_factor=3)])
-    controller.carry_out(Plan(topics.plan_creation(controller.state, controller.config, request, uuid4).operations))
+    request = rpc.CreateTopicsRequest(
+        topics=[rpc.NewTopic(name="wide", partitions=10_000, replication_factor=3)]
+    )
+    controller.carry_out(
+        Plan(topics.plan_creation(controller.state, controller.config, request, uuid4).operations)
+    )
     commands = list(controller.planner.fence([1], "test").commands(1))
     assert len(commands) <= 4 and all(command.ByteSize() < 500_000 for command in commands)
     controller.carry_out(controller.planner.fence([1], "test"))
@@ -216,11 +237,15 @@ def test_a_paused_controller_does_not_fence_every_broker(controller: PlannerClus
     assert not controller.planner.tick(controller.now)
 
 
-def test_a_controller_that_runs_late_gives_brokers_the_time_it_did_not_run(controller: PlannerCluster) -> None:
+def test_a_controller_that_runs_late_gives_brokers_the_time_it_did_not_run(
+    controller: PlannerCluster,
+) -> None:
     """20 ms of CPU a second: every tick comes a second late, and heartbeats wait in the sockets meanwhile."""
     for _ in range(20):  # 25 s
         controller.now += 1.25
-        assert not controller.planner.tick(controller.now), "no broker is judged by what this process did not hear"
+        assert not controller.planner.tick(controller.now), (
+            "no broker is judged by what this process did not hear"
+        )
 
 
 def test_a_controller_that_runs_late_still_fences_a_broker_that_is_silent(controller: PlannerCluster) -> None:
@@ -233,7 +258,9 @@ def test_a_controller_that_runs_late_still_fences_a_broker_that_is_silent(contro
     assert 25 < expired_at_s < 40
 
 
-def test_an_overtaken_heartbeat_extends_the_session_and_changes_nothing_else(controller: PlannerCluster) -> None:
+def test_an_overtaken_heartbeat_extends_the_session_and_changes_nothing_else(
+    controller: PlannerCluster,
+) -> None:
     controller.topic(**SAFE)
     topic_id = controller.state.topics["t"].topic_id.bytes
     offline = [rpc.ReplicasOfTopic(topic_id=topic_id, partitions=[0])]
@@ -257,7 +284,8 @@ def test_a_new_controller_gives_every_broker_a_whole_session(controller: Planner
     controller.lose(1, 2, 3)
 
 
-# ---- elections (KIP-966) ---------------------------------------------------------------------------------------------------
+# ---- elections (KIP-966)
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_isr_then_elr_and_the_last_replica_waits_for_its_return(controller: PlannerCluster) -> None:
@@ -278,7 +306,8 @@ def test_isr_then_elr_and_the_last_replica_waits_for_its_return(controller: Plan
 
 
 def test_a_sole_replica_after_an_unclean_stop_yields_to_eligible_ones(controller: PlannerCluster) -> None:
-    """The last replica standing: 1 and 2 stop cleanly, 3 dies, all come back; 3 may have lost what it alone had flushed."""
+    """The last replica standing: 1 and 2 stop cleanly, 3 dies, all come back; 3 may have lost what it alone
+    had flushed."""
     controller.topic(**SAFE)
     controller.lose(1)
     controller.lose(2)
@@ -292,8 +321,8 @@ def test_a_sole_replica_after_an_unclean_stop_yields_to_eligible_ones(controller
 
 
 def test_flush_policy_always_needs_all_replicas_in_sync(controller: PlannerCluster) -> None:
-    """Else an unclean stop from before the change would pass for one after it: the last replica standing is elected, without
-    what it never flushed, and the others are cut (KIP-966)."""
+    """Else an unclean stop from before the change would pass for one after it: the last replica standing is
+    elected, without what it never flushed, and the others are cut (KIP-966)."""
     controller.disks = {1: "a", 2: "b", 3: "c"}
     controller.join(1, 2, 3, incarnation="with a disk")
     controller.topic(**SAFE)
@@ -309,9 +338,14 @@ def test_flush_policy_always_needs_all_replicas_in_sync(controller: PlannerClust
         controller.join(node_id, incarnation="third", clean=True)
     present = controller.partition()
     whole = pb.PartitionChange(
-        expected_partition_epoch=present.partition_epoch, leader=present.leader, isr=(1, 2, 3), last_known_leader=present.leader
+        expected_partition_epoch=present.partition_epoch,
+        leader=present.leader,
+        isr=(1, 2, 3),
+        last_known_leader=present.leader,
     )
-    changes = pb.ChangePartitions(topics=[{"topic_id": controller.state.topics["t"].topic_id.bytes, "partitions": [whole]}])
+    changes = pb.ChangePartitions(
+        topics=[{"topic_id": controller.state.topics["t"].topic_id.bytes, "partitions": [whole]}]
+    )
     controller.carry_out(Plan([pb.Operation(change_partitions=changes)]))
     controller.carry_out(Plan(topics.plan_configuration(controller.state, request).operations))
     assert controller.state.topics["t"].flushed_before_acknowledged
@@ -342,7 +376,8 @@ def test_without_eligible_replicas_the_last_known_leader_leads_again(controller:
 
 
 def test_after_a_power_cut_any_isr_member_of_a_flushed_topic_may_lead() -> None:
-    """Acknowledged means flushed by the whole ISR, so on the same disks everybody still has it, also without a clean stop."""
+    """Acknowledged means flushed by the whole ISR, so on the same disks everybody still has it, also without
+    a clean stop."""
     controller = PlannerCluster(disks={1: "disk-1", 2: "disk-2", 3: "disk-3"})
     controller.join(1, 2, 3)
     controller.topic("flushed", **FLUSHED)
@@ -390,7 +425,9 @@ def test_switching_unclean_election_on_elects_a_leader_at_the_next_tick(controll
     controller.lose(2, 3)
     controller.beat(1)
     controller.shows(leader=-1, isr=(), elr=(2, 3))
-    change = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", set={UNCLEAN_ELECTION_CONFIG: "true"})])
+    change = rpc.AlterConfigsRequest(
+        topics=[rpc.ConfigChange(name="t", set={UNCLEAN_ELECTION_CONFIG: "true"})]
+    )
     controller.carry_out(Plan(topics.plan_configuration(controller.state, change).operations))
     controller.now += 0.25
     controller.carry_out(controller.planner.tick(controller.now))
@@ -412,10 +449,13 @@ def test_leaderships_return_to_the_preferred_replica_once_it_is_in_sync(controll
     assert controller.partition().leader == 1
 
 
-# ---- in-sync replicas ------------------------------------------------------------------------------------------------------
+# ---- in-sync replicas
+# ------------------------------------------------------------------------------------------------------
 
 
-def alter(controller: PlannerCluster, node_id: int, isr: tuple[int, ...], *, attempt: int = 0, **fields: object) -> ErrorCode:
+def alter(
+    controller: PlannerCluster, node_id: int, isr: tuple[int, ...], *, attempt: int = 0, **fields: object
+) -> ErrorCode:
     partition, topic = controller.partition(), controller.state.topics["t"]
     values: dict[str, object] = {
         "topic_id": topic.topic_id.bytes,
@@ -475,7 +515,11 @@ def test_an_attempt_that_comes_after_a_later_one_is_not_carried_out(controller: 
     ],
 )
 def test_an_isr_change_that_does_not_hold_is_refused(
-    controller: PlannerCluster, node_id: int, isr: tuple[int, ...], fields: dict[str, object], error: ErrorCode
+    controller: PlannerCluster,
+    node_id: int,
+    isr: tuple[int, ...],
+    fields: dict[str, object],
+    error: ErrorCode,
 ) -> None:
     controller.topic()
     assert alter(controller, node_id, isr, **fields) == error
@@ -488,7 +532,9 @@ def test_a_fenced_broker_does_not_join_an_isr(controller: PlannerCluster) -> Non
     assert alter(controller, 1, (1, 2, 3)) == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_fenced_broker_that_is_left_in_an_isr_leaves_it_at_the_next_tick(controller: PlannerCluster) -> None:
+def test_a_fenced_broker_that_is_left_in_an_isr_leaves_it_at_the_next_tick(
+    controller: PlannerCluster,
+) -> None:
     controller.topic()
     epoch = controller.state.brokers[3].broker_epoch
     controller.carry_out(Plan([pb.Operation(fence_broker=pb.FenceBroker(node_id=3, broker_epoch=epoch))]))
@@ -498,7 +544,8 @@ def test_a_fenced_broker_that_is_left_in_an_isr_leaves_it_at_the_next_tick(contr
     controller.shows(leader=1, isr=(1, 2))
 
 
-# ---- controlled shutdown ---------------------------------------------------------------------------------------------------
+# ---- controlled shutdown
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_a_broker_stops_only_after_the_others_applied_the_new_leaders(controller: PlannerCluster) -> None:
@@ -547,7 +594,8 @@ def test_shutting_down_the_whole_cluster_one_by_one_loses_no_partition(controlle
     controller.shows(leader=2, isr=(2,), elr=(3,))
 
 
-# ---- ablations: what happens without the rules above ------------------------------------------------------------------------
+# ---- ablations: what happens without the rules above
+# ------------------------------------------------------------------------
 
 
 def test_ablation_without_the_clean_mark_a_lossy_replica_leads(

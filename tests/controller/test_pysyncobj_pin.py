@@ -16,5 +16,6 @@ def test_the_overrides_fit_the_installed_version_of_the_library() -> None:
     assert pysyncobj.version.VERSION == LIBRARY_VERSION
     content = Path(pysyncobj.syncobj.__file__).read_bytes()
     assert hashlib.sha256(content).hexdigest() == SYNCOBJ_SHA256, (
-        "pysyncobj/syncobj.py has changed: read every override in controller/raft/core.py against it before changing this hash"
+        "pysyncobj/syncobj.py has changed: read every override in controller/raft/core.py against it "
+        "before changing this hash"
     )

@@ -39,7 +39,9 @@ def appends(draw: st.DrawFn) -> AppendEntries:
     term = draw(st.integers(1, NUMBER_MAX))
     previous = draw(NUMBER)
     commands = draw(st.lists(st.binary(min_size=1, max_size=40), max_size=5))
-    entries = tuple((command, previous + 1 + n, draw(st.integers(1, term))) for n, command in enumerate(commands))
+    entries = tuple(
+        (command, previous + 1 + n, draw(st.integers(1, term))) for n, command in enumerate(commands)
+    )
     return AppendEntries(term, draw(NUMBER), previous, draw(NUMBER), entries)
 
 
@@ -54,7 +56,9 @@ def standings(draw: st.DrawFn) -> VoterStatus:
 def chunks(draw: st.DrawFn) -> SnapshotChunk:
     data = draw(st.binary(min_size=1, max_size=50))
     position = draw(st.integers(0, 2**40))
-    return SnapshotChunk(draw(NUMBER), draw(NUMBER), draw(U32), position + len(data) + draw(st.integers(0, 99)), position, data)
+    return SnapshotChunk(
+        draw(NUMBER), draw(NUMBER), draw(U32), position + len(data) + draw(st.integers(0, 99)), position, data
+    )
 
 
 FRAMES: st.SearchStrategy[Frame] = st.one_of(
@@ -65,7 +69,12 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
     st.builds(VoteReply, NUMBER, st.booleans(), st.booleans()),
     st.builds(SnapshotReply, NUMBER, U32, NUMBER, NUMBER, JOURNAL, st.booleans()),
     standings(),
-    st.builds(Hello, st.integers(0, 2**31 - 1), st.text(max_size=20), st.lists(st.integers(0, 99), max_size=5).map(tuple)),
+    st.builds(
+        Hello,
+        st.integers(0, 2**31 - 1),
+        st.text(max_size=20),
+        st.lists(st.integers(0, 99), max_size=5).map(tuple),
+    ),
     st.just(Ping()),
 )
 
@@ -78,7 +87,9 @@ def test_a_frame_comes_back_as_it_was(frame: Frame) -> None:
 
 @given(FRAMES, st.data())
 @settings(max_examples=200, deadline=None)
-def test_a_frame_of_another_length_is_rejected_or_another_valid_frame(frame: Frame, data: st.DataObject) -> None:
+def test_a_frame_of_another_length_is_rejected_or_another_valid_frame(
+    frame: Frame, data: st.DataObject
+) -> None:
     raw = encode(frame)
     changed = raw[: data.draw(st.integers(0, len(raw) - 1))] if data.draw(st.booleans()) else raw + b"\x00"
     try:
@@ -128,13 +139,15 @@ def test_entries_with_gaps_or_impossible_terms_are_refused(index: int, term: int
     ],
 )
 def test_a_term_or_index_that_no_cluster_can_reach_is_refused(frame: Frame) -> None:
-    """Terms are for ever: one above what the metadata can write down ended every controller, at each start again."""
+    """Terms are for ever: one above what the metadata can write down ended every controller, at each start
+    again."""
     with pytest.raises(MalformedMessage, match="no term and no index"):
         decode(encode(frame))
 
 
 def test_a_term_far_ahead_of_ones_own_is_not_believed() -> None:
-    """It is no election's: a flipped bit, or forged.  Taken over, it would stand in every vote file and never go away."""
+    """It is no election's: a flipped bit, or forged.  Taken over, it would stand in every vote file and never
+    go away."""
     taken, thread = thread_that_passes_on(term=7)
     thread.handle(PeerUp(2, link=1))
     near, far = (VoteRequest(7 + ahead, 1, 1, preliminary=False) for ahead in (1000, TERMS_AHEAD_MAX + 1))

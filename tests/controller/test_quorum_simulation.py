@@ -1,7 +1,8 @@
-"""The simulated quorum: seeds that must hold, and safeguards without which they must not (`chaos/sim/quorum/`).
+"""The simulated quorum: seeds that must hold, and safeguards without which they must not
+(`chaos/sim/quorum/`).
 
-A failure prints the seed.  TIDEGATE_QUORUM_SEED moves the range of seeds, TIDEGATE_QUORUM_HISTORIES its length;
-`tidegate chaos sim quorum --seeds N` runs as many as one likes.
+A failure prints the seed.  TIDEGATE_QUORUM_SEED moves the range of seeds, TIDEGATE_QUORUM_HISTORIES its
+length; `tidegate chaos sim quorum --seeds N` runs as many as one likes.
 """
 
 from __future__ import annotations
@@ -68,9 +69,14 @@ def test_seeds_that_once_found_a_defect_hold(seed: int, voters: int) -> None:
 
 @pytest.mark.parametrize("voters", [1, 3, 5])
 def test_without_faults_everything_is_acknowledged_under_one_leader(voters: int) -> None:
-    options = replace(QuorumOptions.draw(1, voters), datagrams=False, late_replies=False, operation_every_s=0.01).only()
+    options = replace(
+        QuorumOptions.draw(1, voters), datagrams=False, late_replies=False, operation_every_s=0.01
+    ).only()
     simulation = run(options)
-    assert simulation.counts["terms"] == 1 and simulation.counts["acknowledged"] + simulation.counts["reads"] > 300
+    assert (
+        simulation.counts["terms"] == 1
+        and simulation.counts["acknowledged"] + simulation.counts["reads"] > 300
+    )
 
 
 @pytest.mark.parametrize("fault", sorted(WEIGHTS))
@@ -109,7 +115,9 @@ def test_commands_of_every_kind_are_applied_and_refused() -> None:
         ledger = run(QuorumOptions.draw(seed)).ledger
         for index, (command, _) in ledger.history.items():
             result = ledger._results[index]
-            kinds = [str(operation.WhichOneof("kind")) for operation in pb.Command.FromString(command).operations]
+            kinds = [
+                str(operation.WhichOneof("kind")) for operation in pb.Command.FromString(command).operations
+            ]
             if not result.duplicate and result.error is not ErrorCode.NOT_CONTROLLER:
                 (applied if result.ok else refused).update(kinds)
     assert every <= applied.keys() and every <= refused.keys(), (applied, refused)
@@ -131,11 +139,24 @@ def test_every_ablation_of_the_quorum_is_noticed(name: str) -> None:
 
 @pytest.mark.parametrize("role", ["leader", "follower", "far behind"])
 def test_a_member_may_be_killed_at_every_change_of_its_disk(role: str) -> None:
-    """Every write, sync, rename and trim of a stretch of its life, and of the installation of a snapshot; then the power goes of
-    all.  What it called durable must be there (`promises`), and everything that was acknowledged."""
+    """Every write, sync, rename and trim of a stretch of its life, and of the installation of a snapshot;
+    then the power goes of all.  What it called durable must be there (`promises`), and everything that was
+    acknowledged."""
     drawn = QuorumOptions.draw(3, 3)
-    timings = replace(drawn.timings, batch_bytes=300, compact_after_entries=12, trailing_entries=3, snapshot_chunk_bytes=4000)
-    quiet = {"delay_s": 0.002, "lag_s": 0.0, "operation_every_s": 0.02, "datagrams": False, "late_replies": False}
+    timings = replace(
+        drawn.timings,
+        batch_bytes=300,
+        compact_after_entries=12,
+        trailing_entries=3,
+        snapshot_chunk_bytes=4000,
+    )
+    quiet = {
+        "delay_s": 0.002,
+        "lag_s": 0.0,
+        "operation_every_s": 0.02,
+        "datagrams": False,
+        "late_replies": False,
+    }
     options = replace(drawn, timings=timings, **quiet).only()
     for change in range(CHANGES):
         simulation = QuorumSimulation(replace(options, seed=change))
@@ -144,7 +165,11 @@ def test_a_member_may_be_killed_at_every_change_of_its_disk(role: str) -> None:
             assert simulation.pass_time(5.0, lambda s=simulation: s.ledger.acknowledged > 12)
             leader = simulation.cluster.leader()
             assert leader is not None
-            member = leader if role == "leader" else next(m for m in simulation.members.values() if m is not leader)
+            member = (
+                leader
+                if role == "leader"
+                else next(m for m in simulation.members.values() if m is not leader)
+            )
             if role == "far behind":
                 member.stays_down = True
                 member.kill()
@@ -153,7 +178,9 @@ def test_a_member_may_be_killed_at_every_change_of_its_disk(role: str) -> None:
                 member.start()
             life = member.process.life
             member.cut_is_of_power, member.disk.cut_after = False, change
-            assert simulation.pass_time(3.0, lambda m=member, life=life: m.process.life > life), "it was killed"
+            assert simulation.pass_time(3.0, lambda m=member, life=life: m.process.life > life), (
+                "it was killed"
+            )
             assert simulation.pass_time(3.0, lambda m=member: m.is_up)
             simulation.pass_time(0.3)
             simulation.faults.cut_all_power()
@@ -161,7 +188,9 @@ def test_a_member_may_be_killed_at_every_change_of_its_disk(role: str) -> None:
 
 
 def test_the_command_runs_seeds_and_says_what_it_counted() -> None:
-    result = CliRunner().invoke(app, ["sim", "quorum", "--seeds", "3", "--first", "7", "--voters", "3", "--json"])
+    result = CliRunner().invoke(
+        app, ["sim", "quorum", "--seeds", "3", "--first", "7", "--voters", "3", "--json"]
+    )
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert (report["first_seed"], report["histories"], report["broken"]) == (7, 3, [])

@@ -43,8 +43,12 @@ async def quorum() -> AsyncIterator[Quorum]:
         yield Quorum(stack)
 
 
-async def test_voters_with_certificates_find_each_other_and_talk(authority: Authority, quorum: Quorum) -> None:
-    voters = [await quorum.start(node, MutualTls.load(authority.issue(f"node-{node}"), node)) for node in (1, 2, 3)]
+async def test_voters_with_certificates_find_each_other_and_talk(
+    authority: Authority, quorum: Quorum
+) -> None:
+    voters = [
+        await quorum.start(node, MutualTls.load(authority.issue(f"node-{node}"), node)) for node in (1, 2, 3)
+    ]
     await until(lambda: all(len(voter.up) == 2 for voter in voters))
     voters[2].transport.send(1, replace(VOTE, term=9))
     await until(lambda: voters[0].received == [replace(VOTE, term=9)])
@@ -57,10 +61,14 @@ async def test_voters_with_certificates_find_each_other_and_talk(authority: Auth
 async def test_a_voter_without_a_valid_certificate_is_rejected(
     authority: Authority, quorum: Quorum, tmp_path: Path, which: str
 ) -> None:
-    honest = [await quorum.start(node, MutualTls.load(authority.issue(f"node-{node}"), node)) for node in (1, 3)]
+    honest = [
+        await quorum.start(node, MutualTls.load(authority.issue(f"node-{node}"), node)) for node in (1, 3)
+    ]
     liar = {
         "plain text": lambda: None,
-        "another authority": lambda: MutualTls.load(Authority(tmp_path / "other", "other").issue("node-2"), 2),
+        "another authority": lambda: MutualTls.load(
+            Authority(tmp_path / "other", "other").issue("node-2"), 2
+        ),
         "another node's certificate": lambda: MutualTls.load(authority.issue("node-3.stolen"), 3),
     }[which]()
     second = await quorum.start(2, liar)
@@ -74,7 +82,9 @@ async def test_without_a_certificate_no_hello_is_read(authority: Authority, quor
     voter = await quorum.start(1, MutualTls.load(authority.issue("node-1"), 1))
     context = ssl.create_default_context(cafile=str(authority.path))
     context.check_hostname = False
-    reader, writer = await asyncio.open_connection("127.0.0.1", voter.transport.port, ssl=context, server_hostname="")
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", voter.transport.port, ssl=context, server_hostname=""
+    )
     writer.write(frame(encode(HONEST)))
     try:
         answer = await asyncio.wait_for(reader.read(), 5)

@@ -53,7 +53,9 @@ class Voter:
 
 
 def addresses(count: int = 3) -> dict[int, tuple[str, int]]:
-    return {node_id: ("127.0.0.1", ports.quorum) for node_id, ports in reserve_ports(addresses, count).items()}
+    return {
+        node_id: ("127.0.0.1", ports.quorum) for node_id, ports in reserve_ports(addresses, count).items()
+    }
 
 
 @pytest.fixture
@@ -100,7 +102,9 @@ async def talk(voter: Voter, *raw: bytes) -> bytes:
     ],
     ids=lambda raw: raw[0][4:14].hex(),
 )
-async def test_a_connection_without_an_acceptable_hello_delivers_nothing(voter: Voter, raw: list[bytes]) -> None:
+async def test_a_connection_without_an_acceptable_hello_delivers_nothing(
+    voter: Voter, raw: list[bytes]
+) -> None:
     assert await talk(voter, *raw) == b""
     assert voter.events == []
 
@@ -119,9 +123,7 @@ async def test_a_connection_without_an_acceptable_hello_delivers_nothing(voter: 
     ],
     ids=lambda garbage: garbage[:10].hex(),
 )
-async def test_garbage_after_a_good_hello_ends_the_connection(
-    voter: Voter, garbage: bytes
-) -> None:
+async def test_garbage_after_a_good_hello_ends_the_connection(voter: Voter, garbage: bytes) -> None:
     await talk(voter, frame(encode(HONEST)), frame(encode(VOTE)), frame(garbage), frame(encode(VOTE)))
     await until(lambda: voter.up == set())
     assert voter.received == [VOTE]
@@ -134,7 +136,9 @@ async def test_malformed_frames_are_counted(voter: Voter) -> None:
     assert voter.transport.malformed_frames == before + 2
 
 
-async def test_without_the_schema_check_garbage_would_reach_raft(voter: Voter, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_schema_check_garbage_would_reach_raft(
+    voter: Voter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = module.decode
     monkeypatch.setattr(module, "decode", lambda raw: VOTE if raw == b"\x00" else real(raw))
     reader, writer = await asyncio.open_connection("127.0.0.1", voter.transport.port)

@@ -27,11 +27,25 @@ from tidegate.controller.raft.replication import Replication
 
 
 @contextlib.contextmanager
-def quorum(parts: Parts | None = None, voters: int = 3, delay_s: float = 0.002, **timings: float) -> Iterator[QuorumSimulation]:
+def quorum(
+    parts: Parts | None = None, voters: int = 3, delay_s: float = 0.002, **timings: float
+) -> Iterator[QuorumSimulation]:
     """Nobody proposes anything, and nothing goes wrong, but what the test does."""
     drawn = QuorumOptions.draw(1, voters).only()
-    usual = replace(drawn.timings, batch_bytes=300, compact_after_entries=40, trailing_entries=10, snapshot_chunk_bytes=4000)
-    quiet = {"delay_s": delay_s, "lag_s": 0.0, "operation_every_s": 0.0, "datagrams": False, "late_replies": False}
+    usual = replace(
+        drawn.timings,
+        batch_bytes=300,
+        compact_after_entries=40,
+        trailing_entries=10,
+        snapshot_chunk_bytes=4000,
+    )
+    quiet = {
+        "delay_s": delay_s,
+        "lag_s": 0.0,
+        "operation_every_s": 0.0,
+        "datagrams": False,
+        "late_replies": False,
+    }
     simulation = QuorumSimulation(replace(drawn, timings=replace(usual, **timings), **quiet), parts)
     with simulation.clock():
         simulation.begin()
@@ -70,7 +84,9 @@ def cut_off(simulation: QuorumSimulation, node_id: int) -> None:
 def nothing(_: object) -> None: ...
 
 
-def propose(simulation: QuorumSimulation, core: RaftCore, command: bytes, refused: Callable[[str], None] = nothing) -> None:
+def propose(
+    simulation: QuorumSimulation, core: RaftCore, command: bytes, refused: Callable[[str], None] = nothing
+) -> None:
     simulation.members[core.selfNode.id].post(Proposal(command, lambda index, term: None, refused))
 
 
@@ -92,8 +108,11 @@ def start(simulation: QuorumSimulation, node_id: int) -> RaftCore:
 
 
 @pytest.mark.parametrize(("parts", "counted"), [(None, False), (NO_TERMS_IN_ACKNOWLEDGEMENTS, True)])
-def test_an_acknowledgement_given_to_an_earlier_leadership_does_not_count(parts: Parts | None, counted: bool) -> None:
-    """The follower has truncated since, so what it acknowledged then is gone.  Without terms in the replies it commits."""
+def test_an_acknowledgement_given_to_an_earlier_leadership_does_not_count(
+    parts: Parts | None, counted: bool
+) -> None:
+    """The follower has truncated since, so what it acknowledged then is gone.  Without terms in the replies
+    it commits."""
     with quorum(parts) as simulation:
         core = leader(simulation)
         simulation.network.isolate(core.selfNode.id)
@@ -101,7 +120,9 @@ def test_an_acknowledgement_given_to_an_earlier_leadership_does_not_count(parts:
         core.propose(Proposal(b"only here", lambda index, term: None, lambda reason: None))
         core.tick()
         core.sync()
-        stale = AppendReply(core.term - 1, True, core.last_index + 1, core.last_index - 1, journal=1, voting=True)
+        stale = AppendReply(
+            core.term - 1, True, core.last_index + 1, core.last_index - 1, journal=1, voting=True
+        )
         core.receive(others(simulation, core)[0], stale)
         core.tick()
         assert (core.commit_index > committed) is counted
@@ -115,7 +136,9 @@ class SendsRepliesOfAnyTerm(RaftCore):
             self._outbox.send(node_id, reply)
 
 
-@pytest.mark.parametrize(("parts", "sent_old"), [(None, False), (Parts(core_class=SendsRepliesOfAnyTerm), True)])
+@pytest.mark.parametrize(
+    ("parts", "sent_old"), [(None, False), (Parts(core_class=SendsRepliesOfAnyTerm), True)]
+)
 def test_an_acknowledgement_of_a_past_term_is_not_sent(parts: Parts | None, sent_old: bool) -> None:
     """It waited for the sync, and meanwhile this node has voted in a newer term."""
     with quorum(parts) as simulation:
@@ -126,12 +149,16 @@ def test_an_acknowledgement_of_a_past_term_is_not_sent(parts: Parts | None, sent
         voter._outbox.send = lambda node_id, message: sent.append(message)
         _, last_index, last_term = voter._journal[-1]
         entry = (b"\x00new", last_index + 1, core.term)
-        voter.receive(core.selfNode.id, AppendEntries(core.term, core.commit_index, last_index, last_term, (entry,)))
+        voter.receive(
+            core.selfNode.id, AppendEntries(core.term, core.commit_index, last_index, last_term, (entry,))
+        )
         voter.receive(third, VoteRequest(core.term + 1, last_index + 1, core.term, preliminary=False))
         voter._flush_replies()
         acknowledged = [message for message in sent if isinstance(message, AppendReply)]
         assert (acknowledged != []) is sent_old
-        assert voter._journal.durable_index == last_index + 1, "the vote was given for a log with this entry: it is durable"
+        assert voter._journal.durable_index == last_index + 1, (
+            "the vote was given for a log with this entry: it is durable"
+        )
 
 
 def test_a_late_frame_never_takes_back_what_agrees() -> None:
@@ -149,7 +176,9 @@ def test_a_late_frame_never_takes_back_what_agrees() -> None:
 
 
 @pytest.mark.parametrize(("parts", "disturbs"), [(None, False), (NO_PREVOTE, True)])
-def test_a_node_back_from_a_network_partition_does_not_depose_the_leader(parts: Parts | None, disturbs: bool) -> None:
+def test_a_node_back_from_a_network_partition_does_not_depose_the_leader(
+    parts: Parts | None, disturbs: bool
+) -> None:
     """PreVote: no election that cannot be won."""
     with quorum(parts) as simulation:
         core = leader(simulation)
@@ -163,7 +192,8 @@ def test_a_node_back_from_a_network_partition_does_not_depose_the_leader(parts: 
 
 
 def test_no_preliminary_vote_is_given_while_the_leader_sends_heartbeats() -> None:
-    """A voter that lost only its connection to the leader, and has every entry, could depose it again and again."""
+    """A voter that lost only its connection to the leader, and has every entry, could depose it again and
+    again."""
     with quorum() as simulation:
         core = leader(simulation)
         simulation.pass_time(0.5)
@@ -239,7 +269,8 @@ def test_messages_of_a_replaced_journal_do_not_count() -> None:
         _, last_index, last_term = voter._journal[-1]
         asked = VoteRequest(core.term + 1, last_index, last_term, preliminary=False)
         mine = voter._journal.voter_records[old_one]
-        voter._journal.voter_records[old_one] = (old_one, mine[1] + 1, last_index)  # "returns with another journal" was applied
+        # "returns with another journal" was applied
+        voter._journal.voter_records[old_one] = (old_one, mine[1] + 1, last_index)
         voter.receive(old_one, asked)
         assert voter.term == core.term and voter._journal.getVotedForNodeId() != old_one
         voter._journal.voter_records[old_one] = mine
@@ -254,7 +285,9 @@ def test_a_leader_that_contradicts_committed_entries_stops_the_follower() -> Non
         simulation.pass_time(0.5)
         follower = core_of(simulation, others(simulation, core)[0])
         with pytest.raises(RaftFatal, match="committed entry"):
-            follower.receive(core.selfNode.id, AppendEntries(core.term, 1, follower.commit_index, core.term + 5, ()))
+            follower.receive(
+                core.selfNode.id, AppendEntries(core.term, 1, follower.commit_index, core.term + 5, ())
+            )
         first = follower._journal[1]
         forged = replace(AppendEntries(core.term, 1, 1, 0, ()), entries=((b"\x00forged", 2, first[2] + 7),))
         with pytest.raises(RaftFatal, match="committed entry"):
@@ -280,7 +313,9 @@ def test_losing_the_connection_to_the_leader_hurries_the_election() -> None:
         stop(simulation, core.selfNode.id)
         began = simulation.now
         new = leader(simulation)
-        assert new.term > core.term and simulation.now - began < simulation.options.timings.election_s_min + 0.2
+        assert (
+            new.term > core.term and simulation.now - began < simulation.options.timings.election_s_min + 0.2
+        )
 
 
 def test_a_follower_far_behind_gets_the_snapshot_once() -> None:
@@ -293,7 +328,11 @@ def test_a_follower_far_behind_gets_the_snapshot_once() -> None:
         returned = start(simulation, behind)
         simulation.pass_time(2.0)
         assert returned.applied_index == core.applied_index
-        states = {member.machine.state.state_hash() for member in simulation.members.values() if member.machine is not None}
+        states = {
+            member.machine.state.state_hash()
+            for member in simulation.members.values()
+            if member.machine is not None
+        }
         assert len(states) == 1
 
 
@@ -335,7 +374,8 @@ def test_a_journal_without_a_vote_gives_none_and_takes_no_candidates_term() -> N
 
 
 def test_a_voter_that_needs_the_snapshot_returns_behind_it() -> None:
-    """The entry that gives the vote may be compacted away before the voter gets it: then another one is made."""
+    """The entry that gives the vote may be compacted away before the voter gets it: then another one is
+    made."""
     with quorum() as simulation:
         core = leader(simulation)
         propose_many(simulation, core, 400)
@@ -351,10 +391,13 @@ def test_a_voter_that_needs_the_snapshot_returns_behind_it() -> None:
 def test_the_entries_after_a_snapshot_are_kept_for_a_follower_under_load(
     trims_at_once: bool, arrives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its way takes longer than the journal lasts; without a word for it the next snapshot would be needed, for ever."""
+    """Its way takes longer than the journal lasts; without a word for it the next snapshot would be needed,
+    for ever."""
     if trims_at_once:
         monkeypatch.setattr(Replication, "_goes_on_from", lambda self, node: self._leader.last_index)
-    with quorum(delay_s=0.02, compact_after_entries=60, trailing_entries=0, snapshot_chunk_bytes=1) as simulation:
+    with quorum(
+        delay_s=0.02, compact_after_entries=60, trailing_entries=0, snapshot_chunk_bytes=1
+    ) as simulation:
         core = leader(simulation)
         behind = others(simulation, core)[0]
         stop(simulation, behind)
@@ -364,7 +407,10 @@ def test_the_entries_after_a_snapshot_are_kept_for_a_follower_under_load(
             propose_many(simulation, core, 60, 0.15)
             if core.last_index - returned.applied_index < 20:  # a snapshot alone ends further back
                 break
-        assert (core.last_index - returned.applied_index < 20) is arrives, (core.last_index, returned.applied_index)
+        assert (core.last_index - returned.applied_index < 20) is arrives, (
+            core.last_index,
+            returned.applied_index,
+        )
 
 
 def test_a_snapshot_of_a_deposed_leader_changes_nothing() -> None:
@@ -378,7 +424,8 @@ def test_a_snapshot_of_a_deposed_leader_changes_nothing() -> None:
 
 
 def test_a_snapshot_whose_last_answer_was_lost_is_sent_again() -> None:
-    """The follower knows nothing of the file any more, and the leader believed that it had all but the end."""
+    """The follower knows nothing of the file any more, and the leader believed that it had all but the
+    end."""
     with quorum(snapshot_chunk_bytes=10) as simulation:
         core = leader(simulation)
         behind = others(simulation, core)[0]
@@ -399,7 +446,8 @@ def test_a_snapshot_whose_last_answer_was_lost_is_sent_again() -> None:
 
 
 def test_a_refused_pre_vote_is_asked_for_again_soon() -> None:
-    """Connections of a leader that died do not close at the same moment: whoever notices later refuses first."""
+    """Connections of a leader that died do not close at the same moment: whoever notices later refuses
+    first."""
     with quorum() as simulation:
         core = leader(simulation)
         simulation.pass_time(1.0)

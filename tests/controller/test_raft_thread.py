@@ -1,4 +1,5 @@
-"""The quorum member's thread: what it hears first after it stood still, and that it forgives others what was its own absence."""
+"""The quorum member's thread: what it hears first after it stood still, and that it forgives others what was
+its own absence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Leadership by choice waits until the others have found a broker that came back; availability waits for nothing."""
+"""Leadership by choice waits until the others have found a broker that came back; availability waits for
+nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ def controller() -> PlannerCluster:
 
 def says(controller: PlannerCluster, node_id: int, *found_by: int) -> None:
     """A heartbeat of a broker that these others have reached, in their present lives."""
-    lives = [rpc.ReachedBy.Life(node_id=each, broker_epoch=controller.state.brokers[each].broker_epoch) for each in found_by]
+    lives = [
+        rpc.ReachedBy.Life(node_id=each, broker_epoch=controller.state.brokers[each].broker_epoch)
+        for each in found_by
+    ]
     controller.beat(node_id, reached_by=rpc.ReachedBy(lives=lives))
 
 
@@ -32,7 +36,8 @@ def joins_isr(controller: PlannerCluster, node_id: int) -> None:
 
 
 def came_back(controller: PlannerCluster) -> None:
-    """Broker 1 was away for a moment, stopped in good order, and is in sync again; the others ask who is there."""
+    """Broker 1 was away for a moment, stopped in good order, and is in sync again; the others ask who is
+    there."""
     says(controller, 2, 1, 3)
     says(controller, 3, 1, 2)
     controller.join(1, incarnation="second", clean=True)
@@ -55,7 +60,9 @@ def test_a_returned_broker_leads_only_when_the_other_replicas_reached_it(control
     assert rebalanced(controller) == 1
 
 
-def test_without_the_rule_it_leads_at_once(controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_rule_it_leads_at_once(
+    controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ControllerPlanner, "reached", lambda *_: True)
     came_back(controller)
     says(controller, 1)
@@ -117,7 +124,9 @@ def test_a_preferred_election_of_an_unreached_broker_gets_an_error(controller: P
     assert result.error == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 
-def test_a_heartbeat_answer_names_the_brokers_that_did_not_reach_the_broker(controller: PlannerCluster) -> None:
+def test_a_heartbeat_answer_names_the_brokers_that_did_not_reach_the_broker(
+    controller: PlannerCluster,
+) -> None:
     came_back(controller)
     says(controller, 1, 3)
     assert controller.planner.answer(1).not_reached_by == (2,)

@@ -20,13 +20,18 @@ def controller() -> PlannerCluster:
     return controller
 
 
-def elect(controller: PlannerCluster, *keys: tuple[str, int], unclean: bool = False) -> list[tuple[str, int, ErrorCode]]:
+def elect(
+    controller: PlannerCluster, *keys: tuple[str, int], unclean: bool = False
+) -> list[tuple[str, int, ErrorCode]]:
     """Without keys: every partition."""
     names = [rpc.PartitionName(topic=topic, partition=partition) for topic, partition in keys]
     request = rpc.ElectLeadersRequest(unclean=unclean, every_partition=not keys, partitions=names)
     elections = plan_elections(controller.state, request)
     controller.carry_out(elections.plan)
-    return [(result.topic, result.partition, ErrorCode(result.error)) for result in elections.outcome(controller.state)]
+    return [
+        (result.topic, result.partition, ErrorCode(result.error))
+        for result in elections.outcome(controller.state)
+    ]
 
 
 def all_but_one_lost(controller: PlannerCluster) -> None:
@@ -40,7 +45,9 @@ def all_but_one_lost(controller: PlannerCluster) -> None:
 
 
 def allow_unclean(controller: PlannerCluster) -> None:
-    change = rpc.AlterConfigsRequest(topics=[{"name": "t", "set": {"unclean.leader.election.enable": "true"}}])
+    change = rpc.AlterConfigsRequest(
+        topics=[{"name": "t", "set": {"unclean.leader.election.enable": "true"}}]
+    )
     controller.carry_out(Plan(topics.plan_configuration(controller.state, change).operations))
 
 

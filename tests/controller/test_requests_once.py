@@ -1,4 +1,5 @@
-"""A request with an id is carried out once: a copy of it that comes late undoes nothing that was ordered since.
+"""A request with an id is carried out once: a copy of it that comes late undoes nothing that was ordered
+since.
 
 The ablation is the same request without an id, as earlier versions send it: a retry is another request then.
 """
@@ -31,14 +32,23 @@ def controller() -> Iterator[Controller]:
     for node_id in (1, 2, 3, 4):
         controller.join(node_id)
     for name in ("t", "u"):
-        topic = rpc.NewTopic(name=name, partitions=-1, replication_factor=-1, assignments=[rpc.Assignment(replicas=[1, 2, 3])])
-        assert controller.finish(controller.service.CreateTopics(rpc.CreateTopicsRequest(topics=[topic]), None)).status.error == 0
+        topic = rpc.NewTopic(
+            name=name, partitions=-1, replication_factor=-1, assignments=[rpc.Assignment(replicas=[1, 2, 3])]
+        )
+        assert (
+            controller.finish(
+                controller.service.CreateTopics(rpc.CreateTopicsRequest(topics=[topic]), None)
+            ).status.error
+            == 0
+        )
     yield controller
     controller.loop.close()
 
 
 def send(controller: Controller, request: Any) -> Any:
-    return controller.finish(getattr(controller.service, type(request).__name__.removesuffix("Request"))(request, None))
+    return controller.finish(
+        getattr(controller.service, type(request).__name__.removesuffix("Request"))(request, None)
+    )
 
 
 def partition(controller: Controller, topic: str = "t") -> PartitionState:
@@ -86,7 +96,8 @@ CASES: dict[str, tuple[list[Any], Any, list[Any], Callable[[Controller], Any]]] 
     "an election": ([moves(2, 1, 3)], election(), [moves(3, 1, 2)], lambda c: partition(c).leader),
     "an election that is not needed": ([], election(), [moves(3, 1, 2)], lambda c: partition(c).leader),
     "a feature level": ([], level(1), [level(2)], lambda c: c.log.state.features[FEATURE]),
-    "a feature level that is so already": ([level(1)], level(1), [level(2)], lambda c: c.log.state.features[FEATURE]),
+    "a feature level that is so already": ([level(1)], level(1), [level(2)],
+        lambda c: c.log.state.features[FEATURE]),
     "a broker that goes": ([four_stops], rpc.UnregisterBrokerRequest(node_id=4), [four_is_another],
                            lambda c: 4 in c.log.state.brokers),
     "a setting that is so already": ([setting("1000")], setting("1000"), [setting("2000")],
@@ -187,7 +198,9 @@ def small_commands(monkeypatch: pytest.MonkeyPatch) -> None:
 def _named_from_the_first_on(self: Plan, controller_epoch: int, bytes_max: int = 1) -> Iterator[pb.Command]:
     for operation in self.operations:
         proposer, sequence = self.request_id.client_id, self.request_id.sequence
-        yield pb.Command(controller_epoch=controller_epoch, operations=[operation], proposer=proposer, sequence=sequence)
+        yield pb.Command(
+            controller_epoch=controller_epoch, operations=[operation], proposer=proposer, sequence=sequence
+        )
         self.request_id = rpc.RequestId()
 
 
@@ -233,7 +246,9 @@ def test_a_request_that_is_too_old_to_be_known_is_not_carried_out_in_part(
 async def test_every_request_that_changes_something_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
 
-    async def send_nowhere(self: ControllerClient, kind: type[Any], method: str, request: Any, timeout_s: float, **_: Any) -> Any:
+    async def send_nowhere(
+        self: ControllerClient, kind: type[Any], method: str, request: Any, timeout_s: float, **_: Any
+    ) -> Any:
         sent.append(request)
         return cast(Any, kind)()
 

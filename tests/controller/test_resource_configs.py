@@ -1,4 +1,5 @@
-"""Settings of groups and of subscriptions to clients' metrics: planned, checked in Kafka's words, applied, kept by snapshots."""
+"""Settings of groups and of subscriptions to clients' metrics: planned, checked in Kafka's words, applied,
+kept by snapshots."""
 
 from __future__ import annotations
 
@@ -40,7 +41,10 @@ def test_settings_are_set_changed_and_taken_back(controller: PlannerCluster) -> 
     assert change(controller, GROUP, "g", set={SESSION: "50000", HEARTBEAT: "6000"}).error == ErrorCode.NONE
     assert change(controller, GROUP, "h", set={SESSION: "60000"}).error == ErrorCode.NONE
     assert change(controller, GROUP, "g", set={SESSION: "45000"}, remove=[HEARTBEAT]).error == ErrorCode.NONE
-    assert controller.state.resource_configs == {(GROUP, "g"): {SESSION: "45000"}, (GROUP, "h"): {SESSION: "60000"}}
+    assert controller.state.resource_configs == {
+        (GROUP, "g"): {SESSION: "45000"},
+        (GROUP, "h"): {SESSION: "60000"},
+    }
     assert change(controller, GROUP, "h", set={HEARTBEAT: "7000"}, replace_all=True).error == ErrorCode.NONE
     assert controller.state.resource_configs[GROUP, "h"] == {HEARTBEAT: "7000"}
     assert change(controller, GROUP, "g", remove=[SESSION, HEARTBEAT, "never.set"]).error == ErrorCode.NONE
@@ -62,21 +66,26 @@ def test_a_snapshot_keeps_them(controller: PlannerCluster) -> None:
     change(controller, GROUP, "a", set={SESSION: "50000"})
     other = ClusterState()
     other.restore(controller.state.encode())
-    assert other.resource_configs == controller.state.resource_configs and other.state_hash() == controller.state.state_hash()
+    assert (
+        other.resource_configs == controller.state.resource_configs
+        and other.state_hash() == controller.state.state_hash()
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "wanted", "code", "said"),
     [
         (GROUP, "g", {"set": {"bogus": "1"}}, ErrorCode.INVALID_CONFIG, "Unknown group config name: bogus"),
-        (GROUP, "", {"set": {SESSION: "50000"}}, ErrorCode.INVALID_REQUEST, "Default group resources are not allowed."),
+        (GROUP, "", {"set": {SESSION: "50000"}}, ErrorCode.INVALID_REQUEST,
+            "Default group resources are not allowed."),
         (GROUP, "g", {"set": {SESSION: "1"}}, ErrorCode.INVALID_CONFIG,
          f"{SESSION} must be greater than or equal to group.consumer.min.session.timeout.ms"),
         (GROUP, "g", {"set": {SESSION: "70000"}}, ErrorCode.INVALID_CONFIG,
          f"{SESSION} must be less than or equal to group.consumer.max.session.timeout.ms"),
         (GROUP, "g", {"set": {SESSION: "0"}}, ErrorCode.INVALID_CONFIG,
          f"Invalid value 0 for configuration {SESSION}: Value must be at least 1"),
-        (GROUP, "g", {"set": {SESSION: "999999999999"}}, ErrorCode.INVALID_CONFIG, "Not a number of type INT"),
+        (GROUP, "g", {"set": {SESSION: "999999999999"}}, ErrorCode.INVALID_CONFIG,
+            "Not a number of type INT"),
         (GROUP, "g", {"set": {SESSION: "9" * 5000}}, ErrorCode.INVALID_CONFIG, "Not a number of type INT"),
         (GROUP, "g", {"set": {SESSION: ""}}, ErrorCode.INVALID_CONFIG,
          f"Invalid value  for configuration {SESSION}: Not a number of type INT"),
@@ -85,15 +94,21 @@ def test_a_snapshot_keeps_them(controller: PlannerCluster) -> None:
          "streams.num.standby.replicas must be less than or equal to group.streams.max.standby.replicas"),
         (GROUP, "g", {"set": {"share.isolation.level": "foo"}}, ErrorCode.INVALID_CONFIG,
          "String must be one of: read_committed, read_uncommitted"),
-        (GROUP, "g", {"set": {"share.auto.offset.reset": "foo"}}, ErrorCode.INVALID_CONFIG, "by_duration:<PnDTnHnMn.nS>"),
-        (METRICS, "", {"set": {"interval.ms": "1000"}}, ErrorCode.INVALID_REQUEST, "Default client-metrics resources"),
-        (METRICS, "m", {"set": {"bogus": "1"}}, ErrorCode.INVALID_REQUEST, "Unknown client metrics configuration: bogus"),
+        (GROUP, "g", {"set": {"share.auto.offset.reset": "foo"}}, ErrorCode.INVALID_CONFIG,
+            "by_duration:<PnDTnHnMn.nS>"),
+        (METRICS, "", {"set": {"interval.ms": "1000"}}, ErrorCode.INVALID_REQUEST,
+            "Default client-metrics resources"),
+        (METRICS, "m", {"set": {"bogus": "1"}}, ErrorCode.INVALID_REQUEST,
+            "Unknown client metrics configuration: bogus"),
         (METRICS, "m", {"set": {"interval.ms": "5"}}, ErrorCode.INVALID_REQUEST,
          "Invalid value 5 for interval.ms, interval must be between 100 and 3600000 (1 hour)"),
         (METRICS, "m", {"set": {"interval.ms": "x"}}, ErrorCode.INVALID_CONFIG, "Not a number of type INT"),
-        (METRICS, "m", {"set": {"match": "foo"}}, ErrorCode.INVALID_CONFIG, "Illegal client matching pattern: foo"),
-        (METRICS, "m", {"set": {"match": "client_id=*"}}, ErrorCode.INVALID_CONFIG, "Illegal client matching pattern"),
-        (METRICS, "m", {"set": {"match": "client_id=" + "(" * 5000}}, ErrorCode.INVALID_CONFIG, "Illegal client matching"),
+        (METRICS, "m", {"set": {"match": "foo"}}, ErrorCode.INVALID_CONFIG,
+            "Illegal client matching pattern: foo"),
+        (METRICS, "m", {"set": {"match": "client_id=*"}}, ErrorCode.INVALID_CONFIG,
+            "Illegal client matching pattern"),
+        (METRICS, "m", {"set": {"match": "client_id=" + "(" * 5000}}, ErrorCode.INVALID_CONFIG,
+            "Illegal client matching"),
         (77, "m", {"set": {"interval.ms": "1000"}}, ErrorCode.INVALID_REQUEST, "unknown type of resource 77"),
     ],
 )  # fmt: skip
@@ -107,9 +122,14 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
 def test_settings_that_do_not_go_together_are_refused(controller: PlannerCluster) -> None:
     limits = {**GROUP_LIMITS, SESSION: (1, 60_000), HEARTBEAT: (1, 60_000)}
     request = rpc.AlterConfigsRequest()
-    request.resources.add(resource_type=GROUP).change.MergeFrom(rpc.ConfigChange(name="g", set={SESSION: "4000"}))
+    request.resources.add(resource_type=GROUP).change.MergeFrom(
+        rpc.ConfigChange(name="g", set={SESSION: "4000"})
+    )
     (result,) = plan_resource_configuration(controller.state, limits, request).results
-    assert result.error == ErrorCode.INVALID_CONFIG and result.message == f"{SESSION} must be greater than {HEARTBEAT}"
+    assert (
+        result.error == ErrorCode.INVALID_CONFIG
+        and result.message == f"{SESSION} must be greater than {HEARTBEAT}"
+    )
 
 
 @pytest.mark.parametrize("value", ["earliest", "latest", "by_duration:PT1H", "by_duration:P1DT2H3.5S"])
@@ -120,7 +140,9 @@ def test_a_share_group_may_begin_where_kafka_lets_it(controller: PlannerCluster,
 def test_validation_changes_nothing_and_one_resource_twice_is_refused(controller: PlannerCluster) -> None:
     assert change(controller, GROUP, "g", set={SESSION: "50000"}, validate_only=True).error == ErrorCode.NONE
     one = rpc.ResourceChange(resource_type=GROUP, change=rpc.ConfigChange(name="g", set={SESSION: "50000"}))
-    plans = plan_resource_configuration(controller.state, GROUP_LIMITS, rpc.AlterConfigsRequest(resources=[one, one]))
+    plans = plan_resource_configuration(
+        controller.state, GROUP_LIMITS, rpc.AlterConfigsRequest(resources=[one, one])
+    )
     assert not controller.state.resource_configs and not plans.operations
     assert {result.error for result in plans.results} == {ErrorCode.INVALID_REQUEST}
 
@@ -131,8 +153,13 @@ def test_there_are_no_more_resources_than_memory_is_meant_for(
     monkeypatch.setattr(resource_configs, "RESOURCES_MAX", 2)
     request = rpc.AlterConfigsRequest()
     for name in ("a", "b", "c"):
-        request.resources.add(resource_type=GROUP).change.MergeFrom(rpc.ConfigChange(name=name, set={SESSION: "50000"}))
-    errors = [result.error for result in plan_resource_configuration(controller.state, GROUP_LIMITS, request).results]
+        request.resources.add(resource_type=GROUP).change.MergeFrom(
+            rpc.ConfigChange(name=name, set={SESSION: "50000"})
+        )
+    errors = [
+        result.error
+        for result in plan_resource_configuration(controller.state, GROUP_LIMITS, request).results
+    ]
     assert errors == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
     change(controller, GROUP, "a", set={SESSION: "50000"})
     change(controller, GROUP, "b", set={SESSION: "50000"})
@@ -144,9 +171,13 @@ def test_there_are_no_more_resources_than_memory_is_meant_for(
 def test_a_cluster_at_an_older_level_has_none(controller: PlannerCluster) -> None:
     controller.state._features = {METADATA_VERSION: 3}
     assert change(controller, GROUP, "g", set={SESSION: "50000"}).error == ErrorCode.UNSUPPORTED_VERSION
-    entry = pb.ChangeResourceConfig(resource_type=GROUP, name="g", set=[pb.ConfigEntry(key=SESSION, value="50000")])
+    entry = pb.ChangeResourceConfig(
+        resource_type=GROUP, name="g", set=[pb.ConfigEntry(key=SESSION, value="50000")]
+    )
     command = pb.Command(operations=[pb.Operation(change_resource_config=entry)]).SerializeToString()
-    assert controller.state.apply(controller.state.index + 1, 1, command).error == ErrorCode.UNSUPPORTED_VERSION
+    assert (
+        controller.state.apply(controller.state.index + 1, 1, command).error == ErrorCode.UNSUPPORTED_VERSION
+    )
     assert not controller.state.resource_configs
 
 

@@ -29,7 +29,9 @@ def controller() -> PlannerCluster:
 def create(
     controller: PlannerCluster, *wanted: rpc.NewTopic, client: str = "c", sequence: int = 1, **fields: bool
 ) -> list[rpc.TopicResult]:
-    request = rpc.CreateTopicsRequest(request_id=rpc.RequestId(client_id=client, sequence=sequence), topics=wanted, **fields)
+    request = rpc.CreateTopicsRequest(
+        request_id=rpc.RequestId(client_id=client, sequence=sequence), topics=wanted, **fields
+    )
     done = topics.TopicPlans()
     while len(done.topics) < len(wanted):
         part = topics.plan_creation(controller.state, controller.config, request, uuid4, done)
@@ -45,7 +47,10 @@ def simple(name: str = "t", partitions: int = 2, factor: int = 2, **config: str)
 
 def test_a_topic_is_made_with_defaults_and_each_problem_is_its_own_answer(controller: PlannerCluster) -> None:
     results = create(
-        controller, simple("good"), simple("bad name"), rpc.NewTopic(name="plain", partitions=-1, replication_factor=-1)
+        controller,
+        simple("good"),
+        simple("bad name"),
+        rpc.NewTopic(name="plain", partitions=-1, replication_factor=-1),
     )
     assert [result.error for result in results] == [0, int(ErrorCode.INVALID_TOPIC_EXCEPTION), 0]
     assert len(controller.state.topics["plain"].partitions) == 1
@@ -72,7 +77,12 @@ def test_one_request_creates_no_more_partitions_than_one_plan_may(controller: Pl
     most = controller.config.partitions_per_request_max
     wanted = [simple("a", most - 5, 1), simple("b", 6, 1), simple("c", 5, 1), simple("huge", most + 1, 1)]
     errors = [ErrorCode(result.error) for result in create(controller, *wanted)]
-    assert errors == [ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS, ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS]
+    assert errors == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.NONE,
+        ErrorCode.INVALID_PARTITIONS,
+    ]
     assert sorted(controller.state.topics) == ["a", "c"]
 
 
@@ -90,10 +100,15 @@ def test_a_request_for_many_topics_is_planned_in_slices(controller: PlannerClust
         assert [result.name for result in done.results] == [topic.name for topic in wanted]
 
 
-def test_one_request_adds_no_more_partitions_than_can_be_planned_in_one_go(controller: PlannerCluster) -> None:
+def test_one_request_adds_no_more_partitions_than_can_be_planned_in_one_go(
+    controller: PlannerCluster,
+) -> None:
     create(controller, *(simple(name, 1, 1) for name in "abc"))
     most = controller.config.partitions_per_request_max
-    wanted = [rpc.PartitionsToCreate(name=name, total=total) for name, total in (("a", most - 4), ("b", 8), ("c", 6))]
+    wanted = [
+        rpc.PartitionsToCreate(name=name, total=total)
+        for name, total in (("a", most - 4), ("b", 8), ("c", 6))
+    ]
     plans = topics.plan_enlargement(
         controller.state, controller.config, rpc.CreatePartitionsRequest(topics=wanted), applied_before=False
     )
@@ -114,9 +129,21 @@ def test_one_request_adds_no_more_partitions_than_can_be_planned_in_one_go(contr
         (simple("t", 1, 1, **{"retention.mss": "1"}), ErrorCode.INVALID_CONFIG, "retention.ms"),
         (simple("t", 1, 1, **{"min.insync.replicas": "x"}), ErrorCode.INVALID_CONFIG, "min.insync.replicas"),
         (simple("__consumer_offsets", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION, "brokers"),
-        (rpc.NewTopic(name="t", partitions=3, assignments=[{"replicas": [1]}]), ErrorCode.INVALID_REQUEST, "either"),
-        (rpc.NewTopic(name="t", assignments=[{"replicas": [1, 1]}]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "distinct"),
-        (rpc.NewTopic(name="t", assignments=[{"replicas": [9]}]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 9"),
+        (
+            rpc.NewTopic(name="t", partitions=3, assignments=[{"replicas": [1]}]),
+            ErrorCode.INVALID_REQUEST,
+            "either",
+        ),
+        (
+            rpc.NewTopic(name="t", assignments=[{"replicas": [1, 1]}]),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "distinct",
+        ),
+        (
+            rpc.NewTopic(name="t", assignments=[{"replicas": [9]}]),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "broker 9",
+        ),
         (
             rpc.NewTopic(name="t", assignments=[{"replicas": [1]}, {"replicas": [1, 2]}]),
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -154,7 +181,9 @@ def test_only_brokers_create_internal_topics_and_no_client_changes_them(controll
     (refused,) = topics.plan_deletion(controller.state, request, applied_before=False).results
     assert refused.error == int(ErrorCode.INVALID_TOPIC_EXCEPTION)
     more = rpc.CreatePartitionsRequest(topics=[rpc.PartitionsToCreate(name="__transaction_state", total=9)])
-    (refused,) = topics.plan_enlargement(controller.state, controller.config, more, applied_before=False).results
+    (refused,) = topics.plan_enlargement(
+        controller.state, controller.config, more, applied_before=False
+    ).results
     assert refused.error == int(ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
@@ -228,7 +257,9 @@ def test_lists_are_appended_to_and_taken_from(controller: PlannerCluster) -> Non
     create(controller, simple("t"))
     config = controller.state.topics["t"].config
     assert not settings_change(controller, "t", append={"cleanup.policy": "compact"}).error
-    assert controller.state.topics["t"].config == config | {"cleanup.policy": "delete,compact"}, "the default was a value, too"
+    assert controller.state.topics["t"].config == config | {"cleanup.policy": "delete,compact"}, (
+        "the default was a value, too"
+    )
     assert not settings_change(controller, "t", append={"cleanup.policy": "compact"}).error
     assert not settings_change(controller, "t", subtract={"cleanup.policy": "delete"}).error
     assert controller.state.topics["t"].config == config | {"cleanup.policy": "compact"}
@@ -249,7 +280,8 @@ def test_one_key_is_changed_once_in_a_request(controller: PlannerCluster, second
 
 
 def test_a_request_with_very_many_keys_is_looked_at_in_one_pass() -> None:
-    """Nothing else happens in the controller meanwhile: every key compared with every other took it out of controller."""
+    """Nothing else happens in the controller meanwhile: every key compared with every other took it out of
+    controller."""
     compared = 0
 
     class Key(str):
@@ -260,7 +292,9 @@ def test_a_request_with_very_many_keys_is_looked_at_in_one_pass() -> None:
             compared += 1
             return str.__eq__(self, other)
 
-    change = SimpleNamespace(set={}, remove=[Key(f"k{n}") for n in range(2000)], append={}, subtract={}, replace_all=True)
+    change = SimpleNamespace(
+        set={}, remove=[Key(f"k{n}") for n in range(2000)], append={}, subtract={}, replace_all=True
+    )
     assert future_config({}, cast(rpc.ConfigChange, change)) == {}
     assert compared < 10 * len(change.remove)
 
@@ -271,11 +305,20 @@ def test_a_topic_named_twice_in_a_request_is_rejected_both_times(controller: Pla
         topics=[{"name": "t", "total": 3}, {"name": "other", "total": 2}, {"name": "t", "total": 4}]
     )
     plans = topics.plan_enlargement(controller.state, controller.config, more, applied_before=False)
-    assert [result.error for result in plans.results] == [ErrorCode.INVALID_REQUEST, 0, ErrorCode.INVALID_REQUEST]
+    assert [result.error for result in plans.results] == [
+        ErrorCode.INVALID_REQUEST,
+        0,
+        ErrorCode.INVALID_REQUEST,
+    ]
     controller.carry_out(Plan(plans.operations))
-    assert len(controller.state.topics["t"].partitions) == 1 and len(controller.state.topics["other"].partitions) == 2
+    assert (
+        len(controller.state.topics["t"].partitions) == 1
+        and len(controller.state.topics["other"].partitions) == 2
+    )
     change = rpc.AlterConfigsRequest(topics=[{"name": "t", "set": {"segment.ms": "5"}}] * 2)
-    assert [r.error for r in topics.plan_configuration(controller.state, change).results] == [ErrorCode.INVALID_REQUEST] * 2
+    assert [r.error for r in topics.plan_configuration(controller.state, change).results] == [
+        ErrorCode.INVALID_REQUEST
+    ] * 2
 
 
 def test_names_that_differ_only_in_dots_and_underscores_collide(controller: PlannerCluster) -> None:
@@ -293,7 +336,8 @@ def test_a_message_does_not_say_its_code_again(controller: PlannerCluster) -> No
     assert refused.message.startswith("0 partitions")
 
 
-# ---- state topics -------------------------------------------------------------------------------------------------------------
+# ---- state topics
+# ------------------------------------------------------------------------------------------------------------
 
 STATE_TOPIC = {
     "cleanup.policy": "compact", "compression.type": "producer", "unclean.leader.election.enable": "false",
@@ -329,24 +373,37 @@ def test_a_state_topic_never_becomes_unsafe(
 
 def test_a_state_topic_takes_what_no_promise_rests_on(controller: PlannerCluster) -> None:
     create(controller, simple("__consumer_offsets", 1, 3, **STATE_TOPIC), allow_internal=True)
-    for key, value in {"segment.bytes": "1048576", "min.insync.replicas": "3", "max.message.bytes": "2000000"}.items():
+    for key, value in {
+        "segment.bytes": "1048576",
+        "min.insync.replicas": "3",
+        "max.message.bytes": "2000000",
+    }.items():
         assert not settings_change(controller, "__consumer_offsets", set={key: value}).error
-    assert not settings_change(controller, "__consumer_offsets", set={"min.insync.replicas": "2"}).error, "back to a majority"
+    assert not settings_change(controller, "__consumer_offsets", set={"min.insync.replicas": "2"}).error, (
+        "back to a majority"
+    )
 
 
 @pytest.mark.parametrize(
-    "unsafe", [{"flush.policy": "os"}, {"cleanup.policy": "delete"}, {"unclean.leader.election.enable": "true"}]
+    "unsafe",
+    [{"flush.policy": "os"}, {"cleanup.policy": "delete"}, {"unclean.leader.election.enable": "true"}],
 )
 def test_a_state_topic_is_not_made_unsafe(controller: PlannerCluster, unsafe: dict[str, str]) -> None:
-    (refused,) = create(controller, simple("__consumer_offsets", 1, 1, **(STATE_TOPIC | unsafe)), allow_internal=True)
+    (refused,) = create(
+        controller, simple("__consumer_offsets", 1, 1, **(STATE_TOPIC | unsafe)), allow_internal=True
+    )
     assert refused.error == ErrorCode.POLICY_VIOLATION
 
 
-# ---- placement ----------------------------------------------------------------------------------------------------------------
+# ---- placement
+# ------------------------------------------------------------------------------------------------------------
 
 
 def brokers(count: int, racks: int = 0) -> list[BrokerState]:
-    return [BrokerState(n, "i", n, False, f"rack-{n % racks}" if racks else "", "h", 1, "h", 1) for n in range(1, count + 1)]
+    return [
+        BrokerState(n, "i", n, False, f"rack-{n % racks}" if racks else "", "h", 1, "h", 1)
+        for n in range(1, count + 1)
+    ]
 
 
 @pytest.mark.parametrize(("partitions", "factor", "count"), [(12, 3, 3), (30, 3, 5), (7, 2, 4), (100, 3, 10)])
@@ -418,23 +475,32 @@ def test_topics_are_made_and_enlarged_with_a_replica_away_outside_the_isr(contro
     partitions = controller.state.topics["t"].partitions
     assert len(partitions) == 4 and not controller.state.violations()
     for partition in partitions.values():
-        assert partition.replicas[2] == 3 and set(partition.isr) == {1, 2} and partition.leader in (1, 2) and not partition.elr
+        assert (
+            partition.replicas[2] == 3
+            and set(partition.isr) == {1, 2}
+            and partition.leader in (1, 2)
+            and not partition.elr
+        )
     controller.lose(1, 2)
     (refused,) = create(controller, simple("none", 1, 3), sequence=2)
     assert refused.error == ErrorCode.INVALID_REPLICATION_FACTOR and "none can lead" in refused.message
-    (assigned,) = create(controller, rpc.NewTopic(name="mine", assignments=[{"replicas": [3, 1]}]), sequence=3)
+    (assigned,) = create(
+        controller, rpc.NewTopic(name="mine", assignments=[{"replicas": [3, 1]}]), sequence=3
+    )
     assert assigned.error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 def delete(controller: PlannerCluster, name: str) -> None:
-    plans = topics.plan_deletion(controller.state, rpc.DeleteTopicsRequest(names=[name]), applied_before=False)
+    plans = topics.plan_deletion(
+        controller.state, rpc.DeleteTopicsRequest(names=[name]), applied_before=False
+    )
     controller.carry_out(Plan(plans.operations))
     assert name not in controller.state.topics
 
 
 def test_a_request_that_comes_again_after_a_deletion_makes_another_topic(controller: PlannerCluster) -> None:
-    """Its first answer was lost.  A replica that was away meanwhile has records of the deleted topic, and would take the new one
-    for it by its id: what was acknowledged since would be overwritten by them."""
+    """Its first answer was lost.  A replica that was away meanwhile has records of the deleted topic, and
+    would take the new one for it by its id: what was acknowledged since would be overwritten by them."""
     (first,) = create(controller, simple())
     (again,) = create(controller, simple())
     assert not again.error and again.topic_id == first.topic_id, "while it is there, it is the one"
@@ -479,17 +545,26 @@ def test_what_a_later_version_set_stays_beside_what_is_changed_now(controller: P
 def test_what_cannot_commit_from_the_start_may_be_led_by_any_replica(
     away: tuple[int, ...], config: dict[str, str], isr: tuple[int, ...], elr: tuple[int, ...]
 ) -> None:
-    """Below min.insync.replicas the high watermark stands still (KIP-966): who is away lacks nothing that is committed."""
+    """Below min.insync.replicas the high watermark stands still (KIP-966): who is away lacks nothing that is
+    committed."""
     controller = PlannerCluster()
     controller.join(1, 2, 3)
     if away:
         controller.lose(*away)
     assignment = rpc.Assignment(replicas=[1, 2, 3])
-    made = rpc.NewTopic(name="t", partitions=-1, replication_factor=-1, assignments=[assignment], config=config)
+    made = rpc.NewTopic(
+        name="t", partitions=-1, replication_factor=-1, assignments=[assignment], config=config
+    )
     assert not create(controller, made)[0].error
-    more = rpc.CreatePartitionsRequest(topics=[rpc.PartitionsToCreate(name="t", total=2, assignments=[assignment])])
+    more = rpc.CreatePartitionsRequest(
+        topics=[rpc.PartitionsToCreate(name="t", total=2, assignments=[assignment])]
+    )
     controller.carry_out(
-        Plan(topics.plan_enlargement(controller.state, controller.config, more, applied_before=False).operations)
+        Plan(
+            topics.plan_enlargement(
+                controller.state, controller.config, more, applied_before=False
+            ).operations
+        )
     )
     for partition in controller.state.topics["t"].partitions.values():
         assert (partition.leader, partition.leader_epoch, partition.isr, partition.elr) == (1, 0, isr, elr)
@@ -503,7 +578,9 @@ def test_a_new_partition_outlives_the_only_broker_that_was_there(controller: Pla
     create(controller, simple("t", 1, 3, **{"min.insync.replicas": "2"}))
     controller.lose(1)
     controller.beat(2)
-    assert controller.partition().leader == 2, "nothing was committed: the one that was there is not waited for"
+    assert controller.partition().leader == 2, (
+        "nothing was committed: the one that was there is not waited for"
+    )
     controller.lose(2)
     controller.register(1, "again", directory="new disk")
     controller.beat(1)

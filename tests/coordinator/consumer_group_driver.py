@@ -34,7 +34,12 @@ def owned(*partitions: int, topic: UUID = T) -> frozenset[tuple[UUID, int]]:
 
 class Consumers(Driver):
     def __init__(
-        self, catalog: Catalog | None = None, *, log: MemoryLog | None = None, now_ms: int = 1_000_000, **config: Any
+        self,
+        catalog: Catalog | None = None,
+        *,
+        log: MemoryLog | None = None,
+        now_ms: int = 1_000_000,
+        **config: Any,
     ) -> None:
         self.catalog = catalog or Catalog(flights=4)
         settings = GroupConfig(
@@ -50,7 +55,11 @@ class Consumers(Driver):
         return self.ask(ConsumerGroupHeartbeat(group_id, member_id, epoch, **fields))
 
     def join(self, member_id: str, *topics: str, **fields: Any) -> Any:
-        told = {"rebalance_timeout_ms": REBALANCE_MS, "topic_names": topics or ("flights",), "owned": frozenset()}
+        told = {
+            "rebalance_timeout_ms": REBALANCE_MS,
+            "topic_names": topics or ("flights",),
+            "owned": frozenset(),
+        }
         return self.beat(member_id, 0, **(told | fields))
 
     def settle(self, *member_ids: str) -> None:

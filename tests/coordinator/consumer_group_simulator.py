@@ -1,13 +1,16 @@
-"""Consumer groups under faults, in virtual time: the real shard behind the real runtime, and members that behave as clients do.
+"""Consumer groups under faults, in virtual time: the real shard behind the real runtime, and members that
+behave as clients do.
 
-A member has one request on its way at a time; the request, or its answer, may be lost, and then the member says everything anew.
-It stops reading what it is told to give up before it says so, and that takes a while; it takes up nothing that an unanswered
-heartbeat has left out (`reconcile.py` says why).  Members come, leave, leave for a while (static ones), die without a word and
-sleep through their sessions; topics come, grow and go.  The coordinator moves: its successor loads the log, of which an
-uncommitted end may be lost.  Appends are refused now and then.
+A member has one request on its way at a time; the request, or its answer, may be lost, and then the member
+says everything anew. It stops reading what it is told to give up before it says so, and that takes a while;
+it takes up nothing that an unanswered heartbeat has left out (`reconcile.py` says why).  Members come, leave,
+leave for a while (static ones), die without a word and sleep through their sessions; topics come, grow and
+go.  The coordinator moves: its successor loads the log, of which an uncommitted end may be lost.  Appends are
+refused now and then.
 
-Checked after every step: nothing is read by two at once, if both are members.  After the faults: no epoch has fallen; what is to
-be read is read, by one member each, evenly; and the log, whole or compacted, replays to the very group that is live.
+Checked after every step: nothing is read by two at once, if both are members.  After the faults: no epoch has
+fallen; what is to be read is read, by one member each, evenly; and the log, whole or compacted, replays to
+the very group that is live.
 """
 
 from __future__ import annotations
@@ -95,8 +98,12 @@ class Member:
 
 
 class World:
-    def __init__(self, seed: int, *, members: int = 4, safe_commit: bool = True, assignment_interval_ms: int = 0) -> None:
-        consumer = ConsumerGroupConfig(SESSION_MS, HEARTBEAT_MS, assignment_interval_ms=assignment_interval_ms)
+    def __init__(
+        self, seed: int, *, members: int = 4, safe_commit: bool = True, assignment_interval_ms: int = 0
+    ) -> None:
+        consumer = ConsumerGroupConfig(
+            SESSION_MS, HEARTBEAT_MS, assignment_interval_ms=assignment_interval_ms
+        )
         self.config = GroupConfig(consumer=consumer)
         self.random = random.Random(seed)
         self.now_ms = 0
@@ -115,7 +122,8 @@ class World:
         for _ in range(members):
             self.come()
 
-    # --- the coordinator -----------------------------------------------------------------------------------------------------
+    # --- the coordinator
+    # -----------------------------------------------------------------------------------------------------
 
     def move_coordinator(self) -> None:
         """The next leader has all that was committed, and perhaps more."""
@@ -153,7 +161,8 @@ class World:
     def group(self) -> ConsumerGroup:
         return self.shard.consumers.groups.get(G) or ConsumerGroup(G)
 
-    # --- members -------------------------------------------------------------------------------------------------------------
+    # --- members
+    # --------------------------------------------------------------------------------------------------------
 
     def come(self) -> None:
         self.names += 1
@@ -165,7 +174,11 @@ class World:
         if instance is not None and instance in self.left:
             self.handed_over += 1
             del self.left[instance]
-        topics = ("a", "b") if self.healing or self.random.random() < 0.7 else self.random.choice([("a",), ("b",), ("b", "c")])
+        topics = (
+            ("a", "b")
+            if self.healing or self.random.random() < 0.7
+            else self.random.choice([("a",), ("b",), ("b", "c")])
+        )
         self.members.append(Member(f"m{self.names}", instance, topics))
 
     def go(self, member: Member) -> None:
@@ -211,9 +224,18 @@ class World:
     def answered(self, member: Member, reply: Any) -> None:
         member.is_full = isinstance(reply, KafkaError)
         if isinstance(reply, KafkaError):
-            if reply.code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND):
+            if reply.code in (
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                ErrorCode.GROUP_ID_NOT_FOUND,
+            ):
                 self.fenced += 1
-                member.epoch, member.reads, member.told, member.revoked_at_ms = 0, frozenset(), frozenset(), -1
+                member.epoch, member.reads, member.told, member.revoked_at_ms = (
+                    0,
+                    frozenset(),
+                    frozenset(),
+                    -1,
+                )
             elif reply.code is ErrorCode.FENCED_INSTANCE_ID:
                 member.gone = True
                 self.members.remove(member)
@@ -227,7 +249,8 @@ class World:
         if member.asleep_until_ms > self.now_ms:
             return
         if member.revoked_at_ms >= 0 and self.now_ms >= member.revoked_at_ms:
-            # It stops reading at once.  What is new it takes up when no heartbeat that did not name it is still unanswered.
+            # It stops reading at once.  What is new it takes up when no heartbeat that did not name it is
+            # still unanswered.
             member.reads &= member.told
             if not member.waiting and not member.is_full:
                 member.reads = member.told
@@ -236,7 +259,8 @@ class World:
         if not member.waiting and self.now_ms >= member.next_beat_ms:
             self.beat(member)
 
-    # --- a run ---------------------------------------------------------------------------------------------------------------
+    # --- a run
+    # --------------------------------------------------------------------------------------------------------
 
     def break_something(self) -> None:
         draw = self.random.random()
@@ -247,7 +271,9 @@ class World:
         elif draw < 0.045 and len(self.members) > 1:
             self.go(self.random.choice(self.members))
         elif draw < 0.06 and self.members:
-            self.random.choice(self.members).asleep_until_ms = self.now_ms + self.random.choice([3_000, 25_000, 40_000])
+            self.random.choice(self.members).asleep_until_ms = self.now_ms + self.random.choice(
+                [3_000, 25_000, 40_000]
+            )
         elif draw < 0.068:
             self.catalog.set(self.random.choice("abc"), self.random.choice([0, 2, 5, 8]))
         refused = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -276,7 +302,9 @@ class World:
             for partition in member.reads:
                 other = readers.setdefault(partition, member.member_id)
                 if other != member.member_id:
-                    self.violations.append(f"{self.now_ms}: {partition} is read by {other} and {member.member_id}")
+                    self.violations.append(
+                        f"{self.now_ms}: {partition} is read by {other} and {member.member_id}"
+                    )
         if group.target_epoch > group.epoch:
             self.violations.append(f"{self.now_ms}: target epoch {group.target_epoch} is past {group.epoch}")
 
@@ -292,7 +320,9 @@ class World:
         self.healing = True
         self.log.refuse = None
         for name, count in (("a", 4), ("b", 3)):
-            self.catalog.set(name, max(count, self.catalog.topics[name].partitions if name in self.catalog.topics else 0))
+            self.catalog.set(
+                name, max(count, self.catalog.topics[name].partitions if name in self.catalog.topics else 0)
+            )
         for member in self.members:
             member.asleep_until_ms = 0
         for _ in range(240):
@@ -303,11 +333,18 @@ class World:
         """Nothing happens any more: everything is read, once, and evenly."""
         group, found = self.group, []
         if {member.member_id for member in self.members} != group.members.keys():
-            found.append(f"members {sorted(group.members)}, alive are {sorted(m.member_id for m in self.members)}")
+            found.append(
+                f"members {sorted(group.members)}, alive are {sorted(m.member_id for m in self.members)}"
+            )
         if self.members and group.state is not ConsumerGroupState.STABLE:
             found.append(f"the group is {group.state}")
         wanted = {name for member in self.members for name in member.topics}
-        every = {(s.topic_id, n) for name, s in self.catalog.topics.items() if name in wanted for n in range(s.partitions)}
+        every = {
+            (s.topic_id, n)
+            for name, s in self.catalog.topics.items()
+            if name in wanted
+            for n in range(s.partitions)
+        }
         read = [partition for member in self.members for partition in member.reads]
         if len(read) != len(set(read)) or set(read) != every:
             found.append(f"read {len(read)} partitions of {len(every)}: {every.symmetric_difference(read)}")
@@ -331,7 +368,8 @@ class World:
 
 
 def falling_epochs(log: list[ReplayedRecord]) -> list[str]:
-    """No epoch falls as long as what it belongs to is there; a static member that left for a while has none meanwhile."""
+    """No epoch falls as long as what it belongs to is there; a static member that left for a while has none
+    meanwhile."""
     found, highest = [], dict[records.Key, int]()
     for record in log:
         key = records.decode_key(record.key)

@@ -44,7 +44,9 @@ class MemoryLog:
         self.end[partition] = header.next_offset
         return header.next_offset
 
-    def append_marker(self, partition: int, producer: ProducerIdentity, commit: bool, coordinator_epoch: int = 0) -> int:
+    def append_marker(
+        self, partition: int, producer: ProducerIdentity, commit: bool, coordinator_epoch: int = 0
+    ) -> int:
         """What the node does with WriteTxnMarkers; returns the marker's offset."""
         kind = ControlType.COMMIT if commit else ControlType.ABORT
         marker = encode_marker(kind, producer.producer_id, producer.producer_epoch, coordinator_epoch, 0)

@@ -1,4 +1,5 @@
-"""A following transaction of the same producer does not wait in back-off: its first request waits for the markers."""
+"""A following transaction of the same producer does not wait in back-off: its first request waits for the
+markers."""
 
 from __future__ import annotations
 
@@ -28,12 +29,16 @@ P0, P1 = TransactionPartition("flights", 0), TransactionPartition("flights", 1)
 
 
 class Coordinator(Driver):
-    """A shard whose last transaction is being completed: PREPARE is committed, the markers are on their way."""
+    """A shard whose last transaction is being completed: PREPARE is committed, the markers are on their
+    way."""
 
     max_epoch = 32767
 
     def __init__(self, wait_ms: int = WAIT_MS, version: int = 1) -> None:
-        ids, config = count(100), TransactionConfig(completion_wait_ms=wait_ms, max_producer_epoch=self.max_epoch)
+        ids, config = (
+            count(100),
+            TransactionConfig(completion_wait_ms=wait_ms, max_producer_epoch=self.max_epoch),
+        )
         super().__init__(lambda partition, epoch: TransactionShard(config, lambda: next(ids), epoch))
         self.load()
         self.who = self.ask(InitProducerId(ID, 60_000))
@@ -43,7 +48,9 @@ class Coordinator(Driver):
             self.who = ended
         assert self.state is TransactionState.PREPARE_COMMIT
 
-    def add(self, partition: TransactionPartition, version: int = 1, *, verify: bool = False) -> AddPartitions:
+    def add(
+        self, partition: TransactionPartition, version: int = 1, *, verify: bool = False
+    ) -> AddPartitions:
         return AddPartitions(ID, self.who.producer_id, self.who.producer_epoch, (partition,), version, verify)
 
     def end(self, version: int) -> EndTxn:
@@ -77,7 +84,9 @@ def test_the_next_transactions_first_request_waits_for_the_markers() -> None:
     coordinator.commit()
     assert coordinator.code("add") is None
     coordinator.markers_are_written()
-    assert coordinator.state is TransactionState.ONGOING and coordinator.code("add") is None, "written, not yet committed"
+    assert coordinator.state is TransactionState.ONGOING and coordinator.code("add") is None, (
+        "written, not yet committed"
+    )
     coordinator.commit()
     assert coordinator.replies["add"] == PartitionsReply({P1: ErrorCode.NONE})
 
@@ -92,11 +101,15 @@ def test_a_waiting_request_is_handled_anew_after_completion() -> None:
     coordinator = Coordinator()
     coordinator.submit("new instance", InitProducerId(ID, 60_000))
     coordinator.submit("old instance", coordinator.add(P1))
-    coordinator.submit("offsets", AddOffsets(ID, coordinator.who.producer_id, coordinator.who.producer_epoch, P0, 1))
+    coordinator.submit(
+        "offsets", AddOffsets(ID, coordinator.who.producer_id, coordinator.who.producer_epoch, P0, 1)
+    )
     coordinator.markers_are_written()
     coordinator.commit()
     rotated = coordinator.max_epoch == 1
-    assert coordinator.replies["new instance"] == (ProducerReply(101, 0) if rotated else ProducerReply(100, 1))
+    assert coordinator.replies["new instance"] == (
+        ProducerReply(101, 0) if rotated else ProducerReply(100, 1)
+    )
     refusal = ErrorCode.INVALID_PRODUCER_ID_MAPPING if rotated else ErrorCode.PRODUCER_FENCED
     assert coordinator.code("old instance") is coordinator.code("offsets") is refusal
 
@@ -108,7 +121,9 @@ def test_no_request_waits_longer_than_the_configured_time() -> None:
     coordinator.submit("second", coordinator.add(P1))
     coordinator.tick(WAIT_MS // 2)
     coordinator.commit()
-    assert coordinator.code("first") is ErrorCode.CONCURRENT_TRANSACTIONS and coordinator.code("second") is None
+    assert (
+        coordinator.code("first") is ErrorCode.CONCURRENT_TRANSACTIONS and coordinator.code("second") is None
+    )
     coordinator.markers_are_written()
     coordinator.commit()
     assert coordinator.code("second") is ErrorCode.NONE
@@ -125,8 +140,8 @@ def test_only_few_wait_for_one_transactional_id() -> None:
 
 @pytest.mark.parametrize("what", ["repeated end of TV1", "leader that verifies", "leader that enlists"])
 def test_a_request_that_may_not_wait_gets_concurrent_transactions(what: str) -> None:
-    """An EndTxn of TV1 that waited behind the next transaction's beginning would end that; a guard does not live through a
-    marker."""
+    """An EndTxn of TV1 that waited behind the next transaction's beginning would end that; a guard does not
+    live through a marker."""
     coordinator = Coordinator()
     event: Any = {
         "repeated end of TV1": coordinator.end(1),

@@ -1,4 +1,5 @@
-"""The server-side assignors (KIP-848), and topic patterns: what every assignment must be, whatever the group."""
+"""The server-side assignors (KIP-848), and topic patterns: what every assignment must be, whatever the
+group."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ def loads(assignment: dict[str, Partitions]) -> list[int]:
 @settings(max_examples=150, deadline=None)
 @given(subscriptions=members, topics=counts, later=members)
 def test_every_subscribed_partition_goes_to_a_subscribed_member(
-    name: str, subscriptions: dict[str, frozenset[UUID]], topics: dict[UUID, int], later: dict[str, frozenset[UUID]]
+    name: str,
+    subscriptions: dict[str, frozenset[UUID]],
+    topics: dict[UUID, int],
+    later: dict[str, frozenset[UUID]],
 ) -> None:
     assign = ASSIGNORS[name]
     before: dict[str, Partitions] = {}
@@ -42,20 +46,27 @@ def test_every_subscribed_partition_goes_to_a_subscribed_member(
         assert found.keys() == wanted.keys()
         given_out = [partition for partitions in found.values() for partition in partitions]
         read = set[UUID]().union(*wanted.values())
-        assert sorted(given_out) == sorted((t, n) for t, count in topics.items() if t in read for n in range(count))
+        assert sorted(given_out) == sorted(
+            (t, n) for t, count in topics.items() if t in read for n in range(count)
+        )
         assert all(topic in wanted[member] for member, partitions in found.items() for topic, _ in partitions)
         before = found
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.sets(st.sampled_from("abcdefgh"), min_size=1), st.sets(st.sampled_from("abcdefgh"), min_size=1), counts)
-def test_uniform_is_even_and_moves_no_more_than_it_must(first: set[str], second: set[str], topics: dict[UUID, int]) -> None:
+@given(
+    st.sets(st.sampled_from("abcdefgh"), min_size=1), st.sets(st.sampled_from("abcdefgh"), min_size=1), counts
+)
+def test_uniform_is_even_and_moves_no_more_than_it_must(
+    first: set[str], second: set[str], topics: dict[UUID, int]
+) -> None:
     everything = frozenset(topics)
     before = assign_uniform(dict.fromkeys(first, everything), topics, {})
     after = assign_uniform(dict.fromkeys(second, everything), topics, before)
     for assignment in (before, after):
         assert max(loads(assignment)) - min(loads(assignment)) <= 1
-    # As much stays as the sizes allow: with the remainder at those who have it, nobody gives up more than it is over its share.
+    # As much stays as the sizes allow: with the remainder at those who have it, nobody gives up more than it
+    # is over its share.
     total = sum(topics.values())
     least, remainder = divmod(total, len(second))
     kept = sum(len(before[member] & after[member]) for member in first & second)
@@ -68,7 +79,8 @@ def test_uniform_is_even_and_moves_no_more_than_it_must(first: set[str], second:
 def test_uniform_leaves_no_move_that_would_narrow_a_gap(
     first: dict[str, frozenset[UUID]], second: dict[str, frozenset[UUID]], topics: dict[UUID, int]
 ) -> None:
-    """Whatever they read: of two who read a topic, whoever has a partition of it has at most one more than the other."""
+    """Whatever they read: of two who read a topic, whoever has a partition of it has at most one more than
+    the other."""
     after = assign_uniform(second, topics, assign_uniform(first, topics, {}))
     for owner, partitions in after.items():
         for topic in {topic for topic, _ in partitions}:
@@ -78,7 +90,9 @@ def test_uniform_leaves_no_move_that_would_narrow_a_gap(
 
 def test_uniform_evens_out_members_that_read_different_topics() -> None:
     one, two = TOPICS[:2]
-    found = assign_uniform({"a": frozenset({one}), "b": frozenset({one, two}), "c": frozenset({two})}, {one: 6, two: 3}, {})
+    found = assign_uniform(
+        {"a": frozenset({one}), "b": frozenset({one, two}), "c": frozenset({two})}, {one: 6, two: 3}, {}
+    )
     assert sorted(loads(found)) == [3, 3, 3]
     again = assign_uniform({"a": frozenset({one}), "b": frozenset({one, two})}, {one: 6, two: 3}, found)
     assert loads(again) == [5, 4] or loads(again) == [4, 5]
@@ -88,19 +102,46 @@ def test_uniform_evens_out_members_that_read_different_topics() -> None:
 def test_range_gives_neighbours_and_the_same_run_of_every_topic_of_a_size() -> None:
     one, two = TOPICS[:2]
     found = assign_range(dict.fromkeys("abc", frozenset({one, two})), {one: 7, two: 7}, {})
-    assert [sorted(number for topic, number in found[m] if topic == one) for m in "abc"] == [[0, 1, 2], [3, 4], [5, 6]]
+    assert [sorted(number for topic, number in found[m] if topic == one) for m in "abc"] == [
+        [0, 1, 2],
+        [3, 4],
+        [5, 6],
+    ]
     assert {number for topic, number in found["b"] if topic == two} == {3, 4}
 
 
-# --- patterns ------------------------------------------------------------------------------------------------------------------
+# --- patterns
+# ------------------------------------------------------------------------------------------------------------
 
-PIECES = ["a", "b", "-", ".", "[ab]", "[^a]", "(?:", "(", ")", "|", "*", "+", "{2}", "{1,2}", "{2,}", "\\d", "\\w", "\\."]
+PIECES = [
+    "a",
+    "b",
+    "-",
+    ".",
+    "[ab]",
+    "[^a]",
+    "(?:",
+    "(",
+    ")",
+    "|",
+    "*",
+    "+",
+    "{2}",
+    "{1,2}",
+    "{2,}",
+    "\\d",
+    "\\w",
+    "\\.",
+]
 pieces = st.sampled_from(PIECES)
-POSSESSIVE = re.compile(r"[*+}]\+")  # Python knows them since 3.11, and RE2, whose patterns these are (KIP-848), does not
+# Python knows them since 3.11, and RE2, whose patterns these are (KIP-848), does not
+POSSESSIVE = re.compile(r"[*+}]\+")
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(pieces, max_size=8).map("".join), st.lists(st.text("ab-._1", max_size=6), min_size=1, max_size=8))
+@given(
+    st.lists(pieces, max_size=8).map("".join), st.lists(st.text("ab-._1", max_size=6), min_size=1, max_size=8)
+)
 @example("a*+", [""])
 def test_a_pattern_means_what_it_means_elsewhere(pattern: str, names: list[str]) -> None:
     try:
@@ -110,7 +151,9 @@ def test_a_pattern_means_what_it_means_elsewhere(pattern: str, names: list[str])
             with pytest.raises(re.error):
                 re.compile(pattern)
         return
-    assert [ours.matches(name) for name in names] == [bool(re.compile(pattern).fullmatch(name)) for name in names]
+    assert [ours.matches(name) for name in names] == [
+        bool(re.compile(pattern).fullmatch(name)) for name in names
+    ]
 
 
 def test_anchors_and_escapes() -> None:
@@ -130,7 +173,8 @@ def test_anchors_and_escapes() -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "(", "[", "[b-a]", "*a", "a**", "a\\", "(?=a)", "t++", "a{3,2}", "a{1001}", "\\1", "\\Z", "\\C", "[[:bogus:]]",
+        "(", "[", "[b-a]", "*a", "a**", "a\\", "(?=a)", "t++", "a{3,2}", "a{1001}", "\\1", "\\Z", "\\C",
+        "[[:bogus:]]",
         "\\p{Bogus}", "((((){1000}){1000}){1000}){1000}", "a" * 1_001, "(" * 1_000, "\udcff",
     ],
     ids=lambda pattern: ascii(pattern[:20]),
@@ -186,25 +230,34 @@ def test_each_name_is_held_against_a_pattern_once_while_there_is_time() -> None:
         turns, left = turns + 1, 50
     assert turns == 3 and matched.matching("topic-.*") == names - {"other"}
     matched.set_names(names | {"topic-new"})
-    assert matched.matching("topic-.*") is None and matched.match_more("topic-.*", lambda: False), "one name in any case"
+    assert matched.matching("topic-.*") is None and matched.match_more("topic-.*", lambda: False), (
+        "one name in any case"
+    )
     assert matched.matching("topic-.*") == (names | {"topic-new"}) - {"other"}
     matched.set_names({"other", "topic-7"})
     assert matched.matching("topic-.*") == {"topic-7"}
     matched.set_names({"other", "topic-7", "topic-8"})
     assert matched.matching("topic-.*") in (None, {"topic-7", "topic-8"})
-    assert matched.match_more("topic-.*", lambda: True) and matched.matching("topic-.*") == {"topic-7", "topic-8"}
+    assert matched.match_more("topic-.*", lambda: True) and matched.matching("topic-.*") == {
+        "topic-7",
+        "topic-8",
+    }
 
 
 def test_the_names_that_are_gone_are_dropped_without_looking_again() -> None:
     rng, matched, names = random.Random(5), MatchedTopics(), set[str]()
     for step in range(300):
-        names = {name for name in names if rng.random() < 0.7} | {f"t{rng.randrange(60)}" for _ in range(rng.randrange(6))}
+        names = {name for name in names if rng.random() < 0.7} | {
+            f"t{rng.randrange(60)}" for _ in range(rng.randrange(6))
+        }
         matched.set_names(names)
         for pattern in ("t.*1", "t[0-4]+"):
             if rng.random() < 0.6:
                 matched.match_more(pattern, lambda: rng.random() < 0.8)
             told = matched.matching(pattern)
-            assert told is None or told == {name for name in names if topic_pattern(pattern).matches(name)}, step
+            assert told is None or told == {name for name in names if topic_pattern(pattern).matches(name)}, (
+                step
+            )
         assert len(matched._order) <= max(2 * len(names) + 6, 12)
 
 
@@ -224,7 +277,9 @@ def test_patterns_in_use_are_remembered_and_of_the_others_a_bounded_number() -> 
     for number in range(50 * PATTERNS_MAX):
         matched.match_more(f"idle-{number}", lambda: True)
         assert matched.count <= 2 * (len(used) + PATTERNS_MAX + 1)
-    assert all(matched.is_complete(pattern) for pattern in used) and matched.is_complete(f"idle-{50 * PATTERNS_MAX - 1}")
+    assert all(matched.is_complete(pattern) for pattern in used) and matched.is_complete(
+        f"idle-{50 * PATTERNS_MAX - 1}"
+    )
     assert asked < 30, "it is dear"
     matched.forget()
     assert matched.count == len(used) + PATTERNS_MAX

@@ -1,4 +1,5 @@
-"""Consumer groups under faults (KIP-848): seeded runs on the real core, and the safeguards switched off one by one."""
+"""Consumer groups under faults (KIP-848): seeded runs on the real core, and the safeguards switched off one
+by one."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def test_a_seed_is_one_history() -> None:
     assert first.log.records() == second.log.records()
 
 
-# --- ablations ---------------------------------------------------------------------------------------------------------------
+# --- ablations
+# ------------------------------------------------------------------------------------------------------------
 
 
 def broken_in_some_run(**world: Any) -> str:
@@ -88,10 +90,13 @@ def test_counting_what_must_be_revoked_as_free_is_noticed(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    "kind", [RecordKind.GROUP, RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT], ids=lambda kind: kind.name.lower()
+    "kind",
+    [RecordKind.GROUP, RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT],
+    ids=lambda kind: kind.name.lower(),
 )
 def test_a_change_that_is_not_written_is_noticed(monkeypatch: pytest.MonkeyPatch, kind: RecordKind) -> None:
-    """What only the copy knows never becomes state: a bump that is not written is made again and again, or never."""
+    """What only the copy knows never becomes state: a bump that is not written is made again and again, or
+    never."""
     change: Callable[..., None] = Draft._change
 
     def unwritten(self: Draft, key: Any, value: Any) -> None:
@@ -104,7 +109,8 @@ def test_a_change_that_is_not_written_is_noticed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_state_beside_the_log_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changing the group itself while deciding: a refused append, or the next coordinator, does not know of it."""
+    """Changing the group itself while deciding: a refused append, or the next coordinator, does not know of
+    it."""
     draft = Draft.__init__
 
     def in_place(self: Draft, group: ConsumerGroup) -> None:
@@ -146,8 +152,8 @@ def test_ablation_new_metadata_that_groups_ignore_is_noticed(monkeypatch: pytest
 
 
 def test_losing_what_was_committed_is_noticed() -> None:
-    """docs/semantics.md G12: what a member was told, which is what was committed, must not be lost with the coordinator that told
-    it."""
+    """docs/semantics.md G12: what a member was told, which is what was committed, must not be lost with the
+    coordinator that told it."""
     assert broken_in_some_run(safe_commit=False)
 
 

@@ -1,4 +1,5 @@
-"""The consumer group protocol (KIP-848): every (situation, request) pair, against outcomes written down a second time."""
+"""The consumer group protocol (KIP-848): every (situation, request) pair, against outcomes written down a
+second time."""
 
 from __future__ import annotations
 
@@ -30,7 +31,17 @@ EXPECTED = {
     R.LEAVE: (GONE, GONE, WHO, NONE, NONE, NONE, NONE, INSTANCE, NONE),
     R.LEAVE_FOR_A_WHILE: (GONE, GONE, WHO, NONE, NONE, NONE, NONE, INSTANCE, NONE),
     R.COMMIT: (GONE, WHO, WHO, NONE, STALE, STALE, STALE, WHO, STALE),
-    R.COMMIT_IN_TRANSACTION: (GENERATION, WHO, WHO, NONE, GENERATION, GENERATION, GENERATION, WHO, GENERATION),
+    R.COMMIT_IN_TRANSACTION: (
+        GENERATION,
+        WHO,
+        WHO,
+        NONE,
+        GENERATION,
+        GENERATION,
+        GENERATION,
+        WHO,
+        GENERATION,
+    ),
     R.FETCH_OFFSETS: (NONE, NONE, WHO, NONE, STALE, STALE, STALE, WHO, STALE),
     # fmt: on
 }
@@ -91,7 +102,9 @@ def ask(groups: Consumers, situation: Situation, request: MemberRequest) -> Any:
 @pytest.mark.parametrize("situation", list(S), ids=lambda situation: situation.name.lower())
 def test_every_situation_meets_every_request(situation: Situation, request_kind: MemberRequest) -> None:
     groups = in_situation(situation, request_kind)
-    assert code_of(ask(groups, situation, request_kind)).name == EXPECTED[request_kind][list(S).index(situation)]
+    assert (
+        code_of(ask(groups, situation, request_kind)).name == EXPECTED[request_kind][list(S).index(situation)]
+    )
 
 
 def test_the_expectations_are_complete_and_agree_with_the_table() -> None:
@@ -124,7 +137,8 @@ def test_other_requests_that_no_group_could_make_sense_of_are_refused() -> None:
     groups.join("m")
     assert code_of(groups.beat("", 1)) is ErrorCode.INVALID_REQUEST
     assert code_of(groups.beat("m", -3)) is ErrorCode.INVALID_REQUEST
-    assert code_of(groups.beat("m", -2)) is ErrorCode.INVALID_REQUEST  # a dynamic member cannot leave for a while
+    # a dynamic member cannot leave for a while
+    assert code_of(groups.beat("m", -2)) is ErrorCode.INVALID_REQUEST
     assert code_of(groups.join("n", assignor="magic")) is ErrorCode.UNSUPPORTED_ASSIGNOR
     refused = groups.join("n", topic_names=None, topic_regex="(")
     assert isinstance(refused, KafkaError) and refused.code is ErrorCode.INVALID_REGULAR_EXPRESSION
@@ -132,12 +146,16 @@ def test_other_requests_that_no_group_could_make_sense_of_are_refused() -> None:
 
 
 def test_only_a_member_with_no_extra_partitions_has_missed_just_an_answer() -> None:
-    """KIP-848: the epoch before the present one is accepted from a member whose partitions are part of its assignment."""
+    """KIP-848: the epoch before the present one is accepted from a member whose partitions are part of its
+    assignment."""
     groups = in_situation(S.PREVIOUS, R.HEARTBEAT)
     assert code_of(groups.beat("m", EPOCH - 1, owned=owned(99))) is ErrorCode.FENCED_MEMBER_EPOCH
     assert code_of(groups.beat("m", EPOCH - 1)) is ErrorCode.FENCED_MEMBER_EPOCH  # it does not say
-    assert groups.beat("m", EPOCH - 1, owned=frozenset()).assignment is not None  # it was in the answer that was missed
-    answer = groups.beat("m", EPOCH - 1, rebalance_timeout_ms=REBALANCE_MS, topic_names=("flights",), owned=frozenset())
+    # it was in the answer that was missed
+    assert groups.beat("m", EPOCH - 1, owned=frozenset()).assignment is not None
+    answer = groups.beat(
+        "m", EPOCH - 1, rebalance_timeout_ms=REBALANCE_MS, topic_names=("flights",), owned=frozenset()
+    )
     assert answer.member_epoch >= EPOCH and answer.assignment is not None
 
 

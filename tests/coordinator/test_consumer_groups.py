@@ -1,4 +1,5 @@
-"""Consumer groups (KIP-848) step by step: epochs, reconciliation, deadlines, static members, changing topics, kinds of groups."""
+"""Consumer groups (KIP-848) step by step: epochs, reconciliation, deadlines, static members, changing topics,
+kinds of groups."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ from tidegate.coordinator.group.consumer import groups as groups_module
 from tidegate.coordinator.group.consumer.assignors import assign_uniform
 from tidegate.coordinator.group.consumer.groups import PATTERN_RETRY_MS
 from tidegate.coordinator.group.consumer.patterns import TopicPattern
-from tidegate.coordinator.group.consumer.records import CurrentAssignment, Key, RecordKind, encode_key, encode_value
+from tidegate.coordinator.group.consumer.records import (
+    CurrentAssignment,
+    Key,
+    RecordKind,
+    encode_key,
+    encode_value,
+)
 from tidegate.coordinator.group.consumer.state import MemberState
 from tidegate.coordinator.group.events import (
     DeleteGroup,
@@ -44,7 +51,8 @@ def groups() -> Consumers:
     return Consumers()
 
 
-# --- epochs and reconciliation ---------------------------------------------------------------------------------------------
+# --- epochs and reconciliation
+# ---------------------------------------------------------------------------------------------
 
 
 def test_the_first_member_gets_everything_at_once(groups: Consumers) -> None:
@@ -81,7 +89,8 @@ def counted_assignor(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_members_that_join_together_are_given_their_shares_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KIP-1263: the first is served at once, the others when the interval is over, by one computation for all of them."""
+    """KIP-1263: the first is served at once, the others when the interval is over, by one computation for all
+    of them."""
     sizes = counted_assignor(monkeypatch)
     groups = Consumers(Catalog(flights=40), assignment_interval_ms=1_000)
     first = groups.join("m0")
@@ -123,7 +132,11 @@ def test_a_pattern_that_is_not_matched_yet_revokes_nothing(monkeypatch: pytest.M
         unknown.setattr(Catalog, "matching", lambda *_: None)
         told = groups.beat("a", 1)
         assert told.member_epoch == 1 and groups.group.topics.keys() == {"flights", "flown"}
-    assert groups.beat("a", 1).member_epoch == 2 and groups.group.topics.keys() == {"flights", "flown", "flags"}
+    assert groups.beat("a", 1).member_epoch == 2 and groups.group.topics.keys() == {
+        "flights",
+        "flown",
+        "flags",
+    }
 
 
 def test_a_target_waits_for_a_pattern_that_is_not_matched_yet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,14 +145,19 @@ def test_a_target_waits_for_a_pattern_that_is_not_matched_yet(monkeypatch: pytes
     with monkeypatch.context() as unknown:
         unknown.setattr(Catalog, "matching", lambda *_: None)
         joined = groups.join("b", topic_names=(), topic_regex="fl.*")
-        assert (joined.member_epoch, numbers(joined.assignment)) == (1, []) and joined.heartbeat_interval_ms == PATTERN_RETRY_MS
+        assert (joined.member_epoch, numbers(joined.assignment)) == (
+            1,
+            [],
+        ) and joined.heartbeat_interval_ms == PATTERN_RETRY_MS
         assert groups.group.topics.keys() == {"flights"} and groups.group.target_epoch == 1
     groups.tick(PATTERN_RETRY_MS)
     groups.beat("a", 1, owned=owned(0, 1, 2, 3))
     assert groups.group.target_epoch == groups.group.epoch == 2 and len(groups.group.target["b"]) == 2
 
 
-def test_no_pattern_is_held_against_a_topic_while_a_heartbeat_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pattern_is_held_against_a_topic_while_a_heartbeat_is_handled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A dear one takes milliseconds for a name: only the catalog, which has a budget, does that."""
     groups = Consumers(Catalog(flights=4, flown=2, other=1))
     monkeypatch.setattr(Catalog, "matching", lambda *_: ["flights", "flown"])
@@ -155,7 +173,9 @@ def test_no_pattern_is_held_against_a_topic_while_a_heartbeat_is_handled(monkeyp
 def test_a_group_may_have_a_session_and_a_heartbeat_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     own: dict[str, tuple[int | None, int | None]] = {}
     groups = Consumers()
-    monkeypatch.setattr(groups.shard.consumers, "_group_timeouts", lambda group_id: own.get(group_id, (None, None)))
+    monkeypatch.setattr(
+        groups.shard.consumers, "_group_timeouts", lambda group_id: own.get(group_id, (None, None))
+    )
     assert groups.join("a").heartbeat_interval_ms == 5_000
     own[G] = (60_000, 9_000)
     assert groups.beat("a", 1).heartbeat_interval_ms == 9_000, "the next heartbeat tells it"
@@ -174,7 +194,9 @@ def test_what_nothing_changes_writes_nothing(groups: Consumers) -> None:
     written = groups.runtime.metrics_of(0).records_written
     for _ in range(3):
         groups.beat("a", 1)
-        groups.beat("a", 1, owned=owned(0, 1, 2, 3), rebalance_timeout_ms=REBALANCE_MS, topic_names=("flights",))
+        groups.beat(
+            "a", 1, owned=owned(0, 1, 2, 3), rebalance_timeout_ms=REBALANCE_MS, topic_names=("flights",)
+        )
     assert groups.runtime.metrics_of(0).records_written == written
 
 
@@ -205,7 +227,8 @@ def test_a_fenced_member_joins_again_with_its_id(groups: Consumers) -> None:
     assert groups.group.epoch == 2  # nothing has changed
 
 
-# --- deadlines -------------------------------------------------------------------------------------------------------------
+# --- deadlines
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_silent_member_is_removed_when_its_session_ends(groups: Consumers) -> None:
@@ -278,13 +301,16 @@ def test_an_absent_coordinator_extends_sessions_and_revocations(groups: Consumer
     assert groups.group.members.keys() == {"a", "b"}
     for _ in range(REBALANCE_MS // SESSION_MS + 1):
         for member in groups.group.members:
-            groups.beat(member, groups.group.current[member].epoch, owned=owned(0, 1, 2, 3) if member == "a" else None)
+            groups.beat(
+                member, groups.group.current[member].epoch, owned=owned(0, 1, 2, 3) if member == "a" else None
+            )
         groups.tick(SESSION_MS - 1)
     groups.commit()
     assert groups.group.members.keys() == {"b"}, "who keeps what it shall give up is removed in the end"
 
 
-# --- static members --------------------------------------------------------------------------------------------------------
+# --- static members
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_an_instance_that_left_for_a_while_gets_its_assignment_back(groups: Consumers) -> None:
@@ -301,7 +327,8 @@ def test_an_instance_that_left_for_a_while_gets_its_assignment_back(groups: Cons
 
 
 def test_with_ranges_an_instance_keeps_its_run_under_any_member_id() -> None:
-    """As in Kafka's RangeAssignor: runs go to static members first, by instance; a restart under another id moves nothing."""
+    """As in Kafka's RangeAssignor: runs go to static members first, by instance; a restart under another id
+    moves nothing."""
     groups = Consumers(Catalog(flights=6), assignors=("range",), assignment_interval_ms=0)
     for member_id, instance in (("x", "i1"), ("m", None), ("k", "i2")):
         groups.join(member_id, instance_id=instance)
@@ -334,7 +361,8 @@ def test_an_instance_that_does_not_come_back_is_given_up_with_its_session(groups
 
 
 def test_an_administrator_takes_out_static_members_by_their_instance_ids(groups: Consumers) -> None:
-    """KIP-345 by LeaveGroup, as Kafka does for consumer groups; whoever is named by a member id leaves by its heartbeat."""
+    """KIP-345 by LeaveGroup, as Kafka does for consumer groups; whoever is named by a member id leaves by its
+    heartbeat."""
     groups.join("a", instance_id="i")
     groups.join("b")
     leaving = (LeavingMember("", "i"), LeavingMember("", "nobody"), LeavingMember("b"))
@@ -361,7 +389,8 @@ def test_an_instance_may_come_back_with_another_subscription(groups: Consumers) 
     assert groups.group.epoch == 2
 
 
-# --- topics ----------------------------------------------------------------------------------------------------------------
+# --- topics
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_created_grown_and_deleted_topics_raise_the_group_epoch(groups: Consumers) -> None:
@@ -396,7 +425,8 @@ def test_topics_are_subscribed_to_by_a_regular_expression_as_they_come(groups: C
     assert groups.group.subscribed_topics() == set()
 
 
-# --- what a group is made of -----------------------------------------------------------------------------------------------
+# --- what a group is made of
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_full_group_takes_no_new_member_but_its_own(groups: Consumers) -> None:
@@ -417,7 +447,8 @@ def test_the_group_uses_the_assignor_that_most_members_name() -> None:
     groups.join("c", *both)
     assert groups.describe().assignor == "range"
     groups.settle("a", "b", "c")
-    assert all(groups.assigned(m) == groups.assigned(m, UUID(int=2)) for m in "abc")  # the same run of both topics
+    # the same run of both topics
+    assert all(groups.assigned(m) == groups.assigned(m, UUID(int=2)) for m in "abc")
     assert Consumers(assignors=("range", "uniform")).shard.config.consumer.assignors[0] == "range"
 
 
@@ -425,9 +456,19 @@ def test_a_description_tells_epochs_members_and_assignments(groups: Consumers) -
     groups.join("a", instance_id="i", rack_id="r", client_id="client", client_host="/h")
     groups.join("b")
     found = groups.describe()
-    assert (found.state.value, found.epoch, found.assignment_epoch, found.assignor) == ("Reconciling", 2, 2, "uniform")
+    assert (found.state.value, found.epoch, found.assignment_epoch, found.assignor) == (
+        "Reconciling",
+        2,
+        2,
+        "uniform",
+    )
     member = {each.member_id: each for each in found.members}["a"]
-    assert (member.instance_id, member.rack_id, member.client_id, member.client_host) == ("i", "r", "client", "/h")
+    assert (member.instance_id, member.rack_id, member.client_id, member.client_host) == (
+        "i",
+        "r",
+        "client",
+        "/h",
+    )
     assert (numbers(member.assignment), numbers(member.target)) == ([0, 1, 2, 3], [0, 1])
     assert found.topic_names == {UUID(int=1): "flights"}
     groups.beat("b", -1)
@@ -438,15 +479,24 @@ def test_list_groups_shows_type_and_state_and_filters_by_them(groups: Consumers)
     groups.join("a")
     groups.ask(OffsetCommit("simple", ONE))
     found = {group.group_id: group for group in groups.ask(ListGroups()).groups}
-    assert (found[G].type, found[G].state.value, found[G].protocol_type) == (GroupType.CONSUMER, "Stable", "consumer")
+    assert (found[G].type, found[G].state.value, found[G].protocol_type) == (
+        GroupType.CONSUMER,
+        "Stable",
+        "consumer",
+    )
     assert found["simple"].type is GroupType.CLASSIC
-    for filters, names in ((((), ("consumer",)), {G}), (((), ("classic",)), {"simple"}), ((("empty",), ()), {"simple"})):
+    for filters, names in (
+        (((), ("consumer",)), {G}),
+        (((), ("classic",)), {"simple"}),
+        ((("empty",), ()), {"simple"}),
+    ):
         states, types = map(frozenset, filters)
         assert {group.group_id for group in groups.ask(ListGroups(states, types)).groups} == names
     assert groups.ask(DescribeGroup(G)).state.value == "Dead"  # no classic group
 
 
-# --- kinds of groups -------------------------------------------------------------------------------------------------------
+# --- kinds of groups
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_a_group_with_members_is_of_one_kind(groups: Consumers) -> None:
@@ -506,7 +556,9 @@ def test_offsets_that_members_of_a_group_read_do_not_expire(groups: Consumers) -
     groups.now_ms += 8 * 24 * 3600 * 1000
     groups.ask(ExpireOffsets((G,)))
     fetched = groups.ask(OffsetFetch(G, (("flights", 0), ("not-read", 0)))).offsets
-    assert fetched["flights", 0].offset == 5 and fetched["not-read", 0].offset == -1, "what nobody reads goes (KIP-211)"
+    assert fetched["flights", 0].offset == 5 and fetched["not-read", 0].offset == -1, (
+        "what nobody reads goes (KIP-211)"
+    )
     groups.beat("a", -1)
     groups.ask(ExpireOffsets((G,)))
     assert G not in groups.shard.consumers.groups and groups.ask(ListGroups()).groups == ()
@@ -524,4 +576,8 @@ def test_a_record_that_a_later_release_wrote_is_not_guessed_at() -> None:
     assert isinstance(shard, GroupShard) and not shard.consumers.groups
     state = encode_value(RecordKind.CURRENT, CurrentAssignment(3, 2, MemberState.STABLE, owned(0), owned(1)))
     with pytest.raises(RecordFormatError, match="member state"):
-        shard.replay(ReplayedRecord(0, 0, encode_key(Key(RecordKind.CURRENT, G, "m")), state[:10] + b"\x07" + state[11:]))
+        shard.replay(
+            ReplayedRecord(
+                0, 0, encode_key(Key(RecordKind.CURRENT, G, "m")), state[:10] + b"\x07" + state[11:]
+            )
+        )

@@ -1,4 +1,5 @@
-"""The classic group protocol: every (state, request) pair, and the ways through a rebalance (KIP-345, KIP-394, KIP-814)."""
+"""The classic group protocol: every (state, request) pair, and the ways through a rebalance (KIP-345,
+KIP-394, KIP-814)."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ class Groups(Driver):
         settings = GroupConfig(classic=ClassicGroupConfig(**({"initial_rebalance_delay_ms": 0} | config)))
         self.batch_bytes_max = BATCH_BYTES_MAX
         super().__init__(
-            lambda partition, epoch: GroupShard(settings, batch_bytes_max=lambda: self.batch_bytes_max), log=log, now_ms=now_ms
+            lambda partition, epoch: GroupShard(settings, batch_bytes_max=lambda: self.batch_bytes_max),
+            log=log,
+            now_ms=now_ms,
         )
         self.numbers = count(1)
 
@@ -82,8 +85,13 @@ class Groups(Driver):
         self.commit()
         return self.replies.get(label)
 
-    def sync(self, label: str, member_id: str, generation: int, instance: str | None = None, **assignments: bytes) -> Any:
-        self.submit(label, SyncGroup(G, generation, member_id, instance, "consumer", "range", tuple(assignments.items())))
+    def sync(
+        self, label: str, member_id: str, generation: int, instance: str | None = None, **assignments: bytes
+    ) -> Any:
+        self.submit(
+            label,
+            SyncGroup(G, generation, member_id, instance, "consumer", "range", tuple(assignments.items())),
+        )
         self.commit()
         return self.replies.get(label)
 
@@ -111,7 +119,9 @@ class Groups(Driver):
             for other in range(1, number):
                 self.join(f"j{other}", f"m{other}")
         generation: int = self.replies["j1"].generation
-        self.sync("s1", "m1", generation, **{f"m{number}": b"a%d" % number for number in range(1, members + 1)})
+        self.sync(
+            "s1", "m1", generation, **{f"m{number}": b"a%d" % number for number in range(1, members + 1)}
+        )
         for number in range(2, members + 1):
             self.sync(f"s{number}", f"m{number}", generation)
         assert self.state is S.STABLE
@@ -125,14 +135,17 @@ def groups() -> Groups:
     return made
 
 
-# --- the table -------------------------------------------------------------------------------------------------------------
+# --- the table
+# ------------------------------------------------------------------------------------------------------------
 
-# What a caller sees, written independently of the table.  "waits": no answer yet.  Columns in the order of the states.
+# What a caller sees, written independently of the table.  "waits": no answer yet.  Columns in the order of
+# the states.
 COLUMNS = (S.EMPTY, S.PREPARING_REBALANCE, S.COMPLETING_REBALANCE, S.STABLE, S.DEAD)
 UNKNOWN, BUSY, OK = "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "NONE"
 EXPECTED = {
     R.JOIN_NEW: (OK, "waits", "waits", "waits", OK),
-    R.JOIN_KNOWN: (UNKNOWN, OK, OK, "waits", UNKNOWN),  # the member asking is the leader, and the last that was missing
+    # the member asking is the leader, and the last that was missing
+    R.JOIN_KNOWN: (UNKNOWN, OK, OK, "waits", UNKNOWN),
     R.SYNC: (UNKNOWN, BUSY, OK, OK, UNKNOWN),
     R.HEARTBEAT: (UNKNOWN, BUSY, OK, OK, UNKNOWN),
     R.LEAVE: (UNKNOWN, OK, OK, OK, UNKNOWN),
@@ -141,8 +154,13 @@ EXPECTED = {
     R.COMMIT_TRANSACTION: (OK, OK, OK, OK, OK),
     R.FETCH_OFFSETS: ("5 of flights, 5 of other",) * 4 + ("-1 of flights, -1 of other",),
     R.DELETE_OFFSETS: ("deletes flights, other",) + ("deletes other",) * 3 + ("GROUP_ID_NOT_FOUND",),
-    R.DESCRIBE: ("Empty, 0 members", "PreparingRebalance, 2 members", "CompletingRebalance, 2 members", "Stable, 2 members",
-                 "Dead, 0 members"),
+    R.DESCRIBE: (
+        "Empty, 0 members",
+        "PreparingRebalance, 2 members",
+        "CompletingRebalance, 2 members",
+        "Stable, 2 members",
+        "Dead, 0 members",
+    ),
     R.EXPIRE_OFFSETS: ("deletes flights, group, other", "nothing", "nothing", "deletes other", "nothing"),
     R.DELETE_GROUP: (OK, "NON_EMPTY_GROUP", "NON_EMPTY_GROUP", "NON_EMPTY_GROUP", "GROUP_ID_NOT_FOUND"),
 }
@@ -198,7 +216,8 @@ def run(groups: Groups, request: GroupRequest, generation: int) -> str:
 
 
 def run_on_offsets(groups: Groups, request: GroupRequest) -> str:
-    """The group has an offset of `flights`, which its members read, and one of `other`, both long past their time."""
+    """The group has an offset of `flights`, which its members read, and one of `other`, both long past their
+    time."""
     places = (("flights", 0), ("other", 0))
     if groups.state is not S.DEAD:
         for topic, _ in places:  # put there as a load would, whatever the group does
@@ -245,14 +264,15 @@ def test_no_state_is_entered_from_where_it_may_not() -> None:
                     group.enter(target)
 
 
-# --- joining ---------------------------------------------------------------------------------------------------------------
+# --- joining
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_group_of_two_rebalances_and_each_member_gets_its_assignment(groups: Groups) -> None:
     first = groups.join("a")
-    assert first == JoinReply("m1", 1, "consumer", "range", "m1", first.members) and [m.member_id for m in first.members] == [
-        "m1"
-    ]
+    assert first == JoinReply("m1", 1, "consumer", "range", "m1", first.members) and [
+        m.member_id for m in first.members
+    ] == ["m1"]
     assert groups.join("b") is None, "m1 must join again first"
     assert groups.beat("m1", 1) is ErrorCode.REBALANCE_IN_PROGRESS
     leader = groups.join("a2", "m1")
@@ -318,14 +338,20 @@ def test_the_protocol_is_one_that_all_share_and_most_prefer(groups: Groups) -> N
     groups.join("b", "m2", protocols=(("sticky", b""), ("range", b"")))
     groups.commit()
     assert groups.replies["c"].protocol_name == "sticky"
-    for protocols, kind in (((("other", b""),), "consumer"), ((("range", b""),), "connect"), ((), "consumer")):
+    for protocols, kind in (
+        ((("other", b""),), "consumer"),
+        ((("range", b""),), "connect"),
+        ((), "consumer"),
+    ):
         refused = groups.join("d", protocols=protocols, protocol_type=kind)
         assert code_of(refused) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 @pytest.mark.parametrize("session_timeout_ms", [5_999, 1_800_001])
 def test_a_session_timeout_out_of_bounds_is_refused(groups: Groups, session_timeout_ms: int) -> None:
-    assert code_of(groups.join("a", session_timeout_ms=session_timeout_ms)) is ErrorCode.INVALID_SESSION_TIMEOUT
+    assert (
+        code_of(groups.join("a", session_timeout_ms=session_timeout_ms)) is ErrorCode.INVALID_SESSION_TIMEOUT
+    )
 
 
 def test_a_full_group_rejects_further_members() -> None:
@@ -348,7 +374,9 @@ def test_a_lost_join_answer_is_given_again(groups: Groups) -> None:
 def test_an_unchanged_follower_that_rejoins_starts_no_rebalance(groups: Groups) -> None:
     generation = groups.stable(2)
     assert groups.join("x", "m2").generation == generation and groups.state is S.STABLE
-    assert groups.join("x", "m1") is None and groups.state is S.PREPARING_REBALANCE, "the leader's wish to assign anew counts"
+    assert groups.join("x", "m1") is None and groups.state is S.PREPARING_REBALANCE, (
+        "the leader's wish to assign anew counts"
+    )
 
 
 @pytest.mark.parametrize("generation", [0, 2, 99])
@@ -361,16 +389,24 @@ def test_another_generation_is_refused(groups: Groups, generation: int) -> None:
 
 def test_a_sync_that_names_another_protocol_is_refused(groups: Groups) -> None:
     groups.stable()
-    assert code_of(groups.ask(SyncGroup(G, 1, "m1", None, "consumer", "sticky"))) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert (
+        code_of(groups.ask(SyncGroup(G, 1, "m1", None, "consumer", "sticky")))
+        is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    )
 
 
-# --- leaving and timing out ------------------------------------------------------------------------------------------------
+# --- leaving and timing out
+# ------------------------------------------------------------------------------------------------
 
 
 def test_members_leave_together_each_with_its_result(groups: Groups) -> None:
     groups.stable(3)
     reply = groups.ask(LeaveGroup(G, (LeavingMember("m2"), LeavingMember("nobody"), LeavingMember("m3"))))
-    assert [code for _, code in reply.results] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE]
+    assert [code for _, code in reply.results] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.NONE,
+    ]
     assert groups.join("a", "m1").generation == 4
 
 
@@ -425,7 +461,8 @@ def test_a_member_that_never_syncs_is_removed(groups: Groups) -> None:
     assert list(groups.group.members) == ["m1"] and groups.state is S.PREPARING_REBALANCE
 
 
-# --- static membership -----------------------------------------------------------------------------------------------------
+# --- static membership
+# -----------------------------------------------------------------------------------------------------
 
 
 def static_pair(groups: Groups) -> int:
@@ -440,7 +477,11 @@ def static_pair(groups: Groups) -> int:
 def test_a_static_member_keeps_its_assignment_over_a_restart(groups: Groups) -> None:
     generation = static_pair(groups)
     back = groups.join("b", instance="two")
-    assert (back.member_id, back.generation, back.leader) == ("m3", generation, "m1") and groups.state is S.STABLE
+    assert (back.member_id, back.generation, back.leader) == (
+        "m3",
+        generation,
+        "m1",
+    ) and groups.state is S.STABLE
     assert groups.sync("s", "m3", generation, "two").assignment == b"a2"
     assert groups.beat("m2", generation, "two") is ErrorCode.FENCED_INSTANCE_ID
     assert groups.beat("m2", generation) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -483,11 +524,18 @@ def test_a_static_member_survives_a_missed_rebalance_until_its_session_ends(grou
 
 def test_a_static_member_leaves_by_its_instance_alone(groups: Groups) -> None:
     static_pair(groups)
-    reply = groups.ask(LeaveGroup(G, (LeavingMember("", "two"), LeavingMember("", "three"), LeavingMember("m9", "one"))))
-    assert [c for _, c in reply.results] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID]
+    reply = groups.ask(
+        LeaveGroup(G, (LeavingMember("", "two"), LeavingMember("", "three"), LeavingMember("m9", "one")))
+    )
+    assert [c for _, c in reply.results] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_INSTANCE_ID,
+    ]
 
 
-# --- failover --------------------------------------------------------------------------------------------------------------
+# --- failover
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_new_coordinator_knows_the_generation_and_renews_the_sessions(groups: Groups) -> None:
@@ -497,7 +545,10 @@ def test_a_new_coordinator_knows_the_generation_and_renews_the_sessions(groups: 
     after.runtime.tick(after.now_ms)
     after.load(epoch=2)
     after.tick(SESSION_MS - 1)
-    assert after.beat("m1", generation) is ErrorCode.NONE and after.sync("s", "m2", generation).assignment == b"a2"
+    assert (
+        after.beat("m1", generation) is ErrorCode.NONE
+        and after.sync("s", "m2", generation).assignment == b"a2"
+    )
     after.tick(SESSION_MS - 1)
     after.tick(1)
     after.commit()
@@ -555,7 +606,8 @@ def test_groups_are_listed_and_described(groups: Groups) -> None:
 
 
 def test_a_rebalancing_group_shows_the_assignments_of_its_members(groups: Groups) -> None:
-    """As in Kafka: a member goes on with its last assignment until it has the next one; the protocol is not settled."""
+    """As in Kafka: a member goes on with its last assignment until it has the next one; the protocol is not
+    settled."""
     generation = groups.stable()
     groups.join("newcomer")
     assert groups.state is S.PREPARING_REBALANCE
@@ -574,10 +626,13 @@ def test_a_deleted_group_is_gone_for_good(groups: Groups) -> None:
     assert after.state is S.DEAD
 
 
-# --- what the log takes at once ----------------------------------------------------------------------------------------------
+# --- what the log takes at once
+# ----------------------------------------------------------------------------------------------
 
 
-def test_an_election_with_many_groups_writes_batches_that_the_log_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_election_with_many_groups_writes_batches_that_the_log_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The topic's max.message.bytes may be small; what one group needs stays together."""
     before = Groups()
     before.load()
@@ -598,7 +653,9 @@ def test_an_election_with_many_groups_writes_batches_that_the_log_takes(monkeypa
     after.load(epoch=before.log.epochs[0] + 1)
     batches = [header for _, header in iterate_headers(bytes(before.log.data[0][begin:]))]
     assert len(batches) > 3 and sum(each.record_count for each in batches) == 2 * len(names)
-    assert all(each.record_count % 2 == 0 and each.size_bytes <= 1000 + BATCH_HEADER_BYTES for each in batches)
+    assert all(
+        each.record_count % 2 == 0 and each.size_bytes <= 1000 + BATCH_HEADER_BYTES for each in batches
+    )
     assert not after.shard.groups and after.failures == []
 
 
@@ -607,5 +664,11 @@ def test_records_are_packed_into_batches_without_tearing_a_unit() -> None:
         return [CoordinatorRecord(b"k" * (size - 24), b"") for size in sizes]
 
     packed = in_batches([unit(50), unit(), unit(30, 30), unit(100), unit(60, 60), unit(40)], 100)
-    assert [[len(record.key) + 24 for record in batch] for batch in packed] == [[50], [30, 30], [100], [60, 60], [40]]
+    assert [[len(record.key) + 24 for record in batch] for batch in packed] == [
+        [50],
+        [30, 30],
+        [100],
+        [60, 60],
+        [40],
+    ]
     assert in_batches([], 100) == in_batches([unit()], 100) == []

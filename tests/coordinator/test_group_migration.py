@@ -1,6 +1,7 @@
 """A group that moves between the protocols while it has members (KIP-848's online migration).
 
-The codes, generations and assignments are those that Kafka 4.1.1 gave to the same requests, unless a test says otherwise.
+The codes, generations and assignments are those that Kafka 4.1.1 gave to the same requests, unless a test
+says otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from coordinator_doubles import Catalog, MemoryLog, code_of
 from tidegate.coordinator.batches import BATCH_BYTES_MAX
 from tidegate.coordinator.fields import FieldWriter
 from tidegate.coordinator.group import migration
-from tidegate.coordinator.group.classic.consumer_protocol import read_assignment, read_subscription, write_assignment
+from tidegate.coordinator.group.classic.consumer_protocol import (
+    read_assignment,
+    read_subscription,
+    write_assignment,
+)
 from tidegate.coordinator.group.classic.events import (
     ClassicGroupConfig,
     Heartbeat,
@@ -25,8 +30,21 @@ from tidegate.coordinator.group.classic.events import (
     SyncGroup,
     SyncReply,
 )
-from tidegate.coordinator.group.consumer.records import ClassicMember, MemberMetadata, RecordKind, decode_value, encode_value
-from tidegate.coordinator.group.events import DescribeGroup, GroupConfig, ListGroups, OffsetCommit, OffsetFetch, OffsetToCommit
+from tidegate.coordinator.group.consumer.records import (
+    ClassicMember,
+    MemberMetadata,
+    RecordKind,
+    decode_value,
+    encode_value,
+)
+from tidegate.coordinator.group.events import (
+    DescribeGroup,
+    GroupConfig,
+    ListGroups,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetToCommit,
+)
 from tidegate.coordinator.group.policy import MigrationPolicy
 from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.silence import Silences
@@ -45,7 +63,9 @@ def subscription(*topics: str, owns: tuple[int, ...] = (), user_data: bytes | No
     writer.array(len(topics))
     for topic in topics:
         writer.string(topic)
-    writer.parts += struct.pack(">i", -1) if user_data is None else struct.pack(">i", len(user_data)) + user_data
+    writer.parts += (
+        struct.pack(">i", -1) if user_data is None else struct.pack(">i", len(user_data)) + user_data
+    )
     writer.array(1 if owns else 0)
     if owns:
         writer.string("flights")
@@ -62,7 +82,9 @@ class Mixed(Consumers):
 
     batch_bytes_max = BATCH_BYTES_MAX
 
-    def __init__(self, *, policy: str = "bidirectional", knows: bool = True, log: MemoryLog | None = None, **kept: Any) -> None:
+    def __init__(
+        self, *, policy: str = "bidirectional", knows: bool = True, log: MemoryLog | None = None, **kept: Any
+    ) -> None:
         self.policy, self.knows, self.labels = policy, knows, 0
         super().__init__(kept.pop("catalog", None), log=log, **kept)
 
@@ -72,13 +94,17 @@ class Mixed(Consumers):
             consumer=settings.consumer,
             migration_policy=MigrationPolicy(self.policy),
         )
-        return GroupShard(settings, self.catalog, lambda: self.knows, batch_bytes_max=lambda: self.batch_bytes_max)
+        return GroupShard(
+            settings, self.catalog, lambda: self.knows, batch_bytes_max=lambda: self.batch_bytes_max
+        )
 
     def classic(self, member_id: str = "m", owns: tuple[int, ...] = (), **fields: Any) -> Any:
         """JoinGroup; an answer, or the label under which it will be."""
         told: dict[str, Any] = {
-            "group_id": G, "member_id": member_id, "group_instance_id": None, "client_id": "c", "client_host": "/h",
-            "session_timeout_ms": CLASSIC_SESSION_MS, "rebalance_timeout_ms": REBALANCE_MS, "protocol_type": "consumer",
+            "group_id": G, "member_id": member_id, "group_instance_id": None, "client_id": "c",
+            "client_host": "/h",
+            "session_timeout_ms": CLASSIC_SESSION_MS, "rebalance_timeout_ms": REBALANCE_MS,
+            "protocol_type": "consumer",
             "protocols": (("range", subscription("flights", owns=owns)),), "new_member_id": "new",
             "require_known_member_id": False,
         }  # fmt: skip
@@ -90,7 +116,10 @@ class Mixed(Consumers):
     def sync(self, member_id: str, generation: int, instance: str | None = None, **shares: bytes) -> Any:
         """SyncGroup; an answer, or the label under which it will be."""
         self.labels += 1
-        self.submit(self.labels, SyncGroup(G, generation, member_id, instance, "consumer", "range", tuple(shares.items())))
+        self.submit(
+            self.labels,
+            SyncGroup(G, generation, member_id, instance, "consumer", "range", tuple(shares.items())),
+        )
         self.commit()
         return self.replies.get(self.labels, self.labels)
 
@@ -126,7 +155,7 @@ def groups() -> Mixed:
 
 
 def upgraded(groups: Mixed) -> None:
-    """"m" is a classic member with everything, "c" has joined by the consumer protocol."""
+    """ "m" is a classic member with everything, "c" has joined by the consumer protocol."""
     groups.stable_classic()
     joined = groups.join("c")
     assert (joined.member_epoch, numbers(joined.assignment)) == (2, [])
@@ -141,7 +170,8 @@ def settled(groups: Mixed) -> None:
     assert numbers(groups.beat("c", 2, owned=frozenset()).assignment) == [2, 3]
 
 
-# --- up --------------------------------------------------------------------------------------------------------------------
+# --- up
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_consumer_member_upgrades_a_classic_group_without_double_reads(groups: Mixed) -> None:
@@ -151,7 +181,12 @@ def test_a_consumer_member_upgrades_a_classic_group_without_double_reads(groups:
     assert groups.live("m", 1) is REBALANCE
     assert code_of(groups.sync("m", 1)) is REBALANCE, "it has not joined again"
     told = groups.classic(owns=(0, 1, 2, 3))
-    assert (told.generation, told.protocol_type, told.protocol_name, told.leader) == (1, "consumer", "range", "")
+    assert (told.generation, told.protocol_type, told.protocol_name, told.leader) == (
+        1,
+        "consumer",
+        "range",
+        "",
+    )
     assert parts(groups.sync("m", 1)) == [0, 1], "what it must give up is left out"
     assert numbers(groups.beat("c", 2).assignment) is None, "not before it is given up"
     assert groups.live("m", 1) is REBALANCE
@@ -217,7 +252,8 @@ def test_what_cannot_be_a_consumer_group_stays_a_classic_one(
 
 
 def test_what_a_sticky_assignor_repeats_in_its_user_data_is_no_hindrance(groups: Mixed) -> None:
-    """Kafka refuses it as a custom assignor's: a group of librdkafka's cooperative-sticky members could not move."""
+    """Kafka refuses it as a custom assignor's: a group of librdkafka's cooperative-sticky members could not
+    move."""
     protocols = (("cooperative-sticky", subscription("flights")),)
     joined = groups.classic("", new_member_id="m", protocols=protocols)
     told = share(0, 1, 2, 3)[:-4] + struct.pack(">i", 1) + b"z"
@@ -227,7 +263,12 @@ def test_what_a_sticky_assignor_repeats_in_its_user_data_is_no_hindrance(groups:
 
 @pytest.mark.parametrize(
     ("policy", "up", "down"),
-    [("bidirectional", True, True), ("upgrade", True, False), ("downgrade", False, True), ("disabled", False, False)],
+    [
+        ("bidirectional", True, True),
+        ("upgrade", True, False),
+        ("downgrade", False, True),
+        ("disabled", False, False),
+    ],
 )
 def test_the_policy_says_which_migrations_are_allowed(policy: str, up: bool, down: bool) -> None:
     groups = Mixed(policy=policy)
@@ -259,7 +300,8 @@ def test_an_upgrade_whose_append_fails_leaves_the_classic_group(groups: Mixed) -
     assert upgraded_again.member_epoch == 2
 
 
-# --- members of both protocols -----------------------------------------------------------------------------------------------
+# --- members of both protocols
+# -----------------------------------------------------------------------------------------------
 
 
 def test_classic_members_of_a_consumer_group_get_classic_error_codes(groups: Mixed) -> None:
@@ -275,7 +317,13 @@ def test_classic_members_of_a_consumer_group_get_classic_error_codes(groups: Mix
             asked = OffsetCommit(G, ONE, generation, "m", knows_member_epochs=version_9)
             assert code_of(groups.ask(asked)) is code
     assert code_of(groups.ask(OffsetCommit(G, ONE, 2, "c"))) is ErrorCode.UNSUPPORTED_VERSION
-    for member, epoch, code in (("m", 2, NONE), ("m", 0, GENERATION), ("m", 3, GENERATION), ("c", 2, NONE), ("x", 1, UNKNOWN)):
+    for member, epoch, code in (
+        ("m", 2, NONE),
+        ("m", 0, GENERATION),
+        ("m", 3, GENERATION),
+        ("c", 2, NONE),
+        ("x", 1, UNKNOWN),
+    ):
         assert code_of(groups.ask(OffsetFetch(G, None, False, member, epoch))) is code
     assert groups.ask(DescribeGroup(G)).state.value == "Dead"
 
@@ -284,8 +332,15 @@ def test_new_classic_members_join_a_consumer_group(groups: Mixed) -> None:
     settled(groups)
     named = groups.classic("", new_member_id="named", require_known_member_id=True)
     assert (named.error, named.member_id) == (ErrorCode.MEMBER_ID_REQUIRED, "named")
-    assert groups.classic("named").generation == 3 and groups.classic("", new_member_id="old-client").generation == 4
-    for fields in ({"protocols": (("sticky", subscription("flights")),)}, {"protocol_type": "connect"}, {"protocols": ()}):
+    assert (
+        groups.classic("named").generation == 3
+        and groups.classic("", new_member_id="old-client").generation == 4
+    )
+    for fields in (
+        {"protocols": (("sticky", subscription("flights")),)},
+        {"protocol_type": "connect"},
+        {"protocols": ()},
+    ):
         assert code_of(groups.classic("", **fields)) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert groups.group.members.keys() == {"m", "c", "named", "old-client"}
 
@@ -335,7 +390,8 @@ def test_an_instance_of_the_consumer_protocol_replaces_its_classic_member(groups
     assert parts(groups.sync("m2", 1, "i")) == [0, 1, 2, 3] and groups.live("m2", 1, "i") is NONE
 
 
-# --- down ------------------------------------------------------------------------------------------------------------------
+# --- down
+# ------------------------------------------------------------------------------------------------------------
 
 
 def rejoins(groups: Mixed, generation: int) -> None:
@@ -459,14 +515,20 @@ def test_a_group_too_large_to_be_a_consumer_group_stays_a_classic_one(groups: Mi
 
 def test_a_group_that_all_classic_members_leave_stays_a_consumer_group(groups: Mixed) -> None:
     upgraded(groups)
-    assert groups.leave("m", "c", "x") == [NONE, UNKNOWN, UNKNOWN], "a consumer member leaves by its heartbeat"
+    assert groups.leave("m", "c", "x") == [NONE, UNKNOWN, UNKNOWN], (
+        "a consumer member leaves by its heartbeat"
+    )
     assert groups.kind() == "consumer Assigning"
     groups.beat("c", -1)
     assert groups.kind() == "consumer Empty"
-    assert groups.classic("", new_member_id="m").generation == 1 and groups.kind() == "classic CompletingRebalance"
+    assert (
+        groups.classic("", new_member_id="m").generation == 1
+        and groups.kind() == "classic CompletingRebalance"
+    )
 
 
-# --- the log ---------------------------------------------------------------------------------------------------------------
+# --- the log
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_next_coordinator_goes_on_with_classic_members(groups: Mixed) -> None:
@@ -480,7 +542,8 @@ def test_the_next_coordinator_goes_on_with_classic_members(groups: Mixed) -> Non
 def test_a_classic_members_record_has_kafkas_bytes() -> None:
     """As Kafka 4.1.1 wrote it for such a member; a coordinator that does not know the tag skips it."""
     data = (
-        b"\x00\x00\x00\x00\x06probe\x0b/127.0.0.1\x02\x02t\x01\x00\x00\xea`\x00\x01\x00 \x01\x00\x00u0\x02\x06range\x12"
+        b"\x00\x00\x00\x00\x06probe\x0b/127.0.0.1\x02\x02t\x01\x00\x00\xea`\x00\x01\x00 "
+        b"\x01\x00\x00u0\x02\x06range\x12"
         b"\x00\x01\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff\x00\x00\x00\x00\x00\x00"
     )
     classic = ClassicMember(30_000, (("range", subscription("t")),))
@@ -498,7 +561,8 @@ def test_a_truncated_subscription_is_rejected(cut: int) -> None:
     assert code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-# --- any order -------------------------------------------------------------------------------------------------------------
+# --- any order
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -539,7 +603,9 @@ def test_random_migrations_never_give_a_partition_two_owners(seed: int) -> None:
             for number in range(6):
                 shares[owners[number % len(owners)]].append(number)
             reading[name] = frozenset()  # an eager assignor: everything was given up before the join
-            reply = groups.sync(name, told.generation, **{each: share(*numbers_) for each, numbers_ in shares.items()})
+            reply = groups.sync(
+                name, told.generation, **{each: share(*numbers_) for each, numbers_ in shares.items()}
+            )
         else:
             if told.leader:
                 reading[name] = frozenset()

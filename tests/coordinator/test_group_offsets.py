@@ -1,4 +1,5 @@
-"""Committed offsets: plain and transactional, stable reads, expiry, deletion, failover (docs/semantics.md O1 to O6)."""
+"""Committed offsets: plain and transactional, stable reads, expiry, deletion, failover (docs/semantics.md O1
+to O6)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,13 @@ from typing import Any
 
 import pytest
 from coordinator_doubles import Catalog, Driver, MemoryLog, code_of
-from tidegate.coordinator.group.classic.events import ClassicGroupConfig, JoinGroup, LeaveGroup, LeavingMember, SyncGroup
+from tidegate.coordinator.group.classic.events import (
+    ClassicGroupConfig,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    SyncGroup,
+)
 from tidegate.coordinator.group.events import (
     DeleteGroup,
     DeleteOffsets,
@@ -34,7 +41,9 @@ PATIENT = ClassicGroupConfig(
 
 
 class Offsets(Driver):
-    def __init__(self, *, log: MemoryLog | None = None, existing: frozenset[str] | None = None, **config: Any) -> None:
+    def __init__(
+        self, *, log: MemoryLog | None = None, existing: frozenset[str] | None = None, **config: Any
+    ) -> None:
         settings = GroupConfig(**({"classic": ClassicGroupConfig(initial_rebalance_delay_ms=0)} | config))
         catalog = None if existing is None else Catalog(**dict.fromkeys(existing, 1))
         super().__init__(lambda partition, epoch: GroupShard(settings, catalog), log=log)
@@ -43,7 +52,9 @@ class Offsets(Driver):
     def put(self, offset: int, place: tuple[str, int] = T0, **fields: Any) -> Any:
         return self.ask(OffsetCommit(G, (OffsetToCommit(*place, offset),), **fields))
 
-    def put_in_transaction(self, offset: int, producer_id: int = 7, place: tuple[str, int] = T0, **fields: Any) -> Any:
+    def put_in_transaction(
+        self, offset: int, producer_id: int = 7, place: tuple[str, int] = T0, **fields: Any
+    ) -> Any:
         return self.ask(TxnOffsetCommit(G, producer_id, 0, (OffsetToCommit(*place, offset),), **fields))
 
     def mark(self, commit: bool, producer_id: int = 7) -> list[Any]:
@@ -100,11 +111,14 @@ def test_metadata_that_is_too_long_is_refused_and_the_others_are_written(offsets
     assert offsets.get(T0) == 5 and offsets.get(T1) == -1
 
 
-# --- transactions ----------------------------------------------------------------------------------------------------------
+# --- transactions
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("commit", "after"), [(True, 9), (False, 5)])
-def test_an_offset_in_a_transaction_counts_when_the_transaction_does(offsets: Offsets, commit: bool, after: int) -> None:
+def test_an_offset_in_a_transaction_counts_when_the_transaction_does(
+    offsets: Offsets, commit: bool, after: int
+) -> None:
     offsets.put(5)
     offsets.put_in_transaction(9)
     assert offsets.get() == 5 and offsets.get(stable=True) is UNSTABLE and offsets.get(T1, stable=True) == -1
@@ -117,7 +131,11 @@ def test_the_batch_is_transactional_and_carries_the_producer_and_the_guard(offse
     guard = object()
     offsets.put_in_transaction(9, guard=guard)
     *_, (_, header) = iterate_headers(bytes(offsets.log.data[0]))
-    assert header.is_transactional and (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 0, -1)
+    assert header.is_transactional and (header.producer_id, header.producer_epoch, header.base_sequence) == (
+        7,
+        0,
+        -1,
+    )
     assert offsets.log.guards == [guard]
 
 
@@ -178,7 +196,9 @@ def test_a_stable_read_of_all_offsets_includes_the_undecided_ones(offsets: Offse
         ({"generation": 1, "member_id": "m1", "group_instance_id": "one"}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_a_producer_is_fenced_with_its_consumer(offsets: Offsets, fields: dict[str, Any], error: ErrorCode) -> None:
+def test_a_producer_is_fenced_with_its_consumer(
+    offsets: Offsets, fields: dict[str, Any], error: ErrorCode
+) -> None:
     """KIP-447."""
     offsets.join()
     assert code_of(offsets.put_in_transaction(9, **fields)) is error
@@ -186,11 +206,14 @@ def test_a_producer_is_fenced_with_its_consumer(offsets: Offsets, fields: dict[s
 
 
 def test_a_generation_of_an_unknown_group_is_refused(offsets: Offsets) -> None:
-    assert code_of(offsets.put_in_transaction(9, generation=1, member_id="m1")) is ErrorCode.ILLEGAL_GENERATION
+    assert (
+        code_of(offsets.put_in_transaction(9, generation=1, member_id="m1")) is ErrorCode.ILLEGAL_GENERATION
+    )
     assert code_of(offsets.put(9, generation=1, member_id="m1")) is ErrorCode.ILLEGAL_GENERATION
 
 
-# --- expiry and deletion ---------------------------------------------------------------------------------------------------
+# --- expiry and deletion
+# ---------------------------------------------------------------------------------------------------
 
 
 def wait(offsets: Offsets, ms: int) -> None:
@@ -209,7 +232,9 @@ def test_offsets_of_a_group_without_members_expire_with_the_group(offsets: Offse
 
 def test_offsets_expire_only_after_the_last_member_has_left() -> None:
     offsets = Offsets(classic=PATIENT)
-    offsets.ask(JoinGroup(G, "", None, "c", "/h", 20 * DAY_MS, 60_000, "consumer", (("range", b""),), "m1", False))
+    offsets.ask(
+        JoinGroup(G, "", None, "c", "/h", 20 * DAY_MS, 60_000, "consumer", (("range", b""),), "m1", False)
+    )
     offsets.ask(SyncGroup(G, 1, "m1"))
     offsets.put(5, generation=1, member_id="m1")
     wait(offsets, 8 * DAY_MS)
@@ -226,10 +251,16 @@ def test_offsets_expire_only_after_the_last_member_has_left() -> None:
     [(SUBSCRIPTION, {T0}), (b"\0\1" + bytes(4), set()), (b"", {T0, OTHER}), (b"\0\1\xff", {T0, OTHER})],
     ids=["reads one", "reads none", "says nothing", "is cut"],
 )
-def test_what_the_members_of_a_group_do_not_read_any_more_expires(metadata: bytes, left: set[tuple[str, int]]) -> None:
+def test_what_the_members_of_a_group_do_not_read_any_more_expires(
+    metadata: bytes, left: set[tuple[str, int]]
+) -> None:
     """KIP-211; of a group whose subscriptions cannot be understood everything stays."""
     offsets = Offsets(classic=PATIENT)
-    offsets.ask(JoinGroup(G, "", None, "c", "/h", 20 * DAY_MS, 60_000, "consumer", (("range", metadata),), "m1", False))
+    offsets.ask(
+        JoinGroup(
+            G, "", None, "c", "/h", 20 * DAY_MS, 60_000, "consumer", (("range", metadata),), "m1", False
+        )
+    )
     offsets.ask(SyncGroup(G, 1, "m1"))
     for place in (T0, OTHER):
         offsets.put(5, place, generation=1, member_id="m1")
@@ -279,7 +310,11 @@ def test_offsets_in_use_are_not_deleted(offsets: Offsets) -> None:
     offsets.put(5, generation=1, member_id="m1")
     offsets.put(6, ("old", 0), generation=1, member_id="m1")
     reply = offsets.ask(DeleteOffsets(G, (T0, ("old", 0), ("never", 3))))
-    assert reply.errors == {T0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ("old", 0): ErrorCode.NONE, ("never", 3): ErrorCode.NONE}
+    assert reply.errors == {
+        T0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        ("old", 0): ErrorCode.NONE,
+        ("never", 3): ErrorCode.NONE,
+    }
     assert offsets.get() == 5 and offsets.get(("old", 0)) == -1
     assert code_of(offsets.ask(DeleteOffsets("nobody", (T0,)))) is ErrorCode.GROUP_ID_NOT_FOUND
 
@@ -288,7 +323,10 @@ def test_no_offsets_are_deleted_while_a_subscription_is_unreadable(offsets: Offs
     """Kafka takes such a member for one that reads every topic (ClassicGroup.isSubscribedToTopic)."""
     offsets.join(b"?")
     offsets.put(5, generation=1, member_id="m1")
-    assert offsets.ask(DeleteOffsets(G, (T0,))).errors == {T0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC} and offsets.get() == 5
+    assert (
+        offsets.ask(DeleteOffsets(G, (T0,))).errors == {T0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+        and offsets.get() == 5
+    )
 
 
 def test_offsets_of_deleted_topics_are_deleted_in_bounded_batches() -> None:
@@ -309,7 +347,8 @@ def test_offsets_of_deleted_topics_are_deleted_in_bounded_batches() -> None:
 
 
 def many(offsets: Offsets, count: int) -> None:
-    """Offsets of so many partitions that one batch of the longest names would not hold the tombstones of all."""
+    """Offsets of so many partitions that one batch of the longest names would not hold the tombstones of
+    all."""
     for first in range(0, count, 500):
         places = tuple(OffsetToCommit("flights", index, 5) for index in range(first, first + 500))
         assert code_of(offsets.ask(OffsetCommit(G, places))) is ErrorCode.NONE
@@ -338,7 +377,10 @@ def test_no_batch_of_tombstones_is_larger_than_the_log_takes(how: str) -> None:
 
 
 def test_a_name_that_no_record_can_hold_is_the_clients_mistake(offsets: Offsets) -> None:
-    assert code_of(offsets.ask(OffsetCommit("g" * 32_768, (OffsetToCommit(*T0, 5),)))) is ErrorCode.INVALID_REQUEST
+    assert (
+        code_of(offsets.ask(OffsetCommit("g" * 32_768, (OffsetToCommit(*T0, 5),))))
+        is ErrorCode.INVALID_REQUEST
+    )
     assert code_of(offsets.ask(OffsetCommit("g" * 32_767, (OffsetToCommit(*T0, 5),)))) is ErrorCode.NONE
 
 
@@ -405,7 +447,8 @@ def test_offsets_of_topics_deleted_without_a_coordinator_go_at_the_election() ->
     assert after.get() == 2
 
 
-# --- ablation --------------------------------------------------------------------------------------------------------------
+# --- ablation
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_materialising_by_marker_order_instead_of_record_order_is_caught(
@@ -415,7 +458,9 @@ def test_materialising_by_marker_order_instead_of_record_order_is_caught(
 
     def careless(self: OffsetStore, producer_id: int, commit: bool) -> set[str]:
         for group_id, pending in self._pending.pop(producer_id, {}).items():
-            self._committed.setdefault(group_id, {}).update({k: v for k, v in pending.items() if v is not None and commit})
+            self._committed.setdefault(group_id, {}).update(
+                {k: v for k, v in pending.items() if v is not None and commit}
+            )
         return set()
 
     monkeypatch.setattr(OffsetStore, "replay_marker", careless)

@@ -1,4 +1,5 @@
-"""The marker queue: grouping, retries with a fresh leader, fencing, identity (docs/semantics.md T16 to T18)."""
+"""The marker queue: grouping, retries with a fresh leader, fencing, identity (docs/semantics.md T16 to
+T18)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ TOPIC_ID = UUID(int=7)
 P = [TransactionPartition("flights", index, TOPIC_ID) for index in range(4)]
 
 
-def send(name: str, *partitions: TransactionPartition, producer_id: int = 100, epoch: int = 1, offset: int = 10) -> SendMarkers:
+def send(
+    name: str, *partitions: TransactionPartition, producer_id: int = 100, epoch: int = 1, offset: int = 10
+) -> SendMarkers:
     identity = TransactionIdentity(name, producer_id, epoch, 3, offset)
     return SendMarkers(name, producer_id, epoch, 3, True, partitions, 2, identity)
 
@@ -26,8 +29,12 @@ class Cluster:
         self.leaders: dict[TransactionPartition, int] = {P[0]: 1, P[1]: 1, P[2]: 2, P[3]: 2}
         self.queue = MarkerQueue(self.leaders.get, retry_backoff_ms=10)
 
-    def errors(self, batch: MarkerBatch, code: ErrorCode = ErrorCode.NONE) -> dict[tuple[int, str, int], ErrorCode]:
-        return {(t.send.producer_id, p.topic, p.partition): code for t in batch.transactions for p in t.partitions}
+    def errors(
+        self, batch: MarkerBatch, code: ErrorCode = ErrorCode.NONE
+    ) -> dict[tuple[int, str, int], ErrorCode]:
+        return {
+            (t.send.producer_id, p.topic, p.partition): code for t in batch.transactions for p in t.partitions
+        }
 
 
 @pytest.fixture
@@ -39,9 +46,14 @@ def test_markers_are_grouped_by_leader_and_the_last_answer_completes(cluster: Cl
     wanted = send("a", *P)
     cluster.queue.add(5, wanted)
     first, second = sorted(cluster.queue.take(0), key=lambda batch: batch.node_id)
-    assert [(b.node_id, set(b.transactions[0].partitions)) for b in (first, second)] == [(1, set(P[:2])), (2, set(P[2:]))]
+    assert [(b.node_id, set(b.transactions[0].partitions)) for b in (first, second)] == [
+        (1, set(P[:2])),
+        (2, set(P[2:])),
+    ]
     assert cluster.queue.complete(first, cluster.errors(first), 0).written == ()
-    assert cluster.queue.complete(second, cluster.errors(second), 0).written == ((5, MarkersWritten(wanted.identity)),)
+    assert cluster.queue.complete(second, cluster.errors(second), 0).written == (
+        (5, MarkersWritten(wanted.identity)),
+    )
     assert len(cluster.queue) == 0 and cluster.queue.take(0) == []
 
 
@@ -64,14 +76,19 @@ def test_transactions_share_a_batch_and_each_broker_has_one_in_flight(cluster: C
 def test_a_retry_looks_the_leader_up_again_after_a_pause(cluster: Cluster) -> None:
     cluster.queue.add(0, send("a", P[0]))
     (batch,) = cluster.queue.take(0)
-    assert cluster.queue.complete(batch, cluster.errors(batch, ErrorCode.NOT_LEADER_OR_FOLLOWER), 100).retried == 1
+    assert (
+        cluster.queue.complete(batch, cluster.errors(batch, ErrorCode.NOT_LEADER_OR_FOLLOWER), 100).retried
+        == 1
+    )
     cluster.leaders[P[0]] = 2
     assert cluster.queue.take(109) == [] and cluster.queue.next_attempt_ms() == 110
     (again,) = cluster.queue.take(110)
     assert again.node_id == 2 and again.number != batch.number
 
 
-@pytest.mark.parametrize("code", [c for c in ErrorCode if c not in (ErrorCode.NONE,)], ids=lambda code: code.name)
+@pytest.mark.parametrize(
+    "code", [c for c in ErrorCode if c not in (ErrorCode.NONE,)], ids=lambda code: code.name
+)
 def test_no_error_but_fencing_makes_it_forget_a_marker(cluster: Cluster, code: ErrorCode) -> None:
     cluster.queue.add(0, send("a", P[0], P[2]))
     batches = cluster.queue.take(0)
@@ -118,7 +135,9 @@ def test_a_late_answer_of_an_older_transaction_completes_no_newer_one(cluster: C
     assert cluster.queue.complete(batch, cluster.errors(batch), 0).written == ()
     assert len(cluster.queue) == 1
     (again,) = cluster.queue.take(0)
-    assert cluster.queue.complete(again, cluster.errors(again), 0).written == ((0, MarkersWritten(new.identity)),)
+    assert cluster.queue.complete(again, cluster.errors(again), 0).written == (
+        (0, MarkersWritten(new.identity)),
+    )
 
 
 def test_a_late_fencing_error_of_an_older_transaction_cancels_no_newer_one(cluster: Cluster) -> None:
@@ -145,7 +164,9 @@ def test_only_a_partition_that_is_gone_drops_a_marker(cluster: Cluster) -> None:
     wanted = send("a", P[0], reborn)
     cluster.queue.add(3, wanted)
     assert cluster.queue.partition_gone(TransactionPartition("flights", 0, UUID(int=9))).written == ()
-    assert cluster.queue.partition_gone(P[0]).written == () and set(cluster.queue.waiting_partitions()) == {reborn}
+    assert cluster.queue.partition_gone(P[0]).written == () and set(cluster.queue.waiting_partitions()) == {
+        reborn
+    }
     assert cluster.queue.partition_gone(reborn).written == ((3, MarkersWritten(wanted.identity)),)
 
 
@@ -153,7 +174,10 @@ def test_an_answer_after_the_topic_is_gone_is_no_second_completion(cluster: Clus
     cluster.queue.add(3, send("a", P[0]))
     (batch,) = cluster.queue.take(0)
     assert len(cluster.queue.partition_gone(P[0]).written) == 1
-    assert cluster.queue.complete(batch, cluster.errors(batch, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0).written == ()
+    assert (
+        cluster.queue.complete(batch, cluster.errors(batch, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0).written
+        == ()
+    )
     assert cluster.queue.take(1_000) == []
 
 
@@ -166,7 +190,8 @@ def test_unloading_one_state_partition_leaves_the_others(cluster: Cluster) -> No
 
 
 def test_a_broker_that_does_not_answer_costs_a_look_now_and_then(cluster: Cluster) -> None:
-    """All that waits for it is gone through at each look, and nothing comes of it but when a leader has moved."""
+    """All that waits for it is gone through at each look, and nothing comes of it but when a leader has
+    moved."""
     cluster.queue.add(0, send("a", P[0], producer_id=1))
     (unanswered,) = cluster.queue.take(1000)
     cluster.queue.add(0, send("b", P[0], producer_id=2))

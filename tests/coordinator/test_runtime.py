@@ -73,7 +73,9 @@ class Summing:
             case Wake():
                 woken, self.waiting = self.waiting, []
                 record = CoordinatorRecord(KEY, b"1")
-                return ShardOutcome(records=[record], reply="woke", deferred=[(token, "woken") for token in woken])
+                return ShardOutcome(
+                    records=[record], reply="woke", deferred=[(token, "woken") for token in woken]
+                )
         raise AssertionError(event)
 
     def replay(self, record: ReplayedRecord) -> None:
@@ -145,7 +147,10 @@ def test_the_high_watermark_releases_only_what_lies_below_it(driver: Driver) -> 
 
 def test_all_records_of_an_outcome_are_one_batch(driver: Driver) -> None:
     driver.ask(Add(1, count=7))
-    assert driver.runtime.metrics_of(0).batches_written == 1 and driver.runtime.metrics_of(0).records_written == 7
+    assert (
+        driver.runtime.metrics_of(0).batches_written == 1
+        and driver.runtime.metrics_of(0).records_written == 7
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,7 +198,8 @@ def test_a_bug_in_a_handler_costs_only_its_own_request(driver: Driver) -> None:
     assert driver.ask(Add(1)) == 1 and driver.runtime.metrics_of(0).handler_failures == 1
 
 
-# --- the barrier -----------------------------------------------------------------------------------------------------------
+# --- the barrier
+# -----------------------------------------------------------------------------------------------------------
 
 
 def written(*amounts: int) -> MemoryLog:
@@ -240,10 +246,16 @@ def test_failing_timers_stop_their_own_shard_only(driver: Driver) -> None:
     shard(driver).due = lambda now_ms: 1 // 0
     shard(driver, 1).due = lambda now_ms: [Add(1)]
     driver.tick(1)
-    assert (driver.runtime.phase(0), driver.runtime.phase(1), driver.log.end[1]) == (Phase.FAILED, Phase.ACTIVE, 1)
+    assert (driver.runtime.phase(0), driver.runtime.phase(1), driver.log.end[1]) == (
+        Phase.FAILED,
+        Phase.ACTIVE,
+        1,
+    )
 
 
-def test_a_shard_that_could_not_take_up_what_was_left_undone_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_that_could_not_take_up_what_was_left_undone_is_not_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It would have sent the markers of prepared transactions: nobody would send them any more."""
     monkeypatch.setattr(Summing, "activated", lambda self, context: 1 // 0)
     driver = Driver(lambda partition, epoch: Summing())
@@ -307,7 +319,8 @@ def test_calls_with_an_older_epoch_change_nothing(driver: Driver) -> None:
     assert "a" not in driver.replies and driver.runtime.leader_epoch(0) == 5
 
 
-# --- unloading -------------------------------------------------------------------------------------------------------------
+# --- unloading
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_unloading_answers_every_caller_and_drops_effects(driver: Driver) -> None:
@@ -338,7 +351,9 @@ def test_an_effect_of_a_moved_shard_is_not_carried_out() -> None:
         if effect == "first":
             runtime.unload(0, 2)
 
-    runtime: CoordinatorRuntime[Any, Any, Any] = CoordinatorRuntime("__state", lambda p, e: Two(), log, execute)
+    runtime: CoordinatorRuntime[Any, Any, Any] = CoordinatorRuntime(
+        "__state", lambda p, e: Two(), log, execute
+    )
     runtime.begin_load(0, 1, 0)
     runtime.finish_load(0, 1)
     done.clear()
@@ -357,7 +372,8 @@ def test_an_effect_that_fails_stops_the_shard(driver: Driver, monkeypatch: pytes
     assert driver.runtime.phase(0) is Phase.FAILED, "a lost SendMarkers would leave a transaction hanging"
 
 
-# --- deferred replies, re-entry, bounds ------------------------------------------------------------------------------------
+# --- deferred replies, re-entry, bounds
+# ------------------------------------------------------------------------------------
 
 
 def test_deferred_replies_wait_for_the_outcome_that_carries_them(driver: Driver) -> None:
@@ -373,7 +389,9 @@ def test_deferred_replies_get_the_error_of_a_refused_append(driver: Driver) -> N
     driver.submit("one", Wait())
     driver.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "no")
     driver.submit("wake", Wake())
-    assert [code_of(driver.replies[label]) for label in ("one", "wake")] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
+    assert [code_of(driver.replies[label]) for label in ("one", "wake")] == [
+        ErrorCode.COORDINATOR_NOT_AVAILABLE
+    ] * 2
 
 
 def test_a_reply_may_submit_again_without_re_entering_the_shard(driver: Driver) -> None:
@@ -384,7 +402,8 @@ def test_a_reply_may_submit_again_without_re_entering_the_shard(driver: Driver) 
         if len(totals) < 5:
             driver.runtime.submit(0, Add(1), again)
 
-    driver.log.on_append = lambda partition: driver.commit(partition)  # one replica: committed as soon as it is appended
+    # one replica: committed as soon as it is appended
+    driver.log.on_append = lambda partition: driver.commit(partition)
     driver.runtime.submit(0, Add(1), again)
     assert totals == [1, 2, 3, 4, 5]
 
@@ -431,7 +450,8 @@ def test_a_caller_times_out_but_its_record_may_still_be_committed() -> None:
     assert driver.effects == [(0, 1, ("effect", 5))] and driver.ask(Read()) == 5
 
 
-# --- markers that the node appends -----------------------------------------------------------------------------------------
+# --- markers that the node appends
+# -----------------------------------------------------------------------------------------
 
 
 def test_a_marker_is_replayed_in_place_and_confirmed_when_committed(driver: Driver) -> None:
@@ -478,10 +498,13 @@ def test_markers_and_transactional_records_are_told_apart_when_loading() -> None
     assert shard(driver).markers == [(7, True, 1)] and driver.ask(Read()) == 1
 
 
-# --- ablation --------------------------------------------------------------------------------------------------------------
+# --- ablation
+# ------------------------------------------------------------------------------------------------------------
 
 
-def test_without_parking_the_caller_hears_of_what_is_then_lost(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_parking_the_caller_hears_of_what_is_then_lost(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The safeguard switched off: the reply comes at once, the next leader never had the record."""
     state = driver.runtime._shards[0]
     state.high_watermark = 10**9
@@ -491,7 +514,8 @@ def test_without_parking_the_caller_hears_of_what_is_then_lost(driver: Driver, m
     assert lost.ask(Read()) == 0
 
 
-# --- what is counted -------------------------------------------------------------------------------------------------------
+# --- what is counted
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_each_shard_counts_for_itself_and_shows_what_waits(driver: Driver) -> None:
@@ -507,7 +531,10 @@ def test_each_shard_counts_for_itself_and_shows_what_waits(driver: Driver) -> No
     assert views[0].metrics.events == 1 and views[1].metrics.events == 2
     driver.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "alone")
     driver.submit("c", Add(1), 1)
-    assert driver.runtime.metrics_of(1).append_failures == 1 and driver.runtime.metrics_of(0).append_failures == 0
+    assert (
+        driver.runtime.metrics_of(1).append_failures == 1
+        and driver.runtime.metrics_of(0).append_failures == 0
+    )
 
 
 def test_the_counters_of_a_partition_outlive_its_leaderships(driver: Driver) -> None:

@@ -1,7 +1,8 @@
-"""Members that fall silent while coordinators come and go: removed in bounded time, never while they live, and a leave is kept.
+"""Members that fall silent while coordinators come and go: removed in bounded time, never while they live,
+and a leave is kept.
 
-Each *life* is a new coordinator on the same log.  Live members send what real ones send: a heartbeat every interval to whoever
-coordinates, none while there is no coordinator, and they take what they are told.
+Each *life* is a new coordinator on the same log.  Live members send what real ones send: a heartbeat every
+interval to whoever coordinates, none while there is no coordinator, and they take what they are told.
 """
 
 from __future__ import annotations
@@ -125,13 +126,17 @@ def live_on(lives: Any, lengths_ms: Callable[[], int], for_ms: int, beat_ms: int
 
 @pytest.mark.parametrize("lives", [ConsumerLives, ClassicLives])
 @pytest.mark.parametrize("kills_every_ms", [60_000, 24_000])
-def test_a_dead_member_goes_however_often_the_coordinator_moves(lives: Callable[[], Any], kills_every_ms: int) -> None:
+def test_a_dead_member_goes_however_often_the_coordinator_moves(
+    lives: Callable[[], Any], kills_every_ms: int
+) -> None:
     gone_ms = live_on(lives(), lambda: kills_every_ms - GAP_MS, 600_000)
     assert gone_ms is not None and SESSION_MS <= gone_ms <= 2 * SESSION_MS
 
 
 @pytest.mark.parametrize("lives", [ConsumerLives, ClassicLives])
-def test_without_notes_it_would_stay_as_long_as_coordinators_move(lives: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_notes_it_would_stay_as_long_as_coordinators_move(
+    lives: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(silence, "GRACE_PERIODS_MISSED_MAX", 10**6)
     assert live_on(lives(), lambda: 17_000, 600_000) is None
 
@@ -141,8 +146,11 @@ def test_without_notes_it_would_stay_as_long_as_coordinators_move(lives: Any, mo
 def test_no_order_of_coordinators_removes_a_member_that_sends_heartbeats(lives: Any, seed: int) -> None:
     """`live_on` asserts it at each step; lives are too short for a heartbeat, or long, in any order."""
     chance = random.Random(seed)
-    beat_ms = SESSION_MS // 3 if lives is ClassicLives and seed % 2 else BEAT_MS  # a classic member's interval is its own choice
-    live_on(lives(), lambda: chance.choice([500, 1_500, 4_000, 9_000, 12_000, 17_000, 30_000]), 300_000, beat_ms)
+    # a classic member's interval is its own choice
+    beat_ms = SESSION_MS // 3 if lives is ClassicLives and seed % 2 else BEAT_MS
+    live_on(
+        lives(), lambda: chance.choice([500, 1_500, 4_000, 9_000, 12_000, 17_000, 30_000]), 300_000, beat_ms
+    )
 
 
 @pytest.mark.parametrize("lives", [ConsumerLives, ClassicLives])
@@ -212,7 +220,10 @@ def test_without_its_note_a_leave_is_lost_with_its_coordinator(monkeypatch: pyte
 
 def test_when_all_have_left_under_the_last_coordinator_the_group_is_empty() -> None:
     lives = ClassicLives()
-    assert code_of(lives.groups.ask(LeaveGroup(G, (LeavingMember(lives.dead), LeavingMember(lives.live))))) is ErrorCode.NONE
+    assert (
+        code_of(lives.groups.ask(LeaveGroup(G, (LeavingMember(lives.dead), LeavingMember(lives.live)))))
+        is ErrorCode.NONE
+    )
     lives.load()
     assert lives.groups.state.value == "Empty" and lives.notes() == {}
     assert code_of(lives.groups.ask(DeleteGroup(G))) is ErrorCode.NONE
@@ -258,7 +269,8 @@ def test_notes_of_members_with_long_names_fit_into_the_logs_batches() -> None:
 
 @pytest.mark.parametrize("behind_ms", [0, 10 * SESSION_MS])
 def test_a_clock_behind_shortens_a_session_to_three_grace_periods_at_least(behind_ms: int) -> None:
-    """What the module promises of a member that two coordinators missed already; one missed less has its whole session."""
+    """What the module promises of a member that two coordinators missed already; one missed less has its
+    whole session."""
     silences, now_ms, grace_ms = silence.Silences(), 1_000_000, 6_000
     key, since_ms = silence.NoteKey(G, "m"), now_ms - 2 * grace_ms - behind_ms
     assert silences.begin_grace_period(G, "m", grace_ms, SESSION_MS, now_ms) == now_ms + SESSION_MS

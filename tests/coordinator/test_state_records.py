@@ -1,4 +1,5 @@
-"""Records of __transaction_state and __consumer_offsets: Kafka's bytes, round trips, and damage that is noticed."""
+"""Records of __transaction_state and __consumer_offsets: Kafka's bytes, round trips, and damage that is
+noticed."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidegate.coordinator.fields import RecordFormatError
 from tidegate.coordinator.group.classic import records as group_records
-from tidegate.coordinator.group.classic.records import GroupKey, GroupValue, MemberValue, OffsetKey, OffsetValue
+from tidegate.coordinator.group.classic.records import (
+    GroupKey,
+    GroupValue,
+    MemberValue,
+    OffsetKey,
+    OffsetValue,
+)
 from tidegate.coordinator.group.consumer import records as consumer_records
 from tidegate.coordinator.group.consumer.events import TopicShape
 from tidegate.coordinator.group.consumer.records import CurrentAssignment, Key, MemberMetadata, RecordKind
@@ -18,7 +25,9 @@ from tidegate.coordinator.group.consumer.state import MemberState
 from tidegate.coordinator.transaction import records
 from tidegate.coordinator.transaction.state import TransactionMetadata, TransactionPartition, TransactionState
 
-STORED = [s for s in TransactionState if s not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)]
+STORED = [
+    s for s in TransactionState if s not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
+]
 names = st.text(min_size=1, max_size=20)
 int64 = st.integers(-(2**63), 2**63 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -104,20 +113,47 @@ def test_a_damaged_value_is_an_error_never_a_shorter_one(data: st.DataObject) ->
 
 
 members = st.builds(
-    MemberValue, names, st.none() | names, names, names, st.integers(0, 2**31 - 1), int32, st.binary(max_size=30), st.binary()
+    MemberValue,
+    names,
+    st.none() | names,
+    names,
+    names,
+    st.integers(0, 2**31 - 1),
+    int32,
+    st.binary(max_size=30),
+    st.binary(),
 )
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.builds(GroupValue, names, int32, st.none() | names, st.none() | names, int64, st.lists(members, max_size=4).map(tuple)))
+@given(
+    st.builds(
+        GroupValue,
+        names,
+        int32,
+        st.none() | names,
+        st.none() | names,
+        int64,
+        st.lists(members, max_size=4).map(tuple),
+    )
+)
 def test_a_generation_survives_the_log(value: GroupValue) -> None:
     assert group_records.decode_group_value(group_records.encode_group_value(value)) == value
 
 
 @settings(max_examples=100, deadline=None)
-@given(names, names, st.integers(0, 2**31 - 1), int64, int32, names, int64, st.just(-1) | st.integers(0, 2**60))
+@given(
+    names, names, st.integers(0, 2**31 - 1), int64, int32, names, int64, st.just(-1) | st.integers(0, 2**60)
+)
 def test_an_offset_survives_the_log(
-    group: str, topic: str, partition: int, offset: int, epoch: int, metadata: str, committed: int, expires: int
+    group: str,
+    topic: str,
+    partition: int,
+    offset: int,
+    epoch: int,
+    metadata: str,
+    committed: int,
+    expires: int,
 ) -> None:
     key = OffsetKey(group, topic, partition)
     assert group_records.decode_key(group_records.encode_offset_key(*key)) == key
@@ -153,13 +189,20 @@ def test_the_bytes_of_offsets_and_groups_are_kafkas() -> None:
     assert group_records.encode_offset_value(value).hex() == classic
     flexible = bytes.fromhex("0004" + "0000000000000007" + "00000002" + "026d" + "0000000000000009" + "00")
     assert group_records.decode_offset_value(flexible) == value
-    assert group_records.decode_key(b"\x00\x03\x00\x01g") is None, "KIP-848's records belong to a later release"
+    assert group_records.decode_key(b"\x00\x03\x00\x01g") is None, (
+        "KIP-848's records belong to a later release"
+    )
 
 
-# --- consumer groups (KIP-848) -----------------------------------------------------------------------------------------------
+# --- consumer groups (KIP-848)
+# -----------------------------------------------------------------------------------------------
 
-assigned = st.frozensets(st.tuples(st.integers(1, 3).map(lambda number: UUID(int=number)), st.integers(0, 40)), max_size=8)
-shapes = st.builds(TopicShape, st.integers(1, 2**128 - 1).map(lambda number: UUID(int=number)), st.integers(1, 2**31 - 1))
+assigned = st.frozensets(
+    st.tuples(st.integers(1, 3).map(lambda number: UUID(int=number)), st.integers(0, 40)), max_size=8
+)
+shapes = st.builds(
+    TopicShape, st.integers(1, 2**128 - 1).map(lambda number: UUID(int=number)), st.integers(1, 2**31 - 1)
+)
 optional = st.one_of(st.none(), names)
 consumer_values = st.one_of(
     st.tuples(st.sampled_from([RecordKind.GROUP, RecordKind.TARGET_EPOCH]), int32),
@@ -168,7 +211,15 @@ consumer_values = st.one_of(
     st.tuples(
         st.just(RecordKind.MEMBER),
         st.builds(
-            MemberMetadata, optional, optional, names, names, st.lists(names, max_size=3).map(tuple), optional, int32, optional
+            MemberMetadata,
+            optional,
+            optional,
+            names,
+            names,
+            st.lists(names, max_size=3).map(tuple),
+            optional,
+            int32,
+            optional,
         ),
     ),
     st.tuples(
@@ -180,7 +231,9 @@ consumer_values = st.one_of(
 
 @settings(max_examples=200, deadline=None)
 @given(consumer_values, names, names)
-def test_a_consumer_groups_record_survives_the_log(value: tuple[RecordKind, Any], group_id: str, member_id: str) -> None:
+def test_a_consumer_groups_record_survives_the_log(
+    value: tuple[RecordKind, Any], group_id: str, member_id: str
+) -> None:
     kind, said = value
     key = Key(kind, group_id, member_id if kind in consumer_records.ABOUT_A_MEMBER else "")
     assert consumer_records.decode_key(consumer_records.encode_key(key)) == key
@@ -195,24 +248,32 @@ def test_a_consumer_groups_record_survives_the_log(value: tuple[RecordKind, Any]
 
 
 def test_consumer_groups_records_are_kafkas_bytes() -> None:
-    """The keys' versions are the kinds; values are flexible (KIP-482), with compact arrays and tagged fields at every level."""
+    """The keys' versions are the kinds; values are flexible (KIP-482), with compact arrays and tagged fields
+    at every level."""
     topic = UUID(int=1)
     assert consumer_records.encode_key(Key(RecordKind.CURRENT, "g", "m")) == b"\x00\x08\x00\x01g\x00\x01m"
     assert consumer_records.encode_value(RecordKind.GROUP, 7) == b"\x00\x00\x00\x00\x00\x07\x00"
     partitions = b"\x02" + topic.bytes + b"\x02\x00\x00\x00\x03\x00"
-    assert consumer_records.encode_value(RecordKind.TARGET, frozenset({(topic, 3)})) == b"\x00\x00" + partitions + b"\x00"
+    assert (
+        consumer_records.encode_value(RecordKind.TARGET, frozenset({(topic, 3)}))
+        == b"\x00\x00" + partitions + b"\x00"
+    )
     current = CurrentAssignment(5, 4, MemberState.UNREVOKED_PARTITIONS, frozenset(), frozenset({(topic, 3)}))
     expected = b"\x00\x00\x00\x00\x00\x05\x00\x00\x00\x04\x01\x01" + partitions + b"\x00"
     assert consumer_records.encode_value(RecordKind.CURRENT, current) == expected
     shape = b"\x02" + topic.bytes + b"\x02t\x00\x00\x00\x04\x01\x00"
-    assert consumer_records.encode_value(RecordKind.TOPICS, {"t": TopicShape(topic, 4)}) == b"\x00\x00" + shape + b"\x00"
+    assert (
+        consumer_records.encode_value(RecordKind.TOPICS, {"t": TopicShape(topic, 4)})
+        == b"\x00\x00" + shape + b"\x00"
+    )
     member = MemberMetadata("i", None, "c", "/h", ("t",), None, 60_000, "range")
     expected = b"\x00\x00\x02i\x00\x02c\x03/h\x02\x02t\x00\x00\x00\xea\x60\x06range\x00"
     assert consumer_records.encode_value(RecordKind.MEMBER, member) == expected
 
 
 def test_racks_and_tagged_fields_of_kafka_are_read_over() -> None:
-    """Kafka 3.7 to 4.0 store the racks of partitions; 4.1 adds tagged fields (KIP-915: unknown ones are skipped)."""
+    """Kafka 3.7 to 4.0 store the racks of partitions; 4.1 adds tagged fields (KIP-915: unknown ones are
+    skipped)."""
     racks = b"\x02\x00\x00\x00\x00\x02\x02r\x00"
     data = b"\x00\x00\x02" + UUID(int=1).bytes + b"\x02t\x00\x00\x00\x04" + racks + b"\x00\x00"
     assert consumer_records.decode_value(RecordKind.TOPICS, data) == {"t": TopicShape(UUID(int=1), 4)}

@@ -1,4 +1,5 @@
-"""Producer ids and epochs: KIP-360, fencing, timeouts, repeated EndTxn, rotation; all with four epochs to an id."""
+"""Producer ids and epochs: KIP-360, fencing, timeouts, repeated EndTxn, rotation; all with four epochs to an
+id."""
 
 from __future__ import annotations
 
@@ -40,12 +41,16 @@ class Coordinator(Driver):
         self.hold_markers = False
         self.max_epoch = max_epoch
         config = TransactionConfig(max_producer_epoch=max_epoch)
-        super().__init__(lambda partition, epoch: TransactionShard(config, lambda: next(self.ids, None), epoch), log=log)
+        super().__init__(
+            lambda partition, epoch: TransactionShard(config, lambda: next(self.ids, None), epoch), log=log
+        )
 
     def settle(self) -> None:
         """Commits, and writes the markers of every SendMarkers until nothing is left to do."""
         self.commit()
-        while not self.hold_markers and (sends := [e for _, _, e in self.effects if isinstance(e, SendMarkers)]):
+        while not self.hold_markers and (
+            sends := [e for _, _, e in self.effects if isinstance(e, SendMarkers)]
+        ):
             self.effects.clear()
             for send in sends:
                 self.runtime.submit(0, MarkersWritten(send.identity), None, self.now_ms)
@@ -129,7 +134,9 @@ def test_a_late_duplicate_of_init_does_not_fence_the_producer_that_went_on(coord
     coordinator.init()
     who = coordinator.init(100, 0)
     coordinator.begin(who, version=1)
-    assert code_of(coordinator.init(100, 0)) is ErrorCode.PRODUCER_FENCED, "and it does not abort the open transaction either"
+    assert code_of(coordinator.init(100, 0)) is ErrorCode.PRODUCER_FENCED, (
+        "and it does not abort the open transaction either"
+    )
     assert coordinator.end(who, version=1) == ProducerReply(-1, -1)
     assert code_of(coordinator.init(100, 0)) is ErrorCode.PRODUCER_FENCED
     assert code_of(coordinator.begin(who, version=1)) is ErrorCode.NONE
@@ -140,7 +147,8 @@ def test_an_unknown_expected_id_is_fenced(coordinator: Coordinator) -> None:
     assert code_of(coordinator.init(55, 0)) is ErrorCode.PRODUCER_FENCED
 
 
-# --- rotation --------------------------------------------------------------------------------------------------------------
+# --- rotation
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_init_rotates_when_the_epochs_of_an_id_are_used_up(coordinator: Coordinator) -> None:
@@ -187,7 +195,8 @@ def test_a_commit_at_the_last_epoch_answers_the_next_producer_id(coordinator: Co
     assert (entry.producer_id, entry.producer_epoch, entry.next_producer_id) == (100, MAX, 101)
     ((_, _, send),) = coordinator.effects
     assert (send.producer_id, send.producer_epoch) == (100, MAX)
-    # KAFKA-18660: the producer already works under the new id while the markers are on their way: it is told to wait.
+    # KAFKA-18660: the producer already works under the new id while the markers are on their way: it is told
+    # to wait.
     assert code_of(coordinator.begin(ProducerReply(101, 0))) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert code_of(coordinator.end(who)) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert code_of(coordinator.begin(who)) is ErrorCode.PRODUCER_FENCED
@@ -204,11 +213,15 @@ def test_a_fence_at_the_last_epoch_rotates_as_well(coordinator: Coordinator) -> 
     coordinator.tick(61_000)
     coordinator.settle()
     assert (coordinator.entry.producer_id, coordinator.entry.producer_epoch) == (101, 0)
-    assert coordinator.end(who, commit=False) == ProducerReply(101, 0), "the abort that the client still sends is a repeat"
+    assert coordinator.end(who, commit=False) == ProducerReply(101, 0), (
+        "the abort that the client still sends is a repeat"
+    )
     assert code_of(coordinator.begin(ProducerReply(101, 0))) is ErrorCode.NONE
 
 
-def test_without_a_producer_id_the_client_retries_and_the_node_fetches_a_block(coordinator: Coordinator) -> None:
+def test_without_a_producer_id_the_client_retries_and_the_node_fetches_a_block(
+    coordinator: Coordinator,
+) -> None:
     ids, coordinator.ids = coordinator.ids, iter(())
     assert code_of(coordinator.init()) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert coordinator.effects == [(0, 1, NeedProducerIds())]
@@ -216,25 +229,31 @@ def test_without_a_producer_id_the_client_retries_and_the_node_fetches_a_block(c
     assert coordinator.init() == ProducerReply(100, 0)
 
 
-# --- timeouts and expiry ---------------------------------------------------------------------------------------------------
+# --- timeouts and expiry
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_timeout_fences_and_aborts_and_the_producer_may_resume(coordinator: Coordinator, version: int) -> None:
+def test_a_timeout_fences_and_aborts_and_the_producer_may_resume(
+    coordinator: Coordinator, version: int
+) -> None:
     who = coordinator.init()
     coordinator.begin(who, version)
     coordinator.tick(60_000)
     assert coordinator.entry.state is TransactionState.ONGOING, "not a moment too early"
     coordinator.tick(1_001)
     coordinator.settle()
-    assert coordinator.entry.state is TransactionState.COMPLETE_ABORT and coordinator.entry.producer_epoch == 1
+    assert (
+        coordinator.entry.state is TransactionState.COMPLETE_ABORT and coordinator.entry.producer_epoch == 1
+    )
     assert code_of(coordinator.begin(who, version)) is ErrorCode.PRODUCER_FENCED, "late writes are fenced"
     resumed = coordinator.init(who.producer_id, who.producer_epoch)
     assert resumed == ProducerReply(100, 2), "KIP-588, above the epoch of the markers"
 
 
 def test_a_producer_resuming_after_the_last_epochs_fence_gets_a_fresh_id(coordinator: Coordinator) -> None:
-    """With the fence's own epoch a late duplicate of its abort marker could end the producer's next transaction."""
+    """With the fence's own epoch a late duplicate of its abort marker could end the producer's next
+    transaction."""
     who = coordinator.init()
     while who.producer_epoch < MAX - 2:
         who = coordinator.init(who.producer_id, who.producer_epoch)
@@ -252,7 +271,8 @@ def test_a_producer_resuming_after_the_last_epochs_fence_gets_a_fresh_id(coordin
 
 
 def test_a_producer_that_a_new_instance_fenced_may_not_resume(coordinator: Coordinator) -> None:
-    """Unlike after a timeout: it was replaced, also when the new instance has not come back for its epoch yet."""
+    """Unlike after a timeout: it was replaced, also when the new instance has not come back for its epoch
+    yet."""
     old = coordinator.init()
     coordinator.begin(old)
     assert code_of(coordinator.init()) is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -266,17 +286,24 @@ def test_a_prepared_transaction_does_not_time_out(coordinator: Coordinator) -> N
     coordinator.hold_markers = True
     coordinator.end(who)
     coordinator.tick(10 * DAY_MS)
-    assert coordinator.entry.state is TransactionState.PREPARE_COMMIT and coordinator.entry.producer_epoch == 1
+    assert (
+        coordinator.entry.state is TransactionState.PREPARE_COMMIT and coordinator.entry.producer_epoch == 1
+    )
 
 
 @pytest.mark.parametrize("refused", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT])
-def test_fencing_a_producer_bumps_one_epoch_however_often_the_append_fails(coordinator: Coordinator, refused: ErrorCode) -> None:
+def test_fencing_a_producer_bumps_one_epoch_however_often_the_append_fails(
+    coordinator: Coordinator, refused: ErrorCode
+) -> None:
     """KAFKA-9666."""
     who = coordinator.init()
     coordinator.begin(who)
     coordinator.log.refuse = KafkaError(refused, "no")
     for _ in range(10):
-        assert code_of(coordinator.submit("init", InitProducerId(ID, 60_000))) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (
+            code_of(coordinator.submit("init", InitProducerId(ID, 60_000)))
+            is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        )
         coordinator.tick(61_000)
     assert (coordinator.entry.state, coordinator.entry.producer_epoch) == (TransactionState.ONGOING, 0)
     coordinator.log.refuse = None
@@ -299,7 +326,8 @@ def test_idle_ids_expire_with_a_tombstone_and_open_ones_do_not(coordinator: Coor
     assert code_of(after.end(ProducerReply(100, 0))) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-# --- the end ---------------------------------------------------------------------------------------------------------------
+# --- the end
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_client_gets_its_answer_after_prepare_and_before_the_markers(coordinator: Coordinator) -> None:
@@ -308,11 +336,19 @@ def test_the_client_gets_its_answer_after_prepare_and_before_the_markers(coordin
     coordinator.begin(who)
     coordinator.hold_markers = True
     coordinator.effects.clear()
-    assert coordinator.submit("end", EndTxn(ID, who.producer_id, 0, True, 2)) is None and coordinator.effects == []
+    assert (
+        coordinator.submit("end", EndTxn(ID, who.producer_id, 0, True, 2)) is None
+        and coordinator.effects == []
+    )
     coordinator.commit()
     assert coordinator.replies["end"] == ProducerReply(100, 1)
     ((_, _, send),) = coordinator.effects
-    assert send.commit and send.partitions == (P0,) and send.coordinator_epoch == 1 and send.transaction_version == 2
+    assert (
+        send.commit
+        and send.partitions == (P0,)
+        and send.coordinator_epoch == 1
+        and send.transaction_version == 2
+    )
 
 
 def test_an_end_txn_of_an_earlier_transaction_cannot_touch_the_next_one(coordinator: Coordinator) -> None:
@@ -327,7 +363,8 @@ def test_an_end_txn_of_an_earlier_transaction_cannot_touch_the_next_one(coordina
 
 
 def test_whatever_was_enlisted_can_be_ended(coordinator: Coordinator) -> None:
-    """The record that ends a transaction names its partitions as well, and what is to follow: it must fit, too."""
+    """The record that ends a transaction names its partitions as well, and what is to follow: it must fit,
+    too."""
     who = coordinator.init()
     many = [TransactionPartition(f"{number:0249}", 0, UUID(int=number + 1)) for number in range(2100)]
     enlisted, step = 0, 1024
@@ -354,15 +391,18 @@ def test_tv2_may_abort_a_transaction_that_reached_no_partition(coordinator: Coor
     assert coordinator.end(ProducerReply(100, 1), commit=False) == ProducerReply(100, 2)
 
 
-@pytest.mark.parametrize(("committed", "code"), [(True, ErrorCode.INVALID_TXN_STATE), (False, ErrorCode.NONE)])
+@pytest.mark.parametrize(
+    ("committed", "code"), [(True, ErrorCode.INVALID_TXN_STATE), (False, ErrorCode.NONE)]
+)
 def test_an_abort_without_a_transaction_gets_kafkas_answer(
     coordinator: Coordinator, committed: bool, code: ErrorCode
 ) -> None:
-    """librdkafka (TV1) sends EndTxn(abort) when it cannot know whether its AddPartitions arrived, and bumps the epoch afterwards.
+    """librdkafka (TV1) sends EndTxn(abort) when it cannot know whether its AddPartitions arrived, and bumps
+    the epoch afterwards.
 
-    After a commit the coordinator cannot tell such an abort from one of the transaction that it committed under the same epoch,
-    whose answer was lost: to say "aborted" would be wrong there.  So it is INVALID_TXN_STATE, which ends that producer; the next
-    one of its transactional id works.
+    After a commit the coordinator cannot tell such an abort from one of the transaction that it committed
+    under the same epoch, whose answer was lost: to say "aborted" would be wrong there.  So it is
+    INVALID_TXN_STATE, which ends that producer; the next one of its transactional id works.
     """
     who = coordinator.init()
     coordinator.begin(who, 1)
@@ -421,7 +461,9 @@ def test_transactions_are_listed_by_state_id_and_age(coordinator: Coordinator) -
     assert names(ListTransactions(states=frozenset({"Ongoing"}))) == {ID}
     assert names(ListTransactions(producer_ids=frozenset({101}))) == {"other"}
     coordinator.now_ms += 500
-    assert names(ListTransactions(duration_ms=499)) == {ID} and names(ListTransactions(duration_ms=500)) == set()
+    assert (
+        names(ListTransactions(duration_ms=499)) == {ID} and names(ListTransactions(duration_ms=500)) == set()
+    )
     assert coordinator.ask(ListTransactions(states=frozenset({"Sleeping"}))).unknown_states == ("Sleeping",)
     described = coordinator.ask(DescribeTransactions(ID)).metadata
     assert described.state is TransactionState.ONGOING and described.partitions == {P0}

@@ -31,7 +31,8 @@ def test_tv2_keeps_every_promise_under_faults(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(15))
 def test_tv1_keeps_every_promise_while_requests_stay_in_order(seed: int) -> None:
-    """TV1 cannot tell transactions of one producer apart (KAFKA-17754): no duplicates here, but every coordinator fault."""
+    """TV1 cannot tell transactions of one producer apart (KAFKA-17754): no duplicates here, but every
+    coordinator fault."""
     assert World(seed, TV1).run(1_500) == []
 
 
@@ -41,7 +42,9 @@ def test_the_runs_are_worth_something() -> None:
     for world in worlds:
         world.run(1_500)
     outcomes = [transaction.outcome for world in worlds for transaction in world.workload.transactions]
-    assert outcomes.count("committed") > 50 and outcomes.count("aborted") > 30 and outcomes.count("unknown") > 1
+    assert (
+        outcomes.count("committed") > 50 and outcomes.count("aborted") > 30 and outcomes.count("unknown") > 1
+    )
     coordinators = [world.coordinators for world in worlds]
     assert sum(each.state.epoch for each in coordinators) > 20
     assert sum(next(each.producer_ids) - 100 for each in coordinators) > 30
@@ -55,7 +58,8 @@ def test_a_seed_is_one_history() -> None:
     assert any(p.batches() for p in first.partitions)
 
 
-# --- the hazard of docs/semantics.md T12 -----------------------------------------------------------------------------------
+# --- the hazard of docs/semantics.md T12
+# -----------------------------------------------------------------------------------
 
 
 QUIET_NETWORK = Faults(duplicate=0, late=0, late_markers=0, lose=0, resend=0, refuse=0, move=0, full=0)
@@ -68,7 +72,9 @@ def replicate_partitions(world: World) -> None:
 
 def fast_failovers(skip_barrier: bool) -> World:
     """A appends PREPARE_COMMIT, B has it, C has not; A dies; B is elected and dies; C is elected."""
-    world = World(0, QUIET_NETWORK if not skip_barrier else replace(QUIET_NETWORK, skip_barrier=True), clients=0)
+    world = World(
+        0, QUIET_NETWORK if not skip_barrier else replace(QUIET_NETWORK, skip_barrier=True), clients=0
+    )
     a, b, c = world.coordinators.nodes
 
     def replicate(*followers: Any) -> None:
@@ -108,7 +114,8 @@ def fast_failovers(skip_barrier: bool) -> World:
     assert world.coordinators.leader is b
     b.send_markers()
     if world.environment.messages:
-        world.environment.messages[0]()  # the marker for one partition arrives; then B dies, and the other is lost
+        # the marker for one partition arrives; then B dies, and the other is lost
+        world.environment.messages[0]()
     world.environment.messages.clear()
     world.coordinators.kill(b)
     assert world.coordinators.leader is c
@@ -131,14 +138,18 @@ def test_two_fast_failovers_send_no_marker_for_an_uncommitted_prepare() -> None:
 
 def test_acting_before_the_barrier_tears_that_transaction() -> None:
     found = fast_failovers(skip_barrier=True).check()
-    assert any("before its PREPARE is committed" in what for what in found) and any("torn" in what for what in found)
+    assert any("before its PREPARE is committed" in what for what in found) and any(
+        "torn" in what for what in found
+    )
 
 
-# --- a coordinator that does not know yet that it was deposed --------------------------------------------------------------
+# --- a coordinator that does not know yet that it was deposed
+# --------------------------------------------------------------
 
 
 def commit_at_a_deposed_coordinator(shard: Callable[..., TransactionShard]) -> World:
-    """Node 0 saw the first transaction complete and is deposed; the second one runs at node 1, but its EndTxn reaches node 0."""
+    """Node 0 saw the first transaction complete and is deposed; the second one runs at node 1, but its EndTxn
+    reaches node 0."""
     world = World(0, replace(QUIET_NETWORK, transaction_version=1, shard=shard), clients=0)
     target = 0
     world.random.choice = lambda nodes: next((n for n in nodes if n.number == target), nodes[0])  # type: ignore[method-assign]
@@ -170,7 +181,11 @@ def commit_at_a_deposed_coordinator(shard: Callable[..., TransactionShard]) -> W
     settle()
     one_record(1)
     settle()
-    assert client.transaction is not None and client.transaction.outcome == "committed" and not world.unfinished()
+    assert (
+        client.transaction is not None
+        and client.transaction.outcome == "committed"
+        and not world.unfinished()
+    )
     target = 1
     world.coordinators.choose_leader(besides=world.coordinators.nodes[0])
     world.coordinators.state.in_sync.discard(0)
@@ -185,21 +200,24 @@ def commit_at_a_deposed_coordinator(shard: Callable[..., TransactionShard]) -> W
 
 
 def test_a_deposed_coordinator_cannot_confirm_a_transaction_it_does_not_know() -> None:
-    """TV1: (producer id, epoch, commit) is the same request for both transactions.  Answers upon what a coordinator remembers are
-    for one that nobody can have deposed."""
+    """TV1: (producer id, epoch, commit) is the same request for both transactions.  Answers upon what a
+    coordinator remembers are for one that nobody can have deposed."""
     assert commit_at_a_deposed_coordinator(TransactionShard).check() == []
     believes_to_be_alone = partial(TransactionShard, is_only_replica=lambda: True)
     assert commit_at_a_deposed_coordinator(believes_to_be_alone).check() == ["lost: transaction 1"]
 
 
-# --- ablations -------------------------------------------------------------------------------------------------------------
+# --- ablations
+# ------------------------------------------------------------------------------------------------------------
 
 
 class QueueById(MarkerQueue):
     """Pending markers keyed by the transactional id alone, as in KAFKA-16352."""
 
     def add(self, state_partition: int, send: SendMarkers) -> MarkerResult:
-        return super().add(state_partition, replace(send, identity=TransactionIdentity(send.transactional_id, 0, 0, 0, 0)))
+        return super().add(
+            state_partition, replace(send, identity=TransactionIdentity(send.transactional_id, 0, 0, 0, 0))
+        )
 
 
 class CompletesById(TransactionShard):
@@ -211,7 +229,8 @@ class CompletesById(TransactionShard):
 
 
 class BumpsAgain(TransactionShard):
-    """Spends another epoch for every attempt to fence, though the last one never reached the log (KAFKA-9666)."""
+    """Spends another epoch for every attempt to fence, though the last one never reached the log
+    (KAFKA-9666)."""
 
     extra = 0
 
@@ -242,7 +261,8 @@ def nothing(*_: Any) -> None:
 
 
 def forgets_unreplicated_markers(patch: pytest.MonkeyPatch) -> None:
-    """docs/semantics.md L1: a transaction is over for readers as soon as its marker is written, though nobody else has it yet."""
+    """docs/semantics.md L1: a transaction is over for readers as soon as its marker is written, though nobody
+    else has it yet."""
 
     def refresh(state: Any) -> None:
         state.first_unstable_offset = next(iter(state._open), None)
@@ -278,24 +298,33 @@ def both(*patches: Callable[[pytest.MonkeyPatch], None]) -> Callable[[pytest.Mon
 
 
 ABLATIONS: dict[str, tuple[Faults, Callable[[pytest.MonkeyPatch], None], str]] = {
-    "act before the barrier": (Faults(skip_barrier=True, kill=0.03), nothing, "before its PREPARE is committed"),
-    "marker epochs not checked": (Faults(), leave_out("_check_marker_epoch"), "torn|lost|aborted read|hanging"),
+    "act before the barrier": (Faults(skip_barrier=True, kill=0.03), nothing,
+        "before its PREPARE is committed"),
+    "marker epochs not checked": (Faults(), leave_out("_check_marker_epoch"),
+        "torn|lost|aborted read|hanging"),
     "coordinator epoch not checked": (
-        replace(TV1, late_markers=0.3, depose=0.02), leave_out("_check_coordinator_epoch"), "torn|lost|aborted read",
+        replace(TV1, late_markers=0.3, depose=0.02), leave_out("_check_coordinator_epoch"),
+        "torn|lost|aborted read",
     ),
     "no verification of TV1 appends": (
-        replace(TV1, verifies=False, late_produces=0.3), leave_out("_check_guard"), "hanging|torn|aborted read",
+        replace(TV1, verifies=False, late_produces=0.3), leave_out("_check_guard"),
+        "hanging|torn|aborted read",
     ),
     "verification by state instead of guard": (
-        replace(TV1, guard_before_question=False, late_produces=0.5, late=0.2), nothing, "hanging|torn|aborted read",
+        replace(TV1, guard_before_question=False, late_produces=0.5, late=0.2), nothing,
+        "hanging|torn|aborted read",
     ),
-    "pending markers keyed by id alone": (Faults(queue=QueueById, shard=CompletesById), nothing, "hanging|torn|lost"),
-    "COMPLETE not repeated after a refused append": (Faults(shard=CompletesOnce, refuse=0.1), nothing, "hanging"),
-    "epoch bumped twice after a failed fence": (Faults(shard=BumpsAgain, refuse=0.2), nothing, "failed|hanging"),
+    "pending markers keyed by id alone": (Faults(queue=QueueById, shard=CompletesById), nothing,
+        "hanging|torn|lost"),
+    "COMPLETE not repeated after a refused append": (Faults(shard=CompletesOnce, refuse=0.1), nothing,
+        "hanging"),
+    "epoch bumped twice after a failed fence": (Faults(shard=BumpsAgain, refuse=0.2), nothing,
+        "failed|hanging"),
     "the last stable offset passes unreplicated markers": (
         Faults(move=0.1), forgets_unreplicated_markers, "all is decided below",
     ),
-    "producers are published before the write": (Faults(full=0.2), publishes_before_the_write, "lost|torn|hanging|failed"),
+    "producers are published before the write": (Faults(full=0.2), publishes_before_the_write,
+        "lost|torn|hanging|failed"),
     "no new identity after an EndTxn of unknown outcome": (
         replace(TV1, late_ends=0.3, initialises_after_unknown_end=False), nothing, "torn|lost|aborted read",
     ),
@@ -316,10 +345,14 @@ def test_a_missing_safeguard_is_found(name: str, monkeypatch: pytest.MonkeyPatch
     pytest.fail(f"{name}: no seed found it")
 
 
-@pytest.mark.parametrize("name", [name for name, (faults, *_) in ABLATIONS.items() if faults.transaction_version < 2])
+@pytest.mark.parametrize(
+    "name", [name for name, (faults, *_) in ABLATIONS.items() if faults.transaction_version < 2]
+)
 def test_without_the_ablation_the_same_faults_do_no_harm(name: str) -> None:
     """Or else it would not be the missing safeguard that was found."""
-    faults = replace(ABLATIONS[name][0], verifies=True, guard_before_question=True, initialises_after_unknown_end=True)
+    faults = replace(
+        ABLATIONS[name][0], verifies=True, guard_before_question=True, initialises_after_unknown_end=True
+    )
     for seed in range(25):
         assert World(seed, faults).run(1_000) == []
 
@@ -333,7 +366,10 @@ def test_publishing_before_the_append_succeeds_is_found(monkeypatch: pytest.Monk
         write(self, state, outcome)
 
     monkeypatch.setattr(CoordinatorRuntime, "_write", hasty)
-    assert any(any("hanging" in what or "torn" in what or "lost" in what for what in World(seed).run(500)) for seed in range(40))
+    assert any(
+        any("hanging" in what or "torn" in what or "lost" in what for what in World(seed).run(500))
+        for seed in range(40)
+    )
 
 
 def test_a_prepared_transaction_is_never_forgotten_by_a_stable_coordinator() -> None:

@@ -1,7 +1,8 @@
-"""Every (state, stimulus) pair of the transaction coordinator has an outcome, written down here independently of the table.
+"""Every (state, stimulus) pair of the transaction coordinator has an outcome, written down here independently
+of the table.
 
-The tests are generated from `RULES`; the expectation is a second opinion: the error that the caller sees and the state in the
-record that is written ("-" for none).
+The tests are generated from `RULES`; the expectation is a second opinion: the error that the caller sees and
+the state in the record that is written ("-" for none).
 """
 
 from __future__ import annotations
@@ -44,17 +45,29 @@ from tidegate.coordinator.transaction.state import (
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 ID, PID, EPOCH, NOW = "orders", 1000, 3, 10_000_000
-EPOCHS = (32767, 4)  # with 4, EPOCH is the last that a client may hold: every bump gives it another producer id
+# with 4, EPOCH is the last that a client may hold: every bump gives it another producer id
+EPOCHS = (32767, 4)
 P0, P1 = TransactionPartition("flights", 0), TransactionPartition("flights", 1)
 S, T = TransactionState, Stimulus
 
-# Columns: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, Dead.  Each is "error state".
+# Columns: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, Dead.  Each is "error
+# state".
 COLUMNS = (S.EMPTY, S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT, S.COMPLETE_COMMIT, S.COMPLETE_ABORT, S.DEAD)
 # SAME: the entry is written again as it is, which only a real leader gets committed (TV1).
 SAME = "NONE unchanged"
-BUSY, BAD, GONE, OLD = "CONCURRENT_TRANSACTIONS -", "INVALID_TXN_STATE -", "INVALID_PRODUCER_ID_MAPPING -", "PRODUCER_FENCED -"
+BUSY, BAD, GONE, OLD = (
+    "CONCURRENT_TRANSACTIONS -",
+    "INVALID_TXN_STATE -",
+    "INVALID_PRODUCER_ID_MAPPING -",
+    "PRODUCER_FENCED -",
+)
 NEW, LATE, OK = "NONE EMPTY", "TRANSACTION_ABORTABLE -", "NONE -"
-ADD, CMT, ABT, FEN = "NONE ONGOING", "NONE PREPARE_COMMIT", "NONE PREPARE_ABORT", "CONCURRENT_TRANSACTIONS PREPARE_ABORT"
+ADD, CMT, ABT, FEN = (
+    "NONE ONGOING",
+    "NONE PREPARE_COMMIT",
+    "NONE PREPARE_ABORT",
+    "CONCURRENT_TRANSACTIONS PREPARE_ABORT",
+)
 EXPECTED = {
     T.INIT_PRODUCER_ID: (NEW, FEN, BUSY, BUSY, NEW, NEW, NEW),
     T.ADD_PARTITIONS: (ADD, ADD, BUSY, BUSY, ADD, ADD, GONE),
@@ -131,7 +144,9 @@ def request(stimulus: Stimulus, made: TransactionShard) -> Any:
 
 
 def decide(made: TransactionShard, event: Any) -> ShardOutcome[Any, Any]:
-    context = Context(NOW if not isinstance(event, ExpireTransactions) else NOW + 10 * 24 * 3600 * 1000, 41, 3)
+    context = Context(
+        NOW if not isinstance(event, ExpireTransactions) else NOW + 10 * 24 * 3600 * 1000, 41, 3
+    )
     try:
         return made.handle(event, context)
     except KafkaError as error:
@@ -166,10 +181,14 @@ def test_every_pair_has_its_outcome(state: S, stimulus: Stimulus, max_epoch: int
     assert seen(outcome, made) == EXPECTED[stimulus][COLUMNS.index(state)]
     assert made.transactions == before, "handle decides, only replay changes"
     for record in outcome.records:
-        assert replayed(record, decoded=True) == replayed(record, decoded=False), "memory is what a load would find"
+        assert replayed(record, decoded=True) == replayed(record, decoded=False), (
+            "memory is what a load would find"
+        )
 
 
-def replayed(record: CoordinatorRecord, *, decoded: bool) -> tuple[dict[str, TransactionMetadata], list[str], list[str]]:
+def replayed(
+    record: CoordinatorRecord, *, decoded: bool
+) -> tuple[dict[str, TransactionMetadata], list[str], list[str]]:
     made = make(S.ONGOING, version=1)
     written = record.decoded if decoded else None
     assert (written is None) == (record.value is None or not decoded)
@@ -187,7 +206,9 @@ def test_the_state_that_is_never_stored_is_refused_everywhere(pair: tuple[S, Sti
     assert RULES[pair] is Action.UNREACHABLE
     entry = TransactionMetadata(ID, PID, EPOCH, 60_000, S.PREPARE_EPOCH_FENCE, 0)
     with pytest.raises(Exception, match="never stored"):
-        make(S.EMPTY, version=1).replay(ReplayedRecord(50, 0, records.encode_key(ID), records.encode_value(entry)))
+        make(S.EMPTY, version=1).replay(
+            ReplayedRecord(50, 0, records.encode_key(ID), records.encode_value(entry))
+        )
 
 
 @pytest.mark.parametrize(("state", "stimulus"), PAIRS, ids=lambda value: value.name)
@@ -217,9 +238,12 @@ WITH_IDENTITY = (T.ADD_PARTITIONS, T.VERIFY_PARTITIONS, T.COMMIT_TV1, T.ABORT_TV
 FENCED, UNMAPPED = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-@pytest.mark.parametrize(("state", "stimulus"), [p for p in PAIRS if p[1] in WITH_IDENTITY], ids=lambda value: value.name)
 @pytest.mark.parametrize(
-    ("producer_id", "epoch", "error"), [(PID, EPOCH - 3, FENCED), (PID, EPOCH + 1, FENCED), (77, EPOCH, UNMAPPED)]
+    ("state", "stimulus"), [p for p in PAIRS if p[1] in WITH_IDENTITY], ids=lambda value: value.name
+)
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "error"),
+    [(PID, EPOCH - 3, FENCED), (PID, EPOCH + 1, FENCED), (77, EPOCH, UNMAPPED)],
 )
 def test_a_foreign_identity_is_refused_in_every_state(
     state: S, stimulus: Stimulus, producer_id: int, epoch: int, error: ErrorCode
@@ -230,7 +254,9 @@ def test_a_foreign_identity_is_refused_in_every_state(
         case T.ADD_PARTITIONS | T.VERIFY_PARTITIONS:
             event = AddPartitions(ID, producer_id, epoch, (P0,), verify_only=stimulus is T.VERIFY_PARTITIONS)
         case _:
-            event = EndTxn(ID, producer_id, epoch, "COMMIT" in stimulus.name, 1 if "TV1" in stimulus.name else 2)
+            event = EndTxn(
+                ID, producer_id, epoch, "COMMIT" in stimulus.name, 1 if "TV1" in stimulus.name else 2
+            )
     outcome = decide(made, event)
     expected = error if state is not S.DEAD else ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert code_of(outcome.reply) is expected and not outcome.records
@@ -252,10 +278,14 @@ def test_adding_what_is_enlisted_changes_nothing() -> None:
 
 def test_a_new_transaction_begins_without_partitions_and_with_a_new_timeout() -> None:
     made = make(S.COMPLETE_COMMIT, version=1)
-    entry = records.decode_value(ID, decide(made, AddPartitions(ID, PID, EPOCH, (P1,))).records[0].value or b"", 41)
+    entry = records.decode_value(
+        ID, decide(made, AddPartitions(ID, PID, EPOCH, (P1,))).records[0].value or b"", 41
+    )
     assert entry.partitions == {P1} and entry.start_ms == NOW
     ongoing = make(S.ONGOING, version=1, old=True)
-    entry = records.decode_value(ID, decide(ongoing, AddPartitions(ID, PID, EPOCH, (P1,))).records[0].value or b"", 41)
+    entry = records.decode_value(
+        ID, decide(ongoing, AddPartitions(ID, PID, EPOCH, (P1,))).records[0].value or b"", 41
+    )
     assert entry.partitions == {P0, P1} and entry.start_ms == 0
 
 
@@ -276,10 +306,12 @@ def test_tv1_keeps_the_epoch_and_tv2_moves_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "stimulus"), [(S.ONGOING, T.VERIFY_PARTITIONS), (S.COMPLETE_COMMIT, T.COMMIT_TV1), (S.COMPLETE_ABORT, T.ABORT_TV1)]
+    ("state", "stimulus"),
+    [(S.ONGOING, T.VERIFY_PARTITIONS), (S.COMPLETE_COMMIT, T.COMMIT_TV1), (S.COMPLETE_ABORT, T.ABORT_TV1)],
 )
 def test_only_the_holder_of_the_only_replica_answers_tv1_unconfirmed(state: S, stimulus: Stimulus) -> None:
-    """With another replica it may have been deposed; the simulator shows what comes of it (docs/semantics.md T10)."""
+    """With another replica it may have been deposed; the simulator shows what comes of it (docs/semantics.md
+    T10)."""
     alone = [False]
     made = make(state, version=1, is_only_replica=lambda: alone[0])
     confirmed = decide(made, request(stimulus, made))
@@ -301,7 +333,9 @@ def test_a_transaction_timeout_out_of_bounds_is_refused(timeout_ms: int) -> None
 
 
 @pytest.mark.parametrize(
-    "event", [InitProducerId("", 1), AddPartitions("", 1, 1, (P0,)), EndTxn("", 1, 1, True)], ids=lambda e: type(e).__name__
+    "event",
+    [InitProducerId("", 1), AddPartitions("", 1, 1, (P0,)), EndTxn("", 1, 1, True)],
+    ids=lambda e: type(e).__name__,
 )
 def test_an_empty_transactional_id_is_refused(event: Any) -> None:
     assert code_of(decide(make(S.DEAD, version=1), event).reply) is ErrorCode.INVALID_REQUEST

@@ -1,4 +1,5 @@
-"""Reads the manifests as Kubernetes would get them: rendered by `kubectl kustomize`, parsed, and found by kind and name."""
+"""Reads the manifests as Kubernetes would get them: rendered by `kubectl kustomize`, parsed, and found by
+kind and name."""
 
 from __future__ import annotations
 
@@ -23,9 +24,15 @@ Document = dict[str, Any]
 @functools.cache
 def render(folder: str) -> str:
     if shutil.which("kubectl") is None:
-        pytest.skip("kubectl is not installed, and nothing else renders a kustomization the way a cluster gets it")
+        pytest.skip(
+            "kubectl is not installed, and nothing else renders a kustomization the way a cluster gets it"
+        )
     done = subprocess.run(
-        ["kubectl", "kustomize", str(KUBERNETES / folder)], capture_output=True, text=True, timeout=60, check=False
+        ["kubectl", "kustomize", str(KUBERNETES / folder)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,4 +1,5 @@
-"""The manifests are valid Kubernetes, fit together, and keep the promises that operations.md makes for them."""
+"""The manifests are valid Kubernetes, fit together, and keep the promises that operations.md makes for
+them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,20 @@ import tidegate
 import yaml
 
 from . import manifests
-from .manifests import ALL, BACKFILL, CLUSTERS, ROOT, config_map, container, documents, of_kind, only, pod, render, service
+from .manifests import (
+    ALL,
+    BACKFILL,
+    CLUSTERS,
+    ROOT,
+    config_map,
+    container,
+    documents,
+    of_kind,
+    only,
+    pod,
+    render,
+    service,
+)
 
 PORTS = {"kafka": 9092, "grpc": 9093, "quorum": 9094, "metrics": 9095}
 
@@ -81,7 +95,9 @@ def test_every_selector_finds_the_nodes_and_nothing_else(folder: str) -> None:
         *(found["spec"]["selector"] for found in of_kind(folder, "Service")),
         *(
             term["labelSelector"]["matchLabels"]
-            for term in template["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            for term in template["affinity"]["podAntiAffinity"][
+                "requiredDuringSchedulingIgnoredDuringExecution"
+            ]
         ),
         *(constraint["labelSelector"]["matchLabels"] for constraint in template["topologySpreadConstraints"]),
     ]
@@ -109,18 +125,25 @@ def test_ports_mean_the_same_everywhere(folder: str) -> None:
         for port in found["spec"]["ports"]:
             assert port["port"] == PORTS[port["name"]] and port["targetPort"] == port["name"]
     settings = flat(tomllib.loads(config_map(folder, "tidegate")["node.toml"]))
-    assert {name: settings[f"listeners.{name}"] for name in PORTS} == {name: f"0.0.0.0:{port}" for name, port in PORTS.items()}
+    assert {name: settings[f"listeners.{name}"] for name in PORTS} == {
+        name: f"0.0.0.0:{port}" for name, port in PORTS.items()
+    }
 
 
 @pytest.mark.parametrize("folder", CLUSTERS)
 def test_every_nodes_data_outlives_its_pod(folder: str) -> None:
     stateful_set = only(folder, "StatefulSet")["spec"]
     [claim] = stateful_set["volumeClaimTemplates"]
-    [mount] = [mount for mount in container(folder)["volumeMounts"] if mount["name"] == claim["metadata"]["name"]]
+    [mount] = [
+        mount for mount in container(folder)["volumeMounts"] if mount["name"] == claim["metadata"]["name"]
+    ]
     settings = flat(tomllib.loads(config_map(folder, "tidegate")["node.toml"]))
     folders = settings["data.dirs"]
     assert isinstance(folders, list) and all(data.startswith(mount["mountPath"] + "/") for data in folders)
-    assert stateful_set["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    assert stateful_set["persistentVolumeClaimRetentionPolicy"] == {
+        "whenDeleted": "Retain",
+        "whenScaled": "Retain",
+    }
 
 
 @pytest.mark.parametrize("folder", CLUSTERS)
@@ -130,7 +153,9 @@ def test_probes_ask_for_real_health_on_the_metrics_port(folder: str) -> None:
     assert probes["startupProbe"] == probes["livenessProbe"] == {"path": "/livez", "port": "metrics"}
     assert probes["readinessProbe"] == {"path": "/readyz", "port": "metrics"}
     annotations = pod(folder)["metadata"]["annotations"]
-    assert annotations["prometheus.io/path"] == "/metrics" and annotations["prometheus.io/port"] == str(PORTS["metrics"])
+    assert annotations["prometheus.io/path"] == "/metrics" and annotations["prometheus.io/port"] == str(
+        PORTS["metrics"]
+    )
 
 
 @pytest.mark.parametrize("folder", CLUSTERS)
@@ -139,12 +164,16 @@ def test_a_stop_has_time_to_hand_the_leaderships_over(folder: str) -> None:
     timeout_ms = settings["controlled.shutdown.timeout.ms"]
     assert isinstance(timeout_ms, int)
     assert pod(folder)["spec"]["terminationGracePeriodSeconds"] * 1000 >= timeout_ms + 20_000
-    assert "command" not in container(folder), "a shell between the kubelet and the node would swallow SIGTERM"
+    assert "command" not in container(folder), (
+        "a shell between the kubelet and the node would swallow SIGTERM"
+    )
 
 
 @pytest.mark.parametrize("folder", CLUSTERS)
 def test_two_nodes_never_share_a_host(folder: str) -> None:
-    affinity = pod(folder)["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    affinity = pod(folder)["spec"]["affinity"]["podAntiAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
     assert [term["topologyKey"] for term in affinity] == ["kubernetes.io/hostname"]
     assert pod(folder)["spec"]["topologySpreadConstraints"][0]["topologyKey"] == "topology.kubernetes.io/zone"
 
@@ -197,7 +226,8 @@ def test_pods_run_without_privileges_token_and_service_links(folder: str) -> Non
     accounts = of_kind(folder, "ServiceAccount")
     assert [account["metadata"]["name"] for account in accounts] == [spec["serviceAccountName"]]
     assert all(account["automountServiceAccountToken"] is False for account in accounts)
-    # A Service `tidegate` would put TIDEGATE_PORT into the environment, and a node refuses settings that it does not know.
+    # A Service `tidegate` would put TIDEGATE_PORT into the environment, and a node refuses settings that it
+    # does not know.
     assert spec["enableServiceLinks"] is False
     security = container(folder)["securityContext"]
     assert security["readOnlyRootFilesystem"] is True and security["allowPrivilegeEscalation"] is False
@@ -207,14 +237,17 @@ def test_pods_run_without_privileges_token_and_service_links(folder: str) -> Non
 
 @pytest.mark.parametrize("folder", ALL)
 def test_images_carry_the_projects_version(folder: str) -> None:
-    """The version stands in `__init__.py`: the wheel takes it from there, and the manifests name the image by it."""
+    """The version stands in `__init__.py`: the wheel takes it from there, and the manifests name the image by
+    it."""
     repository, _, tag = container(folder)["image"].partition(":")
     assert repository in ("tidegate/node", "tidegate/spark") and tag == tidegate.__version__
 
 
 @pytest.mark.parametrize("folder", ALL)
 def test_all_objects_are_in_one_namespace_and_every_reference_resolves(folder: str) -> None:
-    namespaces = {found["metadata"].get("namespace") for found in documents(folder) if found["kind"] != "Namespace"}
+    namespaces = {
+        found["metadata"].get("namespace") for found in documents(folder) if found["kind"] != "Namespace"
+    }
     assert namespaces == {"tidegate"}
     maps = {found["metadata"]["name"] for found in of_kind(folder, "ConfigMap")}
     claims = {found["metadata"]["name"] for found in of_kind(folder, "PersistentVolumeClaim")}
@@ -228,8 +261,12 @@ def test_every_manifest_is_part_of_a_kustomization() -> None:
     used: set[Path] = set()
     for kustomization in manifests.KUBERNETES.rglob("kustomization.yaml"):
         content = yaml.safe_load(kustomization.read_text())
-        files = [file for generator in content.get("configMapGenerator", []) for file in generator.get("files", [])]
-        used |= {kustomization} | {(kustomization.parent / name).resolve() for name in [*content["resources"], *files]}
+        files = [
+            file for generator in content.get("configMapGenerator", []) for file in generator.get("files", [])
+        ]
+        used |= {kustomization} | {
+            (kustomization.parent / name).resolve() for name in [*content["resources"], *files]
+        }
     assert {path for path in manifests.KUBERNETES.rglob("*") if path.is_file()} <= used
 
 

@@ -1,4 +1,5 @@
-"""Every setting in the manifests is one that the node knows, and every pod gets a configuration that the node accepts."""
+"""Every setting in the manifests is one that the node knows, and every pod gets a configuration that the node
+accepts."""
 
 from __future__ import annotations
 
@@ -54,6 +55,10 @@ def test_service_links_would_stop_the_node() -> None:
 
 
 def test_a_misspelt_setting_in_the_file_stops_the_node() -> None:
-    file = config_map("base", "tidegate")["node.toml"].replace("min.insync.replicas", "min.in.sync.replicas").encode()
+    file = (
+        config_map("base", "tidegate")["node.toml"]
+        .replace("min.insync.replicas", "min.in.sync.replicas")
+        .encode()
+    )
     with pytest.raises(ConfigurationError, match=r"min\.insync\.replicas"):
         load(file, environment=environment("base", "tidegate"), hostname="tidegate-0")

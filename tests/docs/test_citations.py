@@ -1,4 +1,5 @@
-"""Sources can be followed: every rule names code and tests that exist, and every citation names a rule that exists.
+"""Sources can be followed: every rule names code and tests that exist, and every citation names a rule that
+exists.
 
 The rules stand in docs/semantics.md, docs/raft.md and docs/hot-path.md, each under a heading of its own:
 
@@ -8,7 +9,8 @@ The rules stand in docs/semantics.md, docs/raft.md and docs/hot-path.md, each un
     - Source: KIP-98
     - Held by: `tests/coordinator/test_transaction_table.py::test_...`; ablation `act before the barrier`
 
-Code, tests and other pages cite them as docs/semantics.md T3, or, in a file that names the page anyway, as rule T3.
+Code, tests and other pages cite them as docs/semantics.md T3, or, in a file that names the page anyway, as
+rule T3.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RULE_PAGES = ("docs/semantics.md", "docs/raft.md", "docs/hot-path.md")
-PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix() for path in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]
+)
 ABLATIONS = {
     "chaos/sim/quorum/ablations.py": "ABLATIONS",
     "tests/replication/test_simulation_ablations.py": "ABLATIONS",
@@ -73,7 +77,8 @@ class Citation:
     page: str = ""
 
 
-# --- reading --------------------------------------------------------------------------------------------------------------------
+# --- reading
+# ------------------------------------------------------------------------------------------------------------
 
 
 def rules_of(page: str, text: str) -> list[Rule]:
@@ -127,8 +132,13 @@ def _within(page: str, target: str) -> str:
 def citations_of(path: str, text: str) -> Iterator[Citation]:
     for line, content in enumerate(text.splitlines(), 1):
         for page, numbers in BY_PAGE.findall(content):
-            yield from (Citation(path, line, number, f"docs/{page}.md") for number in re.findall(NUMBER, numbers))
-        for numbers in [*BY_RULE.findall(content), *(WITHIN_A_PAGE.findall(content) if path in RULE_PAGES else ())]:
+            yield from (
+                Citation(path, line, number, f"docs/{page}.md") for number in re.findall(NUMBER, numbers)
+            )
+        for numbers in [
+            *BY_RULE.findall(content),
+            *(WITHIN_A_PAGE.findall(content) if path in RULE_PAGES else ()),
+        ]:
             yield from (Citation(path, line, number) for number in re.findall(NUMBER, numbers))
 
 
@@ -155,11 +165,18 @@ def symbols(path: Path) -> frozenset[str]:
 
 @cache
 def ablations() -> frozenset[str]:
-    """The names in the tables of what is taken out: keys of a dictionary, or functions that a list begins its entries with."""
+    """The names in the tables of what is taken out: keys of a dictionary, or functions that a list begins its
+    entries with."""
     found: set[str] = set()
     for path, table in ABLATIONS.items():
         for node in ast.parse((ROOT / path).read_text()).body:
-            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets if isinstance(node, ast.Assign) else []
+            targets = (
+                [node.target]
+                if isinstance(node, ast.AnnAssign)
+                else node.targets
+                if isinstance(node, ast.Assign)
+                else []
+            )
             if not any(isinstance(target, ast.Name) and target.id == table for target in targets):
                 continue
             assert isinstance(node, ast.Assign | ast.AnnAssign)
@@ -173,7 +190,8 @@ def ablations() -> frozenset[str]:
 
 @cache
 def sources() -> Mapping[str, str]:
-    """Every text of the repository that may cite, by its path; this file is about citations, and has examples of wrong ones."""
+    """Every text of the repository that may cite, by its path; this file is about citations, and has examples
+    of wrong ones."""
     found: dict[str, str] = {}
     pending = [ROOT]
     while pending:
@@ -192,7 +210,8 @@ def all_rules() -> list[Rule]:
     return [rule for page in RULE_PAGES for rule in rules_of(page, (ROOT / page).read_text())]
 
 
-# --- judging --------------------------------------------------------------------------------------------------------------------
+# --- judging
+# ------------------------------------------------------------------------------------------------------------
 
 
 def faults_of_rules(rules: Iterable[Rule], root: Path = ROOT) -> list[str]:
@@ -250,7 +269,9 @@ def faults_of_citations(texts: Mapping[str, str], rules: Iterable[Rule]) -> list
             elif cited.page and pages[cited.number] != cited.page:
                 faults.append(f"{where}: {cited.number} stands in {pages[cited.number]}")
             elif not cited.page and path not in RULE_PAGES and not PAGE_NAMED.search(text):
-                faults.append(f"{where}: rule {cited.number}, and nowhere in this file which page it stands in")
+                faults.append(
+                    f"{where}: rule {cited.number}, and nowhere in this file which page it stands in"
+                )
     return faults
 
 
@@ -271,18 +292,29 @@ def foreign_documents(texts: Mapping[str, str], root: Path = ROOT) -> list[str]:
 
 def broken_links(page: str, text: str, root: Path = ROOT) -> list[str]:
     targets = re.findall(r"\]\(([^)\s]+)\)", text)
-    local = [target.partition("#")[0] for target in targets if "://" not in target and not target.startswith(("#", "mailto:"))]
-    return [f"{page}: there is no {target}" for target in local if target and not (root / _within(page, target)).exists()]
+    local = [
+        target.partition("#")[0]
+        for target in targets
+        if "://" not in target and not target.startswith(("#", "mailto:"))
+    ]
+    return [
+        f"{page}: there is no {target}"
+        for target in local
+        if target and not (root / _within(page, target)).exists()
+    ]
 
 
 def faults_of_symbols(page: str, text: str, root: Path = ROOT) -> list[str]:
     """Links like [`Log.read`](../storage/log/log.py) whose file has no such function, class or constant."""
     links = re.findall(r"\[`([^`]+)`\]\(([^)#\s]+)\)", text)
     paths = [(symbol, _within(page, target)) for symbol, target in links if "://" not in target]
-    return [f"{page}: {fault}" for symbol, path in paths for fault in _fault_of_symbol(symbol, root / path, path)]
+    return [
+        f"{page}: {fault}" for symbol, path in paths for fault in _fault_of_symbol(symbol, root / path, path)
+    ]
 
 
-# --- the repository -------------------------------------------------------------------------------------------------------------
+# --- the repository
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_every_rule_names_code_a_source_and_tests_that_exist() -> None:
@@ -319,14 +351,19 @@ def test_every_symbol_that_a_page_links_stands_in_its_file(page: str) -> None:
 def test_the_tour_names_rules_and_ablations_that_exist() -> None:
     text = (ROOT / "docs" / "tour.md").read_text()
     numbers = {rule.number for rule in all_rules()}
-    cited = {number for group in [*WITHIN_A_PAGE.findall(text), *CELL.findall(text)] for number in re.findall(NUMBER, group)}
+    cited = {
+        number
+        for group in [*WITHIN_A_PAGE.findall(text), *CELL.findall(text)]
+        for number in re.findall(NUMBER, group)
+    }
     assert len(cited) > 30 and cited - numbers == set()
     held_by = {rule.number: rule.held_by for rule in all_rules()}
     rows = re.findall(rf"\| ({NUMBER}) \|[^|]*\| ablation `([^`]+)` \|", text)
     assert len(rows) > 10 and [row for row in rows if row[1] not in held_by[row[0]]] == []
 
 
-# --- the checks themselves ------------------------------------------------------------------------------------------------------
+# --- the checks themselves
+# ------------------------------------------------------------------------------------------------------
 
 RULE = """
 ### T1
@@ -339,17 +376,33 @@ The shard refuses.
 
 def test_a_whole_rule_has_no_fault() -> None:
     (rule,) = rules_of("docs/semantics.md", RULE)
-    assert (rule.number, rule.source, rule.kept_by) == ("T1", "KIP-98", [("rules_of", "tests/docs/test_citations.py")])
+    assert (rule.number, rule.source, rule.kept_by) == (
+        "T1",
+        "KIP-98",
+        [("rules_of", "tests/docs/test_citations.py")],
+    )
     assert faults_of_rules([rule]) == []
 
 
 @pytest.mark.parametrize(
     ("given", "put", "fault"),
     [
-        ("- Held by: `tests/docs/test_citations.py::test_a_whole_rule_has_no_fault`", "", "names no test or ablation"),
+        (
+            "- Held by: `tests/docs/test_citations.py::test_a_whole_rule_has_no_fault`",
+            "",
+            "names no test or ablation",
+        ),
         ("::test_a_whole_rule_has_no_fault", "::test_that_there_is_not", "has no test_that_there_is_not"),
-        ("tests/docs/test_citations.py::", "tests/docs/test_nothing.py::", "there is no tests/docs/test_nothing.py"),
-        ("tests/docs/test_citations.py::test_a_whole_rule_has_no_fault", "no such", "there is no ablation 'no such'"),
+        (
+            "tests/docs/test_citations.py::",
+            "tests/docs/test_nothing.py::",
+            "there is no tests/docs/test_nothing.py",
+        ),
+        (
+            "tests/docs/test_citations.py::test_a_whole_rule_has_no_fault",
+            "no such",
+            "there is no ablation 'no such'",
+        ),
         ("[`rules_of`]", "[`Rule.nothing`]", "has no Rule.nothing"),
         ("../tests/docs/test_citations.py", "../tests/docs/gone.py", "there is no tests/docs/gone.py"),
         ("- Source: KIP-98", "", "no source"),
@@ -395,21 +448,31 @@ def test_the_pages_of_rules_cite_one_another_without_a_word() -> None:
     assert faults_of_citations({"node/some.py": "a list (T9)"}, rules) == []
 
 
-@pytest.mark.parametrize("text", ["(SEMANTICS 3.1 4)", "HOTPATH 7", "DESIGN 4", "as NOTHING.md says", "(rule 9)"])
+@pytest.mark.parametrize(
+    "text", ["(SEMANTICS 3.1 4)", "HOTPATH 7", "DESIGN 4", "as NOTHING.md says", "(rule 9)"]
+)
 def test_a_document_that_is_not_here_is_found(text: str) -> None:
     assert foreign_documents({"node/some.py": text}) != []
 
 
-@pytest.mark.parametrize("text", ["operations.md says", "docs/kafka.md", "RAFT is a protocol", "our design", "the rules of h11"])
+@pytest.mark.parametrize(
+    "text", ["operations.md says", "docs/kafka.md", "RAFT is a protocol", "our design", "the rules of h11"]
+)
 def test_what_is_here_may_be_named(text: str) -> None:
     assert foreign_documents({"node/some.py": text}) == []
 
 
 def test_a_link_to_a_symbol_that_is_gone_is_found() -> None:
-    assert faults_of_symbols("docs/x.md", "[`rules_of`](../tests/docs/test_citations.py) [r](../README.md)") == []
+    assert (
+        faults_of_symbols("docs/x.md", "[`rules_of`](../tests/docs/test_citations.py) [r](../README.md)")
+        == []
+    )
     assert faults_of_symbols("docs/x.md", "[`rules_of_old`](../tests/docs/test_citations.py)") != []
 
 
 def test_a_link_that_leads_nowhere_is_found() -> None:
-    assert broken_links("docs/x.md", "[a](../nothing/at/all.py) [b](kafka.md) [c](https://example.org/x.py)") != []
+    assert (
+        broken_links("docs/x.md", "[a](../nothing/at/all.py) [b](kafka.md) [c](https://example.org/x.py)")
+        != []
+    )
     assert broken_links("docs/x.md", "[b](kafka.md#differences) [r](../README.md)") == []

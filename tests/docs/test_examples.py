@@ -1,4 +1,5 @@
-"""The example programs of docs/transactions.md, as they stand, against three nodes (docs/semantics.md, chapters T and O)."""
+"""The example programs of docs/transactions.md, as they stand, against three nodes (docs/semantics.md,
+chapters T and O)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("examples"), pytest.m
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path_factory.mktemp("examples"), nodes=3, settings={"group.initial.rebalance.delay.ms": 0})
+    made = LocalCluster(
+        tmp_path_factory.mktemp("examples"), nodes=3, settings={"group.initial.rebalance.delay.ms": 0}
+    )
     asyncio.run(made.up())
     try:
         asyncio.run(_fill(made.bootstrap))
@@ -45,8 +48,8 @@ async def _fill(bootstrap: str) -> None:
 
 
 async def committed(bootstrap: str, topic: str, count: int = 0) -> list[tuple[str, str]]:
-    """(key, value) of everything that is committed, sorted.  A commit is answered before its markers (docs/semantics.md T11): the
-    last of `count` records may come a moment later."""
+    """(key, value) of everything that is committed, sorted.  A commit is answered before its markers
+    (docs/semantics.md T11): the last of `count` records may come a moment later."""
     deadline = time.monotonic() + 20
     async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
         places = [(topic, partition) for partition in range(3)]
@@ -55,7 +58,10 @@ async def committed(bootstrap: str, topic: str, count: int = 0) -> list[tuple[st
         while True:
             ends = await consumer.end_offsets(places)
             while any(consumer.positions().get(place, 0) < end for place, end in ends.items()):
-                found += [((each.key or b"").decode(), (each.value or b"").decode()) for each in await consumer.poll()]
+                found += [
+                    ((each.key or b"").decode(), (each.value or b"").decode())
+                    for each in await consumer.poll()
+                ]
             if len(found) >= count or time.monotonic() > deadline:
                 return sorted(found)
             await asyncio.sleep(0.02)
@@ -75,7 +81,10 @@ def test_records_of_two_topics_are_there_together_or_not_at_all(cluster: LocalCl
     assert said == "transaction 1 was aborted: changed my mind\n"
     for topic, name in (("debits", "alice"), ("credits", "bob")):
         found = asyncio.run(committed(cluster.bootstrap, topic, before[topic] + 2))
-        assert len(found) == before[topic] + 2 and {key for key, _value in found} == {f"{name}-0", f"{name}-2"}
+        assert len(found) == before[topic] + 2 and {key for key, _value in found} == {
+            f"{name}-0",
+            f"{name}-2",
+        }
 
 
 @pytest.mark.parametrize("client", ["confluent", "tidegate"])

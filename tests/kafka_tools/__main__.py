@@ -1,9 +1,10 @@
-"""Runs every tool of Kafka that needs no security, each against Tidegate and against a Kafka of the same version, and compares.
+"""Runs every tool of Kafka that needs no security, each against Tidegate and against a Kafka of the same
+version, and compares.
 
     python -m tests.kafka_tools [--only WORD] [--write]
 
-Ends with 1 when anything differs for which no reason is written down, or when a reason is not needed any more.  `--write` puts
-the table of all cases into docs/kafka-tools.md.
+Ends with 1 when anything differs for which no reason is written down, or when a reason is not needed any
+more.  `--write` puts the table of all cases into docs/kafka-tools.md.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class Target:
 
     def filled(self, text: str) -> list[str]:
         words = []
-        for word in shlex.split(text.replace("{bootstrap}", self.bootstrap).replace("{folder}", str(self.folder))):
+        for word in shlex.split(
+            text.replace("{bootstrap}", self.bootstrap).replace("{folder}", str(self.folder))
+        ):
             if word.startswith("{log:"):
                 word = str(next(iter(sorted(self.data.rglob(f"{word[5:-1]}*/*.log"))), "none"))
             words.append(word)
@@ -130,7 +133,11 @@ def judge(case: Case, targets: list[Target], classes: tuple[Path, Path], texts: 
     tidegate, kafka = texts["Tidegate"], texts["Kafka"]
     lines = difference(tidegate, kafka)
     if not difference(without_explanations(tidegate), without_explanations(kafka)):
-        return Verdict(case, [], seconds, True, bool(lines)) if lines else Verdict(case, [], seconds, refused, False)
+        return (
+            Verdict(case, [], seconds, True, bool(lines))
+            if lines
+            else Verdict(case, [], seconds, refused, False)
+        )
     return Verdict(case, lines, seconds, refused, False)
 
 
@@ -138,9 +145,12 @@ def table(verdicts: list[Verdict]) -> str:
     tools = sorted({verdict.case.tool for verdict in verdicts})
     same = sum(not verdict.lines for verdict in verdicts)
     rows = [
-        f"# Kafka's own tools\n\nEvery command-line tool of Kafka {VERSION} that needs no security, run against three nodes of "
-        f"Tidegate and against three nodes\nof Kafka {VERSION}: {len(verdicts)} calls of {len(tools)} tools, of which {same} "
-        "print the same. Ids, addresses and times are written alike\nfirst; where a tool measures, its numbers are left out. "
+        f"# Kafka's own tools\n\nEvery command-line tool of Kafka {VERSION} that needs no security, "
+        "run against three nodes of "
+        f"Tidegate and against three nodes\nof Kafka {VERSION}: {len(verdicts)} calls of "
+        f"{len(tools)} tools, of which {same} "
+        "print the same. Ids, addresses and times are written alike\nfirst; where a tool measures, "
+        "its numbers are left out. "
         "Made by `make foreign-tools`.\n\n| tool | not run because |\n|---|---|\n"
     ]
     rows += [f"| {name} | {why} |\n" for name, why in NOT_RUN.items()]
@@ -155,7 +165,9 @@ def wait_for_kafka(jvm: ToolJvm, kafka: KafkaCluster) -> None:
     deadline = time.monotonic() + KAFKA_READY_S
     while time.monotonic() < deadline:
         kafka.check_running()
-        outcome = jvm.run(MAINS["kafka-cluster"][0], ["list-endpoints", "--bootstrap-server", kafka.bootstrap], "", 20_000)
+        outcome = jvm.run(
+            MAINS["kafka-cluster"][0], ["list-endpoints", "--bootstrap-server", kafka.bootstrap], "", 20_000
+        )
         if outcome.code == 0 and outcome.out.count("127.0.0.1") == NODES:
             return
         time.sleep(1)
@@ -174,7 +186,17 @@ async def run(only: str, write: bool, alone: bool, keep: Path | None) -> int:
             try:
                 names = {node.kafka_address: f"node-{node.id}" for node in cluster.nodes}
                 names |= {f"127.0.0.1:{node.ports.quorum}": f"quorum-{node.id}" for node in cluster.nodes}
-                targets = [target("Tidegate", cluster.bootstrap, names, root, cluster.node(1).data_path, jvms[0], classes)]
+                targets = [
+                    target(
+                        "Tidegate",
+                        cluster.bootstrap,
+                        names,
+                        root,
+                        cluster.node(1).data_path,
+                        jvms[0],
+                        classes,
+                    )
+                ]
                 if not alone:
                     kafka.format()
                     kafka.start()
@@ -202,7 +224,11 @@ async def run(only: str, write: bool, alone: bool, keep: Path | None) -> int:
                 for jvm in jvms:
                     jvm.close()
     wrong = sum(verdict.unexplained for verdict in verdicts)
-    stale = [verdict.case for verdict in verdicts if verdict.case.differs and not verdict.lines and len(targets) == 2]
+    stale = [
+        verdict.case
+        for verdict in verdicts
+        if verdict.case.differs and not verdict.lines and len(targets) == 2
+    ]
     for case in stale:
         print(f"no reason is needed any more: {case.tool} {case.name}")
     print(f"{len(verdicts)} calls, {wrong} differ without a reason, {len(stale)} reasons are stale")
@@ -212,7 +238,13 @@ async def run(only: str, write: bool, alone: bool, keep: Path | None) -> int:
 
 
 def target(
-    name: str, bootstrap: str, names: Mapping[str, str], root: Path, data: Path, jvm: ToolJvm, classes: tuple[Path, Path]
+    name: str,
+    bootstrap: str,
+    names: Mapping[str, str],
+    root: Path,
+    data: Path,
+    jvm: ToolJvm,
+    classes: tuple[Path, Path],
 ) -> Target:
     folder = root / f"files-{name}"
     folder.mkdir()
@@ -221,10 +253,14 @@ def target(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.kafka_tools", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.kafka_tools", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--only", default="", help="cases in whose call this stands")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
-    parser.add_argument("--alone", action="store_true", help="Tidegate alone, without a Kafka to compare with")
+    parser.add_argument(
+        "--alone", action="store_true", help="Tidegate alone, without a Kafka to compare with"
+    )
     parser.add_argument("--keep", type=Path, help="a file for what the tools printed")
     arguments = parser.parse_args()
     try:

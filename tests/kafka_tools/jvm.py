@@ -1,7 +1,8 @@
-"""Kafka's own tools, of the version beside which Tidegate is held: fetched with Maven, and all of them run in one Java process.
+"""Kafka's own tools, of the version beside which Tidegate is held: fetched with Maven, and all of them run in
+one Java process.
 
-A Java process takes a second or two to start, and there are some two hundred calls: `ToolRunner.java` runs their main classes one
-after the other.  Everything lies in FOLDER, which git ignores.
+A Java process takes a second or two to start, and there are some two hundred calls: `ToolRunner.java` runs
+their main classes one after the other.  Everything lies in FOLDER, which git ignores.
 """
 
 from __future__ import annotations
@@ -43,10 +44,21 @@ def fetched() -> Path:
     (FOLDER / "pom.xml").write_text(POM.format(version=VERSION))
     partial = FOLDER / "partial"
     shutil.rmtree(partial, ignore_errors=True)
-    command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
+    command = [
+        "mvn",
+        "-q",
+        "-B",
+        "dependency:copy-dependencies",
+        "-DincludeScope=runtime",
+        f"-DoutputDirectory={partial}",
+    ]
+    done = subprocess.run(
+        command, cwd=FOLDER, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False
+    )
     if done.returncode:
-        raise ToolsUnavailable(f"mvn could not fetch Kafka {VERSION}: {(done.stdout or done.stderr).strip()[:300]}")
+        raise ToolsUnavailable(
+            f"mvn could not fetch Kafka {VERSION}: {(done.stdout or done.stderr).strip()[:300]}"
+        )
     partial.rename(libraries)
     return libraries
 
@@ -81,9 +93,16 @@ class ToolJvm:
         )  # fmt: skip
 
     def begin(
-        self, main: str, arguments: list[str], text: str = "", timeout_ms: int = 60_000, *, alone: bool = False
+        self,
+        main: str,
+        arguments: list[str],
+        text: str = "",
+        timeout_ms: int = 60_000,
+        *,
+        alone: bool = False,
     ) -> None:
-        """`alone`: the tool ends with the last of its threads, as a process does; for a JVM that runs nothing else."""
+        """`alone`: the tool ends with the last of its threads, as a process does; for a JVM that runs nothing
+        else."""
         assert self._process.stdin is not None
         call = {"main": main, "arguments": arguments, "input": text, "timeout_ms": timeout_ms, "alone": alone}
         self._process.stdin.write(json.dumps(call) + "\n")
@@ -98,7 +117,13 @@ class ToolJvm:
         return Outcome(answer["code"], answer["out"], answer["err"], answer["late"], answer.get("where", ""))
 
     def run(
-        self, main: str, arguments: list[str], text: str = "", timeout_ms: int = 60_000, *, alone: bool = False
+        self,
+        main: str,
+        arguments: list[str],
+        text: str = "",
+        timeout_ms: int = 60_000,
+        *,
+        alone: bool = False,
     ) -> Outcome:
         self.begin(main, arguments, text, timeout_ms, alone=alone)
         return self.end()

@@ -27,9 +27,11 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:E-?\d+)?|NaN|Infinity")
 
 
-def normalised(outcome: Outcome, names: Mapping[str, str], *, sort: bool = False, numbers: bool = False) -> str:
-    """`names`: what stands for a text that only this cluster has, an address or a folder.  `sort`: the order of lines says
-    nothing, nor how often one comes.  `numbers`: nor do numbers, which are measurements."""
+def normalised(
+    outcome: Outcome, names: Mapping[str, str], *, sort: bool = False, numbers: bool = False
+) -> str:
+    """`names`: what stands for a text that only this cluster has, an address or a folder.  `sort`: the order
+    of lines says nothing, nor how often one comes.  `numbers`: nor do numbers, which are measurements."""
     parts = []
     for title, text in (("", outcome.out), ("standard error:", outcome.err)):
         for own, name in sorted(names.items(), key=lambda pair: -len(pair[0])):
@@ -68,7 +70,9 @@ def difference(tidegate: str, kafka: str, lines_max: int = 12) -> list[str]:
     """The lines that only one has, as `diff` writes them; empty when both are equal."""
     found = [
         line
-        for line in difflib.unified_diff(kafka.splitlines(), tidegate.splitlines(), "Kafka", "Tidegate", n=0, lineterm="")
+        for line in difflib.unified_diff(
+            kafka.splitlines(), tidegate.splitlines(), "Kafka", "Tidegate", n=0, lineterm=""
+        )
         if not line.startswith(("---", "+++", "@@"))
     ]
     return [*found[:lines_max], f"... {len(found) - lines_max} more"] if len(found) > lines_max else found

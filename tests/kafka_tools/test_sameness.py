@@ -37,7 +37,9 @@ def test_anything_else_is_seen() -> None:
 
 
 def test_another_message_is_the_same_refusal_and_another_error_is_not() -> None:
-    exists, invalid = (f"org.apache.kafka.common.errors.{name}Exception: " for name in ("TopicExists", "InvalidTopic"))
+    exists, invalid = (
+        f"org.apache.kafka.common.errors.{name}Exception: " for name in ("TopicExists", "InvalidTopic")
+    )
     assert without_explanations(exists + "it is there") == without_explanations(exists + "already exists")
     assert without_explanations(exists + "x") != without_explanations(invalid + "x")
 

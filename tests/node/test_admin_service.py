@@ -17,7 +17,9 @@ from tidegate.runtime.network import bind_grpc, grpc_channel, grpc_server
 @pytest.fixture
 async def admin() -> AsyncIterator[admin_pb2_grpc.AdminStub]:
     server = grpc_server()
-    admin_pb2_grpc.add_AdminServicer_to_server(AdminService(lambda: pb.StatusReply(node_id=7, ready=True, leaders=3)), server)
+    admin_pb2_grpc.add_AdminServicer_to_server(
+        AdminService(lambda: pb.StatusReply(node_id=7, ready=True, leaders=3)), server
+    )
     port = bind_grpc(server, "127.0.0.1", 0)
     await server.start()
     async with grpc_channel(f"127.0.0.1:{port}") as channel:
@@ -58,7 +60,9 @@ async def test_an_armed_point_kills_at_the_pass_that_matches(
 ) -> None:
     kills: list[int] = []
     monkeypatch.setattr(faults, "_kill", lambda _pid, number: kills.append(number))
-    await admin.ArmFault(pb.ArmFaultRequest(point="x", action="kill", skip=1, match={"commit": "True"}), timeout=5)
+    await admin.ArmFault(
+        pb.ArmFaultRequest(point="x", action="kill", skip=1, match={"commit": "True"}), timeout=5
+    )
     faults.point("x", commit=False)
     faults.point("y", commit=True)
     faults.point("x", commit=True)

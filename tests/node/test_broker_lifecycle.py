@@ -1,4 +1,5 @@
-"""The session is the lease on leadership: it ends here before it ends at the controller, and comes back with a heartbeat."""
+"""The session is the lease on leadership: it ends here before it ends at the controller, and comes back with
+a heartbeat."""
 
 from __future__ import annotations
 
@@ -34,9 +35,13 @@ class Controller:
         self.gate.set()
 
     async def register_broker(self, request: Any, timeout_s: float) -> pb.RegisterBrokerReply:
-        return pb.RegisterBrokerReply(broker_epoch=7, cluster_id="test", session_timeout_ms=int(SESSION_S * 1000))
+        return pb.RegisterBrokerReply(
+            broker_epoch=7, cluster_id="test", session_timeout_ms=int(SESSION_S * 1000)
+        )
 
-    async def heartbeat(self, request: pb.HeartbeatRequest, timeout_s: float, patience_s: float) -> pb.HeartbeatReply:
+    async def heartbeat(
+        self, request: pb.HeartbeatRequest, timeout_s: float, patience_s: float
+    ) -> pb.HeartbeatReply:
         self.requests.append(request)
         await self.gate.wait()
         if isinstance(self.answer, Exception):
@@ -130,11 +135,13 @@ async def test_a_broker_whose_heartbeats_end_by_a_defect_ends(watched: Watched) 
 
 
 async def test_a_process_that_slept_holds_no_session_even_before_its_timers_run(watched: Watched) -> None:
-    """Requests that came meanwhile are served first: the lease goes by the clock, not by who noticed its end."""
+    """Requests that came meanwhile are served first: the lease goes by the clock, not by who noticed its
+    end."""
     assert watched.lifecycle.holds_session
     watched.clock._now += SESSION_S + 1
     assert not watched.lifecycle.holds_session and watched.told == []
-    await watched.beats()  # a heartbeat that is answered renews the session, but not without having ended it first
+    # a heartbeat that is answered renews the session, but not without having ended it first
+    await watched.beats()
     await watched.until("regained")
     assert watched.told == ["lost", "regained"] and watched.lifecycle.holds_session
 
@@ -147,7 +154,8 @@ async def test_leadership_comes_back_only_with_the_metadata_that_the_controller_
     await watched.until("lost")
     watched.controller.answer = pb.HeartbeatReply(fenced=False, metadata_index=50)
     await watched.beats(3)
-    watched.controller.answer = pb.HeartbeatReply(fenced=False, metadata_index=60)  # it goes on; the first answer counts
+    # it goes on; the first answer counts
+    watched.controller.answer = pb.HeartbeatReply(fenced=False, metadata_index=60)
     watched.applied_index = 49
     await watched.beats(3)
     assert watched.told == ["lost"]
@@ -156,7 +164,8 @@ async def test_leadership_comes_back_only_with_the_metadata_that_the_controller_
 
 
 async def test_a_new_controller_renews_no_session_before_its_metadata_is_here(watched: Watched) -> None:
-    """It may have fenced this broker, and had others elected, while a deposed one that did not know it answered all the while."""
+    """It may have fenced this broker, and had others elected, while a deposed one that did not know it
+    answered all the while."""
     watched.controller.answer = pb.HeartbeatReply(status=pb.Status(controller_epoch=2), metadata_index=50)
     await watched.beats(3)
     assert watched.told == [], "what the former controller granted is good until it ends"
@@ -174,14 +183,16 @@ async def test_a_new_controller_renews_no_session_before_its_metadata_is_here(wa
 
 
 def test_a_silent_metadata_stream_is_left_before_the_session_is_over() -> None:
-    """A controller that stands still takes its stream along: the next one's metadata must not come too late for the session."""
+    """A controller that stands still takes its stream along: the next one's metadata must not come too late
+    for the session."""
     for session_s in (2.0, 3.0, 6.0, 9.0, 60.0):
         silence_s = metadata_silence_s(session_s)
         assert 3 * keep_alive_s(session_s) <= silence_s <= min(SILENCE_S_MAX, 0.75 * session_s)
 
 
 async def test_a_session_lost_again_needs_newer_metadata(watched: Watched) -> None:
-    """There may have been elections again: what the controller had at the first answer does not count any more."""
+    """There may have been elections again: what the controller had at the first answer does not count any
+    more."""
     cut_off = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
     watched.controller.answer = cut_off
     await watched.beats()
@@ -219,7 +230,9 @@ async def test_the_session_counts_from_the_sending_of_the_heartbeat(
     async def refuse(request: pb.HeartbeatRequest, timeout_s: float, patience_s: float) -> pb.HeartbeatReply:
         raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
 
-    async def answer_late(request: pb.HeartbeatRequest, timeout_s: float, patience_s: float) -> pb.HeartbeatReply:
+    async def answer_late(
+        request: pb.HeartbeatRequest, timeout_s: float, patience_s: float
+    ) -> pb.HeartbeatReply:
         sent.set()
         await answer_now.wait()
         monkeypatch.setattr(watched.controller, "heartbeat", refuse)
@@ -257,7 +270,8 @@ async def test_of_too_many_heartbeats_without_an_answer_the_oldest_is_given_up(w
 
 
 async def test_a_controller_that_answers_late_costs_no_session(watched: Watched) -> None:
-    """Each answer takes four fifths of a session: with one heartbeat at a time the lease would end between two of them."""
+    """Each answer takes four fifths of a session: with one heartbeat at a time the lease would end between
+    two of them."""
     answers: list[asyncio.Future[None]] = []
 
     async def late(request: pb.HeartbeatRequest, timeout_s: float, patience_s: float) -> pb.HeartbeatReply:
@@ -284,7 +298,8 @@ async def test_a_newer_life_of_this_node_ends_this_one(watched: Watched, code: E
 
 
 async def test_a_new_controllers_shorter_session_is_the_lease_from_its_first_answer(watched: Watched) -> None:
-    """Its metadata is not here yet, so it renews nothing: what the former controller granted ends by the shorter session."""
+    """Its metadata is not here yet, so it renews nothing: what the former controller granted ends by the
+    shorter session."""
     status = pb.Status(controller_epoch=2)
     watched.controller.answer = pb.HeartbeatReply(status=status, metadata_index=50, session_timeout_ms=2000)
     short = watched.controller.answer
@@ -299,8 +314,8 @@ async def test_a_new_controllers_shorter_session_is_the_lease_from_its_first_ans
 
 
 async def test_what_is_to_be_told_soon_never_floods_the_controller(watched: Watched) -> None:
-    """However often it is asked for: no two heartbeats within the least pause (here the interval, by a clock that stands), and
-    none that takes the place of one that could still renew the session."""
+    """However often it is asked for: no two heartbeats within the least pause (here the interval, by a clock
+    that stands), and none that takes the place of one that could still renew the session."""
     watched.lifecycle._interval_s = 3600.0
     watched.controller.gate.clear()
     await asyncio.sleep(0.03)
@@ -351,7 +366,9 @@ class TestLeaving:
         watched.clock.advance(0.1)
         assert await asyncio.wait_for(leaving, 10) is False
 
-    async def test_a_controller_that_is_silent_for_a_session_is_not_waited_for(self, watched: Watched) -> None:
+    async def test_a_controller_that_is_silent_for_a_session_is_not_waited_for(
+        self, watched: Watched
+    ) -> None:
         watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "no quorum")
         await watched.beats()
         watched.lifecycle._lease.session_s = 0.05

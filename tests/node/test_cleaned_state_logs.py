@@ -1,4 +1,5 @@
-"""Coordinators learn the same from a cleaned log as from the log as it was: gaps, emptied batches and tombstones in it."""
+"""Coordinators learn the same from a cleaned log as from the log as it was: gaps, emptied batches and
+tombstones in it."""
 
 from __future__ import annotations
 
@@ -43,10 +44,20 @@ class StateLog:
     """A state topic's log, with segments of a few batches."""
 
     def __init__(self, topic: str) -> None:
-        config = replace(LogConfig.from_topic_config(settings(topic, loaded())[2]), segment_bytes=1500, delete_retention_ms=1000)
+        config = replace(
+            LogConfig.from_topic_config(settings(topic, loaded())[2]),
+            segment_bytes=1500,
+            delete_retention_ms=1000,
+        )
         self.disk = LyingDisk()
         self.log = Log.open(
-            self.disk, Path("/data/state-0"), topic=topic, partition=0, config=config, clean=False, recovery_point=0
+            self.disk,
+            Path("/data/state-0"),
+            topic=topic,
+            partition=0,
+            config=config,
+            clean=False,
+            recovery_point=0,
         )
         self.now_ms = NOW_MS
         self.horizon_ms: int | None = None
@@ -64,7 +75,11 @@ class StateLog:
 
     def _append(self, data: bytes, version: int = 0) -> None:
         self.log.append_leader(
-            data, leader_epoch=3, origin=AppendOrigin.COORDINATOR, now_ms=self.now_ms, transaction_version=version
+            data,
+            leader_epoch=3,
+            origin=AppendOrigin.COORDINATOR,
+            now_ms=self.now_ms,
+            transaction_version=version,
         )
 
     def high_watermark(self, _partition: int) -> int:
@@ -83,7 +98,9 @@ class StateLog:
 
     def load(self, shard: Any) -> Any:
         """As `CoordinatorHost` does it, a few batches at a time."""
-        runtime: CoordinatorRuntime[Any, Any, Any] = CoordinatorRuntime("state", lambda *_: shard, self, lambda *_: None)  # type: ignore[arg-type]
+        runtime: CoordinatorRuntime[Any, Any, Any] = CoordinatorRuntime(
+            "state", lambda *_: shard, self, lambda *_: None
+        )  # type: ignore[arg-type]
         self.settle()
         end, position = self.log.log_end_offset, self.log.log_start_offset
         runtime.begin_load(0, 3, end, position)
@@ -97,7 +114,12 @@ def offsets_of(state: StateLog) -> Any:
     shard = state.load(GroupShard(GroupConfig()))
     committed = {name: shard.offsets.of_group(name) for name in GROUPS}
     pending = {name: shard.offsets.undecided(name) for name in GROUPS}
-    return committed, pending, shard.offsets.open_producers(), {name: vars_of(group) for name, group in shard.groups.items()}
+    return (
+        committed,
+        pending,
+        shard.offsets.open_producers(),
+        {name: vars_of(group) for name, group in shard.groups.items()},
+    )
 
 
 def vars_of(group: Any) -> Any:
@@ -166,7 +188,9 @@ def transactions_of(state: StateLog) -> Any:
 @pytest.mark.parametrize("seed", range(4))
 def test_transactions_are_the_same_from_a_cleaned_log(seed: int) -> None:
     random, state = Random(seed), StateLog(TRANSACTION_STATE)
-    stored = [s for s in TransactionState if s not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)]
+    stored = [
+        s for s in TransactionState if s not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
+    ]
     for _ in range(400):
         name = f"app{random.randrange(8)}"
         metadata = TransactionMetadata(
@@ -194,13 +218,16 @@ def test_transactions_are_the_same_from_a_cleaned_log(seed: int) -> None:
 def test_a_state_log_that_is_nothing_but_deletions_loads_as_empty() -> None:
     state = StateLog(CONSUMER_OFFSETS)
     for number in range(40):
-        state.append((encode_offset_key("g", "t", number), encode_offset_value(OffsetValue(1, 1, "", NOW_MS))))
+        state.append(
+            (encode_offset_key("g", "t", number), encode_offset_value(OffsetValue(1, 1, "", NOW_MS)))
+        )
     for number in range(40):
         state.append((encode_offset_key("g", "t", number), None))
     state.log.roll()
     for _ in range(3):
         state.clean()
     batches = [header for _, header in iterate_headers(state.log.read(0, 1 << 20, upper_offset=80).data)]
-    assert [(header.record_count, header.next_offset) for header in batches] == [(0, 80)]  # the end has not moved
+    # the end has not moved
+    assert [(header.record_count, header.next_offset) for header in batches] == [(0, 80)]
     shard = state.load(GroupShard(GroupConfig()))
     assert not shard.offsets.of_group("g") and shard.offsets.get("g", ("t", 1)) is None

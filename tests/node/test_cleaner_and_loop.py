@@ -1,5 +1,5 @@
-"""The cleaner waits for the disk in its thread, and what happens on the loop between two of its steps does no harm; what it is
-asked for by a topic's configuration, and what the metrics say of it."""
+"""The cleaner waits for the disk in its thread, and what happens on the loop between two of its steps does no
+harm; what it is asked for by a topic's configuration, and what the metrics say of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from tidegate.wire.records import NewRecord, encode_batch
 from .test_log_upkeep import COMPACTED, HOUR_MS, Folder, Replica, folder, offsets
 
 __all__ = ["folder"]
-BOTH = replace(COMPACTED, cleanup_policy=frozenset({CleanupPolicy.COMPACT, CleanupPolicy.DELETE}), retention_ms=HOUR_MS)
+BOTH = replace(
+    COMPACTED, cleanup_policy=frozenset({CleanupPolicy.COMPACT, CleanupPolicy.DELETE}), retention_ms=HOUR_MS
+)
 
 
 class ThreadsOf(RealDisk):
@@ -71,11 +73,14 @@ async def test_a_cleaning_changes_nothing_of_the_disk_on_the_loop(tmp_path: Path
     watched.commit.close()
 
 
-# -------------------------------------------------------------------------------------------- between two steps of a swap
+# -------------------------------------------------------------------------------------------- between two
+# steps of a swap
 
 
 @pytest.fixture(params=["decide", "carry_out"])
-async def halted(request: pytest.FixtureRequest, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Halted]:
+async def halted(
+    request: pytest.FixtureRequest, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Halted]:
     """A cleaning whose thread stands still behind the first `decide`, or `carry_out`."""
     replica = folder.topic("changes")
     made = Halted(folder, replica, request.param)
@@ -145,7 +150,9 @@ async def test_a_topic_that_is_deleted_between_two_steps_is_gone(halted: Halted)
     again = halted.folder.directory.create("changes", halted.replica.topic_id, 0, COMPACTED)
     assert not await halted.ends()
     await halted.folder.upkeep._due()
-    assert not again.log_end_offset and [path.name for path in again.directory.glob("*.log*")] == [f"{0:020d}.log"]
+    assert not again.log_end_offset and [path.name for path in again.directory.glob("*.log*")] == [
+        f"{0:020d}.log"
+    ]
     halted.no_harm()
 
 
@@ -183,7 +190,8 @@ async def test_a_changed_configuration_counts_from_the_next_cleaning(halted: Hal
     halted.no_harm()
 
 
-# ------------------------------------------------------------------------------------------------- what topics can ask for
+# ------------------------------------------------------------------------------------------------- what
+# topics can ask for
 
 
 async def test_a_topic_can_be_compacted_and_lose_what_is_old(folder: Folder) -> None:
@@ -193,11 +201,15 @@ async def test_a_topic_can_be_compacted_and_lose_what_is_old(folder: Folder) -> 
     assert len(offsets(replica.log)) < 20, "compacted"
     await folder.upkeep.retain_once()
     start = replica.log.log_start_offset
-    assert 40 <= start <= offsets(replica.log)[0] and len(list(replica.log.directory.glob("*.log"))) == len(replica.log.segments)
+    assert 40 <= start <= offsets(replica.log)[0] and len(list(replica.log.directory.glob("*.log"))) == len(
+        replica.log.segments
+    )
     assert {77, 78, 79} <= set(offsets(replica.log)), "what is young stays"
     folder.fill(replica, 40)
     assert await folder.upkeep.clean_once(), "and it is cleaned again, from its new start"
-    compacted_only = folder.topic("compacted", replace(BOTH, cleanup_policy=COMPACTED.cleanup_policy), age_ms=2 * HOUR_MS)
+    compacted_only = folder.topic(
+        "compacted", replace(BOTH, cleanup_policy=COMPACTED.cleanup_policy), age_ms=2 * HOUR_MS
+    )
     await folder.upkeep.retain_once()
     assert not compacted_only.log.log_start_offset
 
@@ -211,7 +223,8 @@ async def test_what_is_younger_than_the_least_lag_is_not_cleaned(folder: Folder)
 
 async def test_a_log_that_is_hardly_dirty_waits(folder: Folder) -> None:
     patient, eager = (
-        folder.topic(name, replace(COMPACTED, min_cleanable_dirty_ratio=ratio)) for name, ratio in (("p", 0.95), ("e", 0.05))
+        folder.topic(name, replace(COMPACTED, min_cleanable_dirty_ratio=ratio))
+        for name, ratio in (("p", 0.95), ("e", 0.05))
     )
     assert await folder.upkeep.clean_once() and await folder.upkeep.clean_once()
     for replica in (patient, eager):
@@ -226,19 +239,24 @@ async def test_tombstones_go_when_their_retention_has_passed_and_not_before(fold
         replica = folder.topic(name, replace(COMPACTED, delete_retention_ms=retention_ms), fill=0)
         for key in (b"a", b"b", b"c"):
             data = encode_batch([NewRecord(key, None, (), folder.clock.wall_ms())])
-            replica.log.append_leader(data, leader_epoch=4, origin=AppendOrigin.CLIENT, now_ms=folder.clock.wall_ms())
+            replica.log.append_leader(
+                data, leader_epoch=4, origin=AppendOrigin.CLIENT, now_ms=folder.clock.wall_ms()
+            )
         folder.fill(replica, 40)
         return replica
 
     long, short = deletes("long", HOUR_MS), deletes("short", 1)
     assert await folder.upkeep.clean_once() and await folder.upkeep.clean_once()
-    assert {0, 1, 2} <= set(offsets(long.log)) and {0, 1, 2} <= set(offsets(short.log)), "the first cleaning sets the horizon"
+    assert {0, 1, 2} <= set(offsets(long.log)) and {0, 1, 2} <= set(offsets(short.log)), (
+        "the first cleaning sets the horizon"
+    )
     await asyncio.sleep(0.002)
     assert await folder.upkeep.clean_once(), "that it has passed is reason enough"
     assert {0, 1, 2} <= set(offsets(long.log)) and not {0, 1, 2} & set(offsets(short.log))
 
 
-# ------------------------------------------------------------------------------------------------------------- the metrics
+# ------------------------------------------------------------------------------------------------------------
+# the metrics
 
 
 async def test_the_age_of_the_oldest_dirty_record_is_told_until_it_is_cleaned(folder: Folder) -> None:
@@ -253,7 +271,9 @@ async def test_the_age_of_the_oldest_dirty_record_is_told_until_it_is_cleaned(fo
     assert folder.upkeep.view().oldest_dirty_age_s < 60 and not folder.upkeep.view().dirty_ratio_max
 
 
-async def test_a_log_that_cannot_be_cleaned_goes_on_counting_as_dirty(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_cannot_be_cleaned_goes_on_counting_as_dirty(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder.topic("damaged", age_ms=2 * HOUR_MS)
 
     def fails(*_: object) -> None:
@@ -277,7 +297,9 @@ def test_every_number_of_the_upkeep_has_a_metric_of_its_own() -> None:
     view = UpkeepView(**{name: 100 + number for number, name in enumerate(names)})
     page: list[Metric] = list(metrics._upkeep(view))
     assert {metric.samples[0].value for metric in page} == {100 + number for number in range(len(names))}
-    assert {"tidegate_cleaner_uncleanable_partitions", "tidegate_cleaner_oldest_dirty_age_seconds"} <= {m.name for m in page}
+    assert {"tidegate_cleaner_uncleanable_partitions", "tidegate_cleaner_oldest_dirty_age_seconds"} <= {
+        m.name for m in page
+    }
 
 
 def test_the_metrics_that_call_for_somebody_are_documented() -> None:

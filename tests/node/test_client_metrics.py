@@ -1,4 +1,5 @@
-"""Metrics that clients push: who is to push what, what is refused in Kafka's words, and what stays bounded."""
+"""Metrics that clients push: who is to push what, what is refused in Kafka's words, and what stays
+bounded."""
 
 from __future__ import annotations
 
@@ -58,15 +59,24 @@ ALL = configs(all={"metrics": "*", "interval.ms": "1000"})
 @pytest.mark.parametrize("always", [False, True])
 def test_client_metrics_are_announced_while_there_is_a_subscription(always: bool) -> None:
     """Without one librdkafka would write a line for every client."""
-    node = {"node.id": "1", "cluster.id": "abc", "quorum.voters": "1@127.0.0.1:9094:9093", "data.dirs": "data"}
-    options = [f"{key}={value}" for key, value in (node | {"client.metrics.always.announced": str(always).lower()}).items()]
+    node = {
+        "node.id": "1",
+        "cluster.id": "abc",
+        "quorum.voters": "1@127.0.0.1:9094:9093",
+        "data.dirs": "data",
+    }
+    options = [
+        f"{key}={value}"
+        for key, value in (node | {"client.metrics.always.announced": str(always).lower()}).items()
+    ]
     every_key, of_broker = frozenset(ApiKey), cast(Any, Broker.announced_keys).fget
     client_metrics_keys = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
     for found, announced in (
         ({}, always), ({(int(ResourceType.GROUP), "g"): {}}, always), (ALL, True), ({}, always),
     ):  # fmt: skip
         broker = SimpleNamespace(
-            configuration=load(None, environment={}, overrides=options), client_metrics=ClientMetrics(), handled_keys=every_key,
+            configuration=load(None, environment={}, overrides=options), client_metrics=ClientMetrics(),
+            handled_keys=every_key,
             state=SimpleNamespace(resource_configs=dict(found)),
         )  # fmt: skip
         announced_keys = of_broker(broker)
@@ -74,7 +84,9 @@ def test_client_metrics_are_announced_while_there_is_a_subscription(always: bool
         assert every_key - client_metrics_keys <= announced_keys
 
 
-def push(clients: ClientMetrics, now_ms: int, wanted: ResourceConfigs = ALL, who: UUID = ME, **other: int) -> ErrorCode:
+def push(
+    clients: ClientMetrics, now_ms: int, wanted: ResourceConfigs = ALL, who: UUID = ME, **other: int
+) -> ErrorCode:
     """One push after a subscription was asked for; the error, if any."""
     known = clients._instance(who, CLIENT, wanted, now_ms).subscription.subscription_id
     fields = {"subscription_id": known, "terminating": False, "compression": 0, "size": 10} | other
@@ -86,7 +98,9 @@ def push(clients: ClientMetrics, now_ms: int, wanted: ResourceConfigs = ALL, who
 
 
 def otlp(*metrics: Metric) -> bytes:
-    return MetricsData(resource_metrics=[ResourceMetrics(scope_metrics=[ScopeMetrics(metrics=metrics)])]).SerializeToString()
+    return MetricsData(
+        resource_metrics=[ResourceMetrics(scope_metrics=[ScopeMetrics(metrics=metrics)])]
+    ).SerializeToString()
 
 
 def number(value: float, **attributes: str) -> NumberDataPoint:
@@ -96,22 +110,32 @@ def number(value: float, **attributes: str) -> NumberDataPoint:
 
 def test_a_client_without_a_subscription_asks_again_in_five_minutes() -> None:
     answer = ClientMetrics().subscriptions(ME, CLIENT, {}, 1_000_000)
-    assert (answer.error, answer.subscription.metrics, answer.subscription.interval_ms) == (0, (), INTERVAL_MS_DEFAULT)
+    assert (answer.error, answer.subscription.metrics, answer.subscription.interval_ms) == (
+        0,
+        (),
+        INTERVAL_MS_DEFAULT,
+    )
 
 
 @pytest.mark.parametrize(
     ("match", "fits"),
     [
-        ("", True), ("client_id=app.*", True), ("client_id=app", False), ("client_software_name=apache-kafka-java", True),
-        ("client_software_version=4.*,client_id=app-1", True), ("client_software_version=3.*,client_id=app-1", False),
-        ("client_source_address=10[.]0[.].*", True), ("client_source_port=4711", True), ("client_source_port=1", False),
-        ("client_instance_id=AAAAAAAAAAAAAAAAAAAAAQ", True), ("client_instance_id=AAAAAAAAAAAAAAAAAAAAAg", False),
+        ("", True), ("client_id=app.*", True), ("client_id=app", False),
+        ("client_software_name=apache-kafka-java", True),
+        ("client_software_version=4.*,client_id=app-1", True),
+        ("client_software_version=3.*,client_id=app-1", False),
+        ("client_source_address=10[.]0[.].*", True), ("client_source_port=4711", True),
+        ("client_source_port=1", False),
+        ("client_instance_id=AAAAAAAAAAAAAAAAAAAAAQ", True),
+        ("client_instance_id=AAAAAAAAAAAAAAAAAAAAAg", False),
     ],
 )  # fmt: skip
 def test_a_subscription_chooses_clients(match: str, fits: bool) -> None:
     wanted = configs(one={"metrics": "a,b", "match": match, "interval.ms": "2000"})
     subscription = ClientMetrics().subscriptions(ME, CLIENT, wanted, 1_000_000).subscription
-    assert (subscription.metrics, subscription.interval_ms) == ((("a", "b"), 2000) if fits else ((), INTERVAL_MS_DEFAULT))
+    assert (subscription.metrics, subscription.interval_ms) == (
+        (("a", "b"), 2000) if fits else ((), INTERVAL_MS_DEFAULT)
+    )
 
 
 def test_subscriptions_add_up_at_the_shortest_interval_and_a_star_is_all() -> None:
@@ -153,13 +177,21 @@ def test_what_cannot_be_taken_is_refused_as_kafka_does() -> None:
 
 @pytest.mark.parametrize("codec", list(Compression))
 def test_a_push_is_read_in_every_compression(codec: Compression) -> None:
-    data = otlp(Metric(name="org.apache.kafka.producer.rate", gauge=Gauge(data_points=[number(2.5, **{"node.id": "1"})])))
+    data = otlp(
+        Metric(
+            name="org.apache.kafka.producer.rate", gauge=Gauge(data_points=[number(2.5, **{"node.id": "1"})])
+        )
+    )
     (point,) = decoded_points(codec, compress(codec, data))
     assert point == Point("tidegate_client_org_apache_kafka_producer_rate", (("node_id", "1"),), 2.5)
 
 
 def test_what_is_no_metrics_or_unfolds_to_too_much_is_refused() -> None:
-    for codec, data in ((0, b"\xff\xff"), (1, b"no gzip"), (1, gzip.compress(bytes(client_metrics.UNFOLDED_BYTES_MAX + 1)))):
+    for codec, data in (
+        (0, b"\xff\xff"),
+        (1, b"no gzip"),
+        (1, gzip.compress(bytes(client_metrics.UNFOLDED_BYTES_MAX + 1))),
+    ):
         with pytest.raises(KafkaError) as refused:
             decoded_points(codec, data)
         assert refused.value.code == ErrorCode.INVALID_RECORD
@@ -168,12 +200,20 @@ def test_what_is_no_metrics_or_unfolds_to_too_much_is_refused() -> None:
 def test_totals_replace_deltas_add_up_and_histograms_have_count_and_sum() -> None:
     clients = ClientMetrics()
     clients.subscriptions(ME, CLIENT, ALL, 10_000)
-    histogram = Histogram(data_points=[HistogramDataPoint(count=3, sum=1.5)], aggregation_temporality=CUMULATIVE)
+    histogram = Histogram(
+        data_points=[HistogramDataPoint(count=3, sum=1.5)], aggregation_temporality=CUMULATIVE
+    )
     for now_ms in (10_000, 11_000):
         assert push(clients, now_ms) == ErrorCode.NONE
         data = otlp(
-            Metric(name="a.total", sum=Sum(data_points=[number(5)], is_monotonic=True, aggregation_temporality=CUMULATIVE)),
-            Metric(name="b", sum=Sum(data_points=[number(5, topic="t")], is_monotonic=True, aggregation_temporality=DELTA)),
+            Metric(
+                name="a.total",
+                sum=Sum(data_points=[number(5)], is_monotonic=True, aggregation_temporality=CUMULATIVE),
+            ),
+            Metric(
+                name="b",
+                sum=Sum(data_points=[number(5, topic="t")], is_monotonic=True, aggregation_temporality=DELTA),
+            ),
             Metric(name="c", histogram=histogram),
         )
         clients.pushed(ME, decoded_points(0, data))
@@ -183,10 +223,15 @@ def test_totals_replace_deltas_add_up_and_histograms_have_count_and_sum() -> Non
     who = 'client_id="app-1",client_instance_id="AAAAAAAAAAAAAAAAAAAAAQ"'
     assert f"tidegate_client_a_total{{{who}}} 5.0" in page
     assert f'tidegate_client_b_total{{{who},topic="t"}} 10.0' in page
-    assert f"tidegate_client_c_observations_total{{{who}}} 3.0" in page and "tidegate_telemetry_pushes_total 2.0" in page
+    assert (
+        f"tidegate_client_c_observations_total{{{who}}} 3.0" in page
+        and "tidegate_telemetry_pushes_total 2.0" in page
+    )
 
 
-def test_no_client_and_not_all_of_them_together_have_more_than_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_client_and_not_all_of_them_together_have_more_than_their_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(client_metrics, "SERIES_MAX", 5)
     monkeypatch.setattr(client_metrics, "SERIES_OF_A_CLIENT_MAX", 3)
     clients = ClientMetrics()

@@ -1,4 +1,5 @@
-"""A node's settings: where they come from, which of them win, and that whatever is wrong is said in one clear line."""
+"""A node's settings: where they come from, which of them win, and that whatever is wrong is said in one clear
+line."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ from typing import Any
 
 import pytest
 from tidegate.controller.state.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, GROUP_LIMITS
-from tidegate.node.settings.configuration import SETTINGS, Address, Configuration, ConfigurationError, load, parse_address
+from tidegate.node.settings.configuration import (
+    SETTINGS,
+    Address,
+    Configuration,
+    ConfigurationError,
+    load,
+    parse_address,
+)
 
 MINIMAL: dict[str, Any] = {
     "node.id": 1,
@@ -25,7 +33,9 @@ def toml(values: dict[str, Any]) -> bytes:
     return "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items()).encode()
 
 
-def loaded(*overrides: str, environment: dict[str, str] | None = None, hostname: str = "host", **changes: Any) -> Configuration:
+def loaded(
+    *overrides: str, environment: dict[str, str] | None = None, hostname: str = "host", **changes: Any
+) -> Configuration:
     values = MINIMAL | {key.replace("__", "."): value for key, value in changes.items()}
     values = {key: value for key, value in values.items() if value is not None}
     return load(toml(values), environment=environment or {}, overrides=overrides, hostname=hostname)
@@ -74,7 +84,11 @@ class TestMistakes:
 
     @pytest.mark.parametrize(
         ("wrong", "meant"),
-        [("min.insync.replica", "min.insync.replicas"), ("node.di", "node.id"), ("listener.kafka", "listeners.kafka")],
+        [
+            ("min.insync.replica", "min.insync.replicas"),
+            ("node.di", "node.id"),
+            ("listener.kafka", "listeners.kafka"),
+        ],
     )
     def test_a_misspelt_key_is_answered_with_the_one_that_was_meant(self, wrong: str, meant: str) -> None:
         for source, message in (
@@ -84,7 +98,9 @@ class TestMistakes:
             assert message == f"unknown setting {wrong!r} in {source}: did you mean {meant!r}?"
 
     def test_a_misspelt_variable_of_the_environment_is_named(self) -> None:
-        with pytest.raises(ConfigurationError, match=r"in the environment \(TIDEGATE_NODE_IDD\): did you mean 'node.id'"):
+        with pytest.raises(
+            ConfigurationError, match=r"in the environment \(TIDEGATE_NODE_IDD\): did you mean 'node.id'"
+        ):
             loaded(environment={"TIDEGATE_NODE_IDD": "1"})
 
     def test_a_key_like_nothing_known_is_pointed_to_the_list(self) -> None:
@@ -94,11 +110,20 @@ class TestMistakes:
         ("changes", "message"),
         [
             ({"node__id": None}, "node.id is missing: give every node of the cluster its own number"),
-            ({"cluster__id": None}, "cluster.id is missing: choose a name for the cluster, the same on all of its nodes"),
+            (
+                {"cluster__id": None},
+                "cluster.id is missing: choose a name for the cluster, the same on all of its nodes",
+            ),
             ({"data__dirs": None}, "data.dirs is missing: name at least one folder for the data"),
             ({"data__dirs": ["/a", "/b", "/a"]}, "data.dirs names a folder twice: /a, /b, /a"),
-            ({"quorum__voters": None}, "quorum.voters is missing: name all controllers as id@host:quorum-port:grpc-port"),
-            ({"quorum__voters": ["1@host:1"]}, "quorum.voters: '1@host:1' is not of the form id@host:quorum-port:grpc-port"),
+            (
+                {"quorum__voters": None},
+                "quorum.voters is missing: name all controllers as id@host:quorum-port:grpc-port",
+            ),
+            (
+                {"quorum__voters": ["1@host:1"]},
+                "quorum.voters: '1@host:1' is not of the form id@host:quorum-port:grpc-port",
+            ),
             ({"quorum__voters": ["1@a:1:2", "1@b:1:2"]}, "quorum.voters names a node twice: [1, 1]"),
             (
                 {"quorum__voters": ["1@a:1:2", "2@b:1:2"]},
@@ -120,21 +145,27 @@ class TestMistakes:
             ),
             (
                 {"group__consumer__heartbeat__interval__ms": 30_000},
-                "group.consumer.session.timeout.ms must be at least twice group.consumer.heartbeat.interval.ms",
+                "group.consumer.session.timeout.ms must be at least twice "
+                "group.consumer.heartbeat.interval.ms",
             ),
             (
                 {"group__consumer__max__session__timeout__ms": 44_999},
-                "group.consumer.max.session.timeout.ms must be greater than or equal to group.consumer.min.session.timeout.ms",
+                "group.consumer.max.session.timeout.ms must be greater than or equal to "
+                "group.consumer.min.session.timeout.ms",
             ),
             (
                 {"group__consumer__min__heartbeat__interval__ms": 15_001},
                 "group.consumer.max.heartbeat.interval.ms must be greater than or equal to "
                 "group.consumer.min.heartbeat.interval.ms",
             ),
-            ({"group__consumer__assignors": ["magic"]}, "group.consumer.assignors = ['magic']: choose from range, uniform"),
+            (
+                {"group__consumer__assignors": ["magic"]},
+                "group.consumer.assignors = ['magic']: choose from range, uniform",
+            ),
             (
                 {"group__consumer__migration__policy": "sideways"},
-                "group.consumer.migration.policy = 'sideways': choose from bidirectional, upgrade, downgrade, disabled",
+                "group.consumer.migration.policy = 'sideways': choose from bidirectional, upgrade, "
+                "downgrade, disabled",
             ),
             ({"group__consumer__assignors": []}, "group.consumer.assignors = []: choose from range, uniform"),
             ({"log__format": "xml"}, "log.format = 'xml': text or json"),
@@ -146,11 +177,13 @@ class TestMistakes:
             ),
             (
                 {"advertised__kafka": "node..dom:9092"},
-                "advertised.kafka = 'node..dom:9092': the host 'node..dom' cannot be looked up: label empty or too long",
+                "advertised.kafka = 'node..dom:9092': the host 'node..dom' cannot be looked up: "
+                "label empty or too long",
             ),
             (
                 {"advertised__grpc": f"{'a' * 64}:9093"},
-                f"advertised.grpc = '{'a' * 64}:9093': the host '{'a' * 64}' cannot be looked up: label too long",
+                f"advertised.grpc = '{'a' * 64}:9093': the host '{'a' * 64}' cannot be looked up: "
+                "label too long",
             ),
             (
                 {"listeners__kafka": "a b:9092"},
@@ -159,7 +192,8 @@ class TestMistakes:
             ({"listeners__kafka": "node:\u0662"}, "listeners.kafka = 'node:\u0662': write it as host:port"),
             (
                 {"quorum__voters": ["1@.dom:9094:9093"]},
-                "quorum.voters = '1@.dom:9094:9093': the host '.dom' cannot be looked up: label empty or too long",
+                "quorum.voters = '1@.dom:9094:9093': the host '.dom' cannot be looked up: label "
+                "empty or too long",
             ),
         ],
     )
@@ -190,7 +224,9 @@ class TestAddresses:
 
     def test_what_is_advertised_defaults_to_the_listener(self) -> None:
         found = loaded(listeners__kafka="10.0.0.1:9092", advertised__grpc="node.example:7")
-        assert str(found.advertised_kafka) == "10.0.0.1:9092" and found.advertised_grpc == Address("node.example", 7)
+        assert str(found.advertised_kafka) == "10.0.0.1:9092" and found.advertised_grpc == Address(
+            "node.example", 7
+        )
 
     def test_ipv6_is_written_in_brackets(self) -> None:
         address = parse_address("[::1]:9092", "listeners.kafka")
@@ -210,7 +246,9 @@ class TestAddresses:
         assert found.node_id == 2
         assert str(found.advertised_kafka) == "tidegate-2.tidegate:9092"
         assert str(found.data_dirs[0]) == "/data/2"
-        assert [str(voter.quorum) for voter in found.voters] == [f"tidegate-{n}.tidegate:9094" for n in range(3)]
+        assert [str(voter.quorum) for voter in found.voters] == [
+            f"tidegate-{n}.tidegate:9094" for n in range(3)
+        ]
 
     def test_a_host_name_without_a_number_gives_no_node_id(self) -> None:
         message = refused(node__id=None, node__id__from__hostname=True, hostname="pod")
@@ -234,16 +272,24 @@ def test_every_setting_is_read_by_somebody() -> None:
     root = Path(__file__).parents[2]
     table = (root / "node" / "settings" / "configuration.py").read_text()
     start = table.index("SETTINGS: Final")
-    sources = [path.read_text() for name in PRODUCT for path in (root / name).rglob("*.py") if path.name != "configuration.py"]
+    sources = [
+        path.read_text()
+        for name in PRODUCT
+        for path in (root / name).rglob("*.py")
+        if path.name != "configuration.py"
+    ]
     read = "\n".join([*sources, table[:start], table[table.index("\n}\n", start) :]])
-    # internal_topics.py puts the names of the state topics' settings together; configuration.py those of what is advertised.
+    # internal_topics.py puts the names of the state topics' settings together; configuration.py those of what
+    # is advertised.
     composed = ("transaction.state.log.", "offsets.topic.", "advertised.")
     unread = [key for key in SETTINGS if f'"{key}"' not in read and not key.startswith(composed)]
     assert unread == [] and 'f"{prefix}.num.partitions"' in read
 
 
 def test_the_bounds_of_groups_settings_are_the_nodes() -> None:
-    limits = loaded(group__consumer__min__session__timeout__ms=1000, group__consumer__max__heartbeat__interval__ms=20_000)
+    limits = loaded(
+        group__consumer__min__session__timeout__ms=1000, group__consumer__max__heartbeat__interval__ms=20_000
+    )
     assert limits.group_limits() == {
         **GROUP_LIMITS, CONSUMER_SESSION: (1000, 60_000), CONSUMER_HEARTBEAT: (5000, 20_000),
     }  # fmt: skip

@@ -1,4 +1,5 @@
-"""A coordinator's shards on this node: loaded in chunks from the local log, serving only what was loaded whole."""
+"""A coordinator's shards on this node: loaded in chunks from the local log, serving only what was loaded
+whole."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tidegate.coordinator.outcome import Context, CoordinatorRecord, ProducerIdentity, ReplayedRecord, ShardOutcome
+from tidegate.coordinator.outcome import (
+    Context,
+    CoordinatorRecord,
+    ProducerIdentity,
+    ReplayedRecord,
+    ShardOutcome,
+)
 from tidegate.coordinator.runtime import CoordinatorRuntime, Phase
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.coordinators import coordinator_host
@@ -24,8 +31,8 @@ from tidegate.wire.records import NewRecord, encode_batch
 
 
 class Counting:
-    """A shard that keeps the values it was given; the event "read" asks for them, "wait" waits for somebody else, any other is
-    written."""
+    """A shard that keeps the values it was given; the event "read" asks for them, "wait" waits for somebody
+    else, any other is written."""
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
@@ -85,7 +92,9 @@ class Hosted:
         )
 
     def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
-        info = self.log.append_leader(bytearray(batch), leader_epoch=leader_epoch, origin=AppendOrigin.COORDINATOR, now_ms=0)
+        info = self.log.append_leader(
+            bytearray(batch), leader_epoch=leader_epoch, origin=AppendOrigin.COORDINATOR, now_ms=0
+        )
         return info.next_offset
 
     def high_watermark(self, partition: int) -> int:
@@ -155,10 +164,9 @@ async def test_an_answer_waits_until_what_it_says_is_committed(hosted: Hosted) -
     assert await asyncio.wait_for(asked, 10) == "hello"
 
 
-async def test_a_list_has_every_shard_or_fails(
-    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One shard that failed does not make a cluster's lists impossible; one that is being loaded will be there in a moment."""
+async def test_a_list_has_every_shard_or_fails(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One shard that failed does not make a cluster's lists impossible; one that is being loaded will be
+    there in a moment."""
     hosted.fill(b"one")
     hosted.host.on_elected(0, 1, hosted.log)
     hosted.host.on_elected(1, 1, hosted.log)
@@ -172,11 +180,17 @@ async def test_a_list_has_every_shard_or_fails(
     assert await hosted.host.ask_all("read", whole=False) == [[b"one"], [b"one"]]
     monkeypatch.setattr(coordinator_host, "RELOAD_S_MIN", 3600.0)
     hosted.runtime.fail(1, 1, "its log is damaged")
-    assert hosted.runtime.phase(1) is Phase.FAILED and await hosted.host.ask_all("read", whole=False) == [[b"one"]]
+    assert hosted.runtime.phase(1) is Phase.FAILED and await hosted.host.ask_all("read", whole=False) == [
+        [b"one"]
+    ]
     told = await code_of(hosted.host.ask_all("read", whole=True))
-    assert told is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "what it lacks might be taken for what is not there"
+    assert told is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, (
+        "what it lacks might be taken for what is not there"
+    )
     hosted.holds_session = False
-    assert await code_of(hosted.host.ask_all("read", whole=False)) is ErrorCode.NOT_COORDINATOR, "others may coordinate now"
+    assert await code_of(hosted.host.ask_all("read", whole=False)) is ErrorCode.NOT_COORDINATOR, (
+        "others may coordinate now"
+    )
 
 
 async def test_a_log_that_cannot_be_understood_is_never_served_as_if_it_were_empty(hosted: Hosted) -> None:
@@ -189,7 +203,8 @@ async def test_a_log_that_cannot_be_understood_is_never_served_as_if_it_were_emp
 
 
 async def test_a_coordinator_without_a_session_rejects_every_event(hosted: Hosted) -> None:
-    """Another node may coordinate by now.  An old answer ("being completed: ask again") would hold the client here for ever."""
+    """Another node may coordinate by now.  An old answer ("being completed: ask again") would hold the client
+    here for ever."""
     hosted.fill(b"good")
     hosted.host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)
@@ -203,7 +218,8 @@ async def test_a_coordinator_without_a_session_rejects_every_event(hosted: Hoste
 
 
 async def test_requests_waiting_at_a_coordinator_fail_when_its_session_ends(hosted: Hosted) -> None:
-    """A JoinGroup waits for the other members, who are sent to the successor: here nobody comes any more for minutes."""
+    """A JoinGroup waits for the other members, who are sent to the successor: here nobody comes any more for
+    minutes."""
     hosted.host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)
     waiting = [asyncio.create_task(hosted.host.ask_partition(0, event)) for event in ("wait", "written")]
@@ -257,7 +273,8 @@ async def test_a_shard_that_failed_is_loaded_again_by_the_same_leader(
         hosted.host.on_elected(0, 1, hosted.log)
         if trouble == "append":
             await hosted.until(Phase.ACTIVE)
-            hosted.append(0, 1, encode_batch([NewRecord(b"k", b"two", (), 1)]))  # past the shard: it must notice
+            # past the shard: it must notice
+            hosted.append(0, 1, encode_batch([NewRecord(b"k", b"two", (), 1)]))
             assert await code_of(hosted.host.ask_partition(0, "three")) is ErrorCode.NOT_COORDINATOR
         await hosted.until(Phase.FAILED)
     hosted.log.set_high_watermark(hosted.log.log_end_offset)
@@ -268,7 +285,8 @@ async def test_a_shard_that_failed_is_loaded_again_by_the_same_leader(
 
 @pytest.mark.parametrize("offline", [False, True])
 def test_a_full_disk_refuses_one_request_and_a_failed_one_ends_the_shard(offline: bool) -> None:
-    """Where nothing was written the state stands: reads are answered, and with room again no load is in the way."""
+    """Where nothing was written the state stands: reads are answered, and with room again no load is in the
+    way."""
 
     def refused(*_: object, **__: object) -> None:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left on device")
@@ -281,7 +299,9 @@ def test_a_full_disk_refuses_one_request_and_a_failed_one_ends_the_shard(offline
     assert raised.value.code is expected
 
 
-async def test_a_failed_shard_stays_down_once_another_node_leads(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_shard_stays_down_once_another_node_leads(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(coordinator_host, "RELOAD_S_MIN", 0.02)
     hosted.fill(b"good", b"poison")
     hosted.host.on_elected(0, 1, hosted.log)
@@ -291,11 +311,15 @@ async def test_a_failed_shard_stays_down_once_another_node_leads(hosted: Hosted,
     assert hosted.runtime.phase(0) is None and not hosted.host._loads
 
 
-async def test_timers_go_on_when_somebody_sets_the_clock(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_timers_go_on_when_somebody_sets_the_clock(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = ManualClock()
     seen: list[int] = []
     monkeypatch.setattr(Counting, "due", lambda self, now_ms: seen.append(now_ms) or ())
-    host: CoordinatorHost[str, Any, None] = CoordinatorHost("state", hosted.runtime, clock, holds_session=lambda: True)
+    host: CoordinatorHost[str, Any, None] = CoordinatorHost(
+        "state", hosted.runtime, clock, holds_session=lambda: True
+    )
     host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)
     host.start()
@@ -334,7 +358,9 @@ async def test_resigning_during_the_load_ends_it(hosted: Hosted, monkeypatch: py
     assert len(await hosted.host.ask_partition(0, "read")) == 200
 
 
-async def test_a_newer_election_during_the_load_begins_anew(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_newer_election_during_the_load_begins_anew(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hosted.fill(*(b"value" for _ in range(100)))
     monkeypatch.setattr(coordinator_host, "LOAD_CHUNK_BYTES", 200)
     hosted.host.on_elected(0, 1, hosted.log)
@@ -355,7 +381,9 @@ async def test_a_leader_without_an_open_log_answers_load_in_progress(hosted: Hos
     assert await hosted.host.ask_partition(0, "read") == []
     hosted.holds_session = False
     hosted.host.on_resigned(0, 2)
-    assert await code_of(hosted.host.ask_partition(0, "read")) is ErrorCode.NOT_COORDINATOR, "others may lead by now"
+    assert await code_of(hosted.host.ask_partition(0, "read")) is ErrorCode.NOT_COORDINATOR, (
+        "others may lead by now"
+    )
 
 
 class Metadata:
@@ -395,7 +423,9 @@ def test_a_node_leads_what_its_metadata_say_once_it_serves(serving: bool, leader
     metadata = cast(Any, SimpleNamespace(state=SimpleNamespace(index=7, topics=topics)))
     cluster = ClusterView(1, metadata, cast(Any, None), ManualClock())
     cluster.serving = serving
-    assert cluster.leads("state", 0) is leads and not cluster.leads("state", 1) and not cluster.leads("other", 0)
+    assert (
+        cluster.leads("state", 0) is leads and not cluster.leads("state", 1) and not cluster.leads("other", 0)
+    )
 
 
 async def test_a_caller_that_went_away_does_no_harm(hosted: Hosted) -> None:

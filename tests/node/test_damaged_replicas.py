@@ -19,6 +19,10 @@ def test_a_damaged_log_without_a_topic_id_counts_for_the_topic_of_its_name() -> 
         "nameless": SimpleNamespace(topic_id=THERE, partitions={1: 0}),
     }
     application = SimpleNamespace(
-        _directory=SimpleNamespace(damaged=damaged), _cluster=SimpleNamespace(state=SimpleNamespace(topics=topics))
+        _directory=SimpleNamespace(damaged=damaged),
+        _cluster=SimpleNamespace(state=SimpleNamespace(topics=topics)),
     )
-    assert MetadataApplication.damaged_replicas(cast(MetadataApplication, application)) == {(HERE.bytes, 0), (THERE.bytes, 1)}
+    assert MetadataApplication.damaged_replicas(cast(MetadataApplication, application)) == {
+        (HERE.bytes, 0),
+        (THERE.bytes, 1),
+    }

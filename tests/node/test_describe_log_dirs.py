@@ -35,7 +35,10 @@ async def test_every_folder_tells_its_own_room_and_a_failed_one_is_not_asked(tmp
         reserves=DiskReserves(Volumes(), folders, 0),
     )
     answer = await describe_log_dirs.handle(cast(Any, broker), cast(Any, None), SimpleNamespace(topics=None))
-    told = [(each["error_code"], each["log_dir"], each["total_bytes"], each["usable_bytes"]) for each in answer["results"]]
+    told = [
+        (each["error_code"], each["log_dir"], each["total_bytes"], each["usable_bytes"])
+        for each in answer["results"]
+    ]
     assert told == [
         (ErrorCode.NONE, str(folders[0]), 7, 3),
         (ErrorCode.NONE, str(folders[1]), -1, -1),

@@ -49,7 +49,9 @@ class Applier:
         self(create_topic=pb.CreateTopic(topic_id=UUID(int=7 + number).bytes, name=name, partitions=parts))
 
     def move_leader(self, name: str) -> None:
-        one = pb.PartitionChange(partition=0, expected_partition_epoch=0, leader=2, isr=(1, 2, 3), last_known_leader=1)
+        one = pb.PartitionChange(
+            partition=0, expected_partition_epoch=0, leader=2, isr=(1, 2, 3), last_known_leader=1
+        )
         group = pb.TopicPartitionChanges(topic_id=self.state.topics[name].topic_id.bytes, partitions=[one])
         self(change_partitions=pb.ChangePartitions(topics=[group]))
 
@@ -70,7 +72,8 @@ class Asked:
         self.broker = cast(
             Broker,
             SimpleNamespace(
-                state=self.applier.state, cluster=SimpleNamespace(controller_id=1), described_topics=DescribedTopics(),
+                state=self.applier.state, cluster=SimpleNamespace(controller_id=1),
+                described_topics=DescribedTopics(),
                 configuration=SimpleNamespace(integer=lambda _name: 100_000),
             ),
         )  # fmt: skip
@@ -107,7 +110,9 @@ class Asked:
 
 
 def decoded(version: int, answer: Encoded) -> Any:
-    frame = codec.encode_response_frame(1, ApiKey.METADATA, version, b"".join(bytes(part) for part in answer.buffers))
+    frame = codec.encode_response_frame(
+        1, ApiKey.METADATA, version, b"".join(bytes(part) for part in answer.buffers)
+    )
     return codec.decode_response(ApiKey.METADATA, version, frame)[1]
 
 
@@ -191,7 +196,9 @@ async def test_every_change_is_told_at_once(asked: Asked, happens: Callable[[Ask
 
 
 @pytest.mark.parametrize("happens", CHANGES)
-async def test_a_change_in_the_middle_of_an_answer_is_in_it(asked: Asked, happens: Callable[[Asked], None]) -> None:
+async def test_a_change_in_the_middle_of_an_answer_is_in_it(
+    asked: Asked, happens: Callable[[Asked], None]
+) -> None:
     def once() -> None:
         asked.meanwhile = lambda: None
         happens(asked)
@@ -213,7 +220,8 @@ async def test_unknown_topics_stand_among_known_ones(asked: Asked) -> None:
     answer = await asked.named("t1", "nowhere", "bad name")
     codes = {topic.name: topic.error_code.value for topic in answer.topics}
     assert codes == {
-        "t1": 0, "nowhere": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "bad name": ErrorCode.INVALID_TOPIC_EXCEPTION
+        "t1": 0, "nowhere": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "bad name": ErrorCode.INVALID_TOPIC_EXCEPTION
     }  # fmt: skip
 
 
@@ -241,7 +249,9 @@ def test_the_newest_versions_are_loaded_before_the_others() -> None:
     assert codecs.left == 0
 
 
-def test_loading_pauses_for_long_on_a_node_that_gets_little_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_pauses_for_long_on_a_node_that_gets_little_of_the_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock, took_s = ManualClock(), 0.004
     monkeypatch.setattr(codec, "load", lambda _key, _version: clock.advance(took_s))
     codecs = Codecs([ApiKey.METADATA], clock.monotonic)
@@ -265,7 +275,8 @@ before = len(sys.modules)
 before = len(sys.modules)
 codec.decode_request_body(3, 13, b"\\0\\0\\0\\0\\0\\0\\0\\0\\1\\1\\0\\0\\0", 7)
 codec.response(3, 13, {{"topics": [{{"error_code": 0, "name": "t", "partitions": []}}]{other}}})
-print(len([name for name in sys.modules if name.startswith("kio.schema.metadata.v")]), len(sys.modules) - before)
+loaded = [name for name in sys.modules if name.startswith("kio.schema.metadata.v")]
+print(len(loaded), len(sys.modules) - before)
 """
 
 
@@ -278,7 +289,8 @@ def loaded_by(first: str, other: str = "") -> tuple[int, int]:
 
 def test_a_field_of_another_version_does_not_load_all_versions() -> None:
     versions, modules = loaded_by("", ', "cluster_authorized_operations": 0')
-    assert modules > 0 and versions <= 12  # a package, its request and its response, down to the version that has the field
+    # a package, its request and its response, down to the version that has the field
+    assert modules > 0 and versions <= 12
 
 
 def test_the_first_request_of_a_loaded_kind_loads_nothing() -> None:

@@ -1,4 +1,5 @@
-"""The space kept back for the metadata: given up once when the disk is full, made again when there is room."""
+"""The space kept back for the metadata: given up once when the disk is full, made again when there is
+room."""
 
 from __future__ import annotations
 
@@ -76,7 +77,9 @@ class SmallDisk(RealDisk):
         return self.room
 
 
-def made(tmp_path: Path, room: int, reserve_bytes: int = RESERVE_BYTES) -> tuple[SmallDisk, DiskReserve, ReservingDisk]:
+def made(
+    tmp_path: Path, room: int, reserve_bytes: int = RESERVE_BYTES
+) -> tuple[SmallDisk, DiskReserve, ReservingDisk]:
     disk = SmallDisk(room)
     reserve = DiskReserve(disk, tmp_path, reserve_bytes)
     reserve.restore()
@@ -174,7 +177,8 @@ A, B = Path("/a/data"), Path("/b/data")
 
 
 def two_folders() -> tuple[Mounts, DiskReserves, DataFolders, list[Log]]:
-    """A log in each of two folders, on disks of their own, with more in it than its last checkpoint knows to be cut."""
+    """A log in each of two folders, on disks of their own, with more in it than its last checkpoint knows to
+    be cut."""
     disks = Mounts({Path("/a"): LyingDisk(), Path("/b"): LyingDisk()})
     folders = DataFolders(disks, (A, B), "c", 1, iter(["one", "two"]).__next__)
     folders.open_all(now_ms=0)
@@ -216,7 +220,11 @@ def test_clients_are_refused_where_the_reserve_was_given_up_and_only_there() -> 
     disk = disks.at(B)
     disk.capacity = disk.used_bytes()
     logs[1].truncate_to(1)
-    assert [is_out_of_room(folders, reserves, "t", partition) for partition in (0, 1, 2)] == [False, True, False]
+    assert [is_out_of_room(folders, reserves, "t", partition) for partition in (0, 1, 2)] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_a_deletion_on_a_full_disk_takes_its_row_of_the_checkpoint_with_it() -> None:
@@ -244,7 +252,8 @@ def test_a_cut_on_a_disk_with_room_gives_nothing_up() -> None:
 
 
 async def test_a_node_whose_housekeeping_ends_by_a_defect_ends() -> None:
-    """Nothing else makes the reserve anew: once it was given up, writers would be refused until somebody looks."""
+    """Nothing else makes the reserve anew: once it was given up, writers would be refused until somebody
+    looks."""
     told: list[BaseException] = []
     ended = asyncio.Event()
 

@@ -1,4 +1,5 @@
-"""Checks that stand between a request and a log in this node: each is seen to hold, because nothing behind it would notice."""
+"""Checks that stand between a request and a log in this node: each is seen to hold, because nothing behind it
+would notice."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ class Appends:
 
     def append_now(self, topic: str, partition: int, batch: Any, **fields: Any) -> Any:
         self.made.append(fields)
-        return SimpleNamespace(first_offset=1, next_offset=2, append_time_ms=-1, log_start_offset=0, duplicate=False)
+        return SimpleNamespace(
+            first_offset=1, next_offset=2, append_time_ms=-1, log_start_offset=0, duplicate=False
+        )
 
     def leader_log(self, topic: str, partition: int) -> Any:
         return self
@@ -54,7 +57,8 @@ class Appends:
 
 
 def test_a_coordinator_appends_only_under_the_leadership_that_it_was_loaded_for() -> None:
-    """docs/semantics.md E11: between its decision and the append the partition may have been lost and won again."""
+    """docs/semantics.md E11: between its decision and the append the partition may have been lost and won
+    again."""
     appends = Appends()
     ReplicatedStateLog("state", cast(ReplicaManager, appends)).append(0, 5, b"")
     assert appends.made[0]["expected_leader_epoch"] == 5 and appends.made[0]["required_acks"] == -1
@@ -62,9 +66,12 @@ def test_a_coordinator_appends_only_under_the_leadership_that_it_was_loaded_for(
 
 @pytest.mark.parametrize("accepts", [False, True])
 async def test_no_marker_is_appended_to_offsets_that_no_shard_follows(accepts: bool) -> None:
-    """docs/semantics.md O6: the shard would never hear of it, and keep the offsets of the transaction undecided."""
+    """docs/semantics.md O6: the shard would never hear of it, and keep the offsets of the transaction
+    undecided."""
     appends = Appends()
-    groups = SimpleNamespace(accepts_markers=lambda index, epoch: accepts, marker_appended=lambda *args: args[-1](None))
+    groups = SimpleNamespace(
+        accepts_markers=lambda index, epoch: accepts, marker_appended=lambda *args: args[-1](None)
+    )
     marker = Marker(1, 0, 0, commit=True, transaction_version=2)
     writes = MarkerWrites(cast(Any, appends), cast(Any, groups), ManualClock())
     writes.append(marker, CONSUMER_OFFSETS, 3)
@@ -78,7 +85,8 @@ async def test_no_marker_is_appended_to_offsets_that_no_shard_follows(accepts: b
 
 @pytest.mark.parametrize("outcome", [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
 async def test_a_marker_is_written_when_it_is_committed_and_not_before(outcome: ErrorCode) -> None:
-    """The coordinator completes the transaction then; a marker that a new leader does not have would never come again."""
+    """The coordinator completes the transaction then; a marker that a new leader does not have would never
+    come again."""
     appends, waiting = Appends(), []
     cast(Any, appends).when_committed = lambda *args: waiting.append(args)
     writes = MarkerWrites(cast(Any, appends), cast(Any, None), ManualClock())
@@ -102,7 +110,12 @@ async def test_a_request_is_of_one_producer() -> None:
 
     parts = []
     for index, producer_id in enumerate((7, 8)):
-        identity = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+        identity = {
+            "producer_id": producer_id,
+            "producer_epoch": 0,
+            "base_sequence": 0,
+            "transactional": True,
+        }
         batch = memoryview(encode_batch([NewRecord(None, b"v", (), 1)], **identity))
         parts.append(produce._Part("t", index, batch, ProduceResponsePartition(index), parse_header(batch)))
     broker = cast(Any, SimpleNamespace(replicas=appends, enlistment=SimpleNamespace(ask=ask)))
@@ -117,7 +130,13 @@ async def test_a_produce_takes_a_new_guard_before_each_question() -> None:
     """The marker of the previous transaction takes away a guard that was there before it."""
     appends = Appends()
     batch = memoryview(
-        encode_batch([NewRecord(None, b"v", (), 1)], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+        encode_batch(
+            [NewRecord(None, b"v", (), 1)],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
     )
     part = produce._Part("t", 0, batch, ProduceResponsePartition(0), parse_header(batch))
 
@@ -136,10 +155,17 @@ async def test_a_produce_takes_a_new_guard_before_each_question() -> None:
 
 @pytest.mark.parametrize("lost", ["before", "meanwhile"])
 async def test_a_leader_without_a_session_sends_transactions_to_its_successor_at_once(lost: str) -> None:
-    """It cannot reach the coordinator either: NOT_ENOUGH_REPLICAS would keep the producer here for as long as it is cut off."""
+    """It cannot reach the coordinator either: NOT_ENOUGH_REPLICAS would keep the producer here for as long as
+    it is cut off."""
     appends = Appends()
     batch = memoryview(
-        encode_batch([NewRecord(None, b"v", (), 1)], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+        encode_batch(
+            [NewRecord(None, b"v", (), 1)],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
     )
     part = produce._Part("t", 0, batch, ProduceResponsePartition(0), parse_header(batch))
     asked = []
@@ -159,8 +185,8 @@ async def test_a_leader_without_a_session_sends_transactions_to_its_successor_at
 
 
 def test_a_new_or_ended_leadership_cancels_the_markers_of_the_last() -> None:
-    """docs/semantics.md T20: its successor finds them in the log; sent from here as well they may come after the next
-    transaction."""
+    """docs/semantics.md T20: its successor finds them in the log; sent from here as well they may come after
+    the next transaction."""
     calls: list[str] = []
     coordination = TransactionCoordination.__new__(TransactionCoordination)
     parts = cast(Any, coordination)
@@ -183,26 +209,34 @@ class Moving(Appends):
     def append_now(self, topic: str, partition: int, batch: Any, **fields: Any) -> Any:
         first = not self.made
         self.made.append(fields)
-        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER if first else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "refused")
+        raise KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER if first else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "refused"
+        )
 
 
 async def test_a_batch_behind_a_refused_one_is_answered_with_its_error() -> None:
-    """The wiring of rejected_sequences.py: out of order would make the client take a new epoch, and repeat what may be
-    written."""
+    """The wiring of rejected_sequences.py: out of order would make the client take a new epoch, and repeat
+    what may be written."""
     broker = cast(
         Any,
         SimpleNamespace(
             replicas=Moving(),
             rejected_sequences=RejectedSequences(),
             clock=ManualClock(),
-            cluster=SimpleNamespace(topic_name=None), directory=None, reserves=SimpleNamespace(given_up=False),
+            cluster=SimpleNamespace(topic_name=None),
+            directory=None,
+            reserves=SimpleNamespace(given_up=False),
             metrics=SimpleNamespace(bytes_in=lambda count: None),
         ),
     )
     codes = []
     for sequence in (10, 11):
-        batch = encode_batch([NewRecord(None, b"v", (), 1)], producer_id=7, producer_epoch=0, base_sequence=sequence)
-        body = encode_produce_request(9, [("t", [(0, batch)])], transactional_id=None, acks=-1, timeout_ms=1000)
+        batch = encode_batch(
+            [NewRecord(None, b"v", (), 1)], producer_id=7, producer_epoch=0, base_sequence=sequence
+        )
+        body = encode_produce_request(
+            9, [("t", [(0, batch)])], transactional_id=None, acks=-1, timeout_ms=1000
+        )
         context = RequestContext(0, 9, 1, "client", "127.0.0.1")
         request = produce.begin(broker, context, memoryview(b"".join(bytes(part) for part in body)))
         assert request.verify is None
@@ -231,14 +265,22 @@ def test_the_group_coordinator_reads_topics_and_passes_on_failed_shards() -> Non
 
 
 def test_a_groups_own_settings_reach_its_shard() -> None:
-    settings = {(32, "own"): {"consumer.session.timeout.ms": "60000"}, (32, "odd"): {"share.session.timeout.ms": "50000"}}
+    settings = {
+        (32, "own"): {"consumer.session.timeout.ms": "60000"},
+        (32, "odd"): {"share.session.timeout.ms": "50000"},
+    }
     groups = GroupCoordination.__new__(GroupCoordination)
     groups._cluster = cast(Any, SimpleNamespace(state=SimpleNamespace(resource_configs=settings)))
-    assert [groups._group_timeouts(name) for name in ("own", "odd", "none")] == [(60_000, None), (None, None), (None, None)]
+    assert [groups._group_timeouts(name) for name in ("own", "odd", "none")] == [
+        (60_000, None),
+        (None, None),
+        (None, None),
+    ]
 
 
 async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
-    """It would name itself for as long as it does not hear of its successor; told to ask again, the client asks another node."""
+    """It would name itself for as long as it does not hear of its successor; told to ask again, the client
+    asks another node."""
     leader = SimpleNamespace(node_id=1, fenced=False, kafka_host="host", kafka_port=9092)
     topic = SimpleNamespace(partitions={0: SimpleNamespace(leader=1)})
     lifecycle = SimpleNamespace(holds_session=True)
@@ -247,7 +289,12 @@ async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
         return topic
 
     state = SimpleNamespace(brokers={1: leader})
-    broker = cast(Any, SimpleNamespace(lifecycle=lifecycle, topics=SimpleNamespace(ensure_internal_topic=ensure), state=state))
+    broker = cast(
+        Any,
+        SimpleNamespace(
+            lifecycle=lifecycle, topics=SimpleNamespace(ensure_internal_topic=ensure), state=state
+        ),
+    )
     context, request = cast(Any, SimpleNamespace(api_version=3)), SimpleNamespace(key="group", key_type=0)
     assert (await find_coordinator.handle(broker, context, request))["node_id"] == 1
     lifecycle.holds_session = False
@@ -255,7 +302,9 @@ async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
     assert (answer["error_code"], answer["node_id"]) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
 
 
-@pytest.mark.parametrize(("replicas", "alone"), [((1,), True), ((2, 1), False), ((1, 2), False), (None, False)])
+@pytest.mark.parametrize(
+    ("replicas", "alone"), [((1,), True), ((2, 1), False), ((1, 2), False), (None, False)]
+)
 def test_a_node_coordinates_alone_only_where_nobody_else_has_or_gets_a_replica(
     replicas: tuple[int, ...] | None, alone: bool
 ) -> None:

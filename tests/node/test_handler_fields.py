@@ -1,5 +1,5 @@
-"""Fields that only some versions of a request have are asked for by name, with a default: a misspelt name would always be the
-default, and nobody would notice."""
+"""Fields that only some versions of a request have are asked for by name, with a default: a misspelt name
+would always be the default, and nobody would notice."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def asked_for(source: str) -> set[str]:
 @pytest.mark.parametrize("key", list(MODULES_OF), ids=lambda key: key.name)
 def test_every_field_that_is_asked_for_by_name_is_in_some_version(key: ApiKey) -> None:
     spec = TABLE[key]
-    known = set[str]().union(*(field_names(request_class(key, version)) for version in range(spec.low, spec.high + 1)))
+    known = set[str]().union(
+        *(field_names(request_class(key, version)) for version in range(spec.low, spec.high + 1))
+    )
     assert asked_for(MODULES_OF[key].read_text()) <= known
 
 
@@ -75,9 +77,15 @@ async def test_offsets_are_kept_for_as_long_as_an_older_client_says(version: int
     groups = Groups()
     topic = SimpleNamespace(partitions={0: None})
     broker = SimpleNamespace(groups=groups, state=SimpleNamespace(topics={"flights": topic}))
-    part = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": None}
+    part = {
+        "partition_index": 0,
+        "committed_offset": 1,
+        "committed_leader_epoch": -1,
+        "committed_metadata": None,
+    }
     fields = {
-        "group_id": "readers", "generation_id_or_member_epoch": 3, "member_id": "m", "group_instance_id": None,
+        "group_id": "readers", "generation_id_or_member_epoch": 3, "member_id": "m",
+        "group_instance_id": None,
         "retention_time": 5_000, "topics": [{"name": "flights", "partitions": [part]}],
     }  # fmt: skip
     body = codec.request(ApiKey.OFFSET_COMMIT, version, fields)

@@ -1,4 +1,5 @@
-"""Which state partition is responsible for a key must be what Kafka says, for as long as the cluster lives."""
+"""Which state partition is responsible for a key must be what Kafka says, for as long as the cluster
+lives."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from .test_configuration import loaded
         ("hello", 99162322),
         ("Aa", 2112),
         ("BB", 2112),  # the well-known collision
-        ("polygenelubricants", -(2**31)),  # String.hashCode of this word is Integer.MIN_VALUE: abs() of it is negative
+        # String.hashCode of this word is Integer.MIN_VALUE: abs() of it is negative
+        ("polygenelubricants", -(2**31)),
         ("grün", 3185949),
         ("\U0001f600", 1772899),  # two UTF-16 units: 0xD83D * 31 + 0xDE00
     ],
@@ -45,7 +47,9 @@ def test_every_key_has_exactly_one_partition(key: str, count: int) -> None:
 
 @pytest.mark.parametrize("topic", [TRANSACTION_STATE, CONSUMER_OFFSETS])
 def test_state_topics_are_safe_whatever_the_defaults_for_other_topics_are(topic: str) -> None:
-    configuration = loaded("transaction.state.log.min.isr=2", "offsets.topic.min.isr=2", min__insync__replicas=1)
+    configuration = loaded(
+        "transaction.state.log.min.isr=2", "offsets.topic.min.isr=2", min__insync__replicas=1
+    )
     partitions, replicas, config = settings(topic, configuration)
     assert (partitions, replicas) == (16, 3)
     assert config == {

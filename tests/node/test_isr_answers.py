@@ -26,7 +26,9 @@ class Controller:
         self._refused = refused
 
     async def alter_partitions(self, request: pb.AlterPartitionsRequest) -> pb.AlterPartitionsReply:
-        return pb.AlterPartitionsReply(partitions=[self._view(change) for change in request.changes], metadata_index=50)
+        return pb.AlterPartitionsReply(
+            partitions=[self._view(change) for change in request.changes], metadata_index=50
+        )
 
     def _view(self, change: pb.IsrChange) -> pb.PartitionView:
         error = ErrorCode.INELIGIBLE_REPLICA if change.partition in self._refused else ErrorCode.NONE
@@ -57,7 +59,8 @@ async def answers(requests: IsrRequests, changes: list[IsrChange]) -> list[IsrRe
 
 
 async def test_the_answer_to_an_isr_change_waits_for_the_metadata_it_was_given_on() -> None:
-    """min.insync.replicas may have been raised: with the old minimum and the new ISR the leader would acknowledge alone."""
+    """min.insync.replicas may have been raised: with the old minimum and the new ISR the leader would
+    acknowledge alone."""
     requests, metadata = requests_at(Controller())
     change = IsrChange("t", UUID(int=9), 0, 3, 7, (IsrMember(1, 5),))
     asked = asyncio.create_task(answers(requests, [change]))

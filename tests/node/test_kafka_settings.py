@@ -1,6 +1,8 @@
-"""All settings of topics, and those of brokers that Kafka changes at run time, are Kafka's, or differ for a stated reason.
+"""All settings of topics, and those of brokers that Kafka changes at run time, are Kafka's, or differ for a
+stated reason.
 
-`data/kafka-4.1.1-settings.json` is what a Kafka 4.1.1 answered; `python -m bench.kafka_settings` asks one again.
+`data/kafka-4.1.1-settings.json` is what a Kafka 4.1.1 answered; `python -m bench.kafka_settings` asks one
+again.
 """
 
 from __future__ import annotations
@@ -21,14 +23,18 @@ from tidegate.wire.errors import KafkaError
 
 from .test_configuration import loaded
 
-KAFKA: Final[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "kafka-4.1.1-settings.json").read_text())
+KAFKA: Final[dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "data" / "kafka-4.1.1-settings.json").read_text()
+)
 SOURCE_STATIC: Final = 4
 
 OWN_TOPIC_SETTINGS: Final = {
     "flush.policy": "acknowledged is what is on disks, or what is replicated: Kafka has only the latter",
     "record.check": "spares a leader the walk over the records of trusted producers",
 }
-OTHER_TOPIC_VALUES: Final = {("segment.bytes", "1024"): "small segments are no harm; Kafka has internal.segment.bytes for tests"}
+OTHER_TOPIC_VALUES: Final = {
+    ("segment.bytes", "1024"): "small segments are no harm; Kafka has internal.segment.bytes for tests"
+}
 
 NOT_DYNAMIC: Final = {
     "background.threads": "there are no such threads",
@@ -56,7 +62,9 @@ OTHER_BROKER_VALUES: Final = {
     ("log.cleaner.io.max.bytes.per.second", "-3"): "no rate is below 0",
 }
 ONE_FOR_ALL_BROKERS: Final = {
-    "log.cleanup.policy": "replicas of a compacted log have gaps that those of another would take for lost data",
+    "log.cleanup.policy": (
+        "replicas of a compacted log have gaps that those of another would take for lost data"
+    ),
     "unclean.leader.election.enable": "the controller decides, for all brokers",
 }
 OTHER_BROKER_DEFAULTS: Final = {
@@ -70,7 +78,9 @@ OTHER_BROKER_DEFAULTS: Final = {
     "max.connections": "each costs memory",
     "offsets.topic.num.partitions": "fewer, as each costs more here",
     "queued.max.request.bytes": "memory is always bounded",
-    "replica.fetch.max.bytes": "most bytes of a whole fetch, for which Kafka has replica.fetch.response.max.bytes",
+    "replica.fetch.max.bytes": (
+        "most bytes of a whole fetch, for which Kafka has replica.fetch.response.max.bytes"
+    ),
     "replica.fetch.response.max.bytes": "as replica.fetch.max.bytes",
     "replica.lag.time.max.ms": "a follower that hangs holds writes up for less long",
     "group.coordinator.rebalance.protocols": "no groups of Kafka Streams' own protocol",
@@ -81,14 +91,17 @@ OTHER_BROKER_DEFAULTS: Final = {
     "offsets.topic.replication.factor": "three replicas unless it is said otherwise",
 }
 OF_THIS_NODE: Final = {
-    "advertised.listeners", "broker.id", "broker.rack", "controller.quorum.voters", "inter.broker.listener.name",
+    "advertised.listeners", "broker.id", "broker.rack", "controller.quorum.voters",
+    "inter.broker.listener.name",
     "listener.security.protocol.map", "listeners", "log.dirs", "node.id", "process.roles",
 }  # fmt: skip
 
 
 def state_of_one_broker() -> ClusterState:
     state = ClusterState()
-    bootstrap = pb.Bootstrap(cluster_id="c", metadata_id="m", features=[pb.Feature(name="tidegate.metadata.version", level=4)])
+    bootstrap = pb.Bootstrap(
+        cluster_id="c", metadata_id="m", features=[pb.Feature(name="tidegate.metadata.version", level=4)]
+    )
     register = pb.RegisterBroker(node_id=1, incarnation="i", expected_broker_epoch=-1)
     entry = pb.ConfigEntry(key="min.insync.replicas", value="1")
     settings = pb.ChangeNodeConfig(node_id=ALL_NODES, set=[entry])
@@ -109,7 +122,8 @@ def topic_code(config: dict[str, str]) -> int:
     return 0
 
 
-# ---- topics ---------------------------------------------------------------------------------------------------------------
+# ---- topics
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_topics_have_exactly_kafkas_settings_and_two_of_our_own() -> None:
@@ -121,39 +135,60 @@ def test_a_topic_without_settings_is_described_as_kafka_describes_it() -> None:
     state = state_of_one_broker()
     ours = {each.name: each for each in DescribedSettings(loaded(), state.node_configs).of_new_topic("t", {})}
     for row in KAFKA["topic"]:
-        synonyms = [each for each in row["synonyms"] if each[2] != SOURCE_STATIC]  # what the file of that Kafka said
+        # what the file of that Kafka said
+        synonyms = [each for each in row["synonyms"] if each[2] != SOURCE_STATIC]
         source = synonyms[0][2] if synonyms else 5
         value = synonyms[0][1] if synonyms else row["value"]
         found = ours[row["name"]]
-        assert (found.kind, found.value, found.source, found.read_only) == (row["type"], value, source, False), row["name"]
+        assert (found.kind, found.value, found.source, found.read_only) == (
+            row["type"],
+            value,
+            source,
+            False,
+        ), row["name"]
         assert [list(each) for each in found.synonyms] == synonyms, row["name"]
 
 
 @pytest.mark.parametrize("name", sorted(KAFKA["topic_values"]))
 def test_a_topic_setting_takes_and_refuses_what_kafka_does(name: str) -> None:
-    values = {value: code for value, code in KAFKA["topic_values"][name].items() if (name, value) not in OTHER_TOPIC_VALUES}
+    values = {
+        value: code
+        for value, code in KAFKA["topic_values"][name].items()
+        if (name, value) not in OTHER_TOPIC_VALUES
+    }
     assert {value: topic_code({name: value}) for value in values} == values
 
 
 def test_topic_settings_that_go_together_are_judged_as_kafka_judges_them() -> None:
-    assert [[config, topic_code(config)] for config, _code in KAFKA["topic_combinations"]] == KAFKA["topic_combinations"]
+    assert [[config, topic_code(config)] for config, _code in KAFKA["topic_combinations"]] == KAFKA[
+        "topic_combinations"
+    ]
 
 
-# ---- brokers --------------------------------------------------------------------------------------------------------------
+# ---- brokers
+# ------------------------------------------------------------------------------------------------------------
 
 
 def broker_code(state: ClusterState, broker: str, name: str, value: str) -> int:
     change = rpc.ConfigChange(name=broker, set={name: value})
-    return plan_node_configuration(state, rpc.AlterConfigsRequest(nodes=[change], validate_only=True)).results[0].error
+    return (
+        plan_node_configuration(state, rpc.AlterConfigsRequest(nodes=[change], validate_only=True))
+        .results[0]
+        .error
+    )
 
 
-@pytest.mark.parametrize("name", sorted(KAFKA["broker_values"].keys() - NOT_DYNAMIC.keys() - {"no.such.setting"}))
+@pytest.mark.parametrize(
+    "name", sorted(KAFKA["broker_values"].keys() - NOT_DYNAMIC.keys() - {"no.such.setting"})
+)
 def test_a_broker_setting_takes_and_refuses_at_run_time_what_kafka_does(name: str) -> None:
     state = state_of_one_broker()
     for broker, kafka in (("1", KAFKA["broker_values"]), ("", KAFKA["default_broker_values"])):
         if broker and name in ONE_FOR_ALL_BROKERS:
             continue
-        values = {value: code for value, code in kafka[name].items() if (name, value) not in OTHER_BROKER_VALUES}
+        values = {
+            value: code for value, code in kafka[name].items() if (name, value) not in OTHER_BROKER_VALUES
+        }
         assert {value: broker_code(state, broker, name, value) for value in values} == values, broker
 
 
@@ -190,7 +225,10 @@ def test_every_broker_setting_of_kafka_that_gives_topics_a_default_is_shown() ->
 
 
 def test_a_value_shows_where_it_comes_from_and_what_it_stands_before() -> None:
-    own, of_all = {"log.retention.ms": "5", "max.connections": "7"}, {"log.retention.ms": "6", "min.insync.replicas": "2"}
+    own, of_all = (
+        {"log.retention.ms": "5", "max.connections": "7"},
+        {"log.retention.ms": "6", "min.insync.replicas": "2"},
+    )
     described = DescribedSettings(loaded(max__connections=9), {1: own, ALL_NODES: of_all})
     brokers = {each.name: each for each in described.of_broker()}
     assert brokers["log.retention.ms"].synonyms == [
@@ -201,14 +239,21 @@ def test_a_value_shows_where_it_comes_from_and_what_it_stands_before() -> None:
     ]  # fmt: skip
     topics = {each.name: each for each in described.of_new_topic("t", {"retention.ms": "4"})}
     assert topics["retention.ms"].synonyms[:2] == [("retention.ms", "4", 1), ("log.retention.ms", "5", 2)]
-    assert (topics["min.insync.replicas"].value, topics["min.insync.replicas"].source) == ("2", SOURCE_DYNAMIC_ALL_BROKERS)
+    assert (topics["min.insync.replicas"].value, topics["min.insync.replicas"].source) == (
+        "2",
+        SOURCE_DYNAMIC_ALL_BROKERS,
+    )
     assert [each.name for each in described.of_all_brokers()] == ["log.retention.ms", "min.insync.replicas"]
     states = {each.name: each for each in described.of_new_topic("__consumer_offsets", {})}
     assert (states["retention.ms"].value, states["retention.ms"].synonyms) == ("604800000", [])
 
 
 def test_what_a_file_says_is_shown_as_its_word_even_when_it_is_the_default() -> None:
-    (found,) = (each for each in DescribedSettings(loaded(num__partitions=1), {}).of_broker() if each.name == "num.partitions")
+    (found,) = (
+        each
+        for each in DescribedSettings(loaded(num__partitions=1), {}).of_broker()
+        if each.name == "num.partitions"
+    )
     assert found.synonyms == [("num.partitions", "1", SOURCE_STATIC), ("num.partitions", "1", 5)]
     (found,) = (each for each in DescribedSettings(loaded(), {}).of_broker() if each.name == "num.partitions")
     assert found.synonyms == [("num.partitions", "1", 5)]
@@ -216,7 +261,14 @@ def test_what_a_file_says_is_shown_as_its_word_even_when_it_is_the_default() -> 
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("1000000", "1000000.0"), ("33554432", "3.3554432E7"), ("0.50", "0.5"), ("1e7", "1.0E7"), ("1e-4", "1.0E-4"), ("0", "0.0")],
+    [
+        ("1000000", "1000000.0"),
+        ("33554432", "3.3554432E7"),
+        ("0.50", "0.5"),
+        ("1e7", "1.0E7"),
+        ("1e-4", "1.0E-4"),
+        ("0", "0.0"),
+    ],
 )
 def test_a_double_is_shown_as_java_writes_it(text: str, shown: str) -> None:
     described = DescribedSettings(loaded(), {ALL_NODES: {"log.cleaner.io.max.bytes.per.second": text}})

@@ -45,7 +45,9 @@ def test_an_answer_that_comes_after_its_session_renews_nothing() -> None:
     assert lease.answered(answer(0.6), 100, 6.5) is Change.REGAINED
 
 
-@pytest.mark.parametrize("order", list(permutations((answer(1.0, 10), answer(2.0, 20, fenced=True), answer(3.0, 15)))))
+@pytest.mark.parametrize(
+    "order", list(permutations((answer(1.0, 10), answer(2.0, 20, fenced=True), answer(3.0, 15))))
+)
 def test_whether_it_is_fenced_goes_by_the_newest_metadata(order: Iterable[HeartbeatAnswer]) -> None:
     assert lease_with(*order).fenced
 
@@ -88,7 +90,9 @@ def granting(sent_at: float, session_s: float, *, epoch: int = 1, index: int = 1
     return HeartbeatAnswer(sent_at, epoch, index, False, session_s)
 
 
-def take(lease: Lease, answer: HeartbeatAnswer, now: float, applied: int = 100) -> tuple[Change | None, Change | None]:
+def take(
+    lease: Lease, answer: HeartbeatAnswer, now: float, applied: int = 100
+) -> tuple[Change | None, Change | None]:
     """As the broker takes every answer."""
     lease.shorten(answer)
     return lease.end_when_over(now), lease.answered(answer, applied, now)
@@ -107,7 +111,9 @@ def take(lease: Lease, answer: HeartbeatAnswer, now: float, applied: int = 100) 
         ((6.0, -5.0), 2.0 + 6.0),
     ],
 )
-def test_the_lease_goes_by_the_session_of_the_controller_that_answers(sessions: tuple[float, float], ends_at: float) -> None:
+def test_the_lease_goes_by_the_session_of_the_controller_that_answers(
+    sessions: tuple[float, float], ends_at: float
+) -> None:
     lease = Lease(SESSION_S, 0.0)
     take(lease, granting(1.0, sessions[0], epoch=1), 1.1)
     take(lease, granting(2.0, sessions[1], epoch=2), 2.1)
@@ -115,7 +121,8 @@ def test_the_lease_goes_by_the_session_of_the_controller_that_answers(sessions: 
 
 
 def test_a_new_controllers_shorter_session_ends_what_the_former_one_granted() -> None:
-    """It counts by its own, also where its answer renews nothing yet, because its metadata is not applied here."""
+    """It counts by its own, also where its answer renews nothing yet, because its metadata is not applied
+    here."""
     lease = lease_with(answer(1.0), at=1.1)
     assert take(lease, granting(1.5, 2.0, epoch=2, index=120), 1.6, applied=119) == (None, None)
     assert lease.holds(2.9) and not lease.holds(3.1)
@@ -159,7 +166,8 @@ def test_the_session_of_a_deposed_controller_is_not_taken() -> None:
 
 @dataclass
 class Rules:
-    """A model of the controller: it fences after a session of silence; what it then elects stands in the metadata."""
+    """A model of the controller: it fences after a session of silence; what it then elects stands in the
+    metadata."""
 
     heard_at: float = 0.0
     index: int = 1
@@ -181,7 +189,8 @@ class Rules:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_broker_holds_the_lease_without_knowing_of_its_fencing(seed: int) -> None:
-    """Heartbeats and answers take up to two sessions, and are lost; whoever holds the lease has applied every fencing so far."""
+    """Heartbeats and answers take up to two sessions, and are lost; whoever holds the lease has applied every
+    fencing so far."""
     found = history(Random(seed), count_from_arrival=False)
     assert found is None, found
 
@@ -214,7 +223,11 @@ def history(random: Random, *, count_from_arrival: bool) -> str | None:
         lease.end_when_over(now)
         for due_at, each in sorted((pair for pair in to_broker if pair[0] <= now), key=lambda pair: pair[0]):
             to_broker.remove((due_at, each))
-            seen = HeartbeatAnswer(now, each.controller_epoch, each.metadata_index, each.fenced) if count_from_arrival else each
+            seen = (
+                HeartbeatAnswer(now, each.controller_epoch, each.metadata_index, each.fenced)
+                if count_from_arrival
+                else each
+            )
             lease.answered(seen, applied, now)
         if lease.holds(now) and applied < controller.fenced_index:
             return f"{now:.1f} s: it holds the lease, and has not applied its fencing"

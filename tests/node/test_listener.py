@@ -1,4 +1,5 @@
-"""The Kafka listener over real sockets: answers leave in order, what waits is bounded, and nonsense ends one connection only."""
+"""The Kafka listener over real sockets: answers leave in order, what waits is bounded, and nonsense ends one
+connection only."""
 
 from __future__ import annotations
 
@@ -83,8 +84,10 @@ class Served:
         self.broker = cast(
             Broker,
             SimpleNamespace(
-                configuration=loaded("max.connections=3", "socket.request.max.bytes=2048", listeners__kafka="127.0.0.1:0"),
-                cluster=SimpleNamespace(serving=True), clock=SystemClock(), metrics=self.metrics, announced_keys=ANNOUNCED,
+                configuration=loaded("max.connections=3", "socket.request.max.bytes=2048",
+                    listeners__kafka="127.0.0.1:0"),
+                cluster=SimpleNamespace(serving=True), clock=SystemClock(), metrics=self.metrics,
+                announced_keys=ANNOUNCED,
             ),
         )  # fmt: skip
 
@@ -113,7 +116,8 @@ class Served:
         raise RuntimeError("a late defect")
 
     def begin(self, _broker: Broker, context: RequestContext, body: memoryview) -> Staged:
-        """A staged request (Metadata): "?" asks first, until it is answered, and then does what the next byte says."""
+        """A staged request (Metadata): "?" asks first, until it is answered, and then does what the next byte
+        says."""
         number, kind = context.correlation_id, bytes(body)
         self.staged.append(number)
         self.changed.set()
@@ -132,7 +136,9 @@ class Served:
 
         async def work() -> Any:
             if records == b"wait":
-                await self.answers.setdefault(context.correlation_id, asyncio.get_running_loop().create_future())
+                await self.answers.setdefault(
+                    context.correlation_id, asyncio.get_running_loop().create_future()
+                )
             return await self.handle(_broker, context, memoryview(kind))
 
         return Staged(None, work, unanswered=request.acks == 0)
@@ -157,7 +163,9 @@ class Served:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Served]:
         hot = {ApiKey.FETCH: self.handle, ApiKey.API_VERSIONS: self.handle}
-        self.server = await listen(self.broker, Handlers({}, hot, {ApiKey.METADATA: self.begin, ApiKey.PRODUCE: self.produce}))
+        self.server = await listen(
+            self.broker, Handlers({}, hot, {ApiKey.METADATA: self.begin, ApiKey.PRODUCE: self.produce})
+        )
         try:
             yield self
         finally:
@@ -197,7 +205,8 @@ async def test_questions_are_asked_together_and_the_work_is_done_in_order(served
         client.send(number, key=ApiKey.METADATA, version=4, body=body)
     client.send(3, body=b"i")
     client.send(4, key=ApiKey.METADATA, version=4, body=b"?i")
-    await served.until(lambda: served.staged == [0, 1, 2])  # and not 4, which stands behind another kind of request
+    # and not 4, which stands behind another kind of request
+    await served.until(lambda: served.staged == [0, 1, 2])
     served.told(1)
     other = await served.client()
     other.send(9, body=b"i")
@@ -212,7 +221,9 @@ async def test_questions_are_asked_together_and_the_work_is_done_in_order(served
 
 
 @pytest.mark.parametrize(("body", "reason"), [(b"?k", "invalid_request"), (b"?x", "internal_error")])
-async def test_nothing_is_done_behind_a_request_that_failed_in_its_turn(served: Served, body: bytes, reason: str) -> None:
+async def test_nothing_is_done_behind_a_request_that_failed_in_its_turn(
+    served: Served, body: bytes, reason: str
+) -> None:
     client = await served.client()
     client.send(0, key=ApiKey.METADATA, version=4, body=body)
     client.send(1, key=ApiKey.METADATA, version=4, body=b"?i")
@@ -250,7 +261,8 @@ async def test_reading_pauses_when_too_much_is_in_work_and_goes_on_afterwards(se
     for number in range(most + 40):
         client.send(number, body=b"d")
     await served.until(lambda: len(served.begun) >= most)
-    other = await served.client()  # the others go on meanwhile; and by the time of its answer anything unbounded would show
+    # the others go on meanwhile; and by the time of its answer anything unbounded would show
+    other = await served.client()
     for number in range(3):
         other.send(1000 + number, body=b"i")
         assert await other.correlation_id() == 1000 + number
@@ -262,7 +274,9 @@ async def test_reading_pauses_when_too_much_is_in_work_and_goes_on_afterwards(se
         assert await client.correlation_id() == number
 
 
-async def test_without_the_bound_everything_would_be_taken_up(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
+async def test_without_the_bound_everything_would_be_taken_up(
+    monkeypatch: pytest.MonkeyPatch, served: Served
+) -> None:
     """Ablation: the test above would see it."""
     monkeypatch.setattr(listener, "REQUESTS_IN_WORK_MAX", 10**9)
     client = await served.client()
@@ -280,11 +294,20 @@ async def test_large_frames_are_lent_and_given_back(served: Served) -> None:
 
 def rejected(served: Served) -> dict[str, float]:
     families = text_string_to_metric_families(served.metrics.page().decode())
-    return {s.labels["reason"]: s.value for f in families for s in f.samples if s.name == "tidegate_rejected_frames_total"}
+    return {
+        s.labels["reason"]: s.value
+        for f in families
+        for s in f.samples
+        if s.name == "tidegate_rejected_frames_total"
+    }
 
 
-@pytest.mark.parametrize(("body", "reason"), [(b"k", "invalid_request"), (b"x", "internal_error"), (b"y", "internal_error")])
-async def test_a_refused_or_failed_request_ends_its_connection_and_no_other(served: Served, body: bytes, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("body", "reason"), [(b"k", "invalid_request"), (b"x", "internal_error"), (b"y", "internal_error")]
+)
+async def test_a_refused_or_failed_request_ends_its_connection_and_no_other(
+    served: Served, body: bytes, reason: str
+) -> None:
     victim, bystander = await served.client(), await served.client()
     bystander.send(1, body=b"d")
     victim.send(0, body=body)
@@ -306,7 +329,9 @@ async def test_a_refused_or_failed_request_ends_its_connection_and_no_other(serv
         (struct.pack(">ihhih", 10, 12345, 0, 1, -1), "unsupported_version"),
     ],
 )
-async def test_every_refusal_of_a_frame_is_counted_by_its_reason(served: Served, data: bytes, reason: str) -> None:
+async def test_every_refusal_of_a_frame_is_counted_by_its_reason(
+    served: Served, data: bytes, reason: str
+) -> None:
     client = await served.client()
     client.writer.write(data)
     if reason == "cut_short":
@@ -440,7 +465,9 @@ async def test_what_a_closed_connection_had_asked_is_dropped(slow: Served) -> No
     for number in range(20):
         other.send(100 + number, body=b"i")
         assert await other.correlation_id() == 100 + number
-    assert slow.begun[begun:] == [100 + number for number in range(20)], "nothing of the closed connection was worked off"
+    assert slow.begun[begun:] == [100 + number for number in range(20)], (
+        "nothing of the closed connection was worked off"
+    )
 
 
 async def test_a_produce_without_an_answer_is_done_although_its_client_has_closed(slow: Served) -> None:
@@ -460,18 +487,24 @@ async def test_a_produce_without_an_answer_is_done_although_its_client_has_close
 
 
 def unanswered(records: bytes) -> bytes:
-    """A produce with acks=0, as a frame that is lent; `fail`, and the request fails; `wait`, and it waits until it is told."""
-    return b"\0" + b"".join(encode_produce_request(9, [("t", [(0, records.ljust(20_000))])], acks=0, timeout_ms=1000))
+    """A produce with acks=0, as a frame that is lent; `fail`, and the request fails; `wait`, and it waits
+    until it is told."""
+    return b"\0" + b"".join(
+        encode_produce_request(9, [("t", [(0, records.ljust(20_000))])], acks=0, timeout_ms=1000)
+    )
 
 
 @pytest.fixture
 async def lending(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    """A listener whose large frames count against `budgets[0]`, and whose requests take a millisecond each."""
+    """A listener whose large frames count against `budgets[0]`, and whose requests take a millisecond
+    each."""
     served = Served()
     served.broker.clock = WorkClock()
     served.broker.configuration = loaded("socket.request.max.bytes=200000", listeners__kafka="127.0.0.1:0")
     made = listener.ByteBudget
-    monkeypatch.setattr(listener, "ByteBudget", lambda most: served.budgets.append(made(most)) or served.budgets[0])
+    monkeypatch.setattr(
+        listener, "ByteBudget", lambda most: served.budgets.append(made(most)) or served.budgets[0]
+    )
     async with served.running():
         yield served
 
@@ -511,7 +544,9 @@ async def test_long_polls_of_a_reset_connection_end_although_reading_is_paused(s
     for number in range(listener.REQUESTS_IN_WORK_MAX + 40):
         client.send(number, body=b"d")
     await served.until(lambda: len(served.begun) >= listener.REQUESTS_IN_WORK_MAX)
-    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.writer.get_extra_info("socket").setsockopt(
+        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+    )
     client.writer.transport.abort()
     async with asyncio.timeout(10):
         while served.server.connections:
@@ -520,12 +555,18 @@ async def test_long_polls_of_a_reset_connection_end_although_reading_is_paused(s
     assert all(waiting.cancelled() for waiting in served.waiting.values())
 
 
-@pytest.mark.parametrize(("name", "lines"), [("produce", 1), ("fetch", 0), ("join_group", 0), ("sync_group", 0)])
-def test_a_long_poll_that_its_client_leaves_is_not_worth_a_line(caplog: pytest.LogCaptureFixture, name: str, lines: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "lines"), [("produce", 1), ("fetch", 0), ("join_group", 0), ("sync_group", 0)]
+)
+def test_a_long_poll_that_its_client_leaves_is_not_worth_a_line(
+    caplog: pytest.LogCaptureFixture, name: str, lines: int
+) -> None:
     clock = SimpleNamespace(monotonic=lambda: 30.0)
     left = SimpleNamespace(
-        _broker=SimpleNamespace(clock=clock), _slots=[], _aside=[], _frames=[], _connection=SimpleNamespace(peer="p"),
-        _arrived=asyncio.Event(), _shared=SimpleNamespace(abandoned=RateLimitedLines(listener.log, "requests_abandoned", "more")),
+        _broker=SimpleNamespace(clock=clock), _slots=[], _aside=[], _frames=[],
+        _connection=SimpleNamespace(peer="p"),
+        _arrived=asyncio.Event(),
+        _shared=SimpleNamespace(abandoned=RateLimitedLines(listener.log, "requests_abandoned", "more")),
     )  # fmt: skip
     caplog.set_level("INFO")
     slot = listener._Slot(name, 0.0, None)

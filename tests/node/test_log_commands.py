@@ -23,7 +23,14 @@ from tidegate.runtime.disk import RealDisk
 from tidegate.storage.checkpoint import encode_checkpoint
 from tidegate.storage.durability.flush_notes import FLUSH_NOTES, RECORD_BYTES, encode_flush_notes, identity_of
 from tidegate.storage.inspection.dump import Selection, dump_segment
-from tidegate.wire.records import Compression, ControlType, NewRecord, assign_in_place, encode_batch, encode_marker
+from tidegate.wire.records import (
+    Compression,
+    ControlType,
+    NewRecord,
+    assign_in_place,
+    encode_batch,
+    encode_marker,
+)
 from typer.testing import CliRunner
 
 NOW_MS = 1_700_000_000_000
@@ -60,12 +67,17 @@ def partition(root: Path, name: str, *batches: bytes) -> Path:
 @pytest.fixture
 def flights(tmp_path: Path) -> Path:
     headers = (("from", b"LIS"), ("empty", None))
-    first = [NewRecord(b"TP1", "Lisboa – Porto".encode(), headers, NOW_MS), NewRecord(b"\x00\xff", None, (), NOW_MS + 1)]
+    first = [
+        NewRecord(b"TP1", "Lisboa – Porto".encode(), headers, NOW_MS),
+        NewRecord(b"\x00\xff", None, (), NOW_MS + 1),
+    ]
     return partition(
         tmp_path,
         "flights-0",
         at(0, encode_batch(first, compression=Compression.ZSTD)),
-        at(2, encode_batch([NewRecord(None, b"v" * 300, (), NOW_MS)], producer_id=7, producer_epoch=1, base_sequence=0,
+        at(2,
+            encode_batch([NewRecord(None, b"v" * 300, (), NOW_MS)], producer_id=7, producer_epoch=1,
+                         base_sequence=0,
                            transactional=True)),
         at(3, encode_marker(ControlType.ABORT, 7, 2, 9, NOW_MS)),
     )  # fmt: skip
@@ -87,13 +99,21 @@ def test_records_are_readable_and_bytes_that_are_no_text_survive(flights: Path) 
     assert found[0]["headers"] == [["from", "LIS"], ["empty", None]]
     assert found[1]["key"] == {"base64": "AP8="} and found[1]["value"] is None
     code, table = run("dump", flights / f"{0:020d}.log", "--records")
-    assert code == 0 and "0x00ff" in table and "from=LIS empty=-" in table and "(300 bytes)" in table and "2023-11-14" in table
+    assert (
+        code == 0
+        and "0x00ff" in table
+        and "from=LIS empty=-" in table
+        and "(300 bytes)" in table
+        and "2023-11-14" in table
+    )
     assert "v" * 300 in run("dump", flights / f"{0:020d}.log", "--records", "--full")[1]
 
 
 @pytest.mark.parametrize(("offsets", "shown"), [("1..3", [1, 2]), ("2", [2]), ("..1", [0]), ("3..", [3])])
 def test_a_range_of_offsets(flights: Path, offsets: str, shown: list[int]) -> None:
-    assert [row["offset"] for row in rows("dump", flights / f"{0:020d}.log", "--records", "--offsets", offsets)] == shown
+    assert [
+        row["offset"] for row in rows("dump", flights / f"{0:020d}.log", "--records", "--offsets", offsets)
+    ] == shown
 
 
 def test_a_range_that_is_none_is_refused(flights: Path) -> None:
@@ -111,13 +131,17 @@ def test_damage_is_shown_in_its_place_and_the_rest_as_well(flights: Path) -> Non
 def test_a_folder_is_shown_file_by_file(flights: Path) -> None:
     found = rows("dump", flights)
     assert [row["type"] for row in found] == ["file"] * 3 + ["segment"] + ["batch"] * 3
-    assert rows("dump", flights / "leader-epoch-checkpoint") == [{"type": "epoch", "epoch": 4, "start_offset": 0}]
+    assert rows("dump", flights / "leader-epoch-checkpoint") == [
+        {"type": "epoch", "epoch": 4, "start_offset": 0}
+    ]
     assert rows("dump", flights.parent)[1]["name"] == "flights-0"
 
 
 def test_notes_of_flushes_are_shown_one_by_one_and_what_is_damaged_among_them(tmp_path: Path) -> None:
     topic_id = UUID(int=7)
-    content = bytearray(encode_flush_notes([(identity_of(topic_id, number), 10 * number) for number in (1, 2, 3)]))
+    content = bytearray(
+        encode_flush_notes([(identity_of(topic_id, number), 10 * number) for number in (1, 2, 3)])
+    )
     content[RECORD_BYTES + 3] ^= 1
     (tmp_path / FLUSH_NOTES).write_bytes(content)
     first, damaged, third = rows("dump", tmp_path / FLUSH_NOTES)
@@ -135,14 +159,17 @@ def test_other_files_are_refused_in_one_line(flights: Path) -> None:
 
 def test_transactions_are_decoded(tmp_path: Path) -> None:
     metadata = TransactionMetadata(
-        transactional_id="tax", producer_id=7, producer_epoch=3, timeout_ms=60_000, state=TransactionState.ONGOING,
-        last_update_ms=NOW_MS, start_ms=NOW_MS, partitions=frozenset({TransactionPartition("flights", 2, None)}),
+        transactional_id="tax", producer_id=7, producer_epoch=3, timeout_ms=60_000,
+        state=TransactionState.ONGOING,
+        last_update_ms=NOW_MS, start_ms=NOW_MS,
+        partitions=frozenset({TransactionPartition("flights", 2, None)}),
     )  # fmt: skip
     key = transaction_records.encode_key("tax")
     log = partition(
         tmp_path, "__transaction_state-3",
         at(0, encode_batch([
-            NewRecord(key, transaction_records.encode_value(metadata), (), NOW_MS), NewRecord(key, None, (), NOW_MS),
+            NewRecord(key, transaction_records.encode_value(metadata), (), NOW_MS),
+            NewRecord(key, None, (), NOW_MS),
             NewRecord(key, b"\x00\x63", (), NOW_MS),
         ])),
     )  # fmt: skip
@@ -159,10 +186,20 @@ def test_committed_offsets_are_decoded(tmp_path: Path) -> None:
     log = partition(
         tmp_path,
         "__consumer_offsets-0",
-        at(0, encode_batch([NewRecord(group_records.encode_offset_key("billing", "flights", 2), value, (), NOW_MS)])),
+        at(
+            0,
+            encode_batch(
+                [NewRecord(group_records.encode_offset_key("billing", "flights", 2), value, (), NOW_MS)]
+            ),
+        ),
     )
     (says,) = [row["says"] for row in rows("dump", log, "--decode") if row["type"] == "record"]
-    assert (says["group_id"], says["topic"], says["partition"], says["offset"]) == ("billing", "flights", 2, 42)
+    assert (says["group_id"], says["topic"], says["partition"], says["offset"]) == (
+        "billing",
+        "flights",
+        2,
+        42,
+    )
 
 
 def test_consumer_groups_are_decoded(tmp_path: Path) -> None:
@@ -186,7 +223,11 @@ def test_consumer_groups_are_decoded(tmp_path: Path) -> None:
     assert says[1]["topics"] == {"flights": f"{topic} (3)"}
     assert (says[2]["member_id"], says[2]["instance_id"], says[2]["topic_names"]) == ("m", "i", ["flights"])
     assert says[3]["partitions"] == [f"{topic}-2"]
-    assert (says[4]["epoch"], says[4]["state"], says[4]["revoking"]) == (5, "UNREVOKED_PARTITIONS", [f"{topic}-2"])
+    assert (says[4]["epoch"], says[4]["state"], says[4]["revoking"]) == (
+        5,
+        "UNREVOKED_PARTITIONS",
+        [f"{topic}-2"],
+    )
     assert says[5]["forgotten"] is True
 
 
@@ -208,7 +249,15 @@ def test_verify_tells_by_its_exit_code(flights: Path, tmp_path: Path) -> None:
     path.write_bytes(content)
     code, output = run("verify", root)
     assert code == 1
-    for part in ("violation: batch-damaged", str(path), "byte 0", "offset 0", "means", "to do", "1 violations"):
+    for part in (
+        "violation: batch-damaged",
+        str(path),
+        "byte 0",
+        "offset 0",
+        "means",
+        "to do",
+        "1 violations",
+    ):
         assert part in output
     code, output = run("verify", root, "--json")
     found = [json.loads(line) for line in output.splitlines()]
@@ -219,9 +268,19 @@ def test_verify_tells_by_its_exit_code(flights: Path, tmp_path: Path) -> None:
 
 def test_a_reader_that_has_gone_is_no_error(flights: Path) -> None:
     path = flights / f"{0:020d}.log"
-    path.write_bytes(b"".join(at(offset, encode_batch([NewRecord(b"k", b"v", (), NOW_MS)])) for offset in range(20_000)))
+    path.write_bytes(
+        b"".join(at(offset, encode_batch([NewRecord(b"k", b"v", (), NOW_MS)])) for offset in range(20_000))
+    )
     for form in ("--json", "--full"):
-        command = [sys.executable, "-m", "tidegate.node.log_tools.log_commands", "dump", str(path), "--records", form]
+        command = [
+            sys.executable,
+            "-m",
+            "tidegate.node.log_tools.log_commands",
+            "dump",
+            str(path),
+            "--records",
+            form,
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert process.stdout is not None and process.stderr is not None
             process.stdout.readline()

@@ -66,7 +66,9 @@ async def test_probes_are_told_how_many_logs_are_open(tmp_path: Path, go_on: thr
     found.close(clean=True, broker_epoch=8)
 
 
-async def test_a_node_that_is_told_to_stop_opens_no_further_log(tmp_path: Path, go_on: threading.Semaphore) -> None:
+async def test_a_node_that_is_told_to_stop_opens_no_further_log(
+    tmp_path: Path, go_on: threading.Semaphore
+) -> None:
     found, stop = folders(tmp_path), asyncio.Event()
     opening = asyncio.create_task(open_logs(found, SystemClock(), stop.wait()))
     await reaches(found, "recovering: 0 of")

@@ -1,4 +1,5 @@
-"""Retention and cleaner as the node runs them: beside the loop, log after log, and no trouble of one log reaches another."""
+"""Retention and cleaner as the node runs them: beside the loop, log after log, and no trouble of one log
+reaches another."""
 
 from __future__ import annotations
 
@@ -59,7 +60,12 @@ class Folder:
         self.directory.open_all(now_ms=0)
         configuration = loaded(**{"log__cleaner__backoff__ms": 10, **self.settings})
         self.upkeep = LogUpkeep(
-            configuration, self.disk, self.clock, lambda: self.replicas, self.commit.request, configuration.integer  # type: ignore[arg-type, return-value]
+            configuration,
+            self.disk,
+            self.clock,
+            lambda: self.replicas,
+            self.commit.request,
+            configuration.integer,  # type: ignore[arg-type, return-value]
         )
 
     def topic(self, name: str, config: LogConfig = COMPACTED, *, fill: int = 40, age_ms: int = 0) -> Replica:
@@ -94,7 +100,11 @@ def offsets(log: Log) -> list[int]:
     found, offset = [], log.log_start_offset
     while offset < log.log_end_offset:
         result = log.read(offset, 1 << 20, upper_offset=log.log_end_offset)
-        found += [record.offset for at, _ in iterate_headers(result.data) for record in decode_batch(result.data, at)]
+        found += [
+            record.offset
+            for at, _ in iterate_headers(result.data)
+            for record in decode_batch(result.data, at)
+        ]
         offset = result.next_offset
     return found
 
@@ -114,7 +124,11 @@ async def test_a_compacted_log_is_cleaned_while_the_loop_runs(folder: Folder) ->
     assert cleaned.log.size_bytes < before / 2 and len(offsets(cleaned.log)) < 20
     assert len(offsets(plain.log)) == 40
     view = folder.upkeep.view()
-    assert view.bytes_read > view.bytes_written > 0 and view.records_removed > 20 and view.uncleanable_partitions == 0
+    assert (
+        view.bytes_read > view.bytes_written > 0
+        and view.records_removed > 20
+        and view.uncleanable_partitions == 0
+    )
     await until(lambda: (folder.path / CLEANER_CHECKPOINT).exists())
 
 
@@ -142,14 +156,18 @@ async def test_a_damaged_log_is_left_alone_and_the_others_are_cleaned(folder: Fo
     assert folder.upkeep.view().oldest_dirty_age_s >= 0
 
 
-async def test_an_error_that_nobody_foresaw_concerns_one_log_only(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_that_nobody_foresaw_concerns_one_log_only(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder.topic("changes")
     monkeypatch.setattr("tidegate.storage.cleaning.cleaner.group_segments", lambda *_: 1 / 0)
     assert not await folder.upkeep.clean_once()
     assert folder.upkeep.view().uncleanable_partitions == 1
 
 
-async def test_a_full_disk_is_no_reason_to_give_a_log_up(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_no_reason_to_give_a_log_up(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replica = folder.topic("changes")
 
     def full(*_: object) -> None:
@@ -163,7 +181,9 @@ async def test_a_full_disk_is_no_reason_to_give_a_log_up(folder: Folder, monkeyp
     assert not list(replica.log.directory.glob("*.cleaned"))
 
 
-async def test_a_truncation_meanwhile_ends_a_cleaning_without_harm(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_truncation_meanwhile_ends_a_cleaning_without_harm(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What superseded a record may have been cut off: nothing that was decided before may be carried out."""
     replica = folder.topic("changes")
     before = offsets(replica.log)
@@ -229,7 +249,9 @@ async def test_positions_survive_a_restart_and_are_not_believed_for_another_hist
 
 
 async def test_an_idle_log_is_cleaned_when_its_greatest_lag_has_passed(folder: Folder) -> None:
-    config = replace(COMPACTED, segment_bytes=1 << 20, max_compaction_lag_ms=HOUR_MS, min_cleanable_dirty_ratio=1.0)
+    config = replace(
+        COMPACTED, segment_bytes=1 << 20, max_compaction_lag_ms=HOUR_MS, min_cleanable_dirty_ratio=1.0
+    )
     young, old = folder.topic("young", config), folder.topic("old", config, age_ms=2 * HOUR_MS)
     folder.upkeep.start()
     await until(lambda: old.log.cleaned_to > 0)
@@ -239,7 +261,10 @@ async def test_an_idle_log_is_cleaned_when_its_greatest_lag_has_passed(folder: F
 
 async def test_only_leaders_decide_what_is_too_old(folder: Folder) -> None:
     config = LogConfig(segment_bytes=2000, retention_ms=HOUR_MS)
-    leader, follower = folder.topic("led", config, age_ms=2 * HOUR_MS), folder.topic("followed", config, age_ms=2 * HOUR_MS)
+    leader, follower = (
+        folder.topic("led", config, age_ms=2 * HOUR_MS),
+        folder.topic("followed", config, age_ms=2 * HOUR_MS),
+    )
     young = folder.topic("young", config)
     follower.role = Role.FOLLOWER
     await folder.upkeep.retain_once()
@@ -247,7 +272,9 @@ async def test_only_leaders_decide_what_is_too_old(folder: Folder) -> None:
     assert folder.upkeep.view().segments_expired > 3
 
 
-async def test_ablation_a_swap_in_the_wrong_history_would_lose_records(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ablation_a_swap_in_the_wrong_history_would_lose_records(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tidegate.storage.cleaning.cleaner import Cleaning
 
     monkeypatch.setattr(Cleaning, "is_invalidated", lambda self: False)

@@ -1,4 +1,5 @@
-"""Markers reach every partition's leader: through failures, moves and deleted topics; only what is written is called so."""
+"""Markers reach every partition's leader: through failures, moves and deleted topics; only what is written is
+called so."""
 
 from __future__ import annotations
 
@@ -27,17 +28,24 @@ HERE = 4
 
 
 class World:
-    """The leaders of partitions, and brokers that answer with scripted codes; the last code of a script stays."""
+    """The leaders of partitions, and brokers that answer with scripted codes; the last code of a script
+    stays."""
 
     def __init__(self) -> None:
         self.leaders: dict[TransactionPartition, int] = {P0: 1, P1: 2}
         self.gone: set[TransactionPartition] = set()
-        self.codes: dict[int, list[ErrorCode | int | Exception]] = {1: [ErrorCode.NONE], 2: [ErrorCode.NONE], 3: [ErrorCode.NONE]}
+        self.codes: dict[int, list[ErrorCode | int | Exception]] = {
+            1: [ErrorCode.NONE],
+            2: [ErrorCode.NONE],
+            3: [ErrorCode.NONE],
+        }
         self.requests: list[tuple[int, dict[str, Any]]] = []
         self.written: list[tuple[int, MarkersWritten]] = []
         self.here: list[Exception | None] = [None]
         self.batches_here: list[MarkerBatch] = []
-        self.sender = MarkerSender(self, cast(Peers, self), SystemClock(), self._on_written, HERE, self._write_here)
+        self.sender = MarkerSender(
+            self, cast(Peers, self), SystemClock(), self._on_written, HERE, self._write_here
+        )
 
     async def _write_here(self, batch: MarkerBatch) -> Codes:
         self.batches_here.append(batch)
@@ -45,7 +53,9 @@ class World:
         await asyncio.sleep(0)
         if error is not None:
             raise error
-        return {(7, p.topic, p.partition): ErrorCode.NONE for each in batch.transactions for p in each.partitions}
+        return {
+            (7, p.topic, p.partition): ErrorCode.NONE for each in batch.transactions for p in each.partitions
+        }
 
     def leader_of(self, partition: TransactionPartition) -> int | None:
         return self.leaders.get(partition)
@@ -75,7 +85,10 @@ class World:
         topics = [
             SimpleNamespace(
                 name=topic["name"],
-                partitions=[SimpleNamespace(partition_index=index, error_code=code) for index in topic["partition_indexes"]],
+                partitions=[
+                    SimpleNamespace(partition_index=index, error_code=code)
+                    for index in topic["partition_indexes"]
+                ],
             )
             for topic in marker["topics"]
         ]
@@ -120,7 +133,9 @@ async def test_each_leader_gets_its_markers_and_the_shard_the_completion(world: 
         pytest.param(12_345, id="a code of a later version"), RuntimeError("a defect"),
     ],
 )  # fmt: skip
-async def test_a_marker_is_sent_until_its_leader_has_taken_it(world: World, trouble: ErrorCode | int | Exception) -> None:
+async def test_a_marker_is_sent_until_its_leader_has_taken_it(
+    world: World, trouble: ErrorCode | int | Exception
+) -> None:
     world.codes[2] = [trouble, trouble, ErrorCode.NONE]
     world.send()
     await world.until(lambda: world.written)
@@ -129,17 +144,24 @@ async def test_a_marker_is_sent_until_its_leader_has_taken_it(world: World, trou
 
 
 @pytest.mark.parametrize(
-    "trouble", [None, KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "starting"), TimeoutError(), RuntimeError("a defect")]
+    "trouble",
+    [None, KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "starting"), TimeoutError(), RuntimeError("a defect")],
 )
-async def test_what_this_node_leads_it_writes_itself_until_it_is_written(world: World, trouble: Exception | None) -> None:
+async def test_what_this_node_leads_it_writes_itself_until_it_is_written(
+    world: World, trouble: Exception | None
+) -> None:
     world.leaders[P0], world.here = HERE, [trouble, trouble, None]
     identity = world.send()
     await world.until(lambda: world.written)
     assert world.written == [(5, MarkersWritten(identity))]
-    assert [node_id for node_id, _ in world.requests] == [2] and len(world.batches_here) == (3 if trouble else 1)
+    assert [node_id for node_id, _ in world.requests] == [2] and len(world.batches_here) == (
+        3 if trouble else 1
+    )
 
 
-async def test_a_defect_in_one_turn_does_not_end_the_sending(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_defect_in_one_turn_does_not_end_the_sending(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failed: list[TransactionPartition] = []
     sound = world.is_gone
 
@@ -175,7 +197,9 @@ async def test_a_partition_without_a_leader_is_waited_for(world: World) -> None:
     await world.until(lambda: world.written)
 
 
-@pytest.mark.parametrize("fencing", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
+@pytest.mark.parametrize(
+    "fencing", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+)
 async def test_a_fenced_marker_is_given_up_and_never_called_written(world: World, fencing: ErrorCode) -> None:
     world.codes[1] = [fencing]
     world.send(P0)
@@ -214,19 +238,23 @@ async def test_after_the_coordinator_moved_nothing_is_sent_or_reported_any_more(
     assert len(world.requests) <= sent + 1 and world.written == []
 
 
-# --- the view of the metadata --------------------------------------------------------------------------------------------------
+# --- the view of the metadata
+# --------------------------------------------------------------------------------------------------
 
 
 def deleted_and_created_again(partitions: int) -> Topics:
     state = SimpleNamespace(
-        topics={"flights": SimpleNamespace(partitions={n: SimpleNamespace(leader=2) for n in range(partitions)})},
+        topics={
+            "flights": SimpleNamespace(partitions={n: SimpleNamespace(leader=2) for n in range(partitions)})
+        },
         topic_by_id=lambda topic_id: None,
     )
     return Topics(lambda: cast(ClusterState, state), lambda: True)
 
 
 def test_a_marker_for_a_deleted_topic_goes_to_the_new_topic_of_its_name() -> None:
-    """A coordinator whose metadata lagged had enlisted the old id for a partition of the new topic, which would stay open."""
+    """A coordinator whose metadata lagged had enlisted the old id for a partition of the new topic, which
+    would stay open."""
     topics, enlisted = deleted_and_created_again(1), TransactionPartition("flights", 0, UUID(int=1))
     assert topics.leader_of(enlisted) == 2 and not topics.is_gone(enlisted)
 

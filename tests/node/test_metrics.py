@@ -25,7 +25,16 @@ VIEW = NodeView(
     connections=9,
     under_min_isr=7,
     shards=[
-        ShardView("__transaction_state", 3, Phase.ACTIVE, 1, 2, 3, 4, ShardMetrics(events=5, rejected_busy=6, bytes_written=7)),
+        ShardView(
+            "__transaction_state",
+            3,
+            Phase.ACTIVE,
+            1,
+            2,
+            3,
+            4,
+            ShardMetrics(events=5, rejected_busy=6, bytes_written=7),
+        ),
         ShardView("__transaction_state", 4, Phase.BARRIER, 0, 0, 0, 0, ShardMetrics(loads=1)),
         ShardView("__consumer_offsets", 3, Phase.LOADING, 0, 0, 0, 0, ShardMetrics()),
         ShardView("__consumer_offsets", 9, Phase.FAILED, 0, 0, 0, 0, ShardMetrics(failures=8)),
@@ -90,7 +99,9 @@ def test_requests_are_counted_and_timed_by_name_and_outcome() -> None:
     metrics.request_done("produce", ErrorCode.NOT_LEADER_OR_FOLLOWER, 0.1)
     found = samples(metrics)
     assert found["tidegate_requests_total", (("outcome", "ok"), ("request", "produce"))] == 2
-    assert found["tidegate_requests_total", (("outcome", "not_leader_or_follower"), ("request", "produce"))] == 1
+    assert (
+        found["tidegate_requests_total", (("outcome", "not_leader_or_follower"), ("request", "produce"))] == 1
+    )
     assert found["tidegate_request_seconds_count", (("request", "produce"),)] == 3
     assert found["tidegate_request_seconds_bucket", (("le", "0.0025"), ("request", "produce"))] == 1
 

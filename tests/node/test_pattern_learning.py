@@ -1,4 +1,5 @@
-"""What subscribed patterns match is learned between other work of the loop: counted in turns of the loop and in names."""
+"""What subscribed patterns match is learned between other work of the loop: counted in turns of the loop and
+in names."""
 
 from __future__ import annotations
 
@@ -62,11 +63,15 @@ async def test_all_who_learn_share_a_bounded_part_of_each_turn(monkeypatch: pyte
     counted = Counted(monkeypatch, 50)
     counts = await counted.turns_until(learning(counted.catalog, 40))
     assert sum(counts) == 40 * 50
-    assert max(counts) * MATCH_S < 2 * (PATTERNS_S + MATCH_S), "the end of one turn's time and that of the next, as they meet"
+    assert max(counts) * MATCH_S < 2 * (PATTERNS_S + MATCH_S), (
+        "the end of one turn's time and that of the next, as they meet"
+    )
     await counted.catalog.stop()
 
 
-async def test_a_pattern_in_the_queue_does_not_wait_until_those_before_it_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pattern_in_the_queue_does_not_wait_until_those_before_it_are_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     counted = Counted(monkeypatch, 500)
     tasks = learning(counted.catalog, 3)
     last, large = "topic-.*2", ["topic-.*0", "topic-.*1"]
@@ -78,7 +83,9 @@ async def test_a_pattern_in_the_queue_does_not_wait_until_those_before_it_are_do
     await counted.catalog.stop()
 
 
-async def test_the_patterns_of_present_groups_are_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_patterns_of_present_groups_are_not_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     counted = Counted(monkeypatch, 60)
     counted.in_use = {f"topic-.*{number}" for number in range(2 * PATTERNS_MAX)}
     await counted.turns_until(learning(counted.catalog, 2 * PATTERNS_MAX))
@@ -112,7 +119,9 @@ async def test_too_many_who_wait_for_a_pattern_are_refused(monkeypatch: pytest.M
     await counted.catalog.stop()
 
 
-async def test_a_new_pattern_is_refused_when_the_groups_have_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_pattern_is_refused_when_the_groups_have_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(group_coordination, "PATTERNS_IN_USE_MAX", PATTERNS_MAX + 10)
     counted = Counted(monkeypatch, 2)
     counted.in_use = {f"topic-.*{number}" for number in range(PATTERNS_MAX + 10)}
@@ -141,7 +150,9 @@ async def test_who_gives_up_waiting_keeps_no_place(monkeypatch: pytest.MonkeyPat
         await stopped
 
 
-async def test_a_pattern_that_cannot_be_held_against_the_topics_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pattern_that_cannot_be_held_against_the_topics_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     counted = Counted(monkeypatch, 60)
     matches = TopicPattern.matches
 
@@ -153,5 +164,7 @@ async def test_a_pattern_that_cannot_be_held_against_the_topics_keeps_nobody_wai
     monkeypatch.setattr(TopicPattern, "matches", broken)
     tasks = [asyncio.create_task(counted.catalog.learn(pattern)) for pattern in ("topic-.*0", "topic-.*1")]
     failed, learned = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
-    assert isinstance(failed, KafkaError) and failed.code is ErrorCode.UNKNOWN_SERVER_ERROR and learned is None
+    assert (
+        isinstance(failed, KafkaError) and failed.code is ErrorCode.UNKNOWN_SERVER_ERROR and learned is None
+    )
     await counted.catalog.stop()

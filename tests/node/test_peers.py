@@ -1,4 +1,5 @@
-"""Requests to another broker: answers find their request, and whatever goes wrong is an error in bounded time, never a hang."""
+"""Requests to another broker: answers find their request, and whatever goes wrong is an error in bounded
+time, never a hang."""
 
 from __future__ import annotations
 
@@ -68,7 +69,9 @@ async def peer(remote: Remote) -> AsyncIterator[Peer]:
 
 
 async def ask(peer: Peer, timeout_s: float = 5.0, decode: Callable[[memoryview], Any] | None = None) -> bytes:
-    answer: bytes = await peer.exchange(ApiKey.FETCH, 4, [b"body"], decode or (lambda frame: bytes(frame[4:])), timeout_s)
+    answer: bytes = await peer.exchange(
+        ApiKey.FETCH, 4, [b"body"], decode or (lambda frame: bytes(frame[4:])), timeout_s
+    )
     return answer
 
 
@@ -78,14 +81,20 @@ async def code_of(work: Any) -> ErrorCode:
     return error.value.code
 
 
-async def test_many_requests_share_one_connection_and_each_gets_its_own_answer(remote: Remote, peer: Peer) -> None:
-    remote.script = lambda connection, number: connection.send(struct.pack(">i", number), str(number).encode()) and None
+async def test_many_requests_share_one_connection_and_each_gets_its_own_answer(
+    remote: Remote, peer: Peer
+) -> None:
+    remote.script = lambda connection, number: (
+        connection.send(struct.pack(">i", number), str(number).encode()) and None
+    )
     answers = await asyncio.gather(*(ask(peer) for _ in range(50)))
     assert answers == [str(number).encode() for number in remote.received]
     assert len(remote.connections) == 1
 
 
-async def test_a_lost_connection_fails_its_requests_and_the_next_reconnects(remote: Remote, peer: Peer) -> None:
+async def test_a_lost_connection_fails_its_requests_and_the_next_reconnects(
+    remote: Remote, peer: Peer
+) -> None:
     remote.script = lambda connection, number: connection.abort("gone") if number == 3 else None
     codes = await asyncio.gather(*(code_of(ask(peer)) for _ in range(3)))
     assert set(codes) == {ErrorCode.NETWORK_EXCEPTION}
@@ -95,7 +104,9 @@ async def test_a_lost_connection_fails_its_requests_and_the_next_reconnects(remo
 
 
 async def test_a_response_out_of_order_fails_all_waiting_requests(remote: Remote, peer: Peer) -> None:
-    remote.script = lambda connection, number: connection.send(struct.pack(">i", number + 1), b"wrong") and None
+    remote.script = lambda connection, number: (
+        connection.send(struct.pack(">i", number + 1), b"wrong") and None
+    )
     assert await code_of(ask(peer)) is ErrorCode.NETWORK_EXCEPTION
     remote.script = remote.echo
     assert await ask(peer) == b"answer"
@@ -119,12 +130,15 @@ async def test_no_answer_in_time_is_a_timeout_and_poisons_the_connection(remote:
     while not remote.received:
         await remote.changed.wait()
     assert await code_of(ask(peer, 0.05)) is ErrorCode.REQUEST_TIMED_OUT
-    assert await code_of(slow) is ErrorCode.NETWORK_EXCEPTION  # its answer could not be told from that of the one given up
+    # its answer could not be told from that of the one given up
+    assert await code_of(slow) is ErrorCode.NETWORK_EXCEPTION
     remote.script = remote.echo
     assert await ask(peer) == b"answer"
 
 
-async def test_an_unreadable_answer_reaches_the_one_who_asked_and_no_other(remote: Remote, peer: Peer) -> None:
+async def test_an_unreadable_answer_reaches_the_one_who_asked_and_no_other(
+    remote: Remote, peer: Peer
+) -> None:
     def broken(_frame: memoryview) -> None:
         raise IndexError("too short")
 
@@ -141,7 +155,9 @@ async def test_a_request_that_is_given_up_does_not_disturb_the_next(remote: Remo
     given_up.cancel()
     with pytest.raises(asyncio.CancelledError):
         await given_up
-    remote.script = lambda connection, number: [remote.echo(connection, n) for n in (number - 1, number)] and None
+    remote.script = lambda connection, number: (
+        [remote.echo(connection, n) for n in (number - 1, number)] and None
+    )
     assert await ask(peer) == b"answer"
 
 
@@ -180,4 +196,7 @@ async def test_one_connection_a_broker_and_all_are_closed_together(remote: Remot
 
 async def test_an_unreadable_fetch_answer_is_an_error_of_the_fetch(remote: Remote, peer: Peer) -> None:
     transport = PeerFetchTransport(peer, 5.0)
-    assert await code_of(transport.fetch(FetchRequest())) in (ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert await code_of(transport.fetch(FetchRequest())) in (
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    )

@@ -1,4 +1,5 @@
-"""Producer ids are unique: no block is used twice, no id given twice, also when many ask at once or the controller fails."""
+"""Producer ids are unique: no block is used twice, no id given twice, also when many ask at once or the
+controller fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Range reads get on in the order in which they came; a reader who pauses holds nobody up, and memory stays bounded."""
+"""Range reads get on in the order in which they came; a reader who pauses holds nobody up, and memory stays
+bounded."""
 
 from __future__ import annotations
 
@@ -93,7 +94,9 @@ def test_progress_is_what_any_read_makes() -> None:
     assert reads.turns.progress_at == 12.0
 
 
-@given(st.lists(st.tuples(st.sampled_from(["enter", "leave", "park", "sent"]), st.integers(0, 7)), max_size=80))
+@given(
+    st.lists(st.tuples(st.sampled_from(["enter", "leave", "park", "sent"]), st.integers(0, 7)), max_size=80)
+)
 def test_bounds_hold_and_no_turn_stays_free(steps: list[tuple[str, int]]) -> None:
     turns = RangeTurns(active_max=2, waiting_max=3, parked_bytes_max=25, turn_bytes=15)
     reads: list[Turn] = []

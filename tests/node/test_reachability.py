@@ -32,9 +32,18 @@ def test_a_question_says_who_asks_and_whom() -> None:
 @pytest.mark.parametrize(
     "client_id",
     [
-        "app", "tidegate-reach", "tidegate-reach/1/2/3", "tidegate-reach/1/2/3/x", "a/1/2/3/4", "tidegate-reach/-1/2/3/4",
-        "tidegate-reach/1/2/3/-1", "tidegate-reach/1/2_0/3/4", "tidegate-reach/1/\u0662/3/4", "tidegate-reach/2147483648/2/3/4",
-        "tidegate-reach/1/9223372036854775808/3/4", "tidegate-reach/1/99999999999999999999/3/4",
+        "app",
+        "tidegate-reach",
+        "tidegate-reach/1/2/3",
+        "tidegate-reach/1/2/3/x",
+        "a/1/2/3/4",
+        "tidegate-reach/-1/2/3/4",
+        "tidegate-reach/1/2/3/-1",
+        "tidegate-reach/1/2_0/3/4",
+        "tidegate-reach/1/\u0662/3/4",
+        "tidegate-reach/2147483648/2/3/4",
+        "tidegate-reach/1/9223372036854775808/3/4",
+        "tidegate-reach/1/99999999999999999999/3/4",
         f"tidegate-reach/1/{'9' * 5000}/3/4",
     ],
 )
@@ -63,21 +72,33 @@ def test_only_a_life_that_is_registered_counts_and_a_forged_one_hides_none(forge
     assert reached_by.asked(forged, (2, 20), registered.__contains__) is Asked.REFUSED
     assert list(reached_by.lives) == [(1, 10)]
     next_life = Question((1, 30), (2, 20))
-    assert reached_by.asked(next_life, (2, 20), registered.__contains__) is Asked.REFUSED, "not known here yet: it asks again"
+    assert reached_by.asked(next_life, (2, 20), registered.__contains__) is Asked.REFUSED, (
+        "not known here yet: it asks again"
+    )
     registered = {(1, 30)}
     assert reached_by.asked(next_life, (2, 20), registered.__contains__) is Asked.NOTED
     assert list(reached_by.lives) == [(1, 30)]
 
 
 async def test_a_broker_beats_early_only_for_what_is_news() -> None:
-    """Whatever a client asks, and however often: the question is answered, and one heartbeat tells of the broker that asked."""
+    """Whatever a client asks, and however often: the question is answered, and one heartbeat tells of the
+    broker that asked."""
     early: list[None] = []
-    lifecycle = SimpleNamespace(broker_epoch=7, not_reached_by=(2,), heartbeat_soon=lambda: early.append(None))
+    lifecycle = SimpleNamespace(
+        broker_epoch=7, not_reached_by=(2,), heartbeat_soon=lambda: early.append(None)
+    )
     metadata = SimpleNamespace(state=SimpleNamespace(brokers={2: broker(2, 20)}))
     cluster, own = ClusterView(1, cast(Any, metadata), cast(Any, None), SystemClock()), (1, 7)
     reached_by = ReachedBy()
     node = Finding(cluster, cast(Any, lifecycle), reached_by, cast(Any, None), SystemClock(), early.append)
-    for epoch, is_found in ((99999999999999999, False), (19, False), (20, True), (20, True), (21, False), (20, True)):
+    for epoch, is_found in (
+        (99999999999999999, False),
+        (19, False),
+        (20, True),
+        (20, True),
+        (21, False),
+        (20, True),
+    ):
         assert node.asked_who_this_is(Question((2, epoch), own)) is is_found
     assert not node.asked_who_this_is(Question((5, 20), own))
     assert list(reached_by.lives) == [(2, 20)] and len(early) == 1
@@ -86,7 +107,13 @@ async def test_a_broker_beats_early_only_for_what_is_news() -> None:
 async def test_others_are_asked_until_they_are_found_and_again_in_their_next_life() -> None:
     brokers = {1: broker(1, 10), 2: broker(2, 20), 3: broker(3, 30, fenced=True)}
     asked: list[int] = []
-    answers: list[bool | KafkaError] = [KafkaError(ErrorCode.NETWORK_EXCEPTION, "nobody there"), False, True, True, True]
+    answers: list[bool | KafkaError] = [
+        KafkaError(ErrorCode.NETWORK_EXCEPTION, "nobody there"),
+        False,
+        True,
+        True,
+        True,
+    ]
 
     async def ask(other: BrokerState, question: Question) -> bool:
         assert question == Question((1, 10), (other.node_id, other.broker_epoch))
@@ -120,7 +147,11 @@ async def test_others_are_asked_until_they_are_found_and_again_in_their_next_lif
 
 async def test_a_broker_that_cannot_be_asked_at_all_keeps_none_from_being_asked() -> None:
     """Its address can be no host's name, or asking it fails in a way that was not foreseen."""
-    brokers = {2: dataclasses.replace(broker(2, 20), kafka_host="node..dom"), 3: broker(3, 30), 4: broker(4, 40)}
+    brokers = {
+        2: dataclasses.replace(broker(2, 20), kafka_host="node..dom"),
+        3: broker(3, 30),
+        4: broker(4, 40),
+    }
     failures: list[BaseException] = []
     asked: list[int] = []
 

@@ -1,4 +1,5 @@
-"""What came behind a refused batch is refused alike, so that the client repeats both in order and takes no new epoch for it."""
+"""What came behind a refused batch is refused alike, so that the client repeats both in order and takes no
+new epoch for it."""
 
 from __future__ import annotations
 
@@ -50,7 +51,10 @@ def test_what_is_too_long_for_a_topic_is_not_remembered() -> None:
     batches = RejectedSequences()
     for length in (TOPIC_NAME_LENGTH_MAX + 1, 8 << 20):
         long = P._replace(topic="t" * length)
-        assert batches.refused(long, 10, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0.0) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (
+            batches.refused(long, 10, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0.0)
+            is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
     assert len(batches) == 0
     batches.refused(P._replace(topic="t" * TOPIC_NAME_LENGTH_MAX), 10, MOVED, 0.0)
     assert len(batches) == 1

@@ -25,9 +25,14 @@ def test_what_is_set_at_run_time_holds_at_once_and_the_file_again_afterwards() -
     limits: list[int | None] = []
     state = ClusterState()
     clock, settings = ManualClock(), RunTimeSettings(configuration)
-    cluster = ClusterView(configuration.node_id, cast(Any, SimpleNamespace(state=state)), cast(Any, None), clock)
+    cluster = ClusterView(
+        configuration.node_id, cast(Any, SimpleNamespace(state=state)), cast(Any, None), clock
+    )
     replicas = SimpleNamespace(change_limits=lambda new: limits.append(new.catch_up_bytes_per_s), apply=list)
-    directory, groups = SimpleNamespace(expect=list, topic_ids={}), SimpleNamespace(topics_changed=lambda: None)
+    directory, groups = (
+        SimpleNamespace(expect=list, topic_ids={}),
+        SimpleNamespace(topics_changed=lambda: None),
+    )
     parts: list[Any] = [SimpleNamespace(broker_epoch=1), replicas, directory, groups]
     application = MetadataApplication(cluster, settings, *parts, clock)
 
@@ -40,7 +45,9 @@ def test_what_is_set_at_run_time_holds_at_once_and_the_file_again_afterwards() -
     applied()
     applied({ALL_NODES: {CATCH_UP_SETTING: "100", CLEANER_SETTING: "7"}})
     applied()
-    assert limits == [9, 100], "the file's, then that for all nodes, and nothing for an entry about something else"
+    assert limits == [9, 100], (
+        "the file's, then that for all nodes, and nothing for an entry about something else"
+    )
     assert settings.number(CLEANER_SETTING) == 7
     applied({ALL_NODES: {CATCH_UP_SETTING: "100"}, 1: {CATCH_UP_SETTING: "5"}, 2: {CATCH_UP_SETTING: "6"}})
     applied({})
@@ -48,12 +55,14 @@ def test_what_is_set_at_run_time_holds_at_once_and_the_file_again_afterwards() -
 
 
 async def test_a_new_default_for_all_topics_is_taken_up_in_slices_of_the_loops_time() -> None:
-    """Here each partition takes 0.5 ms.  What comes meanwhile is applied at once, and a newer default begins anew."""
+    """Here each partition takes 0.5 ms.  What comes meanwhile is applied at once, and a newer default begins
+    anew."""
     clock, taken = ManualClock(), dict[tuple[str, int], str]()
     state = ClusterState()
     for name in ("a", "b"):
         partitions = dict.fromkeys(range(1000), PartitionState((1,), (1,), leader=1))
         state._topics[name] = TopicState(name, UUID(int=ord(name)), {}, partitions, {})
+
     def apply(assignments: list[Assignment]) -> None:
         for each in assignments:
             clock.advance(0.0005)
@@ -61,7 +70,10 @@ async def test_a_new_default_for_all_topics_is_taken_up_in_slices_of_the_loops_t
 
     cluster = ClusterView(1, cast(Any, SimpleNamespace(state=state)), cast(Any, None), clock)
     replicas = SimpleNamespace(change_limits=lambda _new: None, apply=apply)
-    directory, groups = SimpleNamespace(expect=list, topic_ids={}), SimpleNamespace(topics_changed=lambda: None)
+    directory, groups = (
+        SimpleNamespace(expect=list, topic_ids={}),
+        SimpleNamespace(topics_changed=lambda: None),
+    )
     parts: list[Any] = [SimpleNamespace(broker_epoch=1), replicas, directory, groups]
     application = MetadataApplication(cluster, RunTimeSettings(loaded()), *parts, clock)
 

@@ -1,6 +1,8 @@
-"""A stop that comes together with news must not be lost: a background task that goes on would hold the node's stop for ever.
+"""A stop that comes together with news must not be lost: a background task that goes on would hold the node's
+stop for ever.
 
-In Python 3.11 `asyncio.wait_for` loses a cancellation that arrives in the turn in which what it waits for is done.
+In Python 3.11 `asyncio.wait_for` loses a cancellation that arrives in the turn in which what it waits for is
+done.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ async def test_the_metadata_follower_stops_when_its_stream_ends_at_the_same_mome
     follower = MetadataFollower(cast(ControllerClient, controller), 1, SystemClock())
     await follower.start()
     read = await controller.reads.get()
-    read.set_exception(grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata()))
+    read.set_exception(
+        grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata())
+    )
     await asyncio.sleep(0)  # the inner task has the error, the follower does not know yet
     async with asyncio.timeout(30):
         await follower.stop()
@@ -64,7 +68,9 @@ class NoTopics:
 
 async def test_the_marker_sender_stops_when_it_is_woken_at_the_same_moment() -> None:
     for turns in range(4):
-        sender = MarkerSender(NoTopics(), cast(Peers, None), SystemClock(), lambda _partition, _event: None, 1, cast(Any, None))
+        sender = MarkerSender(
+            NoTopics(), cast(Peers, None), SystemClock(), lambda _partition, _event: None, 1, cast(Any, None)
+        )
         sender.start()
         await asyncio.sleep(0.01)
         sender._wake.set()

@@ -1,4 +1,5 @@
-"""Before a transaction's first append the coordinator is asked, and what its answer is worth hangs on the guard taken before.
+"""Before a transaction's first append the coordinator is asked, and what its answer is worth hangs on the
+guard taken before.
 
 docs/semantics.md T8, T9 and I6.  Here the coordinator is scripted; the guard is the log's own.
 """
@@ -66,7 +67,9 @@ class Coordinator:
     async def ensure_internal_topic(self, name: str) -> Any:
         """Made at its first use, and with it a coordinator, who knows of nobody."""
         if name not in self.topics:
-            self.topics[name] = SimpleNamespace(partitions={n: SimpleNamespace(leader=self.leader) for n in range(4)})
+            self.topics[name] = SimpleNamespace(
+                partitions={n: SimpleNamespace(leader=self.leader) for n in range(4)}
+            )
             self.codes = [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
         return self.topics[name]
 
@@ -96,7 +99,9 @@ class Coordinator:
         topics = [
             SimpleNamespace(
                 name=topic["name"],
-                results_by_partition=[SimpleNamespace(partition_index=i, partition_error_code=code) for i in topic["partitions"]],
+                results_by_partition=[
+                    SimpleNamespace(partition_index=i, partition_error_code=code) for i in topic["partitions"]
+                ],
             )
             for transaction in fields["transactions"]
             for topic in transaction["topics"]
@@ -127,7 +132,10 @@ async def test_passing_trouble_is_asked_again_until_there_is_an_answer(local: bo
     assert len(coordinator.asked) == 3
 
 
-NEVER_TOLD = (RETRIED | {ErrorCode.OPERATION_NOT_ATTEMPTED}) - {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+NEVER_TOLD = (RETRIED | {ErrorCode.OPERATION_NOT_ATTEMPTED}) - {
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+}
 
 
 @pytest.mark.parametrize("code", sorted(NEVER_TOLD))
@@ -138,7 +146,8 @@ async def test_a_lasting_error_becomes_one_that_every_client_retries(code: Error
 
 
 async def test_a_topic_that_is_deleted_while_the_question_is_repeated_is_not_enlisted() -> None:
-    """Without its id nobody could ever say that it is gone, and the transaction would wait for its marker for ever."""
+    """Without its id nobody could ever say that it is gone, and the transaction would wait for its marker for
+    ever."""
     coordinator = Coordinator(ErrorCode.CONCURRENT_TRANSACTIONS)
     question = asyncio.create_task(coordinator.enlist())
     while not coordinator.asked:
@@ -171,7 +180,10 @@ async def test_old_clients_are_verified_and_new_ones_enlisted(verify_only: bool)
     here, there = Coordinator(ErrorCode.NONE), Coordinator(ErrorCode.NONE, local=False)
     await here.enlist(verify_only=verify_only)
     await there.enlist(verify_only=verify_only)
-    assert (here.asked[0].verify_only, here.asked[0].transaction_version) == (verify_only, 1 if verify_only else 2)
+    assert (here.asked[0].verify_only, here.asked[0].transaction_version) == (
+        verify_only,
+        1 if verify_only else 2,
+    )
     assert there.asked[0]["transactions"][0]["verify_only"] is verify_only
 
 
@@ -183,7 +195,12 @@ async def test_questions_of_one_transaction_that_come_together_are_one(local: bo
     def ask(number: int, producer_epoch: int = 0) -> asyncio.Task[Codes]:
         return asyncio.create_task(
             coordinator.enlistment.ask(
-                "tid", 7, producer_epoch, [("flights", number)], verify_only=True, before_asking=lambda: taken.append(number)
+                "tid",
+                7,
+                producer_epoch,
+                [("flights", number)],
+                verify_only=True,
+                before_asking=lambda: taken.append(number),
             )
         )
 
@@ -214,7 +231,9 @@ async def test_a_question_without_askers_is_cancelled() -> None:
 
 
 async def test_the_guard_is_taken_before_every_question() -> None:
-    coordinator = Coordinator(ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NONE)
+    coordinator = Coordinator(
+        ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NONE
+    )
     order: list[int] = []
     coordinator.before = lambda: order.append(len(coordinator.asked))
     await coordinator.enlist()
@@ -222,7 +241,8 @@ async def test_the_guard_is_taken_before_every_question() -> None:
 
 
 class TestGuard:
-    """The promise with a real log: the marker of the previous transaction comes while the coordinator is asked."""
+    """The promise with a real log: the marker of the previous transaction comes while the coordinator is
+    asked."""
 
     @pytest.fixture
     def log(self, tmp_path: Path) -> Log:
@@ -239,20 +259,26 @@ class TestGuard:
         )
 
     def _append(self, log: Log, sequence: int, guard: Any) -> None:
-        log.append_leader(self._batch(sequence), leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=1, guard=guard)
+        log.append_leader(
+            self._batch(sequence), leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=1, guard=guard
+        )
 
     def _marker(self, log: Log) -> None:
         marker = bytearray(encode_marker(ControlType.COMMIT, 7, 0, 0, 1))
-        log.append_leader(marker, leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=1, transaction_version=0)
+        log.append_leader(
+            marker, leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=1, transaction_version=0
+        )
 
     async def _next_transaction(self, log: Log, *, again: bool) -> None:
-        """One transaction is open; the next one's first append asks while the marker of the first is on its way."""
+        """One transaction is open; the next one's first append asks while the marker of the first is on its
+        way."""
         self._append(log, 0, log.start_verification(7, 0, 0))
         coordinator = Coordinator(ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NONE)
         guards: list[Any] = []
 
         def before() -> None:
-            if coordinator.asked:  # after the first refusal the marker arrives, which ends the previous transaction
+            # after the first refusal the marker arrives, which ends the previous transaction
+            if coordinator.asked:
                 if len(coordinator.asked) == 1:
                     self._marker(log)
                 if not again:
@@ -286,7 +312,8 @@ class TestGuard:
 
 @pytest.mark.parametrize("local", [True, False])
 async def test_before_the_first_transaction_ever_an_unknown_id_is_told_so(local: bool) -> None:
-    """It was told to try again, for ever: there was no state topic, and so nobody to say that the id is unknown."""
+    """It was told to try again, for ever: there was no state topic, and so nobody to say that the id is
+    unknown."""
     coordinator = Coordinator(ErrorCode.NONE, local=local)
     del coordinator.topics[TRANSACTION_STATE]
     assert await coordinator.enlist() is ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -308,8 +335,12 @@ async def test_enlistments_of_one_leader_do_not_wait_for_each_other() -> None:
     topics = [SimpleNamespace(name="flights", partitions=[0])]
     answers = []
     for name in ("first", "second"):
-        question = SimpleNamespace(transactional_id=name, producer_id=7, producer_epoch=0, topics=topics, verify_only=True)
-        outcome = await add_partitions_to_txn.handle(broker, _version(4), SimpleNamespace(transactions=[question]))
+        question = SimpleNamespace(
+            transactional_id=name, producer_id=7, producer_epoch=0, topics=topics, verify_only=True
+        )
+        outcome = await add_partitions_to_txn.handle(
+            broker, _version(4), SimpleNamespace(transactions=[question])
+        )
         assert isinstance(outcome, Deferred), "the connection goes on with the next request"
         answers.append(asyncio.ensure_future(outcome.answer))
     await asyncio.sleep(0)

@@ -21,5 +21,7 @@ print(sys.getswitchinterval(), gc.get_threshold(), sorted(set_options))
 
 def test_a_node_sets_the_switch_interval_and_the_collector_and_malloc() -> None:
     """docs/hot-path.md H16 and H19."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.strip() == "0.0005 (10000, 10, 10) [(-3, 33554432), (-1, 536870912)]", done.stderr

@@ -1,4 +1,5 @@
-"""The clients of other languages are there and current, or it is said why not: no test passes over them in silence."""
+"""The clients of other languages are there and current, or it is said why not: no test passes over them in
+silence."""
 
 from __future__ import annotations
 
@@ -47,10 +48,14 @@ def test_what_is_current_is_neither_fetched_nor_built_again(toy: Client, steps: 
     assert (install(toy), steps[3:]) == ("fetched and built", ["fetch", "build"])
 
 
-def test_a_missing_tool_is_named_by_the_installation_and_by_the_tests(toy: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_tool_is_named_by_the_installation_and_by_the_tests(
+    toy: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main() == 1
     assert "toy: no-such-tool-anywhere is not installed" in capsys.readouterr().err
-    with pytest.raises(Missing, match="toy is not installed .no-such-tool-anywhere is not installed.: make foreign-clients"):
+    with pytest.raises(
+        Missing, match="toy is not installed .no-such-tool-anywhere is not installed.: make foreign-clients"
+    ):
         command_for("toy")
 
 
@@ -71,7 +76,9 @@ def test_a_program_older_than_its_sources_is_an_error(toy: Client, steps: list[s
 def test_a_program_that_does_not_compile_is_an_error_and_no_missing_client(
     toy: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(foreign_clients, "_fetch", lambda client: client.folder.mkdir(parents=True, exist_ok=True))
+    monkeypatch.setattr(
+        foreign_clients, "_fetch", lambda client: client.folder.mkdir(parents=True, exist_ok=True)
+    )
     assert main() == 0
     (foreign_clients.SOURCES / "java" / "Main.java").write_text("class Main { int f() { } }")
     assert main() == 1

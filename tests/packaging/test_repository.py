@@ -43,14 +43,27 @@ def text_files() -> Iterator[tuple[Path, str]]:
 
 
 def configured_registries() -> set[str]:
-    """The package index of this machine, wherever pip is told of it; a loopback mirror's name is no secret."""
-    named = [os.environ.get(name, "") for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX")]
-    files = [Path("/etc/pip.conf"), Path.home() / ".pip" / "pip.conf", Path.home() / ".config" / "pip" / "pip.conf"]
+    """The package index of this machine, wherever pip is told of it; a loopback mirror's name is no
+    secret."""
+    named = [
+        os.environ.get(name, "")
+        for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX")
+    ]
+    files = [
+        Path("/etc/pip.conf"),
+        Path.home() / ".pip" / "pip.conf",
+        Path.home() / ".config" / "pip" / "pip.conf",
+    ]
     for file in files:
         if file.is_file():
             parser = configparser.ConfigParser(interpolation=None)
             parser.read(file)
-            named += [value for section in parser.values() for key, value in section.items() if key.endswith("index-url")]
+            named += [
+                value
+                for section in parser.values()
+                for key, value in section.items()
+                if key.endswith("index-url")
+            ]
     hosts = {urlsplit(url).hostname for text in named for url in text.split()}
     return {host for host in hosts if host and host not in ("localhost", "127.0.0.1", "::1")}
 

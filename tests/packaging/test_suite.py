@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-TOY = '''
+TOY = """
 import os, pathlib, pytest
 
 pytestmark = pytest.mark.xdist_group("one at a time")
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.xdist_group("one at a time")
 def test_toy(number):
     folder = pathlib.Path(os.environ["TOY_FOLDER"])
     (folder / os.environ["PYTEST_XDIST_WORKER"]).touch()
-'''
+"""
 
 
 def run_pytest(*arguments: object, before: tuple[str, ...] = (), **environment: str) -> str:
@@ -35,15 +35,22 @@ def test_the_tests_of_one_group_run_on_one_worker(tmp_path: Path) -> None:
     workers.mkdir()
     toy = tmp_path / "test_toy.py"
     toy.write_text(TOY)
-    run_pytest("-n", 2, "--dist", "loadgroup", "--rootdir", tmp_path, "-c", os.devnull, toy, TOY_FOLDER=str(workers))
+    run_pytest(
+        "-n", 2, "--dist", "loadgroup", "--rootdir", tmp_path, "-c", os.devnull, toy, TOY_FOLDER=str(workers)
+    )
     assert len(list(workers.iterdir())) == 1
 
 
 def test_two_workers_collect_the_same_tests() -> None:
-    """xdist refuses to start when the names of tests differ, and a name may hold a time, a set's order or a memory address."""
+    """xdist refuses to start when the names of tests differ, and a name may hold a time, a set's order or a
+    memory address."""
     tests = Path(__file__).parent.parent
-    first = run_pytest("--collect-only", tests / "wire", tests / "storage", tests / "coordinator", PYTHONHASHSEED="1")
-    second = run_pytest("--collect-only", tests / "wire", tests / "storage", tests / "coordinator", PYTHONHASHSEED="2")
+    first = run_pytest(
+        "--collect-only", tests / "wire", tests / "storage", tests / "coordinator", PYTHONHASHSEED="1"
+    )
+    second = run_pytest(
+        "--collect-only", tests / "wire", tests / "storage", tests / "coordinator", PYTHONHASHSEED="2"
+    )
     names = [line for line in first.splitlines() if "::" in line]
     assert len(names) > 1000 and names == [line for line in second.splitlines() if "::" in line]
 

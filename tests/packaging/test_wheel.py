@@ -1,8 +1,10 @@
-"""The wheel holds all of the product and nothing else, and works where nothing but its dependencies is installed.
+"""The wheel holds all of the product and nothing else, and works where nothing but its dependencies is
+installed.
 
-An editable installation hides what is missing from a wheel; this builds one from a copy of the project's files and tries it in
-a virtual environment of its own.  The dependencies are lent to it by path, so that no network is needed; the editable
-installation is not, because Python does not follow `.pth` files of a folder that was itself named by one.
+An editable installation hides what is missing from a wheel; this builds one from a copy of the project's
+files and tries it in a virtual environment of its own.  The dependencies are lent to it by path, so that no
+network is needed; the editable installation is not, because Python does not follow `.pth` files of a folder
+that was itself named by one.
 """
 
 from __future__ import annotations
@@ -27,8 +29,13 @@ pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.timeout(300)]
 
 def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     # protoc looks its plugins up in PATH; they live next to the interpreter that runs this.
-    environment = {**os.environ, "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))),
+    }
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +80,14 @@ def modules_in(contents: set[str]) -> list[str]:
 
 
 def test_every_package_with_all_its_files_is_in_the_wheel(contents: set[str]) -> None:
-    packaged = {f"tidegate/{path.as_posix()}" for path in product_files()} | {"tidegate/__init__.py", "tidegate/py.typed"}
+    packaged = {f"tidegate/{path.as_posix()}" for path in product_files()} | {
+        "tidegate/__init__.py",
+        "tidegate/py.typed",
+    }
     assert packaged - contents == set()
-    present = {name.rpartition("/")[0].replace("/", ".") for name in contents if name.endswith("/__init__.py")}
+    present = {
+        name.rpartition("/")[0].replace("/", ".") for name in contents if name.endswith("/__init__.py")
+    }
     assert present == set(pyproject()["tool"]["setuptools"]["packages"])
 
 
@@ -97,7 +109,9 @@ def test_the_generated_protocol_modules_are_in_the_wheel(contents: set[str]) -> 
             assert f"tidegate/proto/{schema}{suffix}" in contents
 
 
-def test_every_module_imports_from_a_clean_environment(clean_python: Path, contents: set[str], tmp_path: Path) -> None:
+def test_every_module_imports_from_a_clean_environment(
+    clean_python: Path, contents: set[str], tmp_path: Path
+) -> None:
     program = (
         "import importlib, sys, traceback\n"
         "import tidegate\n"

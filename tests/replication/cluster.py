@@ -1,4 +1,5 @@
-"""Replica managers of several nodes in one process: real logs and group commit, fetches over the wire's own bytes."""
+"""Replica managers of several nodes in one process: real logs and group commit, fetches over the wire's own
+bytes."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ class WireTransport:
         self._cluster.fetches += 1
         answer = await self._cluster.managers[self._target].fetch(decoded)
         self._check()
-        buffers = encode_fetch_response(VERSION, answer.topics, error=answer.error, session_id=answer.session_id)
+        buffers = encode_fetch_response(
+            VERSION, answer.topics, error=answer.error, session_id=answer.session_id
+        )
         return parse_fetch_response(VERSION, memoryview(bytearray(b"".join(buffers))))
 
     def _check(self) -> None:
@@ -107,12 +110,18 @@ class Cluster:
             topic_name_of=self.topic_names.get,
             limits=limits or ReplicationLimits(),
             fetcher=FetcherLimits(
-                wait_max_ms=wait_max_ms, listed_max=listed_max, answer_timeout_s=5.0, backoff_first_s=0.005, backoff_max_s=0.05
+                wait_max_ms=wait_max_ms,
+                listed_max=listed_max,
+                answer_timeout_s=5.0,
+                backoff_first_s=0.005,
+                backoff_max_s=0.05,
             ),
         )
 
     def start(self, node: int, *, disk: Disk | None = None) -> ReplicaManager:
-        directory = LogDirectory(disk or RealDisk(), self.directory / f"node-{node}", cluster_id="c", node_id=node)
+        directory = LogDirectory(
+            disk or RealDisk(), self.directory / f"node-{node}", cluster_id="c", node_id=node
+        )
         directory.open_all(lambda topic: LogConfig.from_topic_config({}), now_ms=0)
         commit = GroupCommit(threads=1)
         self.broker_epochs[node] = self.broker_epochs.get(node, 100) + 1
@@ -148,7 +157,8 @@ class Cluster:
         for node in tuple(self.managers):
             await self.stop(node)
 
-    # -- the controller ------------------------------------------------------------------------------------------------------
+    # -- the controller
+    # ------------------------------------------------------------------------------------------------------
 
     async def alter_partition(self, changes: list[IsrChange]) -> AsyncIterator[list[IsrResult]]:
         await asyncio.sleep(0)
@@ -165,12 +175,22 @@ class Cluster:
             return IsrResult(change.topic, change.partition, ErrorCode.INVALID_UPDATE_VERSION)
         for member in change.isr:
             joins = member.node_id not in now.isr
-            if joins and (member.node_id in self.fenced or member.broker_epoch != self.broker_epochs[member.node_id]):
+            if joins and (
+                member.node_id in self.fenced or member.broker_epoch != self.broker_epochs[member.node_id]
+            ):
                 return IsrResult(change.topic, change.partition, ErrorCode.INELIGIBLE_REPLICA)
         isr = tuple(member.node_id for member in change.isr)
         now = replace(now, isr=isr, partition_epoch=now.partition_epoch + 1)
         self.partitions[(change.topic, change.partition)] = now
-        return IsrResult(change.topic, change.partition, ErrorCode.NONE, now.leader, now.leader_epoch, now.partition_epoch, isr)
+        return IsrResult(
+            change.topic,
+            change.partition,
+            ErrorCode.NONE,
+            now.leader,
+            now.leader_epoch,
+            now.partition_epoch,
+            isr,
+        )
 
     def create(
         self,
@@ -183,7 +203,9 @@ class Cluster:
         isr: tuple[int, ...] | None = None,
         **config: str,
     ) -> None:
-        settings = {"min.insync.replicas": str(min_isr)} | {key.replace("_", "."): value for key, value in config.items()}
+        settings = {"min.insync.replicas": str(min_isr)} | {
+            key.replace("_", "."): value for key, value in config.items()
+        }
         created = [
             Assignment(topic, TOPIC_ID, partition, replicas, isr or replicas, leader, 1, 1, settings)
             for partition in range(partitions)
@@ -208,7 +230,11 @@ class Cluster:
     ) -> Assignment:
         now = self.partitions[(topic, partition)]
         now = replace(
-            now, leader=leader, leader_epoch=now.leader_epoch + 1, partition_epoch=now.partition_epoch + 1, isr=isr or now.isr
+            now,
+            leader=leader,
+            leader_epoch=now.leader_epoch + 1,
+            partition_epoch=now.partition_epoch + 1,
+            isr=isr or now.isr,
         )
         self.partitions[(topic, partition)] = now
         self.publish([now], to=to)

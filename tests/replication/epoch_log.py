@@ -1,4 +1,5 @@
-"""A log reduced to what truncation depends on: one epoch per record, and the epoch history of a leader without records."""
+"""A log reduced to what truncation depends on: one epoch per record, and the epoch history of a leader
+without records."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class EpochLog:
     records: list[int] = field(default_factory=list)
     log_start_offset: int = 0
     high_watermark: int = 0
-    led: dict[int, int] = field(default_factory=dict)  # epochs entered at an election, by epoch -> start offset
+    # epochs entered at an election, by epoch -> start offset
+    led: dict[int, int] = field(default_factory=dict)
 
     @property
     def noted_start_offset(self) -> int:

@@ -1,6 +1,7 @@
 """A disk in memory that can lose power: what was not synced comes back only as far as the seed says.
 
-Writes since the last sync survive as a prefix of their order, the last of them perhaps torn; folders and names are kept.
+Writes since the last sync survive as a prefix of their order, the last of them perhaps torn; folders and
+names are kept.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class MemoryDisk:
         self.broken = False
 
     def power_cut(self, rng: random.Random, *, keep: float = 0.5) -> None:
-        """Loses unsynced writes: per file, with probability `keep` some prefix of them survives, else none."""
+        """Loses unsynced writes: per file, with probability `keep` some prefix of them survives, else
+        none."""
         for content in self.files.values():
             if not content.undo:
                 continue
@@ -144,7 +146,9 @@ class MemoryDisk:
     def remove_tree(self, directory: Path) -> None:
         for path in [path for path in self.files if directory in path.parents]:
             del self.files[path]
-        self.directories = {path for path in self.directories if path != directory and directory not in path.parents}
+        self.directories = {
+            path for path in self.directories if path != directory and directory not in path.parents
+        }
 
     def sync_directory(self, directory: Path) -> None: ...
 

@@ -1,4 +1,5 @@
-"""Replicas of a compacted topic: each cleans its own log, and one that begins anew fetches a log full of gaps."""
+"""Replicas of a compacted topic: each cleans its own log, and one that begins anew fetches a log full of
+gaps."""
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ from tidegate.runtime.disk import RealDisk
 from tidegate.storage.cleaning.cleaner import clean_now
 from tidegate.storage.log.log import AppendOrigin, Log
 from tidegate.wire.errors import ErrorCode
-from tidegate.wire.records import ControlType, NewRecord, Record, decode_batch, encode_batch, encode_marker, iterate_headers
+from tidegate.wire.records import (
+    ControlType,
+    NewRecord,
+    Record,
+    decode_batch,
+    encode_batch,
+    encode_marker,
+    iterate_headers,
+)
 
 from .cluster import Cluster, eventually
 
@@ -18,9 +27,15 @@ NOW_MS = 1_700_000_000_000
 CONFIG = {"cleanup_policy": "compact", "segment_bytes": "1024", "delete_retention_ms": "0"}
 
 
-def data(number: int, *, pid: int = -1, epoch: int = -1, sequence: int = -1, transactional: bool = False) -> bytearray:
-    records = [NewRecord(b"key%d" % (number % 5), None if number % 11 == 0 else b"value-%d" % number * 5, (), NOW_MS)]
-    batch = encode_batch(records, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=transactional)
+def data(
+    number: int, *, pid: int = -1, epoch: int = -1, sequence: int = -1, transactional: bool = False
+) -> bytearray:
+    records = [
+        NewRecord(b"key%d" % (number % 5), None if number % 11 == 0 else b"value-%d" % number * 5, (), NOW_MS)
+    ]
+    batch = encode_batch(
+        records, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=transactional
+    )
     return bytearray(batch)
 
 
@@ -28,7 +43,9 @@ def write(cluster: Cluster, node: int, numbers: range) -> None:
     """Plain records, an idempotent producer, and a transaction that is aborted."""
     manager, log = cluster.managers[node], cluster.log(node)
 
-    def append(batch: bytes | bytearray, origin: AppendOrigin = AppendOrigin.CLIENT, **options: object) -> None:
+    def append(
+        batch: bytes | bytearray, origin: AppendOrigin = AppendOrigin.CLIENT, **options: object
+    ) -> None:
         manager.append_now("t", 0, bytearray(batch), origin=origin, required_acks=-1, **options)  # type: ignore[arg-type]
 
     sequence = next((each.last_sequence + 1 for each in log.producers() if each.producer_id == 9), 0)
@@ -40,7 +57,11 @@ def write(cluster: Cluster, node: int, numbers: range) -> None:
     for number in range(3):
         guard = log.start_verification(7, epoch, 0) if not number else None
         append(data(number + 1, pid=7, epoch=epoch, sequence=number, transactional=True), guard=guard)
-    append(encode_marker(ControlType.ABORT, 7, epoch + 1, 0, NOW_MS), AppendOrigin.COORDINATOR, transaction_version=2)
+    append(
+        encode_marker(ControlType.ABORT, 7, epoch + 1, 0, NOW_MS),
+        AppendOrigin.COORDINATOR,
+        transaction_version=2,
+    )
 
 
 def clean(log: Log) -> None:
@@ -54,7 +75,9 @@ def batches(log: Log, offset: int = 0) -> list[bytes]:
     found, offset = [], max(offset, log.log_start_offset)
     while offset < log.log_end_offset:
         result = log.read(offset, 500, upper_offset=log.log_end_offset)
-        found += [bytes(result.data[at : at + header.size_bytes]) for at, header in iterate_headers(result.data)]
+        found += [
+            bytes(result.data[at : at + header.size_bytes]) for at, header in iterate_headers(result.data)
+        ]
         offset = result.next_offset
     return found
 
@@ -65,7 +88,9 @@ def records(log: Log) -> list[Record]:
 
 async def settled(cluster: Cluster, *nodes: int) -> None:
     end = cluster.log(nodes[0]).log_end_offset
-    await eventually(lambda: all(cluster.log(node).high_watermark == end for node in nodes), f"{nodes} at {end}")
+    await eventually(
+        lambda: all(cluster.log(node).high_watermark == end for node in nodes), f"{nodes} at {end}"
+    )
 
 
 async def cluster_with_a_cleaned_leader(tmp_path: Path) -> Cluster:

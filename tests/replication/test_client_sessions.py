@@ -1,4 +1,5 @@
-"""KIP-227 for clients: who is given a session, what it is told in it, and who has to give way when the cache is full."""
+"""KIP-227 for clients: who is given a session, what it is told in it, and who has to give way when the cache
+is full."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ IDS = {UUID(int=1): "t", UUID(int=2): "u"}
 
 
 def asked(
-    *partitions: tuple[str, int], session: tuple[int, int] = (0, 0), forgotten: tuple[tuple[str, int], ...] = ()
+    *partitions: tuple[str, int],
+    session: tuple[int, int] = (0, 0),
+    forgotten: tuple[tuple[str, int], ...] = (),
 ) -> FetchRequest:
     request = FetchRequest(session_id=session[0], session_epoch=session[1])
     request.topics = [(topic, [FetchPartition(partition, 0, 1 << 20)]) for topic, partition in partitions]
@@ -30,7 +33,9 @@ def asked(
 
 def by_id(*partitions: tuple[UUID, int], session: tuple[int, int] = (0, 0)) -> FetchRequest:
     request = FetchRequest(session_id=session[0], session_epoch=session[1])
-    request.topics_by_id = [(topic, [FetchPartition(partition, 0, 1 << 20, topic_id=topic)]) for topic, partition in partitions]
+    request.topics_by_id = [
+        (topic, [FetchPartition(partition, 0, 1 << 20, topic_id=topic)]) for topic, partition in partitions
+    ]
     return request
 
 
@@ -45,7 +50,9 @@ def begin(sessions: ClientSessions, size: int = 1, now_s: float = 0.0) -> Client
     return opened
 
 
-def goes_on(sessions: ClientSessions, session_id: int, epoch: int, now_s: float = 0.0) -> ClientSession | ErrorCode:
+def goes_on(
+    sessions: ClientSessions, session_id: int, epoch: int, now_s: float = 0.0
+) -> ClientSession | ErrorCode:
     return sessions.open(asked(session=(session_id, epoch)), False, IDS.get, now_s)
 
 
@@ -53,7 +60,9 @@ def test_a_session_goes_on_with_the_partitions_that_it_has() -> None:
     sessions = cache()
     own = begin(sessions, 2)
     assert own.session_id > 0 and len(sessions) == 1
-    later = sessions.open(asked(("u", 5), session=(own.session_id, 1), forgotten=(("t", 0),)), False, IDS.get, 1.0)
+    later = sessions.open(
+        asked(("u", 5), session=(own.session_id, 1), forgotten=(("t", 0),)), False, IDS.get, 1.0
+    )
     assert later is own and list(own.parts) == [("t", 1), ("u", 5)] and sessions.partitions == 2
     assert goes_on(sessions, own.session_id, 2) is own
 
@@ -89,7 +98,10 @@ def test_a_session_that_is_not_known_is_refused() -> None:
 def test_names_and_ids_are_not_mixed_in_a_session() -> None:
     sessions = cache()
     own = begin(sessions)
-    assert sessions.open(by_id(session=(own.session_id, 1)), True, IDS.get, 0.0) is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert (
+        sessions.open(by_id(session=(own.session_id, 1)), True, IDS.get, 0.0)
+        is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    )
     assert goes_on(sessions, own.session_id, 1) is own
 
 
@@ -126,7 +138,8 @@ def test_a_topic_that_becomes_known_is_found_within_the_session() -> None:
     assert opened.parts[UUID(int=3), 0].topic == "new"
 
 
-# The sizes and ages of the sessions that fill the cache, the size of a new one, and which has to go; -1: none, and it gets none.
+# The sizes and ages of the sessions that fill the cache, the size of a new one, and which has to go; -1:
+# none, and it gets none.
 EVICTIONS = {
     "all young": ([(1, 10), (1, 20), (1, 30)], 9, -1),
     "old, and smaller than the new one": ([(5, 130), (2, 130), (3, 130)], 3, 1),
@@ -136,7 +149,9 @@ EVICTIONS = {
 
 
 @pytest.mark.parametrize(("there", "size", "gone"), EVICTIONS.values(), ids=EVICTIONS)
-def test_a_full_cache_gives_up_old_and_smaller_sessions_only(there: list[tuple[int, int]], size: int, gone: int) -> None:
+def test_a_full_cache_gives_up_old_and_smaller_sessions_only(
+    there: list[tuple[int, int]], size: int, gone: int
+) -> None:
     now_s = 1_000.0
     sessions = cache(partitions_max=1000)
     kept = []
@@ -177,11 +192,17 @@ def test_a_client_is_told_what_is_new_to_it_and_all_that_is_wrong() -> None:
     own = begin(sessions, 3)
     part = own.parts["t", 0]
 
-    def answer(watermark: int = 5, start: int = 0, error: ErrorCode = ErrorCode.NONE, *, records: bytes = b"") -> Answer:
+    def answer(
+        watermark: int = 5, start: int = 0, error: ErrorCode = ErrorCode.NONE, *, records: bytes = b""
+    ) -> Answer:
         return Answer(0, error, high_watermark=watermark, log_start_offset=start, records=records)
 
     assert own.answered(part, answer()) and not own.answered(part, answer())
-    assert own.answered(part, answer(6)) and own.answered(part, answer(6, 1)) and not own.answered(part, answer(6, 1))
+    assert (
+        own.answered(part, answer(6))
+        and own.answered(part, answer(6, 1))
+        and not own.answered(part, answer(6, 1))
+    )
     failed = answer(-1, -1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert own.answered(part, failed) and own.answered(part, failed), "errors are told each time"
     assert own.answered(part, answer(6, 1)), "and that they are over, too"
@@ -190,13 +211,18 @@ def test_a_client_is_told_what_is_new_to_it_and_all_that_is_wrong() -> None:
     assert list(own.parts) == [("t", 1), ("t", 2), ("t", 0)], "who had records goes to the end"
 
 
-# ---- fetches of clients --------------------------------------------------------------------------------------------------------
+# ---- fetches of clients
+# --------------------------------------------------------------------------------------------------------
 
 
-def of(*, session: tuple[int, int] = (0, -1), topics: tuple[tuple[UUID, int, int], ...] = (), wait_ms: int = 0) -> FetchRequest:
+def of(
+    *, session: tuple[int, int] = (0, -1), topics: tuple[tuple[UUID, int, int], ...] = (), wait_ms: int = 0
+) -> FetchRequest:
     """A fetch by ids: (topic id, partition, offset)."""
     request = FetchRequest(max_wait_ms=wait_ms, session_id=session[0], session_epoch=session[1])
-    request.topics_by_id = [(topic, [FetchPartition(number, at, 1 << 20, topic_id=topic)]) for topic, number, at in topics]
+    request.topics_by_id = [
+        (topic, [FetchPartition(number, at, 1 << 20, topic_id=topic)]) for topic, number, at in topics
+    ]
     return request
 
 
@@ -208,7 +234,10 @@ async def test_a_session_answers_only_what_changed(cluster: Cluster) -> None:
     cluster.create(partitions=2)
     await write(cluster.managers[1], "a")
     begun = await fetched(cluster, of(session=(0, 0), topics=((TOPIC_ID, 0, 1), (TOPIC_ID, 1, 0))))
-    assert [part.partition for _, parts in begun.topics_by_id for part in parts] == [0, 1] and begun.session_id > 0
+    assert [part.partition for _, parts in begun.topics_by_id for part in parts] == [
+        0,
+        1,
+    ] and begun.session_id > 0
     assert (await fetched(cluster, of(session=(begun.session_id, 1)))).topics_by_id == []
     await write(cluster.managers[1], "b", partition=1)
     ((topic, (part,)),) = (await fetched(cluster, of(session=(begun.session_id, 2)))).topics_by_id

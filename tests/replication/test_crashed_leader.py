@@ -1,8 +1,8 @@
 """A leader that stopped unclean does not lead the same epoch again (docs/semantics.md E10).
 
-Its lost tail may live on at followers, and other records at the same offsets in the same epoch would be a divergence that no
-history shows.  In a cluster this cannot come up, because a node acts only on metadata that has its registration: the rule stands
-behind that one.
+Its lost tail may live on at followers, and other records at the same offsets in the same epoch would be a
+divergence that no history shows.  In a cluster this cannot come up, because a node acts only on metadata that
+has its registration: the rule stands behind that one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A replica whose flushed data is damaged: out of use, never counted on, and fetched again from the leader."""
+"""A replica whose flushed data is damaged: out of use, never counted on, and fetched again from the
+leader."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ async def three_replicas(tmp_path: Path) -> Cluster:
         cluster.start(node)
     cluster.create(segment_bytes="2000", min_isr=1)
     for number in range(40):
-        cluster.managers[1].append_now("t", 0, batch_of("x" * 200 + str(number)), origin=AppendOrigin.CLIENT, required_acks=-1)
+        cluster.managers[1].append_now(
+            "t", 0, batch_of("x" * 200 + str(number)), origin=AppendOrigin.CLIENT, required_acks=-1
+        )
     assert await cluster.managers[1].wait_committed("t", 0, 1, 40, 5_000) is ErrorCode.NONE
     return cluster
 
@@ -34,7 +37,8 @@ def content_at(cluster: Cluster, node: int) -> bytes:
 
 
 def spoil(tmp_path: Path, node: int, *, cut: bool = False) -> Path:
-    """Bytes in the middle of what had been flushed are not what they were, or not there; the indexes do not remember."""
+    """Bytes in the middle of what had been flushed are not what they were, or not there; the indexes do not
+    remember."""
     folder = tmp_path / f"node-{node}" / "t-0"
     path = sorted(folder.glob("*.log"))[1]
     data = bytearray(path.read_bytes())
@@ -56,7 +60,8 @@ async def test_damage_found_by_a_read_takes_the_replica_offline(tmp_path: Path, 
     assert manager.replica("t", 0).role is Role.OFFLINE and manager.offline_replicas() == {(TOPIC_ID, 0)}
     assert not cluster.directories[3].is_offline
     cluster.publish([replace(cluster.partitions["t", 0])], to=[3])
-    assert manager.replica("t", 0).role is Role.OFFLINE  # it still counts as in sync: nothing may take its place
+    # it still counts as in sync: nothing may take its place
+    assert manager.replica("t", 0).role is Role.OFFLINE
     now = replace(cluster.partitions["t", 0], isr=(1, 2), partition_epoch=9)
     cluster.partitions["t", 0] = now
     cluster.publish([now])
@@ -68,7 +73,12 @@ async def test_damage_found_by_a_read_takes_the_replica_offline(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     "counted_on",
-    [{"isr": (1, 2, 3)}, {"isr": (1,), "elr": (2, 3)}, {"leader": -1, "isr": (), "elr": ()}, {"leader": 3, "isr": (3,)}],
+    [
+        {"isr": (1, 2, 3)},
+        {"isr": (1,), "elr": (2, 3)},
+        {"leader": -1, "isr": (), "elr": ()},
+        {"leader": 3, "isr": (3,)},
+    ],
     ids=["in sync", "eligible", "no leader", "leader"],
 )
 async def test_a_damaged_log_stays_where_it_is_while_anybody_may_count_on_it(
@@ -82,7 +92,9 @@ async def test_a_damaged_log_stays_where_it_is_while_anybody_may_count_on_it(
     manager.apply([now])
     with pytest.raises(KafkaError):
         manager.replica("t", 0)
-    assert manager.offline_replicas() == {(TOPIC_ID, 0)} and (3, "t", 0) in [entry[:3] for entry in cluster.offline]
+    assert manager.offline_replicas() == {(TOPIC_ID, 0)} and (3, "t", 0) in [
+        entry[:3] for entry in cluster.offline
+    ]
     await cluster.stop_all()
 
 
@@ -93,7 +105,9 @@ async def test_a_log_damaged_at_the_start_is_fetched_again_when_dispensable(tmp_
     (tmp_path / "node-3" / "t-0" / DAMAGED).write_bytes(b"it was found to be")
     manager = cluster.start(3)
     cluster.elect(1, isr=(1, 2))
-    await eventually(lambda: manager.replica("t", 0).log.log_end_offset == 40, "the records are fetched again")
+    await eventually(
+        lambda: manager.replica("t", 0).log.log_end_offset == 40, "the records are fetched again"
+    )
     assert content_at(cluster, 3) == before
     await cluster.stop_all()
 
@@ -113,7 +127,9 @@ async def test_a_log_without_a_topic_id_is_fetched_again_when_it_is_dispensable(
     manager.apply([cluster.partitions["t", 0]])
     with pytest.raises(KafkaError, match="copy the file from another partition") as refused:
         manager.replica("t", 0)
-    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR and (3, "t", 0) in [entry[:3] for entry in cluster.offline]
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR and (3, "t", 0) in [
+        entry[:3] for entry in cluster.offline
+    ]
     cluster.elect(1, isr=(1, 2))
     await eventually(lambda: _end(manager) == 40, "the records are fetched again")
     assert content_at(cluster, 3) == before

@@ -110,14 +110,18 @@ def test_a_waiter_that_was_told_to_end_soon_ends_soon_and_is_not_put_off() -> No
     assert woken == [1]
 
 
-# -- fetches -------------------------------------------------------------------------------------------------------------------
+# -- fetches
+# ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("offset", "min_bytes", "max_bytes", "there"), [(1, 0, 1 << 20, []), (0, 10_000, 50, ["a"])])
+@pytest.mark.parametrize(
+    ("offset", "min_bytes", "max_bytes", "there"), [(1, 0, 1 << 20, []), (0, 10_000, 50, ["a"])]
+)
 async def test_a_fetch_does_not_wait_for_nothing_nor_for_more_than_it_may_be_given(
     cluster: Cluster, offset: int, min_bytes: int, max_bytes: int, there: list[str]
 ) -> None:
-    """As in Kafka, where min_bytes counts up to max_bytes, and 0 is there at once (ReplicaManager.fetchMessages)."""
+    """As in Kafka, where min_bytes counts up to max_bytes, and 0 is there at once
+    (ReplicaManager.fetchMessages)."""
     cluster.create()
     await write(cluster.managers[1], "a")
     request = consume(offset, wait_ms=600_000, min_bytes=min_bytes, max_bytes=max_bytes)

@@ -1,4 +1,5 @@
-"""Real managers, sessions and group commit under elections, cut links and restarts: acknowledged = on every replica, once."""
+"""Real managers, sessions and group commit under elections, cut links and restarts: acknowledged = on every
+replica, once."""
 
 from __future__ import annotations
 
@@ -112,7 +113,11 @@ class Disturbance:
     def values(self, node: int, partition: int) -> list[str]:
         log = self.cluster.log(node, "t", partition)
         data = log.read(0, 1 << 28, upper_offset=log.log_end_offset).data
-        return [(r.value or b"").decode() for position, _ in iterate_headers(data) for r in decode_batch(data, position)]
+        return [
+            (r.value or b"").decode()
+            for position, _ in iterate_headers(data)
+            for r in decode_batch(data, position)
+        ]
 
     def is_settled(self) -> bool:
         for partition in range(PARTITIONS):

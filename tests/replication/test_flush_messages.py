@@ -1,4 +1,5 @@
-"""flush.messages on top of flush.policy=os: so many unflushed records count only when they are flushed, as in Kafka."""
+"""flush.messages on top of flush.policy=os: so many unflushed records count only when they are flushed, as in
+Kafka."""
 
 from __future__ import annotations
 
@@ -45,10 +46,14 @@ async def test_fewer_than_that_are_not_flushed_and_count_at_once(cluster: Cluste
     assert [cluster.log(node).flushed_end_offset for node in (1, 2)] == [0, 0]
     end = write(cluster, 1, *("b" for _ in range(9)))
     assert await committed(cluster, 1, end) is ErrorCode.NONE
-    await eventually(lambda: [cluster.log(node).flushed_end_offset for node in (1, 2)] == [end, end], "both flushed")
+    await eventually(
+        lambda: [cluster.log(node).flushed_end_offset for node in (1, 2)] == [end, end], "both flushed"
+    )
 
 
-async def test_while_the_leader_cannot_flush_so_many_are_not_committed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_the_leader_cannot_flush_so_many_are_not_committed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster.create(replicas=(1, 2), flush_policy="os", flush_messages="1")
     monkeypatch.setattr(cluster.managers[1], "_start_flush", lambda _replica: None)
     end = write(cluster, 1, "a")
@@ -60,7 +65,10 @@ async def test_while_the_leader_cannot_flush_so_many_are_not_committed(cluster: 
 def test_a_log_is_flushed_when_its_oldest_record_has_waited_flush_ms() -> None:
     timed = TimedFlushes()
     log = FakeLog(
-        config=LogConfig(flush_policy=FlushPolicy.OS, flush_ms=5000), is_offline=False, needs_flush=True, flushed_end_offset=0
+        config=LogConfig(flush_policy=FlushPolicy.OS, flush_ms=5000),
+        is_offline=False,
+        needs_flush=True,
+        flushed_end_offset=0,
     )
     replica = cast(Any, SimpleNamespace(log=log, flushes_always=False))
     assert [timed.is_due(replica, now_s) for now_s in (10.0, 14.0, 15.0)] == [False, False, True]

@@ -1,4 +1,5 @@
-"""The follower's core and the leader's comparison of histories: truncation by epochs, through any number of elections."""
+"""The follower's core and the leader's comparison of histories: truncation by epochs, through any number of
+elections."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def catch_up(follower: EpochLog, leader: EpochLog, *, steps_max: int = 50) -> in
     raise AssertionError(f"no agreement: {follower} and {leader}")
 
 
-# -- decisions -----------------------------------------------------------------------------------------------------------------
+# -- decisions
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,9 @@ def catch_up(follower: EpochLog, leader: EpochLog, *, steps_max: int = 50) -> in
         ([1, 1, 2, 4, 4], (2, 9), 3),  # the leader has more of epoch 2 than we
     ],
 )
-def test_the_cut_is_the_smaller_end_of_the_common_epoch(own: list[int], diverging: tuple[int, int], target: int) -> None:
+def test_the_cut_is_the_smaller_end_of_the_common_epoch(
+    own: list[int], diverging: tuple[int, int], target: int
+) -> None:
     assert decide(EpochLog(own, high_watermark=len(own)), answer(diverging=diverging)) == Truncate(target)
 
 
@@ -127,7 +131,9 @@ def test_records_are_appended_with_the_leaders_high_watermark_and_start() -> Non
     "sent",
     [FetchPosition(EPOCH - 1, 2, 1, 0), FetchPosition(EPOCH, 1, 1, 0), FetchPosition(EPOCH, 2, 0, 0)],
 )
-@pytest.mark.parametrize("given_answer", [answer(records=b"r"), answer(diverging=(0, 0)), answer(high_watermark=1)])
+@pytest.mark.parametrize(
+    "given_answer", [answer(records=b"r"), answer(diverging=(0, 0)), answer(high_watermark=1)]
+)
 def test_an_answer_to_an_old_question_is_ignored(sent: FetchPosition, given_answer: Answer) -> None:
     log = EpochLog([1, 1])
     assert PartitionFollower(leader=1, leader_epoch=EPOCH).on_answer(sent, given_answer, log) is Ignore.STALE
@@ -141,7 +147,8 @@ def test_logs_that_never_agree_fail_the_replica_instead_of_looping() -> None:
     assert isinstance(core.on_answer(sent, answer(diverging=(1, 5)), log), Fail)
 
 
-# -- the leader's side ---------------------------------------------------------------------------------------------------------
+# -- the leader's side
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -164,18 +171,22 @@ def test_the_leader_answers_with_the_largest_epoch_not_above_the_asked_one(
     assert find_divergence(EpochLog([1, 1, 3, 3, 3]), offset, epoch, follower=True) == expected
 
 
-@pytest.mark.parametrize(("offset", "epoch", "follower"), [(1, 1, True), (1, -1, False), (9, -1, False), (4, 9, True)])
+@pytest.mark.parametrize(
+    ("offset", "epoch", "follower"), [(1, 1, True), (1, -1, False), (9, -1, False), (4, 9, True)]
+)
 def test_offsets_outside_the_log_are_out_of_range(offset: int, epoch: int, follower: bool) -> None:
     with pytest.raises(KafkaError) as error:
         find_divergence(EpochLog([1, 1, 3], log_start_offset=2), offset, epoch, follower=follower)
     assert error.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-# -- both together -------------------------------------------------------------------------------------------------------------
+# -- both together
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_three_fast_elections_need_more_than_one_question() -> None:
-    """KIP-279: the leader lacks the follower's last epochs, and one answer does not reach the common history."""
+    """KIP-279: the leader lacks the follower's last epochs, and one answer does not reach the common
+    history."""
     leader = EpochLog([1, 1, 1, 4, 4, 6])
     follower = EpochLog([1, 1, 3, 3, 5, 5, 5])
     assert catch_up(follower, leader) >= 2
@@ -184,7 +195,8 @@ def test_three_fast_elections_need_more_than_one_question() -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[EpochLog, EpochLog]:
-    """Two logs grown by elections among four: a record's epoch names its only writer, so equal epochs mean equal records."""
+    """Two logs grown by elections among four: a record's epoch names its only writer, so equal epochs mean
+    equal records."""
     logs = [EpochLog() for _ in range(4)]
     epoch = 0
     for _ in range(draw(st.integers(1, 8))):
@@ -204,10 +216,15 @@ def histories(draw: st.DrawFn) -> tuple[EpochLog, EpochLog]:
 
 
 @given(histories())
-def test_any_two_histories_agree_after_truncation_and_keep_their_common_prefix(pair: tuple[EpochLog, EpochLog]) -> None:
+def test_any_two_histories_agree_after_truncation_and_keep_their_common_prefix(
+    pair: tuple[EpochLog, EpochLog],
+) -> None:
     leader, follower = pair
     common = 0
-    while common < min(len(leader.records), len(follower.records)) and leader.records[common] == follower.records[common]:
+    while (
+        common < min(len(leader.records), len(follower.records))
+        and leader.records[common] == follower.records[common]
+    ):
         common += 1
     lowest = len(follower.records)
     original = EpochLog.truncate_to

@@ -1,9 +1,11 @@
-"""A leader counts with every replica that the controller may have in the ISR, whatever becomes of its questions and the answers.
+"""A leader counts with every replica that the controller may have in the ISR, whatever becomes of its
+questions and the answers.
 
-The real core of a leader, the real duties of controllers and the real client's bookkeeping, without loop and network: what was
-asked arrives late, twice, after later attempts, at a deposed controller, or never; answers are lost; followers are fenced, come
-back, stop in good order, live anew.  After every step the controller's ISR is within the leader's maximal ISR (KIP-497), and
-in the end both agree.  Every rule that this takes is left out once, and must be missed.
+The real core of a leader, the real duties of controllers and the real client's bookkeeping, without loop and
+network: what was asked arrives late, twice, after later attempts, at a deposed controller, or never; answers
+are lost; followers are fenced, come back, stop in good order, live anew.  After every step the controller's
+ISR is within the leader's maximal ISR (KIP-497), and in the end both agree.  Every rule that this takes is
+left out once, and must be missed.
 """
 
 from __future__ import annotations
@@ -111,11 +113,16 @@ class Walk:
         """Drawn for each walk, so that walks differ in kind."""
         return self.random.choice((1, 3, 6)) if name in OFTEN else self.random.choice((0, 1, 2))
 
-    # ---- the controllers ------------------------------------------------------------------------------------------------------
+    # ---- the controllers
+    # ------------------------------------------------------------------------------------------------------
 
     def create_topic(self, replicas: list[int]) -> None:
         request = rpc.CreateTopicsRequest(
-            topics=[rpc.NewTopic(name="t", partitions=-1, replication_factor=-1, assignments=[{"replicas": replicas}])],
+            topics=[
+                rpc.NewTopic(
+                    name="t", partitions=-1, replication_factor=-1, assignments=[{"replicas": replicas}]
+                )
+            ],
             request_id=rpc.RequestId(client_id="test", sequence=1),
         )
         request.topics[0].config["min.insync.replicas"] = "1"
@@ -135,7 +142,8 @@ class Walk:
     def register(self, node_id: int) -> None:
         self.lives += 1
         request = rpc.RegisterBrokerRequest(
-            node_id=node_id, incarnation=f"life {self.lives}", kafka_host="h", kafka_port=1, grpc_host="h", grpc_port=2,
+            node_id=node_id, incarnation=f"life {self.lives}", kafka_host="h", kafka_port=1, grpc_host="h",
+            grpc_port=2,
             clean_shutdown_broker_epoch=-1,
         )  # fmt: skip
         for name, level in SUPPORTED_FEATURES.items():
@@ -146,7 +154,9 @@ class Walk:
     def beat(self, node_id: int, **fields: Any) -> None:
         state = self.active.state
         epoch = state.brokers[node_id].broker_epoch
-        request = rpc.HeartbeatRequest(node_id=node_id, broker_epoch=epoch, applied_index=state.index, **fields)
+        request = rpc.HeartbeatRequest(
+            node_id=node_id, broker_epoch=epoch, applied_index=state.index, **fields
+        )
         self.carry_out(self.active.duties.heartbeat(request, 0.0))
 
     def fence(self, node_id: int) -> None:
@@ -173,19 +183,24 @@ class Walk:
                 return
             self.carry_out(plan)
             place = controller.state.topics["t"].partitions[0]
-            result = IsrResult("t", 0, error, place.leader, place.leader_epoch, place.partition_epoch, place.isr)
+            result = IsrResult(
+                "t", 0, error, place.leader, place.leader_epoch, place.partition_epoch, place.isr
+            )
         except KafkaError as refused:
             status.error = int(refused.code)
         self.answers.append(Answer(asked.change, asked.attempt, status, result, controller.state.index))
 
-    # ---- the leader -----------------------------------------------------------------------------------------------------------
+    # ---- the leader
+    # --------------------------------------------------------------------------------------------------------
 
     def lead(self) -> PartitionLeader:
         place = self.partition
         self.metadata.state = self.known
         return PartitionLeader(
-            node_id=1, leader_epoch=place.leader_epoch, partition_epoch=place.partition_epoch, epoch_start_offset=0,
-            high_watermark=0, replicas=place.replicas, isr=place.isr, min_insync_replicas=1, lag_max_s=LAG_S, now_s=self.now_s,
+            node_id=1, leader_epoch=place.leader_epoch, partition_epoch=place.partition_epoch,
+            epoch_start_offset=0,
+            high_watermark=0, replicas=place.replicas, isr=place.isr, min_insync_replicas=1, lag_max_s=LAG_S,
+            now_s=self.now_s,
             eligibility_of=lambda node_id, epoch: self.view.isr_eligibility(self.topic_id, 0, node_id, epoch),
         )  # fmt: skip
 
@@ -194,19 +209,26 @@ class Walk:
         change = self.leader.pending
         if change is None or change.awaits_metadata:
             return
-        as_asked: Any = SimpleNamespace(replica=SimpleNamespace(topic="t", topic_id=self.topic_id, partition=0), change=change)
+        as_asked: Any = SimpleNamespace(
+            replica=SimpleNamespace(topic="t", topic_id=self.topic_id, partition=0), change=change
+        )
         one = _Queued.as_change(as_asked)
-        request = rpc.AlterPartitionsRequest(node_id=1, broker_epoch=self.active.state.brokers[1].broker_epoch)
+        request = rpc.AlterPartitionsRequest(
+            node_id=1, broker_epoch=self.active.state.brokers[1].broker_epoch
+        )
         request.changes.add(
-            topic_id=one.topic_id.bytes, partition=0, leader_epoch=one.leader_epoch, partition_epoch=one.partition_epoch,
-            isr=[member.node_id for member in one.isr], isr_broker_epochs=[member.broker_epoch for member in one.isr],
+            topic_id=one.topic_id.bytes, partition=0, leader_epoch=one.leader_epoch,
+            partition_epoch=one.partition_epoch,
+            isr=[member.node_id for member in one.isr],
+            isr_broker_epochs=[member.broker_epoch for member in one.isr],
         )  # fmt: skip
         self.client._number_attempt(request)
         copy = rpc.AlterPartitionsRequest.FromString(request.SerializeToString())
         self.asked.append(Asked(copy, change, request.attempt))
 
     def answered(self, answer: Answer) -> None:
-        """As `ControllerClient` and `IsrRequests.alter_partitions`: refusals count at once, the rest with its metadata."""
+        """As `ControllerClient` and `IsrRequests.alter_partitions`: refusals count at once, the rest with its
+        metadata."""
         if answer.attempt != self.client._attempts or not self.client.note_answer(1, answer.status):
             return
         if answer.result is None:
@@ -229,9 +251,12 @@ class Walk:
         broker = self.active.state.brokers[node_id]
         epoch = broker.broker_epoch if self.epochs_are_told else -1
         if epoch >= self.leader.follower(node_id).broker_epoch:
-            self.leader.record_fetch(node_id, broker_epoch=epoch, fetch_offset=0, leader_log_end=0, now_s=self.now_s)
+            self.leader.record_fetch(
+                node_id, broker_epoch=epoch, fetch_offset=0, leader_log_end=0, now_s=self.now_s
+            )
 
-    # ---- steps ----------------------------------------------------------------------------------------------------------------
+    # ---- steps
+    # --------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
         random, other = self.random, self.random.choice((2, 3))
@@ -276,7 +301,10 @@ class Walk:
         place = self.partition
         if place.leader == 1 and place.leader_epoch == self.leader.leader_epoch:
             if not set(place.isr) <= self.leader.maximal_isr:
-                raise Disagreement(f"the controller has {place.isr}, the leader counts with {sorted(self.leader.maximal_isr)}")
+                raise Disagreement(
+                    f"the controller has {place.isr}, the leader counts with "
+                    f"{sorted(self.leader.maximal_isr)}"
+                )
 
     def heal(self) -> None:
         """Nothing is lost any more, and nobody comes or goes."""
@@ -296,7 +324,10 @@ class Walk:
                 self.answered(self.answers.pop())
             self.check()
         if self.leader.pending is not None or self.leader.isr != set(self.partition.isr):
-            raise Disagreement(f"the controller has {self.partition.isr}, the leader {self.leader.isr}, {self.leader.pending}")
+            raise Disagreement(
+                f"the controller has {self.partition.isr}, the leader {self.leader.isr}, "
+                f"{self.leader.pending}"
+            )
 
     def run(self) -> None:
         for _ in range(STEPS):
@@ -314,7 +345,8 @@ def test_the_leader_counts_with_whom_the_controller_may_have_in_the_isr(first: i
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
-# ---- each rule left out --------------------------------------------------------------------------------------------------------
+# ---- each rule left out
+# --------------------------------------------------------------------------------------------------------
 
 
 def attempts_are_not_numbered(patch: Patch) -> None:
@@ -334,9 +366,13 @@ def requests_of_ended_terms_are_carried_out(patch: Patch) -> None:
 def eligibility_is_judged_before_the_partition_epoch(patch: Patch) -> None:
     judge = ControllerPlanner._isr_change_error
 
-    def hasty(duties: ControllerPlanner, node_id: int, change: rpc.IsrChange, topic: Any, partition: Any) -> Any:
+    def hasty(
+        duties: ControllerPlanner, node_id: int, change: rpc.IsrChange, topic: Any, partition: Any
+    ) -> Any:
         brokers = duties._state.brokers
-        if change.leader_epoch == partition.leader_epoch and any(brokers[member].fenced for member in change.isr):
+        if change.leader_epoch == partition.leader_epoch and any(
+            brokers[member].fenced for member in change.isr
+        ):
             return ErrorCode.INELIGIBLE_REPLICA
         return judge(duties, node_id, change, topic, partition)
 

@@ -1,4 +1,5 @@
-"""The shell around ISR changes: what was answered counts at once, what was not is asked again, whatever happens to the call."""
+"""The shell around ISR changes: what was answered counts at once, what was not is asked again, whatever
+happens to the call."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ Answer = Callable[[list[IsrChange]], AsyncIterator[Sequence[IsrResult]]]
 
 
 class Shell:
-    """Partitions 0 to 2 that this node leads, each with a follower that may join; `script` has what each call comes to."""
+    """Partitions 0 to 2 that this node leads, each with a follower that may join; `script` has what each call
+    comes to."""
 
     def __init__(self, *script: Answer) -> None:
         self.script = list(script)
@@ -30,11 +32,14 @@ class Shell:
 
     def _replica(self, number: int) -> Any:
         leader = PartitionLeader(
-            node_id=1, leader_epoch=5, partition_epoch=7, epoch_start_offset=0, high_watermark=0, replicas=(1, 2), isr=(1,),
+            node_id=1, leader_epoch=5, partition_epoch=7, epoch_start_offset=0, high_watermark=0,
+            replicas=(1, 2), isr=(1,),
             min_insync_replicas=1, lag_max_s=10.0, now_s=0.0,
         )  # fmt: skip
         leader.record_fetch(2, broker_epoch=40, fetch_offset=0, leader_log_end=0, now_s=0.0)
-        return SimpleNamespace(topic="t", topic_id=UUID(int=9), partition=number, key=("t", number), leader=leader)
+        return SimpleNamespace(
+            topic="t", topic_id=UUID(int=9), partition=number, key=("t", number), leader=leader
+        )
 
     async def _alter(self, changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
         self.asked.append([change.partition for change in changes])
@@ -59,7 +64,9 @@ class Shell:
 
 def result(change: IsrChange, error: ErrorCode = ErrorCode.NONE) -> IsrResult:
     isr = tuple(member.node_id for member in change.isr)
-    return IsrResult(change.topic, change.partition, error, 1, change.leader_epoch, change.partition_epoch + 1, isr)
+    return IsrResult(
+        change.topic, change.partition, error, 1, change.leader_epoch, change.partition_epoch + 1, isr
+    )
 
 
 async def accepted(changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
@@ -74,7 +81,9 @@ def first_refused_then(error: Exception) -> Answer:
     return answer
 
 
-@pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), KafkaError(ErrorCode.REQUEST_TIMED_OUT, "late")])
+@pytest.mark.parametrize(
+    "error", [TimeoutError(), ConnectionResetError(), KafkaError(ErrorCode.REQUEST_TIMED_OUT, "late")]
+)
 async def test_a_rejection_counts_though_the_call_fails(error: Exception) -> None:
     shell = Shell(first_refused_then(error), accepted)
     shell.submit(0, 1, 2)
@@ -100,7 +109,9 @@ async def test_a_leadership_that_ended_meanwhile_neither_hears_nor_asks() -> Non
     shell = Shell(accepted, accepted)
     before = shell.replicas[0].leader
 
-    async def fails_when_the_leadership_has_changed(_changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
+    async def fails_when_the_leadership_has_changed(
+        _changes: list[IsrChange],
+    ) -> AsyncIterator[Sequence[IsrResult]]:
         shell.replicas[0].leader = shell._replica(0).leader
         raise TimeoutError
         yield []

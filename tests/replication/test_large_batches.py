@@ -1,4 +1,5 @@
-"""A batch whose check takes long is checked in a thread, and what is true when the thread returns decides about the append."""
+"""A batch whose check takes long is checked in a thread, and what is true when the thread returns decides
+about the append."""
 
 from __future__ import annotations
 
@@ -67,7 +68,9 @@ def broker_of(cluster: Cluster, threads: Any) -> Any:
 LARGE = bytes(1_000_000)
 
 
-async def test_a_large_batch_is_unfolded_in_a_thread_and_appended(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_batch_is_unfolded_in_a_thread_and_appended(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     threads = BatchThreads()
     unfolded: list[tuple[bool, int]] = []
     unfold = record_check.decompress
@@ -81,7 +84,9 @@ async def test_a_large_batch_is_unfolded_in_a_thread_and_appended(cluster: Clust
     await produce._append(broker_of(cluster, threads), 1, part)
     await threads.close()
     assert part.answer.error is ErrorCode.NONE and part.answer.base_offset == 0 and log_end(cluster) == 1
-    assert [bound for on_loop, bound in unfolded if on_loop] == [admission.CHEAP_UNFOLDED_BYTES], "only within a bound"
+    assert [bound for on_loop, bound in unfolded if on_loop] == [admission.CHEAP_UNFOLDED_BYTES], (
+        "only within a bound"
+    )
     assert [on_loop for on_loop, _ in unfolded] == [True, False]
 
 
@@ -127,7 +132,9 @@ async def _append_while(cluster: Cluster, part: produce._Part, happens: Callable
 
 async def test_a_leader_that_was_deposed_meanwhile_appends_nothing(cluster: Cluster) -> None:
     part = part_of(LARGE)
-    now = replace(cluster.partitions["t", 0], leader=2, leader_epoch=2, partition_epoch=2, replicas=(1, 2), isr=(1, 2))
+    now = replace(
+        cluster.partitions["t", 0], leader=2, leader_epoch=2, partition_epoch=2, replicas=(1, 2), isr=(1, 2)
+    )
     await _append_while(cluster, part, lambda: cluster.publish([now]))
     assert part.answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and log_end(cluster) == 0
 
@@ -172,7 +179,8 @@ async def test_what_is_queued_goes_with_its_request() -> None:
         await asyncio.sleep(0)
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await second  # from here on it is out of the queue; before, a thread that is free may still take it
+            # from here on it is out of the queue; before, a thread that is free may still take it
+            await second
         held.set()
         await first
         await threads.run(lambda: ran.append(3))

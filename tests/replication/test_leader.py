@@ -44,11 +44,14 @@ def leader_of(
     )
 
 
-def fetch(leader: PartitionLeader, node: int, offset: int, *, end: int, now_s: float = 0.0, broker_epoch: int = 100) -> None:
+def fetch(
+    leader: PartitionLeader, node: int, offset: int, *, end: int, now_s: float = 0.0, broker_epoch: int = 100
+) -> None:
     leader.record_fetch(node, broker_epoch=broker_epoch, fetch_offset=offset, leader_log_end=end, now_s=now_s)
 
 
-# -- the high watermark --------------------------------------------------------------------------------------------------------
+# -- the high watermark
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -105,7 +108,10 @@ def test_a_pending_removal_still_counts_for_the_high_watermark() -> None:
     assert change is not None and change.nodes == {1, 2}
     leader.advance_high_watermark(25, 25, now_s)
     assert leader.high_watermark == 11
-    assert leader.complete_alter(change, IsrResult("t", 0, ErrorCode.NONE, 1, 5, 8, (1, 2))) is AlterOutcome.SETTLED
+    assert (
+        leader.complete_alter(change, IsrResult("t", 0, ErrorCode.NONE, 1, 5, 8, (1, 2)))
+        is AlterOutcome.SETTLED
+    )
     leader.advance_high_watermark(25, 25, now_s)
     assert leader.high_watermark == 25
 
@@ -121,7 +127,8 @@ def test_a_replica_that_keeps_up_holds_the_high_watermark_until_it_can_join() ->
 
 
 def test_a_replica_that_shut_down_holds_the_high_watermark_for_a_moment() -> None:
-    """It was refused, went on fetching until its process ended, and its pause was over: only its silence tells."""
+    """It was refused, went on fetching until its process ended, and its pause was over: only its silence
+    tells."""
     leader = leader_of()
     fetch(leader, 2, 20, end=20)
     fetch(leader, 3, 20, end=20)
@@ -145,7 +152,8 @@ def test_a_replica_that_was_fenced_does_not_hold_the_high_watermark() -> None:
     assert leader.high_watermark == 20
 
 
-# -- followers' fetches --------------------------------------------------------------------------------------------------------
+# -- followers' fetches
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_fetch_by_a_stranger_is_refused() -> None:
@@ -176,7 +184,9 @@ def test_a_fetch_of_an_older_incarnation_is_refused() -> None:
         (6, True, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_requests_are_fenced_by_the_leader_epoch(epoch: int, required: bool, expected: ErrorCode | None) -> None:
+def test_requests_are_fenced_by_the_leader_epoch(
+    epoch: int, required: bool, expected: ErrorCode | None
+) -> None:
     if expected is None:
         leader_of().check_epoch(epoch, required=required)
         return
@@ -185,7 +195,8 @@ def test_requests_are_fenced_by_the_leader_epoch(epoch: int, required: bool, exp
     assert fenced.value.code is expected
 
 
-# -- joining and leaving the ISR -----------------------------------------------------------------------------------------------
+# -- joining and leaving the ISR
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -256,7 +267,8 @@ def test_a_follower_at_its_last_seen_log_end_was_caught_up_at_that_fetch() -> No
     assert leader.follower(2).last_caught_up_s == 5.0
 
 
-# -- answers of the controller -------------------------------------------------------------------------------------------------
+# -- answers of the controller
+# -------------------------------------------------------------------------------------------------
 
 
 def expanding(metadata: Metadata | None = None) -> tuple[PartitionLeader, PendingChange]:
@@ -279,7 +291,8 @@ def test_a_refused_change_leaves_the_committed_isr(code: ErrorCode) -> None:
 
 
 def test_a_follower_that_was_cut_off_joins_with_its_first_fetch_that_caught_up() -> None:
-    """However long the pauses have grown meanwhile: below min.insync.replicas every write with acks=all waits for that."""
+    """However long the pauses have grown meanwhile: below min.insync.replicas every write with acks=all waits
+    for that."""
     leader = leader_of(isr=(1, 2))
     fetch(leader, 2, 20, end=20)
     leader.on_metadata(8, (1,))  # it lagged
@@ -357,10 +370,14 @@ def test_a_new_life_is_not_proposed_before_its_registration_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("eligibility", "is_over"), [(Eligibility.NEVER, True), (Eligibility.NOT_NOW, False), (Eligibility.YES, False)]
+    ("eligibility", "is_over"),
+    [(Eligibility.NEVER, True), (Eligibility.NOT_NOW, False), (Eligibility.YES, False)],
 )
-def test_a_pending_addition_ends_with_the_life_that_it_was_for(eligibility: Eligibility, is_over: bool) -> None:
-    """The controller that was asked may be gone, too: no answer would come.  One who is only fenced may still be taken in."""
+def test_a_pending_addition_ends_with_the_life_that_it_was_for(
+    eligibility: Eligibility, is_over: bool
+) -> None:
+    """The controller that was asked may be gone, too: no answer would come.  One who is only fenced may still
+    be taken in."""
     metadata = Metadata()
     leader, change = expanding(metadata)
     fetch(leader, 2, 30, end=30)
@@ -369,7 +386,10 @@ def test_a_pending_addition_ends_with_the_life_that_it_was_for(eligibility: Elig
     assert (leader.pending is None, leader.maximal_isr == {1, 2}) == (is_over, is_over)
     assert leader.advance_high_watermark(30, 30, 100.0) is is_over or leader.high_watermark == 20
     if is_over:
-        assert leader.complete_alter(change, IsrResult("t", 0, ErrorCode.NONE, 1, 5, 8, (1, 2, 3))) is AlterOutcome.STALE
+        assert (
+            leader.complete_alter(change, IsrResult("t", 0, ErrorCode.NONE, 1, 5, 8, (1, 2, 3)))
+            is AlterOutcome.STALE
+        )
 
 
 def test_a_pending_addition_without_a_broker_epoch_waits_for_its_answer() -> None:
@@ -394,8 +414,9 @@ def test_a_refused_removal_is_tried_again_after_a_pause() -> None:
     assert leader.propose_removals(20, LAG_S + 1) is not None
 
 
-#: As `Partition.handleAlterPartitionError` of Kafka 4.1 has it, and with what our own controller adds.
-#: Only the first two say for sure that the change was not made, by no controller, and never will be: these alone end it.
+# : As `Partition.handleAlterPartitionError` of Kafka 4.1 has it, and with what our own controller adds. :
+# Only the first two say for sure that the change was not made, by no controller, and never will be: these
+# alone end it.
 AS_KAFKA = [
     (ErrorCode.INELIGIBLE_REPLICA, AlterOutcome.SETTLED),
     (ErrorCode.OPERATION_NOT_ATTEMPTED, AlterOutcome.SETTLED),
@@ -437,7 +458,9 @@ def test_a_superseded_change_stays_pending_until_newer_metadata(code: ErrorCode)
     assert leader.pending is None and leader.maximal_isr == {1, 2}
 
 
-@pytest.mark.parametrize("code", [ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR]
+)
 def test_an_open_outcome_keeps_the_change_pending(code: ErrorCode) -> None:
     leader, change = expanding()
     assert leader.complete_alter(change, IsrResult("t", 0, code)) is AlterOutcome.RETRY
@@ -447,7 +470,10 @@ def test_an_open_outcome_keeps_the_change_pending(code: ErrorCode) -> None:
 def test_an_answer_that_metadata_overtook_changes_nothing() -> None:
     leader, change = expanding()
     leader.on_metadata(9, (1,))
-    assert leader.complete_alter(change, IsrResult("t", 0, ErrorCode.NONE, 1, 5, 8, (1, 2, 3))) is AlterOutcome.STALE
+    assert (
+        leader.complete_alter(change, IsrResult("t", 0, ErrorCode.NONE, 1, 5, 8, (1, 2, 3)))
+        is AlterOutcome.STALE
+    )
     assert leader.isr == {1} and leader.partition_epoch == 9
 
 
@@ -460,7 +486,10 @@ def test_older_metadata_changes_nothing() -> None:
 
 def test_an_acceptance_for_another_leader_epoch_is_not_taken() -> None:
     leader, change = expanding()
-    assert leader.complete_alter(change, IsrResult("t", 0, ErrorCode.NONE, 2, 6, 9, (2, 3))) is AlterOutcome.AWAIT_METADATA
+    assert (
+        leader.complete_alter(change, IsrResult("t", 0, ErrorCode.NONE, 2, 6, 9, (2, 3)))
+        is AlterOutcome.AWAIT_METADATA
+    )
     assert leader.isr == {1, 2}
 
 
@@ -479,7 +508,8 @@ def test_a_leader_outside_its_isr_is_an_error() -> None:
         leader_of().on_metadata(8, (2, 3))
 
 
-# -- acknowledgements ----------------------------------------------------------------------------------------------------------
+# -- acknowledgements
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

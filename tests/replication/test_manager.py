@@ -15,16 +15,29 @@ from tidegate.runtime import calm_logs
 from tidegate.storage.log.log import AppendInfo, AppendOrigin
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.fetch import FetchPartition, FetchRequest, FetchResponsePartition
-from tidegate.wire.records import ControlType, NewRecord, decode_batch, encode_batch, encode_marker, iterate_headers
+from tidegate.wire.records import (
+    ControlType,
+    NewRecord,
+    decode_batch,
+    encode_batch,
+    encode_marker,
+    iterate_headers,
+)
 
 from .cluster import TOPIC_ID, Cluster, batch_of, eventually
 
 
-def append(manager: ReplicaManager, *values: str, acks: int = -1, topic: str = "t", partition: int = 0) -> AppendInfo:
-    return manager.append_now(topic, partition, batch_of(*values), origin=AppendOrigin.CLIENT, required_acks=acks)
+def append(
+    manager: ReplicaManager, *values: str, acks: int = -1, topic: str = "t", partition: int = 0
+) -> AppendInfo:
+    return manager.append_now(
+        topic, partition, batch_of(*values), origin=AppendOrigin.CLIENT, required_acks=acks
+    )
 
 
-async def write(manager: ReplicaManager, *values: str, topic: str = "t", partition: int = 0, timeout_ms: int = 5000) -> ErrorCode:
+async def write(
+    manager: ReplicaManager, *values: str, topic: str = "t", partition: int = 0, timeout_ms: int = 5000
+) -> ErrorCode:
     info = append(manager, *values, topic=topic, partition=partition)
     epoch = manager.replica(topic, partition).leader_epoch
     return await manager.wait_committed(topic, partition, epoch, info.last_offset + 1, timeout_ms)
@@ -46,7 +59,15 @@ def consume(
         min_bytes=min_bytes,
         max_bytes=max_bytes,
         isolation_level=isolation,
-        topics=[("t", [FetchPartition(p, offset, partition_max_bytes, epoch, topic_id=TOPIC_ID) for p in partitions])],
+        topics=[
+            (
+                "t",
+                [
+                    FetchPartition(p, offset, partition_max_bytes, epoch, topic_id=TOPIC_ID)
+                    for p in partitions
+                ],
+            )
+        ],
     )
 
 
@@ -62,7 +83,8 @@ def values_of(part: FetchResponsePartition) -> list[str]:
     return found
 
 
-# -- writing -------------------------------------------------------------------------------------------------------------------
+# -- writing
+# ------------------------------------------------------------------------------------------------------------
 
 
 async def test_an_acknowledged_write_is_flushed_on_every_in_sync_replica(cluster: Cluster) -> None:
@@ -76,13 +98,18 @@ async def test_an_acknowledged_write_is_flushed_on_every_in_sync_replica(cluster
 async def test_followers_learn_a_moved_high_watermark_without_new_data(cluster: Cluster) -> None:
     cluster.create()
     await write(cluster.managers[1], "a")
-    await eventually(lambda: all(cluster.log(node).high_watermark == 1 for node in (2, 3)), "high watermark at the followers")
+    await eventually(
+        lambda: all(cluster.log(node).high_watermark == 1 for node in (2, 3)),
+        "high watermark at the followers",
+    )
 
 
 async def test_idle_followers_wait_at_the_leader(cluster: Cluster) -> None:
     cluster.create()
     await write(cluster.managers[1], "a")
-    await eventually(lambda: all(cluster.log(node).high_watermark == 1 for node in (2, 3)), "followers are up to date")
+    await eventually(
+        lambda: all(cluster.log(node).high_watermark == 1 for node in (2, 3)), "followers are up to date"
+    )
     before = cluster.fetches
     await asyncio.sleep(0.2)
     assert cluster.fetches - before <= 4
@@ -139,7 +166,9 @@ async def test_a_coordinator_is_fenced_by_its_leader_epoch(cluster: Cluster) -> 
     manager = cluster.managers[1]
     for epoch, code in ((0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)):
         with pytest.raises(KafkaError) as fenced:
-            manager.append_now("t", 0, batch_of("a"), origin=AppendOrigin.COORDINATOR, expected_leader_epoch=epoch)
+            manager.append_now(
+                "t", 0, batch_of("a"), origin=AppendOrigin.COORDINATOR, expected_leader_epoch=epoch
+            )
         assert fenced.value.code is code
     assert await manager.wait_committed("t", 0, 0, 0, 100) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -157,7 +186,8 @@ async def test_suspended_leadership_appends_nothing(cluster: Cluster) -> None:
 
 
 async def test_acks_all_fails_at_once_while_leadership_is_suspended(cluster: Cluster) -> None:
-    """Also for what is committed already, and for what was appended just before: nobody ends such a wait before its deadline."""
+    """Also for what is committed already, and for what was appended just before: nobody ends such a wait
+    before its deadline."""
     cluster.create()
     manager = cluster.managers[1]
     assert await write(manager, "a") is ErrorCode.NONE
@@ -170,7 +200,8 @@ async def test_acks_all_fails_at_once_while_leadership_is_suspended(cluster: Clu
 
 
 async def test_nothing_is_acknowledged_while_the_session_is_over(tmp_path: Path) -> None:
-    """Not even what is committed meanwhile: clients may be writing to another leader, and are told to look for it."""
+    """Not even what is committed meanwhile: clients may be writing to another leader, and are told to look
+    for it."""
     cluster = Cluster(tmp_path)
     session = [True]
     try:
@@ -202,7 +233,8 @@ async def test_an_unknown_partition_is_named(cluster: Cluster) -> None:
     assert unknown.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and "t-0" in unknown.value.message
 
 
-# -- callbacks -----------------------------------------------------------------------------------------------------------------
+# -- callbacks
+# ------------------------------------------------------------------------------------------------------------
 
 
 async def test_roles_and_high_watermarks_are_reported(cluster: Cluster) -> None:
@@ -220,7 +252,8 @@ async def test_the_same_assignment_again_changes_nothing(cluster: Cluster) -> No
     assert cluster.managers[1].replica("t", 0).leader is core and cluster.led == led
 
 
-# -- failover ------------------------------------------------------------------------------------------------------------------
+# -- failover
+# ------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_new_leader_keeps_acknowledged_records_and_the_old_one_truncates(cluster: Cluster) -> None:
@@ -228,11 +261,15 @@ async def test_a_new_leader_keeps_acknowledged_records_and_the_old_one_truncates
     await write(cluster.managers[1], "kept")
     cluster.cut = {(2, 1), (3, 1)}
     append(cluster.managers[1], "lost", acks=1)
-    await eventually(lambda: cluster.log(1).flushed_end_offset == 2, "the old leader has flushed its own record")
+    await eventually(
+        lambda: cluster.log(1).flushed_end_offset == 2, "the old leader has flushed its own record"
+    )
     cluster.elect(2)
     assert await write(cluster.managers[2], "new") is ErrorCode.NONE
     for node in (1, 2, 3):
-        await eventually(lambda node=node: cluster.log(node).high_watermark == 2, f"node {node} is up to date")
+        await eventually(
+            lambda node=node: cluster.log(node).high_watermark == 2, f"node {node} is up to date"
+        )
         data = cluster.log(node).read(0, 1 << 20, upper_offset=2).data
         assert values_of(FetchResponsePartition(0, records=data)) == ["kept", "new"]
 
@@ -253,7 +290,9 @@ async def test_latest_is_not_told_before_the_new_leader_is_confirmed(cluster: Cl
     assert early.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
     assert manager.list_offsets("t", 0, -1, None).offset == 2
     cluster.cut.clear()
-    await eventually(lambda: replica.leader is not None and replica.leader.is_confirmed(), "the new leader is confirmed")
+    await eventually(
+        lambda: replica.leader is not None and replica.leader.is_confirmed(), "the new leader is confirmed"
+    )
     assert manager.list_offsets("t", 0, -1, 0).offset == 2
 
 
@@ -298,7 +337,8 @@ async def test_an_unflushed_tail_is_flushed_before_the_first_fetch(cluster: Clus
     assert cluster.log(1).flushed_end_offset == 1
 
 
-# -- the ISR -------------------------------------------------------------------------------------------------------------------
+# -- the ISR
+# ------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_silent_follower_leaves_the_isr_and_writes_go_on(tmp_path: Path) -> None:
@@ -343,7 +383,8 @@ async def test_an_unanswered_isr_change_is_asked_again(cluster: Cluster) -> None
     await eventually(lambda: cluster.partitions[("t", 0)].isr == (1, 2, 3), "node 3 is in the ISR")
 
 
-# -- reading -------------------------------------------------------------------------------------------------------------------
+# -- reading
+# ------------------------------------------------------------------------------------------------------------
 
 
 async def test_consumers_see_only_what_is_committed(cluster: Cluster) -> None:
@@ -446,7 +487,10 @@ async def test_a_follower_without_a_leader_epoch_is_not_believed(cluster: Cluste
 async def test_a_newer_fetch_of_a_follower_ends_its_older_one(cluster: Cluster) -> None:
     cluster.create(replicas=(1, 9), isr=(1,), min_isr=1)
     request = FetchRequest(
-        replica_id=9, max_wait_ms=60_000, topics=[("t", [FetchPartition(0, 0, 1000, 1, topic_id=TOPIC_ID)])], replica_epoch=1
+        replica_id=9,
+        max_wait_ms=60_000,
+        topics=[("t", [FetchPartition(0, 0, 1000, 1, topic_id=TOPIC_ID)])],
+        replica_epoch=1,
     )
     cluster.broker_epochs[9] = 1
     await cluster.managers[1].fetch(replace(request, max_wait_ms=0))
@@ -461,7 +505,9 @@ async def test_offsets_by_timestamp(cluster: Cluster) -> None:
     cluster.create()
     manager = cluster.managers[1]
     for timestamp_ms in (1000, 2000, 3000):
-        info = manager.append_now("t", 0, batch_of("v", timestamp_ms=timestamp_ms), origin=AppendOrigin.CLIENT)
+        info = manager.append_now(
+            "t", 0, batch_of("v", timestamp_ms=timestamp_ms), origin=AppendOrigin.CLIENT
+        )
         assert await manager.wait_committed("t", 0, 1, info.last_offset + 1, 5000) is ErrorCode.NONE
     assert manager.list_offsets("t", 0, -2, 0).offset == 0
     assert manager.list_offsets("t", 0, -1, 0).offset == 3
@@ -475,7 +521,8 @@ async def test_offsets_by_timestamp(cluster: Cluster) -> None:
         manager.list_offsets("t", 0, -99, 0)
 
 
-# -- deletion, storage, shutdown -----------------------------------------------------------------------------------------------
+# -- deletion, storage, shutdown
+# -----------------------------------------------------------------------------------------------
 
 
 async def test_a_deleted_partition_answers_those_who_wait(cluster: Cluster) -> None:
@@ -523,7 +570,9 @@ async def test_a_clean_stop_keeps_everything_and_the_high_watermark(cluster: Clu
     await write(cluster.managers[1], "a")
     await cluster.stop(1)
     cluster.start(1)
-    cluster.publish([replace(cluster.partitions[("t", 0)], leader=2, leader_epoch=2, partition_epoch=9)], to=[1])
+    cluster.publish(
+        [replace(cluster.partitions[("t", 0)], leader=2, leader_epoch=2, partition_epoch=9)], to=[1]
+    )
     assert cluster.log(1).log_end_offset == 1
     assert cluster.log(1).high_watermark == 1
 
@@ -536,7 +585,8 @@ def test_fetcher_limits_are_bounded() -> None:
 async def test_many_role_and_isr_changes_have_few_lines_and_a_count(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also when the metadata come in several small batches; ten thousand lines take longer than the changes do."""
+    """Also when the metadata come in several small batches; ten thousand lines take longer than the changes
+    do."""
     monkeypatch.setattr(calm_logs, "LINES_MAX", 2)
     caplog.set_level("INFO")
     cluster.create(partitions=5, isr=(1,))
@@ -554,12 +604,14 @@ async def test_many_role_and_isr_changes_have_few_lines_and_a_count(
     assert len(said("role_taken_up")) == 3 * 2, "on three nodes"
     assert sum(sum(counts.values()) for counts in said("roles_taken_up")) == 3 * (10 - 2)
     assert len(said("roles_taken_up")) == 3
-    assert len(said("isr_change_answered")) == 2 and len(said("isr_changes_answered")) == 1  # one node leads all
+    # one node leads all
+    assert len(said("isr_change_answered")) == 2 and len(said("isr_changes_answered")) == 1
 
 
 async def test_a_stricter_flush_policy_flushes_earlier_records_on_every_replica(tmp_path: Path) -> None:
-    """From that setting on, the controller counts a replica as complete after an unclean stop (docs/semantics.md M14): one that
-    kept an unflushed tail, because nothing more was written, could lead without it and cut the others."""
+    """From that setting on, the controller counts a replica as complete after an unclean stop
+    (docs/semantics.md M14): one that kept an unflushed tail, because nothing more was written, could lead
+    without it and cut the others."""
     cluster = Cluster(tmp_path)
     for node in (1, 2, 3):
         cluster.start(node)
@@ -571,14 +623,17 @@ async def test_a_stricter_flush_policy_flushes_earlier_records_on_every_replica(
         assert all(log.needs_flush for log in logs), "with flush.policy=os nobody has flushed them"
         now = cluster.partitions["t", 0]
         cluster.publish([replace(now, config=now.config | {"flush.policy": "always"})])
-        await eventually(lambda: not any(log.needs_flush for log in logs), "all replicas flush what they have")
+        await eventually(
+            lambda: not any(log.needs_flush for log in logs), "all replicas flush what they have"
+        )
     finally:
         await cluster.stop_all()
 
 
 async def test_an_isr_change_rejected_by_a_stale_controller_is_sent_again(tmp_path: Path) -> None:
-    """A deposed controller that does not know it may not know the partition's epoch either: no metadata ends that change, and
-    while it is pending the high watermark waits for the replica that was to leave (docs/semantics.md R1)."""
+    """A deposed controller that does not know it may not know the partition's epoch either: no metadata ends
+    that change, and while it is pending the high watermark waits for the replica that was to leave
+    (docs/semantics.md R1)."""
     cluster = Cluster(tmp_path, lag_max_ms=150, wait_max_ms=50)
     for node in (1, 2, 3):
         cluster.start(node)

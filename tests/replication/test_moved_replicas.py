@@ -1,4 +1,5 @@
-"""Replicas that come and go with a move (KIP-455), and the limit on what they may take while they catch up."""
+"""Replicas that come and go with a move (KIP-455), and the limit on what they may take while they catch
+up."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 def change(cluster: Cluster, *, topic: str = "t", new_epoch: bool = False, **fields: object) -> Assignment:
     """One metadata entry about the partition, applied everywhere."""
     now = cluster.partitions[topic, 0]
-    now = replace(now, partition_epoch=now.partition_epoch + 1, leader_epoch=now.leader_epoch + int(new_epoch), **fields)  # type: ignore[arg-type]
+    now = replace(
+        now, partition_epoch=now.partition_epoch + 1, leader_epoch=now.leader_epoch + int(new_epoch), **fields
+    )  # type: ignore[arg-type]
     cluster.partitions[topic, 0] = now
     cluster.publish([now])
     return now
@@ -66,7 +69,9 @@ async def test_an_added_replica_copies_joins_the_isr_and_the_removed_one_is_dele
     await eventually(lambda: cluster.log(4).log_end_offset == end, "4 follows")
     with pytest.raises(KafkaError) as refused:
         cluster.managers[3].replica("t", 0)
-    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER, "clients look where it is now; the topic still exists"
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER, (
+        "clients look where it is now; the topic still exists"
+    )
 
 
 async def test_a_removed_leader_tells_its_writers_to_look_elsewhere(cluster: Cluster) -> None:
@@ -82,7 +87,8 @@ async def test_a_removed_leader_tells_its_writers_to_look_elsewhere(cluster: Clu
 
 
 async def test_added_replicas_do_not_raise_the_bar_for_writers(cluster: Cluster) -> None:
-    """One replica with min.insync.replicas=2 has a bar of one; two more that are not there yet must not make it two."""
+    """One replica with min.insync.replicas=2 has a bar of one; two more that are not there yet must not make
+    it two."""
     cluster.create(replicas=(1,), min_isr=2)
     cluster.cut.update({(2, 1), (3, 1)})
     change(cluster, replicas=(1, 2, 3), adding=(2, 3))
@@ -96,7 +102,8 @@ async def test_added_replicas_do_not_raise_the_bar_for_writers(cluster: Cluster)
 
 
 async def test_a_replica_that_left_and_came_back_begins_anew_at_its_leader(cluster: Cluster) -> None:
-    """What it had fetched before it deleted its log proves nothing: the new epoch made the leader forget it (KIP-320)."""
+    """What it had fetched before it deleted its log proves nothing: the new epoch made the leader forget it
+    (KIP-320)."""
     cluster.create(min_isr=1)
     end = write(cluster, 1, *(f"v{number}" for number in range(30)))
     assert await committed(cluster, 1, end) is ErrorCode.NONE
@@ -110,7 +117,8 @@ async def test_a_replica_that_left_and_came_back_begins_anew_at_its_leader(clust
     assert cluster.log(3).log_end_offset == end
 
 
-# ---- the limit --------------------------------------------------------------------------------------------------------------
+# ---- the limit
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_bucket_gives_its_rate_and_a_second_of_burst() -> None:
@@ -134,7 +142,8 @@ async def slow(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def catch_up(cluster: Cluster) -> float:
-    """Seconds that a new replica takes to copy three times the rate, while another topic is written through all replicas."""
+    """Seconds that a new replica takes to copy three times the rate, while another topic is written through
+    all replicas."""
     for topic, replicas in (("t", (1, 2)), ("busy", (1, 2, 3))):
         cluster.create(topic, replicas=replicas)
     end = 0
@@ -160,7 +169,9 @@ async def test_what_catches_up_is_held_to_the_rate_and_nobody_else_waits_for_it(
     assert await catch_up(slow) > 1.5, "a second of burst, then the rate"
 
 
-async def test_without_the_limit_the_copy_takes_what_it_can_get(slow: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_limit_the_copy_takes_what_it_can_get(
+    slow: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(CatchUpThrottle, "limits", property(lambda _self: False))
     assert await catch_up(slow) < 1.5
 
@@ -177,6 +188,7 @@ async def test_ablation_a_throttle_on_isr_members_delays_them(
     monkeypatch.setattr(PartitionLeader, "is_catching_up", lambda *_: True)
     monkeypatch.setattr(follower_fetches.CatchUpThrottle, "allowance", lambda *_: 0)
     slow.create()
-    assert await slow.managers[1].wait_committed("t", 0, 1, write(slow, 1, "y"), 300) is ErrorCode.REQUEST_TIMED_OUT
-
-
+    assert (
+        await slow.managers[1].wait_committed("t", 0, 1, write(slow, 1, "y"), 300)
+        is ErrorCode.REQUEST_TIMED_OUT
+    )

@@ -1,4 +1,5 @@
-"""KIP-392: consumers read from a replica of their own rack, and see nothing there that the leader would not stand for."""
+"""KIP-392: consumers read from a replica of their own rack, and see nothing there that the leader would not
+stand for."""
 
 from __future__ import annotations
 
@@ -17,9 +18,12 @@ from .test_manager import append, values_of, write
 RACKS = {1: "a", 2: "b", 3: "b", 4: "c"}
 
 
-def leader(*, isr: tuple[int, ...] = (1, 2, 3, 4), ends: dict[int, int], starts: dict[int, int] | None = None) -> PartitionLeader:
+def leader(
+    *, isr: tuple[int, ...] = (1, 2, 3, 4), ends: dict[int, int], starts: dict[int, int] | None = None
+) -> PartitionLeader:
     made = PartitionLeader(
-        node_id=1, leader_epoch=1, partition_epoch=1, epoch_start_offset=0, high_watermark=0, replicas=(1, 2, 3, 4), isr=isr,
+        node_id=1, leader_epoch=1, partition_epoch=1, epoch_start_offset=0, high_watermark=0,
+        replicas=(1, 2, 3, 4), isr=isr,
         min_insync_replicas=1, lag_max_s=10, now_s=0,
     )  # fmt: skip
     for node, end in ends.items():
@@ -40,7 +44,16 @@ def leader(*, isr: tuple[int, ...] = (1, 2, 3, 4), ends: dict[int, int], starts:
         ("", {2: 50, 3: 60, 4: 90}, NONE),
         ("elsewhere", {2: 50, 3: 60, 4: 90}, NONE),
     ],
-    ids=["furthest", "the other", "just holds it", "behind", "never fetched", "the leader's rack", "no rack", "no such rack"],
+    ids=[
+        "furthest",
+        "the other",
+        "just holds it",
+        "behind",
+        "never fetched",
+        "the leader's rack",
+        "no rack",
+        "no such rack",
+    ],
 )
 def test_the_leader_names_the_rack_replica_with_the_highest_offset(
     rack: str, ends: dict[int, int], chosen: int
@@ -56,12 +69,18 @@ def test_only_a_live_in_sync_replica_that_begins_early_enough_is_named() -> None
     assert nearby_replica(leader(ends=ends), "c", 40, racks) == 4
     assert nearby_replica(leader(ends=ends, isr=(1, 2, 3)), "c", 40, racks) == NONE, "out of sync"
     assert nearby_replica(leader(ends=ends, starts={4: 41}), "c", 40, racks) == NONE, "its log begins later"
-    assert nearby_replica(leader(ends=ends), "c", 40, lambda node: "" if node == 4 else RACKS[node]) == NONE, "fenced"
+    assert (
+        nearby_replica(leader(ends=ends), "c", 40, lambda node: "" if node == 4 else RACKS[node]) == NONE
+    ), "fenced"
 
 
-def consume(rack: str, offset: int = 0, *, wait_ms: int = 0, epoch: int = -1, last_epoch: int = -1) -> FetchRequest:
+def consume(
+    rack: str, offset: int = 0, *, wait_ms: int = 0, epoch: int = -1, last_epoch: int = -1
+) -> FetchRequest:
     part = FetchPartition(0, offset, 1 << 20, epoch, last_epoch, topic_id=TOPIC_ID)
-    return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, rack_id=rack, topics=[("t", [part])])
+    return FetchRequest(
+        max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, rack_id=rack, topics=[("t", [part])]
+    )
 
 
 async def fetch(cluster: Cluster, node: int, request: FetchRequest) -> FetchResponsePartition:
@@ -69,7 +88,9 @@ async def fetch(cluster: Cluster, node: int, request: FetchRequest) -> FetchResp
 
 
 async def committed_everywhere(cluster: Cluster, count: int) -> None:
-    await eventually(lambda: all(cluster.log(node).high_watermark == count for node in (1, 2, 3)), "all know the commit")
+    await eventually(
+        lambda: all(cluster.log(node).high_watermark == count for node in (1, 2, 3)), "all know the commit"
+    )
 
 
 async def test_a_consumer_is_sent_to_its_rack_and_served_there(cluster: Cluster) -> None:
@@ -83,7 +104,9 @@ async def test_a_consumer_is_sent_to_its_rack_and_served_there(cluster: Cluster)
     own_rack = await fetch(cluster, 1, consume("rack-1"))
     assert values_of(own_rack) == ["a"] and own_rack.preferred_read_replica == NONE
     cluster.fenced.add(2)
-    assert values_of(await fetch(cluster, 1, consume("rack-2"))) == ["a"], "its replica is down: the leader serves it"
+    assert values_of(await fetch(cluster, 1, consume("rack-2"))) == ["a"], (
+        "its replica is down: the leader serves it"
+    )
 
 
 async def test_a_follower_does_not_serve_a_client_without_a_rack(cluster: Cluster) -> None:
@@ -104,7 +127,9 @@ async def test_every_replica_serves_a_debugging_consumer_what_is_committed(clust
     for node in (1, 2, 3):
         part = await fetch(cluster, node, replace(consume(""), replica_id=-2))
         assert (part.error, values_of(part), part.high_watermark) == (ErrorCode.NONE, ["a"], 1), node
-    assert (await fetch(cluster, 2, replace(consume(""), replica_id=-3))).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (
+        await fetch(cluster, 2, replace(consume(""), replica_id=-3))
+    ).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_follower_serves_only_what_is_committed(cluster: Cluster) -> None:
@@ -118,7 +143,9 @@ async def test_a_follower_serves_only_what_is_committed(cluster: Cluster) -> Non
     assert values_of(part) == ["a"] and part.high_watermark == 1
 
 
-async def test_a_waiting_consumer_is_answered_when_the_follower_learns_of_the_commit(cluster: Cluster) -> None:
+async def test_a_waiting_consumer_is_answered_when_the_follower_learns_of_the_commit(
+    cluster: Cluster,
+) -> None:
     cluster.create()
     waiting = asyncio.ensure_future(fetch(cluster, 2, consume("rack-2", wait_ms=60_000)))
     await asyncio.sleep(0.01)
@@ -157,7 +184,9 @@ async def test_what_a_follower_does_not_hold_is_for_the_leader_to_say(cluster: C
     assert behind.error is ErrorCode.OFFSET_OUT_OF_RANGE and behind.diverging_epoch is None
 
 
-async def test_without_the_setting_leaders_alone_serve(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_setting_leaders_alone_serve(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster.create()
     await write(cluster.managers[1], "a")
     for manager in cluster.managers.values():

@@ -1,4 +1,5 @@
-"""ListOffsets decodes a large batch in a thread; what is true when the thread returns decides about the answer."""
+"""ListOffsets decodes a large batch in a thread; what is true when the thread returns decides about the
+answer."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ class Asked:
         self.broker = cast(Broker, SimpleNamespace(replicas=cluster.managers[1], batch_threads=self.threads))
 
     async def append(self, first_ms: int, records: int = RECORDS) -> None:
-        batch = encode_batch([NewRecord(None, b"v", (), first_ms + n) for n in range(records)], compression=Compression.ZSTD)
+        batch = encode_batch(
+            [NewRecord(None, b"v", (), first_ms + n) for n in range(records)], compression=Compression.ZSTD
+        )
         manager = self.cluster.managers[1]
         info = manager.append_now("t", 0, bytearray(batch), origin=AppendOrigin.CLIENT)
         epoch = manager.replica("t", 0).leader_epoch
@@ -166,7 +169,9 @@ async def test_a_question_without_an_end_is_refused(monkeypatch: pytest.MonkeyPa
     await threads.close()
 
 
-async def test_a_batch_that_cannot_be_decoded_is_an_error_of_its_partition(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_that_cannot_be_decoded_is_an_error_of_its_partition(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await asked.append(NOW_MS)
 
     def unreadable(_data: bytes, **_rest: Any) -> Any:

@@ -1,4 +1,5 @@
-"""A new replica's log is made in a thread, and the metadata goes on: what counts is the newest when the log is there."""
+"""A new replica's log is made in a thread, and the metadata goes on: what counts is the newest when the log
+is there."""
 
 from __future__ import annotations
 
@@ -38,8 +39,10 @@ class Node:
         self.commit = GroupCommit(threads=1)
         self.manager = ReplicaManager(
             1, self.directory, self.commit, SystemClock(), self._alter, self._no_transport,
-            lambda _topic, partition, epoch, _log: self.led.append((partition, epoch)), lambda *_: None, lambda *_: None,
-            on_offline=lambda _topic, partition, _reason: self.offline.append(partition), make_logs_in_background=True,
+            lambda _topic, partition, epoch, _log: self.led.append((partition, epoch)), lambda *_: None,
+            lambda *_: None,
+            on_offline=lambda _topic, partition, _reason: self.offline.append(partition),
+            make_logs_in_background=True,
         )  # fmt: skip
 
     @staticmethod
@@ -51,7 +54,12 @@ class Node:
         raise AssertionError("nobody is followed here")
 
     def assignment(
-        self, partition: int = 0, *, epoch: int = 1, topic_id: UUID = TOPIC_ID, config: dict[str, str] | None = None
+        self,
+        partition: int = 0,
+        *,
+        epoch: int = 1,
+        topic_id: UUID = TOPIC_ID,
+        config: dict[str, str] | None = None,
     ) -> Assignment:
         return Assignment("t", topic_id, partition, (1,), (1,), 1, epoch, epoch, config or {})
 
@@ -105,7 +113,9 @@ async def test_newer_metadata_counts_when_the_log_is_there(node: Node) -> None:
     assert node.led == [(0, 3)] and node.manager.leader_log("t", 0).config.retention_ms == 77
 
 
-async def test_a_topic_that_is_deleted_while_its_log_is_made_leaves_nothing(node: Node, tmp_path: Path) -> None:
+async def test_a_topic_that_is_deleted_while_its_log_is_made_leaves_nothing(
+    node: Node, tmp_path: Path
+) -> None:
     node.manager.apply([node.assignment()])
     node.manager.delete("t", 0, AGAIN)  # another topic of the name: not this one
     assert node.says() is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -187,15 +197,23 @@ async def test_whoever_created_a_topic_can_wait_for_its_logs(node: Node) -> None
     await node.manager.logs_made(0)
 
 
-async def test_a_setting_of_a_later_version_is_lived_with_and_named_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_setting_of_a_later_version_is_lived_with_and_named_once(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     later = {"retention.parsecs": "12", "cleanup.policy": "compact,shred", "segment.ms": "5"}
     node.go_on.set()
     node.manager.apply([node.assignment(0, config=later)])
     await node.made()
-    node.manager.apply([node.assignment(0, epoch=2, config=dict(later)), node.assignment(1, config=dict(later))])
+    node.manager.apply(
+        [node.assignment(0, epoch=2, config=dict(later)), node.assignment(1, config=dict(later))]
+    )
     await node.made()
     assert node.says(0) == node.says(1) == ErrorCode.NONE and not node.offline
     log = node.manager.leader_log("t", 0)
     assert log.config.is_compacted and log.config.segment_ms == 5
-    named = [record.__dict__["fields"]["setting"] for record in caplog.records if record.getMessage() == "topic_setting_unknown"]
+    named = [
+        record.__dict__["fields"]["setting"]
+        for record in caplog.records
+        if record.getMessage() == "topic_setting_unknown"
+    ]
     assert sorted(named) == ["cleanup.policy", "retention.parsecs"]

@@ -80,7 +80,8 @@ async def test_ablation_without_a_durable_note_a_crash_brings_them_back(
 async def test_the_answer_waits_until_every_follower_has_noted_it_on_its_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = await cluster_with_records(tmp_path, wait_max_ms=100)  # after that a follower without room tries again
+    # after that a follower without room tries again
+    cluster = await cluster_with_records(tmp_path, wait_max_ms=100)
     write, full = LogStart.write, {"node-3"}
 
     def refusing(self: LogStart) -> None:
@@ -155,8 +156,12 @@ async def test_a_follower_that_was_away_moves_its_log_start_when_it_is_back(tmp_
     await cluster.stop_all()
 
 
-@pytest.mark.parametrize(("offset", "code"), [(11, ErrorCode.OFFSET_OUT_OF_RANGE), (-2, ErrorCode.OFFSET_OUT_OF_RANGE)])
-async def test_an_offset_that_is_not_committed_is_refused(tmp_path: Path, offset: int, code: ErrorCode) -> None:
+@pytest.mark.parametrize(
+    ("offset", "code"), [(11, ErrorCode.OFFSET_OUT_OF_RANGE), (-2, ErrorCode.OFFSET_OUT_OF_RANGE)]
+)
+async def test_an_offset_that_is_not_committed_is_refused(
+    tmp_path: Path, offset: int, code: ErrorCode
+) -> None:
     cluster = await cluster_with_records(tmp_path)
     with pytest.raises(KafkaError) as refused:
         await cluster.managers[1].delete_records("t", 0, offset, 5_000)
@@ -180,7 +185,8 @@ async def test_a_compacted_topic_refuses(tmp_path: Path) -> None:
 async def test_a_deletion_waits_while_the_isr_is_below_the_minimum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A replica that left the ISR may be elected by then (KIP-966), and has the records still.  Ablation: the leader answers."""
+    """A replica that left the ISR may be elected by then (KIP-966), and has the records still.  Ablation: the
+    leader answers."""
     cluster = await cluster_with_records(tmp_path, **{"min.insync.replicas": "2"})
     await cluster.stop(2)
     await cluster.stop(3)
@@ -238,8 +244,10 @@ async def test_a_deletion_completes_when_its_last_follower_leaves_the_isr(tmp_pa
 async def test_a_follower_that_cannot_note_its_log_start_does_not_join(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, insists: bool
 ) -> None:
-    """Ablation: it joins when it has the records, and brings the deleted ones back when it is elected after a crash of all."""
-    cluster = await cluster_with_records(tmp_path, wait_max_ms=100)  # after that a follower without room tries again
+    """Ablation: it joins when it has the records, and brings the deleted ones back when it is elected after a
+    crash of all."""
+    # after that a follower without room tries again
+    cluster = await cluster_with_records(tmp_path, wait_max_ms=100)
     await cluster.stop(3)
     cluster.elect(1, isr=(1, 2))
     await cluster.managers[1].delete_records("t", 0, 5, 5_000)
@@ -283,10 +291,13 @@ async def test_a_follower_that_cannot_note_its_log_start_does_not_join(
 async def test_a_new_leader_shows_nothing_that_was_said_to_be_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
-    """Ablation: the leader answers without waiting for followers, dies, and one that it had not reached leads."""
+    """Ablation: the leader answers without waiting for followers, dies, and one that it had not reached
+    leads."""
     if not waits:
         monkeypatch.setattr(
-            RecordDeletions, "_low_watermark", staticmethod(lambda replica, _leader: replica.log.log_start_offset)
+            RecordDeletions,
+            "_low_watermark",
+            staticmethod(lambda replica, _leader: replica.log.log_start_offset),
         )
     cluster = await cluster_with_records(tmp_path)
     cluster.cut |= {(2, 1), (3, 1)}
@@ -311,7 +322,9 @@ async def replica_added_after_a_deletion_within_a_batch(tmp_path: Path) -> Clust
         cluster.start(node)
     cluster.create(isr=(1, 2))
     for _ in range(2):
-        cluster.managers[1].append_now("t", 0, batch_of("a", "b", "c"), origin=AppendOrigin.CLIENT, required_acks=-1)
+        cluster.managers[1].append_now(
+            "t", 0, batch_of("a", "b", "c"), origin=AppendOrigin.CLIENT, required_acks=-1
+        )
     assert await cluster.managers[1].wait_committed("t", 0, 1, 6, 5_000) is ErrorCode.NONE
     assert await cluster.managers[1].delete_records("t", 0, 4, 5_000) == 4
     cluster.start(3)
@@ -320,7 +333,8 @@ async def replica_added_after_a_deletion_within_a_batch(tmp_path: Path) -> Clust
 
 
 async def test_a_new_replica_takes_the_batch_that_was_deleted_up_to_its_middle(tmp_path: Path) -> None:
-    """Its log begins anew at the leader's log start, and the first batch that it is sent begins before that."""
+    """Its log begins anew at the leader's log start, and the first batch that it is sent begins before
+    that."""
     cluster = await replica_added_after_a_deletion_within_a_batch(tmp_path)
     await eventually(lambda: 3 in cluster.partitions["t", 0].isr, "the new replica is in sync")
     assert starts(cluster) == {1: 4, 2: 4, 3: 4}
@@ -333,7 +347,8 @@ async def test_a_new_replica_takes_the_batch_that_was_deleted_up_to_its_middle(t
 
 
 async def test_a_diverged_replica_takes_the_batch_with_the_leaders_log_start(tmp_path: Path) -> None:
-    """Where the leader's log begins now it says that older epochs end there, and cannot say any more that they ended before."""
+    """Where the leader's log begins now it says that older epochs end there, and cannot say any more that
+    they ended before."""
     cluster = Cluster(tmp_path, wait_max_ms=50)
     for node in (1, 2, 3):
         cluster.start(node)
@@ -343,7 +358,9 @@ async def test_a_diverged_replica_takes_the_batch_with_the_leaders_log_start(tmp
     for lost in ("lost, too", "even so", "and so"):
         cluster.managers[3].append_now("t", 0, batch_of(lost), origin=AppendOrigin.CLIENT, required_acks=1)
     cluster.elect(1, isr=(1,), to=[1])
-    cluster.managers[1].append_now("t", 0, batch_of("a", "b", "c"), origin=AppendOrigin.CLIENT, required_acks=1)
+    cluster.managers[1].append_now(
+        "t", 0, batch_of("a", "b", "c"), origin=AppendOrigin.CLIENT, required_acks=1
+    )
     await eventually(lambda: cluster.log(1).high_watermark == 3, "the batch is committed")
     assert await cluster.managers[1].delete_records("t", 0, 2, 5_000) == 2
     cluster.publish(cluster.partitions.values(), to=[3])
@@ -355,13 +372,16 @@ async def test_a_diverged_replica_takes_the_batch_with_the_leaders_log_start(tmp
 async def test_an_empty_replica_takes_a_batch_that_begins_below_its_log_start(
     tmp_path: Path,
 ) -> None:
-    """A deletion reached the former leader alone, whose log start node 3 took over, and nothing of its records."""
+    """A deletion reached the former leader alone, whose log start node 3 took over, and nothing of its
+    records."""
     cluster = Cluster(tmp_path, wait_max_ms=50)
     for node in (1, 2, 3):
         cluster.start(node)
     cluster.create(isr=(1, 2))
     cluster.cut = {(3, 1)}
-    cluster.managers[1].append_now("t", 0, batch_of("a", "b", "c", "d", "e", "f"), origin=AppendOrigin.CLIENT, required_acks=-1)
+    cluster.managers[1].append_now(
+        "t", 0, batch_of("a", "b", "c", "d", "e", "f"), origin=AppendOrigin.CLIENT, required_acks=-1
+    )
     assert await cluster.managers[1].wait_committed("t", 0, 1, 6, 5_000) is ErrorCode.NONE
     cluster.log(3).truncate_fully_and_start_at(4)
     cluster.elect(2)
@@ -375,7 +395,10 @@ async def test_ablation_a_log_that_must_begin_with_its_first_offset_is_never_in_
 ) -> None:
     monkeypatch.setattr(Replica, "_begin_within", lambda replica, records, leader_log_start: None)
     cluster = await replica_added_after_a_deletion_within_a_batch(tmp_path)
-    await eventually(lambda: cluster.managers[3]._fetchers[1]._followed["t", 0].failures > 5, "it is refused again and again")
+    await eventually(
+        lambda: cluster.managers[3]._fetchers[1]._followed["t", 0].failures > 5,
+        "it is refused again and again",
+    )
     assert cluster.log(3).log_end_offset == 4 and 3 not in cluster.partitions["t", 0].isr
     await cluster.stop_all()
 
@@ -419,9 +442,17 @@ async def test_a_deletion_that_cannot_be_noted_is_refused_and_nothing_has_moved(
 
     with monkeypatch.context() as patch:
         patch.setattr(log.start_note._disk, "write_atomic", full)
-        refused = await asyncio.gather(*(leader.delete_records("t", 0, to, 5_000) for to in (4, 6)), return_exceptions=True)
-        assert [each.code for each in refused if isinstance(each, KafkaError)] == 2 * [ErrorCode.KAFKA_STORAGE_ERROR]
-        assert log.log_start_offset == log.noted_start_offset == 0 and not log.start_note.is_due and not log.is_offline
+        refused = await asyncio.gather(
+            *(leader.delete_records("t", 0, to, 5_000) for to in (4, 6)), return_exceptions=True
+        )
+        assert [each.code for each in refused if isinstance(each, KafkaError)] == 2 * [
+            ErrorCode.KAFKA_STORAGE_ERROR
+        ]
+        assert (
+            log.log_start_offset == log.noted_start_offset == 0
+            and not log.start_note.is_due
+            and not log.is_offline
+        )
     assert await leader.delete_records("t", 0, 4, 5_000) == 4
     assert log.log_start_offset == log.noted_start_offset == 4
     with pytest.raises(KafkaError) as outside:
@@ -433,12 +464,15 @@ async def test_a_deletion_that_cannot_be_noted_is_refused_and_nothing_has_moved(
 async def test_the_answer_names_no_log_start_that_who_joins_is_not_held_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A later deletion has noted its log start, and not moved it: a follower may still join with the one before."""
+    """A later deletion has noted its log start, and not moved it: a follower may still join with the one
+    before."""
     cluster = Cluster(tmp_path)
     cluster.start(1)
     cluster.create(isr=(1,), min_isr=1)
     for number in range(10):
-        cluster.managers[1].append_now("t", 0, batch_of(f"v{number}"), origin=AppendOrigin.CLIENT, required_acks=-1)
+        cluster.managers[1].append_now(
+            "t", 0, batch_of(f"v{number}"), origin=AppendOrigin.CLIENT, required_acks=-1
+        )
     assert await cluster.managers[1].wait_committed("t", 0, 1, 10, 5_000) is ErrorCode.NONE
     leader, log, go_on, never = cluster.managers[1], cluster.log(1), asyncio.Event(), asyncio.Event()
 
@@ -461,7 +495,8 @@ async def test_the_answer_names_no_log_start_that_who_joins_is_not_held_to(
 async def test_a_deletion_that_lost_its_leader_after_the_note_is_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leads_again: bool
 ) -> None:
-    """What is noted counts as deleted here, for the next leader too: whoever has noted it must not show it."""
+    """What is noted counts as deleted here, for the next leader too: whoever has noted it must not show
+    it."""
     cluster = await cluster_with_records(tmp_path)
     log, go_on = cluster.log(1), asyncio.Event()
 

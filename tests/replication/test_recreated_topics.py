@@ -1,4 +1,5 @@
-"""A topic deleted and created again under its name, while some node's metadata lags: the two never mix (docs/semantics.md R11).
+"""A topic deleted and created again under its name, while some node's metadata lags: the two never mix
+(docs/semantics.md R11).
 
 Epochs do not tell them apart, because every topic begins at leader epoch 0; the topic id does.
 """
@@ -37,11 +38,17 @@ def tell(cluster: Cluster, nodes: Iterable[int]) -> None:
 def values(cluster: Cluster, node: int) -> list[str]:
     log = cluster.log(node)
     data = log.read(0, 1 << 20, upper_offset=log.log_end_offset).data
-    return [(r.value or b"").decode() for position, _ in iterate_headers(data) for r in decode_batch(data, position)]
+    return [
+        (r.value or b"").decode()
+        for position, _ in iterate_headers(data)
+        for r in decode_batch(data, position)
+    ]
 
 
 async def settled(cluster: Cluster, end: int) -> None:
-    await eventually(lambda: all(cluster.log(node).high_watermark == end for node in cluster.managers), f"all are at {end}")
+    await eventually(
+        lambda: all(cluster.log(node).high_watermark == end for node in cluster.managers), f"all are at {end}"
+    )
 
 
 async def test_a_replica_of_the_old_topic_does_not_vouch_for_the_new_one(cluster: Cluster) -> None:
@@ -71,7 +78,9 @@ async def test_a_leader_of_the_old_topic_does_not_feed_the_new_one(cluster: Clus
     assert values(cluster, 1) == values(cluster, 2) == values(cluster, 3) == ["new-a", "new-b", "new-c"]
 
 
-async def test_without_topic_ids_an_acknowledged_record_would_be_lost(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_topic_ids_an_acknowledged_record_would_be_lost(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ablation: the leader believes whoever names the topic."""
     answer = FollowerFetches._answer
 

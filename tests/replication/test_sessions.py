@@ -1,4 +1,5 @@
-"""Fetch sessions: a fetch names only what changed; every way to lose a session ends in a full list, not in a stuck follower."""
+"""Fetch sessions: a fetch names only what changed; every way to lose a session ends in a full list, not in a
+stuck follower."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ import pytest
 from tidegate.replication.fetching import follower_fetches
 from tidegate.replication.fetching.fetch_session import FollowerSession, SessionTable
 from tidegate.replication.fetching.fetcher import LeaderFetcher
-from tidegate.replication.partition.follower import Action, Answer, FetchPosition, Ignore, LogView, PartitionFollower
+from tidegate.replication.partition.follower import (
+    Action,
+    Answer,
+    FetchPosition,
+    Ignore,
+    LogView,
+    PartitionFollower,
+)
 from tidegate.storage.log.log import AppendOrigin
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.fetch import FetchPartition, FetchRequest
@@ -21,7 +29,8 @@ from .cluster import TOPIC_ID, Cluster, WireTransport, batch_of, eventually
 
 @pytest.fixture
 async def patient(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Followers whose fetches wait for a minute: what happens sooner does not happen because one of them has ended."""
+    """Followers whose fetches wait for a minute: what happens sooner does not happen because one of them has
+    ended."""
     made = Cluster(tmp_path, wait_max_ms=60_000)
     for node in (1, 2, 3):
         made.start(node)
@@ -29,10 +38,16 @@ async def patient(tmp_path: Path) -> AsyncIterator[Cluster]:
     await made.stop_all()
 
 
-def request(session_id: int, session_epoch: int, *partitions: int, offset: int = 0, epoch: int = 1) -> FetchRequest:
+def request(
+    session_id: int, session_epoch: int, *partitions: int, offset: int = 0, epoch: int = 1
+) -> FetchRequest:
     parts = [FetchPartition(p, offset, 1000, epoch, -1, topic_id=TOPIC_ID) for p in partitions]
     return FetchRequest(
-        replica_id=9, session_id=session_id, session_epoch=session_epoch, topics=[("t", parts)] if parts else [], replica_epoch=1
+        replica_id=9,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=[("t", parts)] if parts else [],
+        replica_epoch=1,
     )
 
 
@@ -47,7 +62,8 @@ async def write(cluster: Cluster, partition: int, value: str = "v", *, leader: i
     return await manager.wait_committed("t", partition, epoch, info.next_offset, 20_000)
 
 
-# -- the table -----------------------------------------------------------------------------------------------------------------
+# -- the table
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_sessions_are_counted_and_replaced() -> None:
@@ -74,7 +90,8 @@ def test_forgotten_partitions_leave_the_session() -> None:
     assert list(session.parts) == [("t", 1)]
 
 
-# -- at the leader -------------------------------------------------------------------------------------------------------------
+# -- at the leader
+# ------------------------------------------------------------------------------------------------------------
 
 
 async def test_an_incremental_answer_names_only_what_changed(cluster: Cluster) -> None:
@@ -93,8 +110,9 @@ async def test_an_incremental_answer_names_only_what_changed(cluster: Cluster) -
 
 
 async def late_fetch_beside_a_session(cluster: Cluster) -> tuple[int, bool]:
-    """Where the leader believes its follower to be, and whether the session told of a high watermark, after a fetch outside of
-    the session was served a second time, late: say, the leader stood still, and an old connection was read after a new one."""
+    """Where the leader believes its follower to be, and whether the session told of a high watermark, after a
+    fetch outside of the session was served a second time, late: say, the leader stood still, and an old
+    connection was read after a new one."""
     cluster.broker_epochs[9] = 1
     cluster.create(partitions=1, replicas=(1, 9), isr=(1,), min_isr=1)
     manager = cluster.managers[1]
@@ -112,7 +130,8 @@ async def late_fetch_beside_a_session(cluster: Cluster) -> tuple[int, bool]:
 
 
 async def test_a_late_fetch_outside_the_session_does_not_move_the_offset_back(cluster: Cluster) -> None:
-    """In a session an idle follower says nothing twice: it would stay outside the ISR until the next record."""
+    """In a session an idle follower says nothing twice: it would stay outside the ISR until the next
+    record."""
     assert await late_fetch_beside_a_session(cluster) == (1, True)
 
 
@@ -124,7 +143,8 @@ async def test_ablation_a_late_fetch_outside_the_session_moves_the_offset_back(
 
 
 async def test_a_new_session_repeats_what_an_earlier_one_sent(cluster: Cluster) -> None:
-    """The follower lists a partition late: it rested after an error.  Until it has heard of the log start it may not join."""
+    """The follower lists a partition late: it rested after an error.  Until it has heard of the log start it
+    may not join."""
     cluster.broker_epochs[9] = 1
     cluster.create(partitions=2, replicas=(1, 9), isr=(1,), min_isr=1)
     manager = cluster.managers[1]
@@ -142,7 +162,8 @@ async def test_a_new_session_repeats_what_an_earlier_one_sent(cluster: Cluster) 
 
 
 async def told_in_a_new_epoch(cluster: Cluster) -> list[int]:
-    """The high watermarks that the first fetch in the leader's new epoch tells, in a session that told of it in the old one."""
+    """The high watermarks that the first fetch in the leader's new epoch tells, in a session that told of it
+    in the old one."""
     cluster.broker_epochs[9] = 1
     cluster.create(partitions=1, replicas=(1, 9), isr=(1,), min_isr=1)
     manager = cluster.managers[1]
@@ -164,8 +185,12 @@ async def test_ablation_a_new_leadership_does_not_send_its_state_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell, news, anyone = FollowerSession.record_sent, FollowerSession.news, object()
-    monkeypatch.setattr(FollowerSession, "record_sent", lambda self, key, facts: tell(self, key, (anyone, *facts[1:])))
-    monkeypatch.setattr(FollowerSession, "news", lambda self, key, facts: news(self, key, (anyone, *facts[1:])))
+    monkeypatch.setattr(
+        FollowerSession, "record_sent", lambda self, key, facts: tell(self, key, (anyone, *facts[1:]))
+    )
+    monkeypatch.setattr(
+        FollowerSession, "news", lambda self, key, facts: news(self, key, (anyone, *facts[1:]))
+    )
     assert await told_in_a_new_epoch(cluster) == []
 
 
@@ -182,7 +207,8 @@ async def believed_after_a_fetch_beside_a_session_of_an_older_epoch(cluster: Clu
 
 
 async def test_a_session_of_an_older_epoch_does_not_silence_a_fetch_beside_it(cluster: Cluster) -> None:
-    """What the session lists is fenced: only the other fetch says where the follower is in the leader's epoch."""
+    """What the session lists is fenced: only the other fetch says where the follower is in the leader's
+    epoch."""
     assert await believed_after_a_fetch_beside_a_session_of_an_older_epoch(cluster) == 1
 
 
@@ -215,7 +241,8 @@ async def test_a_waiting_incremental_fetch_is_woken_by_a_change(cluster: Cluster
 
 
 async def watermark_news(cluster: Cluster, *, then_records: bool) -> tuple[list[tuple[int, bool]], float]:
-    """A fetch that commits what the leader has: what its answer says (high watermark, records), and after how many seconds."""
+    """A fetch that commits what the leader has: what its answer says (high watermark, records), and after how
+    many seconds."""
     cluster.broker_epochs[9] = 1
     cluster.create(partitions=1, replicas=(1, 9), isr=(1, 9), min_isr=2)
     manager = cluster.managers[1]
@@ -233,11 +260,14 @@ async def watermark_news(cluster: Cluster, *, then_records: bool) -> tuple[list[
         assert not fetch.done()
         manager.append_now("t", 0, batch_of("b"), origin=AppendOrigin.CLIENT)
     response = await fetch
-    return [(part.high_watermark, bool(part.records)) for _, parts in response.topics for part in parts], loop.time() - begun
+    return [
+        (part.high_watermark, bool(part.records)) for _, parts in response.topics for part in parts
+    ], loop.time() - begun
 
 
 async def test_news_of_the_high_watermark_alone_comes_soon(cluster: Cluster) -> None:
-    """Consumers read from followers (KIP-392): nobody has to wait for the next record, or for the end of the fetch."""
+    """Consumers read from followers (KIP-392): nobody has to wait for the next record, or for the end of the
+    fetch."""
     told, seconds = await watermark_news(cluster, then_records=False)
     assert told == [(1, False)] and seconds < 30
 
@@ -278,7 +308,8 @@ async def test_what_the_byte_budget_left_out_comes_next(cluster: Cluster) -> Non
     assert got == {0, 1, 2}
 
 
-# -- at the follower -----------------------------------------------------------------------------------------------------------
+# -- at the follower
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -298,10 +329,14 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_an_idle_follower_lists_nothing(cluster: Cluster, listed: list[int]) -> None:
     cluster.create(partitions=30)
     await asyncio.gather(*(write(cluster, p) for p in range(30)))
-    await eventually(lambda: all(cluster.log(3, "t", p).high_watermark == 1 for p in range(30)), "everything is replicated")
+    await eventually(
+        lambda: all(cluster.log(3, "t", p).high_watermark == 1 for p in range(30)), "everything is replicated"
+    )
     listed.clear()
     await write(cluster, 5)
-    await eventually(lambda: all(cluster.log(node, "t", 5).high_watermark == 2 for node in (2, 3)), "replicated")
+    await eventually(
+        lambda: all(cluster.log(node, "t", 5).high_watermark == 2 for node in (2, 3)), "replicated"
+    )
     assert sum(listed) <= 8, listed
 
 
@@ -341,7 +376,9 @@ async def test_a_restarted_leader_does_not_know_the_session(cluster: Cluster) ->
     await cluster.stop(1)
     cluster.start(1)
     now = cluster.partitions[("t", 0)]
-    cluster.partitions[("t", 0)] = replace(now, leader_epoch=now.leader_epoch + 1, partition_epoch=now.partition_epoch + 1)
+    cluster.partitions[("t", 0)] = replace(
+        now, leader_epoch=now.leader_epoch + 1, partition_epoch=now.partition_epoch + 1
+    )
     cluster.publish(cluster.partitions.values())
     assert await asyncio.wait_for(write(cluster, 0), 20) is ErrorCode.NONE
 
@@ -392,17 +429,24 @@ async def follower_that_could_not_take_an_answer(tmp_path: Path, monkeypatch: py
     return cluster
 
 
-async def test_the_leader_repeats_an_answer_that_the_follower_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_leader_repeats_an_answer_that_the_follower_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Or an idle follower would keep the high watermark, and the log start, that it had."""
     cluster = await follower_that_could_not_take_an_answer(tmp_path, monkeypatch)
     await eventually(lambda: cluster.log(2).high_watermark == 1, "the follower knows the high watermark")
     await cluster.stop_all()
 
 
-async def test_ablation_a_leader_that_forgets_nothing_tells_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ablation_a_leader_that_forgets_nothing_tells_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(LeaderFetcher, "_forgotten", lambda fetcher, positions: [])
     cluster = await follower_that_could_not_take_an_answer(tmp_path, monkeypatch)
     fetcher = cluster.managers[2]._fetchers[1]
-    await eventually(lambda: not fetcher._due and cluster.managers[1]._follower_fetches.waiting == 1, "it listed it, and waits")
+    await eventually(
+        lambda: not fetcher._due and cluster.managers[1]._follower_fetches.waiting == 1,
+        "it listed it, and waits",
+    )
     assert cluster.log(2).high_watermark == 0
     await cluster.stop_all()

@@ -1,8 +1,9 @@
-"""Whole clusters in virtual time, under every kind of fault: what is acknowledged stays, and all comes right again.
+"""Whole clusters in virtual time, under every kind of fault: what is acknowledged stays, and all comes right
+again.
 
-`tidegate chaos sim replication --seeds N --first S` runs as many histories as one likes, and repeats a failing one by its seed.
-The invariants stand in `chaos/sim/replication/truth.py`, the proof that a missing rule is noticed in
-`test_simulation_ablations.py`.
+`tidegate chaos sim replication --seeds N --first S` runs as many histories as one likes, and repeats a
+failing one by its seed. The invariants stand in `chaos/sim/replication/truth.py`, the proof that a missing
+rule is noticed in `test_simulation_ablations.py`.
 """
 
 from __future__ import annotations
@@ -25,29 +26,41 @@ SEEDS_OF_A_CHUNK = 50
 RARE = ("change_minimum", "cancel_move")
 """Not in every chunk."""
 
-#: Histories that found a defect of the product: each fails again without what mended it (`test_simulation_ablations.py`, or where
-#: the comment says).
+# : Histories that found a defect of the product: each fails again without what mended it
+# (`test_simulation_ablations.py`, or where : the comment says).
 PINNED = (
-    2,  # a paused leader woke, found a produce request in its socket, and accepted it before its session's timer ran
+    # a paused leader woke, found a produce request in its socket, and accepted it before its session's timer
+    # ran
+    2,
     153,  # acks=all was acknowledged after the session's end, when another leader was elected already
-    20,  # a deposed controller told a broker that had registered since that it was superseded, and the broker ended itself
-    706_700,  # a late fetch outside the session took a follower's position back, for good (`test_sessions.py`)
-    710_883,  # an epoch without records came back with a crash: cuts and fetches in a circle (`storage/test_epoch_history.py`)
+    # a deposed controller told a broker that had registered since that it was superseded, and the broker
+    # ended itself
+    20,
+    # a late fetch outside the session took a follower's position back, for good (`test_sessions.py`)
+    706_700,
+    # an epoch without records came back with a crash: cuts and fetches in a circle
+    # (`storage/test_epoch_history.py`)
+    710_883,
 )
 
 #: The same, drawn with more faults.
 PINNED_LATER = (
-    9_700_174,  # a broker that a new controller had fenced had its session renewed, and led on by metadata from before
+    # a broker that a new controller had fenced had its session renewed, and led on by metadata from before
+    9_700_174,
     9_711_576,  # a log that was to begin within a batch never took it from a leader whose own began before
 )
 
 #: Histories in which the simulator itself was wrong.
 MISJUDGED = (
-    700_635,  # a producer wrote on after healing, and its record was on its way to the followers when they were compared
-    702_807,  # the winner of an unclean election was expected to hold, durably, what it had fetched and not flushed yet
+    # a producer wrote on after healing, and its record was on its way to the followers when they were
+    # compared
+    700_635,
+    # the winner of an unclean election was expected to hold, durably, what it had fetched and not flushed yet
+    702_807,
     707_555,  # as 700635
     715_981,  # as 700635
-    716_488,  # the only replica left lost its disk: it was not in the ISR at that moment, but on its way there
+    # the only replica left lost its disk: it was not in the ISR at that moment, but on its way there
+    716_488,
 )
 
 
@@ -77,36 +90,54 @@ def test_nothing_acknowledged_is_lost_and_the_cluster_heals(chunk: int) -> None:
 
 
 def test_the_minimum_may_change_under_way() -> None:
-    """Whoever left the ISR under the old `min.insync.replicas` and leads under the new has all that is committed (KIP-966)."""
-    faults = (("change_minimum", 2.0), ("kill", 1.0), ("isolate", 1.0), ("move_leader", 1.0), ("cut_controllers", 1.0))
+    """Whoever left the ISR under the old `min.insync.replicas` and leads under the new has all that is
+    committed (KIP-966)."""
+    faults = (
+        ("change_minimum", 2.0),
+        ("kill", 1.0),
+        ("isolate", 1.0),
+        ("move_leader", 1.0),
+        ("cut_controllers", 1.0),
+    )
     changes = 0
     for seed in range(12):
-        history = History(seed, replace(draw(Random(seed)), replicas=3, flushed=True, unclean_elections=False, faults=faults))
+        history = History(
+            seed,
+            replace(draw(Random(seed)), replicas=3, flushed=True, unclean_elections=False, faults=faults),
+        )
         history.run()
         changes += history.seen["fault change_minimum"]
     assert changes >= 20
 
 
 def test_what_an_unclean_election_costs_is_cut_everywhere() -> None:
-    """Records are lost by the topic's choice, once; whoever holds them, and consumers who had read them, learn it (KIP-320)."""
+    """Records are lost by the topic's choice, once; whoever holds them, and consumers who had read them,
+    learn it (KIP-320)."""
     faults = (("kill", 2.0), ("isolate", 2.0), ("cut_controllers", 1.0), ("move_leader", 1.0))
     seen: Counter[str] = Counter()
     for seed in range(12):
         drawn = draw(Random(seed))
-        history = History(seed, replace(drawn, replicas=3, min_insync_replicas=1, unclean_elections=True, faults=faults))
+        history = History(
+            seed, replace(drawn, replicas=3, min_insync_replicas=1, unclean_elections=True, faults=faults)
+        )
         history.run()
         seen.update(history.seen)
     assert seen["unclean elections"] >= 5 and seen["records lost by choice"] >= 5, seen
 
 
 def test_leaderships_return_by_choice_to_those_who_were_found() -> None:
-    """Who comes back has another address, which the others learn late: it leads only when one of them has found it, and then
-    every leadership returns (`Truth.unsettled`).  Without the rule: `test_simulation_ablations.py`."""
+    """Who comes back has another address, which the others learn late: it leads only when one of them has
+    found it, and then every leadership returns (`Truth.unsettled`).  Without the rule:
+    `test_simulation_ablations.py`."""
     faults = (("kill", 2.0), ("leave", 3.0), ("cut_pair", 1.0), ("fail_over_controller", 1.0))
     seen: Counter[str] = Counter()
     for seed in range(8):
-        drawn = replace(draw_first(Random(seed)), replicas=3, partitions=2, min_insync_replicas=2, flushed=True)
-        history = History(seed, replace(drawn, faults=faults, fault_pause_s=1.5, duration_s=15.0, names_lag_s=4.0))
+        drawn = replace(
+            draw_first(Random(seed)), replicas=3, partitions=2, min_insync_replicas=2, flushed=True
+        )
+        history = History(
+            seed, replace(drawn, faults=faults, fault_pause_s=1.5, duration_s=15.0, names_lag_s=4.0)
+        )
         history.run()
         seen.update(history.seen)
     assert seen["elections by choice"] >= 8 and seen["old address"] >= 100, seen
@@ -151,7 +182,8 @@ def test_a_failure_is_repeated_by_its_seed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_flush_that_nobody_waits_for_any_more_is_not_begun() -> None:
-    """As in a pool of threads: who stops waiting, because its node leaves, ends no flush that runs, and begins none."""
+    """As in a pool of threads: who stops waiting, because its node leaves, ends no flush that runs, and
+    begins none."""
     loop = VirtualLoop()
     process = Process(loop, "node")
     for seed in range(8):

@@ -1,7 +1,7 @@
 """Every rule of replication, left out of the product itself: random histories of a cluster must notice.
 
-docs/semantics.md, chapters A, R, E and M.  Each is proven twice: a history is broken without the rule, and the same history
-passes with it.
+docs/semantics.md, chapters A, R, E and M.  Each is proven twice: a history is broken without the rule, and
+the same history passes with it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ def truncate_by_high_watermark(patch: Patch) -> None:
         return on_answer(core, replace(sent, last_fetched_epoch=log.latest_epoch), answer, log)
 
     patch.setattr(Replica, "_follow", follow_from_high_watermark)
-    patch.setattr(PartitionFollower, "next_fetch", lambda core, log: replace(next_fetch(core, log), last_fetched_epoch=-1))
+    patch.setattr(
+        PartitionFollower,
+        "next_fetch",
+        lambda core, log: replace(next_fetch(core, log), last_fetched_epoch=-1),
+    )
     patch.setattr(PartitionFollower, "on_answer", believe)
 
 
@@ -135,7 +139,8 @@ def unclean_replica_keeps_its_place(patch: Patch) -> None:
 
 
 def stale_incarnation_joins(patch: Patch) -> None:
-    """docs/semantics.md R7: the proposal does not say which incarnation has caught up, and the leader asks no metadata."""
+    """docs/semantics.md R7: the proposal does not say which incarnation has caught up, and the leader asks no
+    metadata."""
     patch.setattr(ClusterView, "isr_eligibility", lambda *_arguments: Eligibility.YES)
     patch.setattr(PartitionLeader, "_broker_epoch_of", lambda leader, node: UNKNOWN_BROKER_EPOCH)
 
@@ -153,7 +158,9 @@ def leader_counts_unflushed(patch: Patch) -> None:
 
 
 def histories_are_not_compared(patch: Patch) -> None:
-    def no_divergence(log: LogView, fetch_offset: int, last_fetched_epoch: int, *, follower: bool) -> tuple[int, int] | None:
+    def no_divergence(
+        log: LogView, fetch_offset: int, last_fetched_epoch: int, *, follower: bool
+    ) -> tuple[int, int] | None:
         return None if fetch_offset <= log.log_end_offset else (log.latest_epoch, log.log_end_offset)
 
     patch.setattr(replica_module, "find_divergence", no_divergence)
@@ -196,7 +203,8 @@ def session_end_by_timer_only(patch: Patch) -> None:
 
 
 def acknowledgements_outlive_the_session(patch: Patch) -> None:
-    """What is committed after the session's end is acknowledged at once, and not only when the session is renewed."""
+    """What is committed after the session's end is acknowledged at once, and not only when the session is
+    renewed."""
 
     def acknowledge(manager: ReplicaManager, replica: Replica) -> None:
         if replica.acks and replica.leader is not None:
@@ -206,7 +214,8 @@ def acknowledgements_outlive_the_session(patch: Patch) -> None:
 
 
 def lagging_controller_is_believed(patch: Patch) -> None:
-    """A deposed controller calls a registration that it does not know yet superseded, and does not say in which term."""
+    """A deposed controller calls a registration that it does not know yet superseded, and does not say in
+    which term."""
     with_epoch = ControllerPlanner._with_epoch
 
     def answer(state: ClusterState, node_id: int, broker_epoch: int) -> BrokerState:
@@ -246,7 +255,11 @@ def registration_before_fencing(patch: Patch) -> None:
 
 def deletions_wait_for_nobody(patch: Patch) -> None:
     """DeleteRecords is answered before the followers have noted it."""
-    patch.setattr(RecordDeletions, "_low_watermark", staticmethod(lambda replica, leader: replica.log.noted_start_offset))
+    patch.setattr(
+        RecordDeletions,
+        "_low_watermark",
+        staticmethod(lambda replica, leader: replica.log.noted_start_offset),
+    )
 
 
 def deletions_answered_under_the_minimum(patch: Patch) -> None:
@@ -287,11 +300,15 @@ def begin_at_the_leaders_log_start_only(patch: Patch) -> None:
 
 
 def moves_end_with_too_few_copies(patch: Patch) -> None:
-    """KIP-455: what was added for a move that is cancelled leaves at once, also where a record is committed on it and nowhere
-    else."""
+    """KIP-455: what was added for a move that is cancelled leaves at once, also where a record is committed
+    on it and nowhere else."""
 
-    def without_cancelled(topic: TopicState, partition: PartitionState, able: Collection[int]) -> PartitionState:
-        left = moves._dropped(partition, [node_id for node_id in partition.adding if node_id not in partition.target])
+    def without_cancelled(
+        topic: TopicState, partition: PartitionState, able: Collection[int]
+    ) -> PartitionState:
+        left = moves._dropped(
+            partition, [node_id for node_id in partition.adding if node_id not in partition.target]
+        )
         isr = tuple(node_id for node_id in left.isr if node_id in left.replicas)
         return replace(left, isr=isr) if left.leader in isr else partition
 
@@ -341,7 +358,8 @@ def answers_count_from_their_arrival(patch: Patch) -> None:
 
 
 def leaderships_return_unfound(patch: Patch) -> None:
-    """A broker that came back in sync leads again at once, whether the others look for it where it is or where it was."""
+    """A broker that came back in sync leads again at once, whether the others look for it where it is or
+    where it was."""
     patch.setattr(ControllerPlanner, "reached", lambda *_arguments: True)
 
 
@@ -349,7 +367,8 @@ def full_disks_take_records(patch: Patch) -> None:
     patch.setattr(ReplicaManager, "_require_room", lambda manager, replica: None)
 
 
-# -- histories in which what is rare otherwise is met soon ---------------------------------------------------------------------
+# -- histories in which what is rare otherwise is met soon
+# ---------------------------------------------------------------------
 
 LATE = Weather(loss=0.02, duplication=0.1, late=0.3, late_s_max=1.0)
 
@@ -393,7 +412,9 @@ def late_messages(seed: int) -> Options:
 
 
 def fast_elections_of_two_partitions(seed: int) -> Options:
-    return focused(seed, ("move_leaders_fast", 3.0), ("pause", 1.0), ("cut_pair", 1.0), partitions=2, weather=LATE)
+    return focused(
+        seed, ("move_leaders_fast", 3.0), ("pause", 1.0), ("cut_pair", 1.0), partitions=2, weather=LATE
+    )
 
 
 def losses(seed: int) -> Options:
@@ -492,12 +513,19 @@ def lost_sessions(seed: int) -> Options:
 def late_heartbeats(seed: int) -> Options:
     """Several are under way at a time, overtake each other, and some come when the session is over."""
     weather = Weather(loss=0.05, duplication=0.1, late=0.5, late_s_max=2.5)
-    faults = (("cut_controllers", 3.0), ("pause", 1.0), ("cut_one_controller", 2.0), ("fail_over_controller", 0.5))
+    faults = (
+        ("cut_controllers", 3.0),
+        ("pause", 1.0),
+        ("cut_one_controller", 2.0),
+        ("fail_over_controller", 0.5),
+    )
     return replace(lost_sessions(seed), faults=faults, weather=weather)
 
 
 def registrations_and_deposed_controllers(seed: int) -> Options:
-    return focused(seed, ("kill", 3.0), ("fail_over_controller", 3.0), ("cut_one_controller", 2.0), weather=LATE)
+    return focused(
+        seed, ("kill", 3.0), ("fail_over_controller", 3.0), ("cut_one_controller", 2.0), weather=LATE
+    )
 
 
 def sleeping_controllers(seed: int) -> Options:
@@ -509,7 +537,8 @@ def other_addresses(seed: int) -> Options:
     """Who comes back has another address, which the others learn late."""
     faults = (("kill", 2.0), ("leave", 3.0), ("cut_pair", 1.0), ("fail_over_controller", 1.0), ("pause", 0.5))
     return focused(
-        seed, *faults, partitions=2, min_insync_replicas=2, fault_pause_s=1.5, duration_s=15.0, names_lag_s=4.0,
+        seed, *faults, partitions=2, min_insync_replicas=2, fault_pause_s=1.5, duration_s=15.0,
+        names_lag_s=4.0,
         timings=draw_first(Random(seed)).timings, weather=draw_first(Random(seed)).weather,
     )  # fmt: skip
 
@@ -518,7 +547,8 @@ def no_room(seed: int) -> Options:
     return focused(seed, ("out_of_room", 3.0), ("move_leader", 1.0), fault_pause_s=0.5, produce_pause_s=0.2)
 
 
-#: (the rule left out, the histories, the first seed to try: near one that is known to notice, so that the test is quick)
+# : (the rule left out, the histories, the first seed to try: near one that is known to notice, so that the
+# test is quick)
 ABLATIONS: list[tuple[Callable[[Patch], None], Callable[[int], Options | None], int]] = [
     (truncate_by_high_watermark, anything, 0),
     (ask_for_epochs_once, unclean_tails, 88),
@@ -555,13 +585,18 @@ ABLATIONS: list[tuple[Callable[[Patch], None], Callable[[int], Options | None], 
 ]
 
 
-@pytest.mark.parametrize(("leave_out", "options", "first"), ABLATIONS, ids=[each[0].__name__ for each in ABLATIONS])
+@pytest.mark.parametrize(
+    ("leave_out", "options", "first"), ABLATIONS, ids=[each[0].__name__ for each in ABLATIONS]
+)
 def test_a_missing_rule_is_noticed(
     leave_out: Callable[[Patch], None], options: Callable[[int], Options | None], first: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         leave_out(patch)
-        seed = next((seed for seed in range(first, first + SEEDS_UNTIL_RED_MAX) if is_broken(seed, options(seed))), None)
+        seed = next(
+            (seed for seed in range(first, first + SEEDS_UNTIL_RED_MAX) if is_broken(seed, options(seed))),
+            None,
+        )
     assert seed is not None, f"without its rule nothing was found in {SEEDS_UNTIL_RED_MAX} histories"
     History(seed, options(seed), drawn_by=draw_first).run()  # with the rule the same history passes
 

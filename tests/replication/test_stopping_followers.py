@@ -1,7 +1,9 @@
-"""A follower that leaves in good order costs its leaders nothing, also when the active controller goes with it.
+"""A follower that leaves in good order costs its leaders nothing, also when the active controller goes with
+it.
 
-It keeps up to the last moment.  A leader that proposes it once more for the ISR has its high watermark wait for it until the
-controller refuses, and a controller that is gone refuses nothing.  Whole simulated clusters, in virtual time.
+It keeps up to the last moment.  A leader that proposes it once more for the ISR has its high watermark wait
+for it until the controller refuses, and a controller that is gone refuses nothing.  Whole simulated clusters,
+in virtual time.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class StoppingFollower(History):
     def _leave(self, follower: SimulatedNode) -> None:
         """Up to the moment in which the leaders may have proposed it once more, or not."""
         follower.leaving = True
-        self.loop.run_until(lambda: self.quorum.state.brokers[follower.node_id].shutting_down, self.loop.time() + 5.0)
+        self.loop.run_until(
+            lambda: self.quorum.state.brokers[follower.node_id].shutting_down, self.loop.time() + 5.0
+        )
         self._pass(0.5 * self._random.random())
         for controller in self.quorum.logs:
             for node_id in self.nodes:
@@ -66,7 +70,8 @@ def calm(seed: int) -> Options:
     timings = NodeTimings(session_timeout_s=9.0, heartbeat_s=1.0, lag_max_s=10.0, fetch_wait_s=0.5)
     drawn = draw_first(Random(seed))
     return replace(
-        drawn, replicas=3, partitions=1, min_insync_replicas=2, flushed=True, timings=timings, weather=Weather(), faults=(),
+        drawn, replicas=3, partitions=1, min_insync_replicas=2, flushed=True, timings=timings,
+        weather=Weather(), faults=(),
         producers=((-1, False),), produce_pause_s=0.01,
     )  # fmt: skip
 
@@ -84,4 +89,5 @@ def test_commits_go_on_while_a_follower_and_the_controllers_go() -> None:
 
 def test_without_what_the_metadata_says_of_the_follower_they_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClusterView, "isr_eligibility", lambda *_arguments: Eligibility.YES)
-    assert max(gaps()) >= CONTROLLERS_AWAY_S  # nobody answers, and all commits wait for a follower that is gone
+    # nobody answers, and all commits wait for a follower that is gone
+    assert max(gaps()) >= CONTROLLERS_AWAY_S

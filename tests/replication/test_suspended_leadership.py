@@ -10,7 +10,9 @@ from tidegate.runtime.calm_logs import PATIENCE_S
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    return [(record.levelname, record.getMessage()) for record in caplog.records if record.levelno >= logging.INFO]
+    return [
+        (record.levelname, record.getMessage()) for record in caplog.records if record.levelno >= logging.INFO
+    ]
 
 
 @pytest.fixture
@@ -19,7 +21,9 @@ def lease(caplog: pytest.LogCaptureFixture) -> Lease:
     return Lease(1, lambda: True)
 
 
-def test_a_session_that_is_lost_for_a_moment_asks_nothing_of_an_operator(lease: Lease, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_session_that_is_lost_for_a_moment_asks_nothing_of_an_operator(
+    lease: Lease, caplog: pytest.LogCaptureFixture
+) -> None:
     lease.suspend("no answer", 3, 100.0)
     lease.summarize(3, 105.0)
     lease.resume(3, 106.0)
@@ -27,7 +31,9 @@ def test_a_session_that_is_lost_for_a_moment_asks_nothing_of_an_operator(lease: 
     assert said(caplog) == [("INFO", "leadership_suspended"), ("INFO", "leadership_resumed")]
 
 
-def test_leadership_that_stays_suspended_is_a_warning_again_and_again(lease: Lease, caplog: pytest.LogCaptureFixture) -> None:
+def test_leadership_that_stays_suspended_is_a_warning_again_and_again(
+    lease: Lease, caplog: pytest.LogCaptureFixture
+) -> None:
     lease.suspend("no answer", 3, 100.0)
     for second in range(101, 100 + 5 * int(PATIENCE_S)):
         lease.summarize(3, float(second))

@@ -1,4 +1,5 @@
-"""Replicas that a topic names are throttled while they catch up (KIP-73): where they are sent from, and where they arrive."""
+"""Replicas that a topic names are throttled while they catch up (KIP-73): where they are sent from, and where
+they arrive."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from .test_moved_replicas import change, committed, write
 
 RATE = 200_000
 SLOW_S = 1.0
-"""Three times the rate, of which a second's worth is a burst, takes two seconds; a copy without a limit takes none of them."""
+"""Three times the rate, of which a second's worth is a burst, takes two seconds; a copy without a limit takes
+none of them."""
 
 
 async def copy_time_s(tmp_path: Path, limits: ReplicationLimits, config: dict[str, str]) -> float:
@@ -50,7 +52,9 @@ FOLLOWER = ReplicationLimits(follower_throttled_bytes_per_s=RATE)
     ("limits", "config"),
     [(LEADER, {LEADER_THROTTLED_CONFIG: "0:1"}), (FOLLOWER, {FOLLOWER_THROTTLED_CONFIG: "*"})],
 )
-async def test_a_named_replica_is_held_to_the_rate(tmp_path: Path, limits: ReplicationLimits, config: dict[str, str]) -> None:
+async def test_a_named_replica_is_held_to_the_rate(
+    tmp_path: Path, limits: ReplicationLimits, config: dict[str, str]
+) -> None:
     assert await copy_time_s(tmp_path, limits, config) > SLOW_S
 
 

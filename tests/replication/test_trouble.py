@@ -95,7 +95,9 @@ async def test_a_defect_at_one_partition_does_not_hold_up_the_others_of_its_lead
     await abandon(cluster)
 
 
-async def test_a_high_watermark_that_was_not_adopted_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_high_watermark_that_was_not_adopted_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing else may happen at the partition for long, and consumers read from this follower (KIP-392)."""
     cluster, _ = started(tmp_path)
     cluster.create()
@@ -110,11 +112,15 @@ async def test_a_high_watermark_that_was_not_adopted_is_sent_again(tmp_path: Pat
 
     monkeypatch.setattr(Replica, "carry_out", carry_out)
     assert await write(cluster) is ErrorCode.NONE
-    await eventually(lambda: bool(failed) and cluster.log(2).high_watermark == 1, "the follower knows of the commit")
+    await eventually(
+        lambda: bool(failed) and cluster.log(2).high_watermark == 1, "the follower knows of the commit"
+    )
     await abandon(cluster)
 
 
-async def test_an_answer_that_was_not_carried_out_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_was_not_carried_out_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The leader would send what is in it only when something else happens at the partition."""
     cluster, _ = started(tmp_path)
     cluster.create()
@@ -152,7 +158,8 @@ async def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
 
 
 async def test_the_pauses_of_a_follower_without_room_grow(tmp_path: Path) -> None:
-    """What it cannot write is sent to it each time that it asks: asking without end costs the leader more than it can serve."""
+    """What it cannot write is sent to it each time that it asks: asking without end costs the leader more
+    than it can serve."""
     cluster, disks = started(tmp_path)
     cluster.create()
     assert await write(cluster) is ErrorCode.NONE
@@ -162,12 +169,15 @@ async def test_the_pauses_of_a_follower_without_room_grow(tmp_path: Path) -> Non
     await eventually(lambda: fetcher._followed[("t", 0)].failures >= 4, "the fourth pause in a row")
     disks[2].full = False
     assert await asyncio.wait_for(waiting, 20) is ErrorCode.NONE
-    await eventually(lambda: fetcher._followed[("t", 0)].failures == 0, "the next trouble begins with short pauses")
+    await eventually(
+        lambda: fetcher._followed[("t", 0)].failures == 0, "the next trouble begins with short pauses"
+    )
     await abandon(cluster)
 
 
 async def test_what_a_full_disk_keeps_for_the_node_itself_is_taken_by_no_append(cluster: Cluster) -> None:
-    """Neither as a leader, whoever asks, nor as a follower: the quorum's next write would find nothing left and end the node."""
+    """Neither as a leader, whoever asks, nor as a follower: the quorum's next write would find nothing left
+    and end the node."""
     cluster.create()
     assert await write(cluster) is ErrorCode.NONE
     cluster.out_of_room = {(1, "t", 0)}
@@ -190,7 +200,8 @@ async def test_what_a_full_disk_keeps_for_the_node_itself_is_taken_by_no_append(
 async def test_a_follower_that_has_no_room_to_cut_its_log_tries_again_until_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: bool
 ) -> None:
-    """With the ablation: a truncation that fails like any other work of the disk takes the whole folder offline."""
+    """With the ablation: a truncation that fails like any other work of the disk takes the whole folder
+    offline."""
     if not refuses:
         monkeypatch.setattr(Health, "room_needed", Health.disk_at_work)
     cluster, disks = started(tmp_path)
@@ -203,11 +214,18 @@ async def test_a_follower_that_has_no_room_to_cut_its_log_tries_again_until_it_h
     cluster.publish([elected], to=[1])
     key, fetchers = ("t", 0), cluster.managers[1]._fetchers
     if not refuses:
-        await eventually(lambda: cluster.managers[1].replica(*key).role is Role.OFFLINE, "the folder is offline")
+        await eventually(
+            lambda: cluster.managers[1].replica(*key).role is Role.OFFLINE, "the folder is offline"
+        )
         return await abandon(cluster)
-    await eventually(lambda: any(f._followed[key].failures > 1 for f in fetchers.values() if key in f._followed), "refused twice")
+    await eventually(
+        lambda: any(f._followed[key].failures > 1 for f in fetchers.values() if key in f._followed),
+        "refused twice",
+    )
     assert cluster.log(1).log_end_offset == 2 and not cluster.log(1).is_offline
-    assert cluster.managers[2].replica(*key).leader.follower(1).fetch_offset < 0, "what diverges counts for nothing"  # type: ignore[union-attr]
+    assert cluster.managers[2].replica(*key).leader.follower(1).fetch_offset < 0, (
+        "what diverges counts for nothing"
+    )  # type: ignore[union-attr]
     disks[1].full = False
     await eventually(lambda: cluster.log(1).latest_epoch == elected.leader_epoch, "it was cut and follows")
     reads = [cluster.log(node).read(0, 10_000, upper_offset=9) for node in (1, 2)]
@@ -226,10 +244,14 @@ async def test_a_follower_fenced_and_unfenced_rejoins_an_idle_partition(cluster:
     for key, now in cluster.partitions.items():
         cluster.partitions[key] = replace(now, isr=(1, 2), partition_epoch=now.partition_epoch + 1)
     cluster.publish(cluster.partitions.values())
-    await eventually(lambda: any(change.isr[-1].node_id == 3 for change in cluster.changes), "it was proposed and refused")
+    await eventually(
+        lambda: any(change.isr[-1].node_id == 3 for change in cluster.changes), "it was proposed and refused"
+    )
     assert await write(cluster) is ErrorCode.NONE, "writes do not wait for a fenced follower"
     cluster.fenced = set()
-    await eventually(lambda: all(len(now.isr) == 3 for now in cluster.partitions.values()), "back in every ISR")
+    await eventually(
+        lambda: all(len(now.isr) == 3 for now in cluster.partitions.values()), "back in every ISR"
+    )
 
 
 async def test_a_silent_follower_is_not_proposed_again_and_again(cluster: Cluster) -> None:

@@ -1,4 +1,5 @@
-"""The log at WARNING tells of committed records that a follower cut off, and of nothing that happens after every election."""
+"""The log at WARNING tells of committed records that a follower cut off, and of nothing that happens after
+every election."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ def test_a_truncation_is_a_warning_only_where_committed_records_are_cut(
     caplog: pytest.LogCaptureFixture, offset: int, level: list[str]
 ) -> None:
     caplog.set_level("INFO")
-    replica = SimpleNamespace(topic="t", partition=0, leader_epoch=2, log=SimpleNamespace(log_end_offset=10, high_watermark=8))
+    replica = SimpleNamespace(
+        topic="t", partition=0, leader_epoch=2, log=SimpleNamespace(log_end_offset=10, high_watermark=8)
+    )
     part = SimpleNamespace(diverging_epoch=None, error=SimpleNamespace(name="NONE"))
-    LeaderFetcher._log_truncation(cast(Any, SimpleNamespace(leader_id=1)), cast(Any, replica), offset, cast(Any, part))
+    LeaderFetcher._log_truncation(
+        cast(Any, SimpleNamespace(leader_id=1)), cast(Any, replica), offset, cast(Any, part)
+    )
     assert [record.levelname for record in caplog.records if record.getMessage() == "log_truncated"] == level

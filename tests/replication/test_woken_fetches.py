@@ -41,7 +41,9 @@ async def test_fetches_that_one_append_wakes_share_the_turns(
 
     async def one() -> Any:
         account = turns.account()
-        request = FetchRequest(max_wait_ms=60_000, topics=[("t", [FetchPartition(0, 0, 1000, -1, topic_id=TOPIC_ID)])])
+        request = FetchRequest(
+            max_wait_ms=60_000, topics=[("t", [FetchPartition(0, 0, 1000, -1, topic_id=TOPIC_ID)])]
+        )
         how = {"turn": lambda: Turn(turns, account)} if turns_taken else {}
         return await turns.metered(account, manager.fetch(request, **how))
 

@@ -28,7 +28,9 @@ async def until(condition: Callable[[], Any], what: str, deadline_s: float = 10.
 class Recorder:
     """A handler that keeps what it gets, and runs `action(connection, frame)` for each frame."""
 
-    def __init__(self, connection: FrameConnection, action: Callable[[FrameConnection, memoryview], None] | None = None) -> None:
+    def __init__(
+        self, connection: FrameConnection, action: Callable[[FrameConnection, memoryview], None] | None = None
+    ) -> None:
         self.connection = connection
         self.frames: list[bytes] = []
         self.closed: list[str] = []
@@ -60,12 +62,16 @@ class Served:
 
     async def connect(self) -> tuple[FrameConnection, Recorder]:
         recorder = Recorder(None)  # type: ignore[arg-type]
-        recorder.connection = await connect_frames(HOST, self.port, recorder.on_frame, recorder.on_close, MAX, 5.0)
+        recorder.connection = await connect_frames(
+            HOST, self.port, recorder.on_frame, recorder.on_close, MAX, 5.0
+        )
         return recorder.connection, recorder
 
 
 @asynccontextmanager
-async def serving(action: Callable[[FrameConnection, memoryview], None] | None = None, **options: Any) -> AsyncIterator[Served]:
+async def serving(
+    action: Callable[[FrameConnection, memoryview], None] | None = None, **options: Any
+) -> AsyncIterator[Served]:
     served = Served()
 
     def factory(connection: FrameConnection) -> Recorder:
@@ -89,4 +95,6 @@ def framed(*payloads: bytes) -> bytes:
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.fields["reason"] for record in caplog.records if record.getMessage() == "connection_refused"]  # type: ignore[attr-defined]
+    return [
+        record.fields["reason"] for record in caplog.records if record.getMessage() == "connection_refused"
+    ]  # type: ignore[attr-defined]

@@ -12,7 +12,9 @@ LOG = logs.get("tidegate.test")
 
 
 def said(caplog: pytest.LogCaptureFixture, at_least: int = logging.INFO) -> list[tuple[str, str]]:
-    return [(record.levelname, record.getMessage()) for record in caplog.records if record.levelno >= at_least]
+    return [
+        (record.levelname, record.getMessage()) for record in caplog.records if record.levelno >= at_least
+    ]
 
 
 def test_an_outage_that_is_over_soon_is_one_line_and_no_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -27,13 +29,17 @@ def test_an_outage_that_is_over_soon_is_one_line_and_no_warning(caplog: pytest.L
     assert len(said(caplog, logging.DEBUG)) == PATIENCE_S + 1, "every one can be seen at DEBUG"
 
 
-def test_an_outage_that_lasts_is_a_warning_then_and_after_each_doubling(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_that_lasts_is_a_warning_then_and_after_each_doubling(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level("INFO")
     outage = Outage(LOG, "not_answered")
     for now_s in range(0, 100):
         outage.failed(float(now_s), peer=2)
     outage.over(100.0)
-    warned = [record.__dict__["fields"]["for_s"] for record in caplog.records if record.levelname == "WARNING"]
+    warned = [
+        record.__dict__["fields"]["for_s"] for record in caplog.records if record.levelname == "WARNING"
+    ]
     assert warned == [10, 20, 40, 80]
     assert said(caplog)[-1] == ("INFO", "not_answered_over")
     outage.failed(101.0)
@@ -54,7 +60,9 @@ def test_what_is_over_without_having_begun_is_no_line(caplog: pytest.LogCaptureF
     assert not caplog.records
 
 
-def test_of_thousands_a_few_have_lines_and_all_others_are_counted_in_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_of_thousands_a_few_have_lines_and_all_others_are_counted_in_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Also when they come in many small batches."""
     caplog.set_level("INFO")
     lines = RateLimitedLines(LOG, "role_taken_up", "roles_taken_up")

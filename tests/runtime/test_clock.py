@@ -94,7 +94,9 @@ def test_time_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyP
     """CLOCK_MONOTONIC stands still then, and a lease would outlive the session that the others have ended."""
     slept_s = 0.0
     read = time.clock_gettime
-    monkeypatch.setattr(time, "clock_gettime", lambda which: read(which) + (slept_s if which == time.CLOCK_BOOTTIME else 0.0))
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda which: read(which) + (slept_s if which == time.CLOCK_BOOTTIME else 0.0)
+    )
     clock = SystemClock()
     before_s, before_ms = clock.monotonic(), clock.steady_ms()
     slept_s = 3600.0

@@ -33,7 +33,9 @@ def test_positioned_writes_and_reads(disk: RealDisk, tmp_path: Path) -> None:
     assert disk.read(tmp_path / "a") == b"hello"
 
 
-def test_a_short_write_is_a_full_disk(disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_write_is_a_full_disk(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = disk.open(tmp_path / "a", create=True)
     monkeypatch.setattr(module.os, "pwrite", lambda fd, data, position: len(data) - 1)
     monkeypatch.setattr(module.os, "pwritev", lambda fd, data, position: 1)
@@ -43,7 +45,9 @@ def test_a_short_write_is_a_full_disk(disk: RealDisk, tmp_path: Path, monkeypatc
         assert caught.value.errno == errno.ENOSPC
 
 
-def test_a_read_that_stops_early_goes_on(disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_that_stops_early_goes_on(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = disk.open(tmp_path / "a", create=True)
     file.write_at(0, b"0123456789")
     pread = os.pread

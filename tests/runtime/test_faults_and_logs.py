@@ -41,7 +41,9 @@ def test_a_fault_point_kills_after_its_skips_where_the_context_matches(kills: li
     assert kills == [signal.SIGKILL]
 
 
-def test_a_failing_point_fails_every_time_below_its_folder_until_it_is_disarmed(kills: list[int], tmp_path: Path) -> None:
+def test_a_failing_point_fails_every_time_below_its_folder_until_it_is_disarmed(
+    kills: list[int], tmp_path: Path
+) -> None:
     disk = RealDisk()
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -89,14 +91,20 @@ def test_the_environment_decides_and_the_kill_is_real(enabled: str, code: int) -
 
 
 def record_of(**fields: object) -> logging.LogRecord:
-    record = logging.LogRecord("tidegate.storage.log.log", logging.WARNING, "f.py", 1, "segment_rolled", (), None)
+    record = logging.LogRecord(
+        "tidegate.storage.log.log", logging.WARNING, "f.py", 1, "segment_rolled", (), None
+    )
     record.fields = fields
     return record
 
 
 def test_a_text_line_has_the_event_and_its_values_quoted_only_where_needed() -> None:
-    line = logs.TextFormatter().format(record_of(topic="flights", partition=3, reason='disk "full"', empty=""))
-    assert line.endswith('WARNING storage.log.log segment_rolled topic=flights partition=3 reason="disk \\"full\\"" empty=""')
+    line = logs.TextFormatter().format(
+        record_of(topic="flights", partition=3, reason='disk "full"', empty="")
+    )
+    assert line.endswith(
+        'WARNING storage.log.log segment_rolled topic=flights partition=3 reason="disk \\"full\\"" empty=""'
+    )
 
 
 def test_a_value_cannot_break_the_line() -> None:
@@ -120,7 +128,9 @@ def test_the_logger_passes_event_and_fields_and_the_traceback(caplog: pytest.Log
         except RuntimeError:
             log.exception("failed", n=2)
     assert [(r.getMessage(), r.fields) for r in caplog.records] == [("said", {"n": 1}), ("failed", {"n": 2})]  # type: ignore[attr-defined]
-    assert "boom" in logs.JsonFormatter().format(caplog.records[1]) and "boom" in logs.TextFormatter().format(caplog.records[1])
+    assert "boom" in logs.JsonFormatter().format(caplog.records[1]) and "boom" in logs.TextFormatter().format(
+        caplog.records[1]
+    )
 
 
 def test_configuring_sets_level_and_form_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +152,9 @@ def test_a_logger_has_its_own_level_or_that_of_what_stands_above_it() -> None:
     assert {"root", "tidegate.test.levels", "tidegate.test.levels.module"} <= before.keys()
     logs.set_level("tidegate.test.levels", "TRACE")
     try:
-        assert logs.logger_levels()["tidegate.test.levels.module"] == "TRACE" and module.isEnabledFor(logging.DEBUG)
+        assert logs.logger_levels()["tidegate.test.levels.module"] == "TRACE" and module.isEnabledFor(
+            logging.DEBUG
+        )
         logs.set_level("tidegate.test.levels.module", "FATAL")
         assert not module.isEnabledFor(logging.ERROR)
         logs.set_level("tidegate.test.levels.module", None)

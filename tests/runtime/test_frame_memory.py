@@ -1,4 +1,5 @@
-"""Memory for frames: nobody holds much by announcing it, nobody starves the others, and a buffer has one user at a time."""
+"""Memory for frames: nobody holds much by announcing it, nobody starves the others, and a buffer has one user
+at a time."""
 
 from __future__ import annotations
 
@@ -78,9 +79,13 @@ def test_every_frame_is_finished_and_the_limit_is_exceeded_by_one_frame_at_most(
     assert budget.used_bytes == 0
 
 
-def test_without_the_one_beyond_the_limit_frames_wait_for_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_one_beyond_the_limit_frames_wait_for_one_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Ablation."""
-    monkeypatch.setattr(ByteBudget, "_may_grow", lambda self, size, _: self.used_bytes + size <= self.limit_bytes)
+    monkeypatch.setattr(
+        ByteBudget, "_may_grow", lambda self, size, _: self.used_bytes + size <= self.limit_bytes
+    )
     with pytest.raises(AssertionError, match="wait for one another"):
         for seed in range(30):
             test_every_frame_is_finished_and_the_limit_is_exceeded_by_one_frame_at_most(seed)
@@ -100,18 +105,21 @@ def test_a_growing_frame_that_goes_away_lets_another_one_grow() -> None:
     assert third.held == 10
 
 
-# ---------------------------------------------------------------------------------------------------------------- peers
+# ------------------------------------------------------------------------------------------------------------
+# peers
 
 
 def time_by_hand(served: Served) -> float:
-    """The loop's time; from now on the server looks at its connections only when the test says so, and at what time."""
+    """The loop's time; from now on the server looks at its connections only when the test says so, and at
+    what time."""
     assert served.server._look_timer is not None
     served.server._look_timer.cancel()
     return asyncio.get_running_loop().time()
 
 
 async def test_announcing_large_frames_and_trickling_does_not_hold_up_others() -> None:
-    """Three connections announced all the memory there is and every larger request stood still, for as long as they liked."""
+    """Three connections announced all the memory there is and every larger request stood still, for as long
+    as they liked."""
     budget = ByteBudget(24 * MIB)
     async with serving(echo, max_frame_bytes=100 * MIB, budget=budget) as served:
         trickling = [served.dial() for _ in range(9)]
@@ -142,7 +150,9 @@ async def test_a_large_frame_gets_memory_as_it_comes() -> None:
             assert budget.used_bytes == 0
 
 
-async def test_a_frame_that_comes_too_slowly_is_closed_when_others_wait(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_frame_that_comes_too_slowly_is_closed_when_others_wait(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     budget = ByteBudget(1_000_000)
     async with serving(budget=budget) as served:
         with served.dial() as slow, served.dial() as patient:
@@ -161,7 +171,9 @@ async def test_a_frame_that_comes_too_slowly_is_closed_when_others_wait(caplog: 
                 assert connection.is_open
             served.server.look_after(now + 60 + SLOW_FRAME_S)
             await until(lambda: any(handler.frames for handler in served.handlers), "the patient one's frame")
-            assert refusals(caplog) == ["a frame of 900000 bytes comes too slowly while others wait for memory"]
+            assert refusals(caplog) == [
+                "a frame of 900000 bytes comes too slowly while others wait for memory"
+            ]
 
 
 async def test_a_frame_that_comes_fast_enough_is_left_alone_while_others_wait() -> None:
@@ -194,7 +206,9 @@ async def test_a_frame_that_stands_still_is_closed(begun: bytes, caplog: pytest.
     async with serving() as served:
         with served.dial() as peer:
             peer.sendall(begun)
-            await until(lambda: served.handlers and served.handlers[0].connection._progress == len(begun), "the bytes")
+            await until(
+                lambda: served.handlers and served.handlers[0].connection._progress == len(begun), "the bytes"
+            )
             now = time_by_hand(served)
             served.server.look_after(now)
             served.server.look_after(now + STALLED_FRAME_S - 0.1)
@@ -211,7 +225,9 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
         owed, _ = await served.connect()
         await until(lambda: len(served.handlers) == 3, "all connections")
         handlers = {handler.connection.peer: handler for handler in served.handlers}
-        names = [":".join(map(str, c._transport.get_extra_info("sockname")[:2])) for c in (idle, talking, owed)]  # type: ignore[union-attr]
+        names = [
+            ":".join(map(str, c._transport.get_extra_info("sockname")[:2])) for c in (idle, talking, owed)
+        ]  # type: ignore[union-attr]
         handlers[names[2]].connection.owes_answer = True
         now = time_by_hand(served)
         served.server.look_after(now)
@@ -237,7 +253,9 @@ async def test_a_server_looks_after_its_connections_by_itself(monkeypatch: pytes
 
 async def test_one_address_cannot_take_all_connections() -> None:
     counted: list[str] = []
-    async with serving(max_connections=10, max_connections_per_address=2, on_refused=counted.append) as served:
+    async with serving(
+        max_connections=10, max_connections_per_address=2, on_refused=counted.append
+    ) as served:
         first, _ = await served.connect()
         await served.connect()
         _, third = await served.connect()
@@ -250,7 +268,8 @@ async def test_one_address_cannot_take_all_connections() -> None:
         assert not fourth.closed
 
 
-# ---------------------------------------------------------------------------------------------------------------- buffers
+# ------------------------------------------------------------------------------------------------------------
+# buffers
 
 
 def test_a_buffer_is_used_again_only_when_nobody_has_a_view_of_it() -> None:

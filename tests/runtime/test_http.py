@@ -1,4 +1,5 @@
-"""Probes are answered whatever others do at the same port, and what others ask for costs a bounded share of the loop."""
+"""Probes are answered whatever others do at the same port, and what others ask for costs a bounded share of
+the loop."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ async def probe(server: HttpServer) -> bytes:
 
 @pytest.mark.parametrize("said", [b"", b"GET /livez HTTP/1.1\r\n", b"GET /large HTTP/1.1\r\n\r\n"])
 @pytest.mark.parametrize("others", [CONNECTIONS_MAX - 1, CONNECTIONS_MAX, CONNECTIONS_MAX + 50])
-async def test_a_probe_is_answered_while_others_stand_there(server: HttpServer, others: int, said: bytes) -> None:
+async def test_a_probe_is_answered_while_others_stand_there(
+    server: HttpServer, others: int, said: bytes
+) -> None:
     standing = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(others)]
     for _, writer in standing:
         writer.write(said)

@@ -1,4 +1,5 @@
-"""Flushes in the kernel: told on the loop, waited for when the file must be let go, with the error that fdatasync would give."""
+"""Flushes in the kernel: told on the loop, waited for when the file must be let go, with the error that
+fdatasync would give."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def file(tmp_path: Path) -> File:
     return found
 
 
-async def test_many_flushes_end_each_with_its_own_answer_and_never_within_the_call(kernel: KernelSync, file: File) -> None:
+async def test_many_flushes_end_each_with_its_own_answer_and_never_within_the_call(
+    kernel: KernelSync, file: File
+) -> None:
     loop = asyncio.get_running_loop()
     answers = [loop.create_future() for _ in range(200)]
     for answer in answers:
@@ -40,7 +43,9 @@ async def test_many_flushes_end_each_with_its_own_answer_and_never_within_the_ca
     assert len(kernel) == 0
 
 
-async def test_waiting_for_one_blocks_until_it_is_over_and_tells_it_on_the_next_turn(kernel: KernelSync, file: File) -> None:
+async def test_waiting_for_one_blocks_until_it_is_over_and_tells_it_on_the_next_turn(
+    kernel: KernelSync, file: File
+) -> None:
     told: list[OSError | None] = []
     first = kernel.start(file, told.append)
     second = kernel.start(file, told.append)
@@ -62,7 +67,9 @@ async def test_the_file_may_be_closed_while_it_is_flushed(kernel: KernelSync, tm
     assert await asyncio.wait_for(answer, 10) is None
 
 
-async def test_what_cannot_be_flushed_is_not_begun_or_ends_with_the_error(kernel: KernelSync, tmp_path: Path) -> None:
+async def test_what_cannot_be_flushed_is_not_begun_or_ends_with_the_error(
+    kernel: KernelSync, tmp_path: Path
+) -> None:
     reading, writing = os.pipe()
     pipe, answer = RealFile(tmp_path, writing), asyncio.get_running_loop().create_future()
     if kernel.start(pipe, answer.set_result) is not None:
@@ -73,7 +80,9 @@ async def test_what_cannot_be_flushed_is_not_begun_or_ends_with_the_error(kernel
     os.close(reading)
 
 
-async def test_a_file_that_is_not_the_operating_systems_is_left_to_its_own_sync(kernel: KernelSync, file: File) -> None:
+async def test_a_file_that_is_not_the_operating_systems_is_left_to_its_own_sync(
+    kernel: KernelSync, file: File
+) -> None:
     class Lying(RealFile):
         def sync_data(self) -> None:
             raise AssertionError
@@ -82,7 +91,9 @@ async def test_a_file_that_is_not_the_operating_systems_is_left_to_its_own_sync(
     assert kernel.start(Lying(file.path, os.dup(file.descriptor)), lambda _: None) is None
 
 
-async def test_the_number_under_way_is_bounded(kernel: KernelSync, file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_under_way_is_bounded(
+    kernel: KernelSync, file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernel_sync, "IN_FLIGHT_MAX", 3)
     begun = [kernel.start(file, lambda _: None) for _ in range(5)]
     assert [each is not None for each in begun] == [True, True, True, False, False]

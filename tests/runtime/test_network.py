@@ -1,4 +1,5 @@
-"""Frames over real sockets on loopback: nothing lost, nothing unbounded, and no peer can hurt another connection."""
+"""Frames over real sockets on loopback: nothing lost, nothing unbounded, and no peer can hurt another
+connection."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from tidegate.runtime.network import PortInUse, connect_frames, free_port, serve
 
 from .served import HOST, MAX, Recorder, Served, echo, framed, refusals, serving, until
 
-# ---------------------------------------------------------------------------------------------------------------- framing
+# ------------------------------------------------------------------------------------------------------------
+# framing
 
 
 FIRST = FIRST_BUFFER_BYTES
@@ -83,7 +85,9 @@ async def test_a_detached_frame_outlives_the_callback_and_everything_after_it() 
 
     async with serving(keep) as served:
         connection, _ = await served.connect()
-        payloads = [b"keep" + bytes([i]) * 50_000 if i % 2 else b"drop" + bytes([i]) * 30_000 for i in range(40)]
+        payloads = [
+            b"keep" + bytes([i]) * 50_000 if i % 2 else b"drop" + bytes([i]) * 30_000 for i in range(40)
+        ]
         for payload in payloads:
             connection.send(payload)
         await until(lambda: len(leases) == 20, "all frames")
@@ -125,7 +129,8 @@ async def test_a_flood_of_small_frames_lets_others_run() -> None:
         ticks[0] = -(10**9)
 
 
-# ---------------------------------------------------------------------------------------------------------------- pausing
+# ------------------------------------------------------------------------------------------------------------
+# pausing
 
 
 async def test_a_paused_connection_delivers_nothing_and_loses_nothing() -> None:
@@ -135,7 +140,10 @@ async def test_a_paused_connection_delivers_nothing_and_loses_nothing() -> None:
         for payload in sent:
             connection.send(payload)
         for count in range(1, 6):
-            await until(lambda count=count: served.handlers and len(served.handlers[0].frames) >= count, f"frame {count}")
+            await until(
+                lambda count=count: served.handlers and len(served.handlers[0].frames) >= count,
+                f"frame {count}",
+            )
             for _ in range(5):
                 await asyncio.sleep(0)
             assert len(served.handlers[0].frames) == count
@@ -144,7 +152,8 @@ async def test_a_paused_connection_delivers_nothing_and_loses_nothing() -> None:
 
 
 async def flood(served: Served) -> tuple[FrameConnection, int]:
-    """A client that asks for much and reads nothing; returns the server's connection and how many requests it took."""
+    """A client that asks for much and reads nothing; returns the server's connection and how many requests it
+    took."""
     raw = served.dial()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     raw.setblocking(False)
@@ -187,10 +196,13 @@ async def test_the_back_pressure_test_can_tell_when_nobody_pauses(monkeypatch: p
         assert taken == 3000
 
 
-# ---------------------------------------------------------------------------------------------------------------- strangers
+# ------------------------------------------------------------------------------------------------------------
+# strangers
 
 
-async def test_a_grpc_client_on_a_port_of_frames_is_told_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_grpc_client_on_a_port_of_frames_is_told_without_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with serving(echo) as served:
         with caplog.at_level(logging.INFO), served.dial() as grpc_client:
             grpc_client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
@@ -240,7 +252,9 @@ async def test_a_storm_of_garbage_writes_few_lines(caplog: pytest.LogCaptureFixt
             for _ in range(40):
                 with served.dial() as bad:
                     bad.sendall(b"\xff\xff\xff\xff")
-            await until(lambda: len(served.handlers) == 40 and all(h.closed for h in served.handlers), "all refusals")
+            await until(
+                lambda: len(served.handlers) == 40 and all(h.closed for h in served.handlers), "all refusals"
+            )
         assert len(refusals(caplog)) == 10
         _, recorder = await served.connect()
         assert recorder.connection.is_open
@@ -251,10 +265,16 @@ def test_the_log_says_how_many_lines_it_left_out(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING):
         for now in (0, 1, 2, 3, 11):
             limiter.warning(now, "event", n=now)
-    assert [record.fields for record in caplog.records] == [{"n": 0}, {"n": 1}, {"n": 11, "suppressed_before": 2}]  # type: ignore[attr-defined]
+    assert [record.fields for record in caplog.records] == [
+        {"n": 0},
+        {"n": 1},
+        {"n": 11, "suppressed_before": 2},
+    ]  # type: ignore[attr-defined]
 
 
-async def test_a_handler_that_fails_loses_its_connection_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handler_that_fails_loses_its_connection_and_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def explode(connection: FrameConnection, frame: memoryview) -> None:
         if frame == b"bang":
             raise RuntimeError("boom")
@@ -284,11 +304,14 @@ async def test_a_claim_does_not_get_the_memory() -> None:
     async with serving(max_frame_bytes=1 << 30, budget=ByteBudget(2 << 30)) as served:
         with served.dial() as bad:
             bad.sendall(struct.pack(">i", 1 << 30) + bytes(50_000))
-            await until(lambda: served.handlers and served.handlers[0].connection._filled > 50_000, "the first bytes")
+            await until(
+                lambda: served.handlers and served.handlers[0].connection._filled > 50_000, "the first bytes"
+            )
             assert len(served.handlers[0].connection._buffer) <= (1 << 20) * 9 // 8
 
 
-# ---------------------------------------------------------------------------------------------------------------- memory
+# ------------------------------------------------------------------------------------------------------------
+# memory
 
 
 async def test_the_buffer_grows_to_a_frame_and_shrinks_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,10 +321,14 @@ async def test_the_buffer_grows_to_a_frame_and_shrinks_back(monkeypatch: pytest.
         connection.send(bytes(2 << 20))
         await until(lambda: recorder.frames, "the echo")
         assert 2 << 20 <= len(served.handlers[0].connection._buffer) < 5 << 20
-        await until(lambda: len(served.handlers[0].connection._buffer) == FIRST_BUFFER_BYTES, "the buffer to shrink")
+        await until(
+            lambda: len(served.handlers[0].connection._buffer) == FIRST_BUFFER_BYTES, "the buffer to shrink"
+        )
         connection.send(bytes(6 << 20))
         await until(lambda: len(recorder.frames) == 2, "the second echo")
-        assert len(served.handlers[0].connection._buffer) == FIRST_BUFFER_BYTES, "a very large buffer is given back at once"
+        assert len(served.handlers[0].connection._buffer) == FIRST_BUFFER_BYTES, (
+            "a very large buffer is given back at once"
+        )
         connection.send(b"small")
         await until(lambda: len(recorder.frames) == 3, "the third echo")
 
@@ -358,7 +385,10 @@ async def test_frames_beyond_the_budget_wait_until_there_is_room(how: str) -> No
         else:
             first.close()
         await task
-        await until(lambda: any(h.frames[-1:] == [b"small"] for h in served.handlers), "the second connection's frames")
+        await until(
+            lambda: any(h.frames[-1:] == [b"small"] for h in served.handlers),
+            "the second connection's frames",
+        )
         assert budget.used_bytes == 0
         first.close()
         second.close()
@@ -391,7 +421,8 @@ async def test_a_leased_frame_counts_until_it_is_released() -> None:
         assert budget.used_bytes == 0
 
 
-# ---------------------------------------------------------------------------------------------------------------- listening
+# ------------------------------------------------------------------------------------------------------------
+# listening
 
 
 async def test_connections_beyond_the_bound_are_refused_and_room_is_used_again() -> None:
@@ -409,7 +440,9 @@ async def test_connections_beyond_the_bound_are_refused_and_room_is_used_again()
 
 async def test_a_port_in_use_is_named_with_what_to_do() -> None:
     async with serving() as served:
-        with pytest.raises(PortInUse, match=f"port {served.port} on 127.0.0.1 is in use: stop the process") as caught:
+        with pytest.raises(
+            PortInUse, match=f"port {served.port} on 127.0.0.1 is in use: stop the process"
+        ) as caught:
             await serve_frames(HOST, served.port, Recorder, MAX)
         assert isinstance(caught.value, OSError) and caught.value.port == served.port
 
@@ -475,13 +508,17 @@ async def test_a_peer_that_does_not_read_cannot_hold_up_the_closing_of_the_serve
         raw = served.dial()
         raw.setblocking(False)
         await asyncio.get_running_loop().sock_sendall(raw, framed(*[b"q"] * 200))
-        await until(lambda: len(served.handlers) == 2 and served.handlers[1].connection.write_backlog > 100_000, "a backlog")
+        await until(
+            lambda: len(served.handlers) == 2 and served.handlers[1].connection.write_backlog > 100_000,
+            "a backlog",
+        )
         await asyncio.wait_for(served.server.close(grace_s=0.1), 5)
         assert served.server.connections == set()
         raw.close()
 
 
-# ---------------------------------------------------------------------------------------------------------------- clients
+# ------------------------------------------------------------------------------------------------------------
+# clients
 
 
 async def test_a_refused_connection_is_an_oserror() -> None:
@@ -492,7 +529,13 @@ async def test_a_refused_connection_is_an_oserror() -> None:
 @pytest.mark.parametrize(
     ("host", "port"),
     [
-        ("node..dom", 9), (".dom", 9), ("a" * 64, 9), ("a." * 200, 9), ("node\0dom", 9), ("\u00e4..", 9), ("\ud800", 9),
+        ("node..dom", 9),
+        (".dom", 9),
+        ("a" * 64, 9),
+        ("a." * 200, 9),
+        ("node\0dom", 9),
+        ("\u00e4..", 9),
+        ("\ud800", 9),
         (HOST, 65536),
     ],
 )
@@ -504,13 +547,16 @@ async def test_an_address_that_can_be_no_hosts_is_an_oserror(host: str, port: in
 
 
 @pytest.mark.parametrize(
-    "host", ["node", "node.dom.", "a" * 63 + ".dom", "10.0.0.1", "::1", "fe80::1%eth0", "b\u00fccher.example", "a_b"]
+    "host",
+    ["node", "node.dom.", "a" * 63 + ".dom", "10.0.0.1", "::1", "fe80::1%eth0", "b\u00fccher.example", "a_b"],
 )
 def test_names_and_addresses_of_hosts_are_let_through(host: str) -> None:
     assert host_problem(host) is None
 
 
-async def test_a_connection_that_takes_too_long_is_a_timeout_that_names_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_takes_too_long_is_a_timeout_that_names_the_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def hang(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
@@ -539,7 +585,9 @@ async def test_a_connection_whose_peer_does_not_read_still_closes(monkeypatch: p
         raw = served.dial()
         raw.setblocking(False)
         await asyncio.get_running_loop().sock_sendall(raw, framed(*[b"q"] * 200))
-        await until(lambda: served.handlers and served.handlers[0].connection.write_backlog > 100_000, "a backlog")
+        await until(
+            lambda: served.handlers and served.handlers[0].connection.write_backlog > 100_000, "a backlog"
+        )
         served.handlers[0].connection.close("enough")
         await until(lambda: served.handlers[0].closed, "the close")
         assert served.handlers[0].closed == ["enough"]
@@ -554,7 +602,8 @@ async def test_a_peer_has_a_name_and_small_packets_are_not_delayed() -> None:
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
-# ---------------------------------------------------------------------------------------------------------------- gRPC
+# ------------------------------------------------------------------------------------------------------------
+# gRPC
 
 
 class Reverse(grpc.GenericRpcHandler):

@@ -1,4 +1,5 @@
-"""Mutual TLS of the quorum: what is wrong with a node's own files is said when it starts, not when nobody lets it in."""
+"""Mutual TLS of the quorum: what is wrong with a node's own files is said when it starts, not when nobody
+lets it in."""
 
 from __future__ import annotations
 
@@ -20,12 +21,27 @@ def authority(tmp_path: Path) -> Authority:
     [
         (("node-1",), {1}),
         (("node-12.tidegate.internal", "node-0"), {0, 12}),
-        (("node-01", "node-1a", "xnode-1", "node-", "node", "1", "a.node-1", "node-1x.b", "node-99999999999"), set()),
+        (
+            (
+                "node-01",
+                "node-1a",
+                "xnode-1",
+                "node-",
+                "node",
+                "1",
+                "a.node-1",
+                "node-1x.b",
+                "node-99999999999",
+            ),
+            set(),
+        ),
         ((), set()),
     ],
 )
 def test_a_certificate_names_nodes_by_its_dns_names(names: tuple[str, ...], nodes: set[int]) -> None:
-    certificate = {"subjectAltName": (*(("DNS", name) for name in names), ("URI", "node-7"), ("IP Address", "10.0.0.1"))}
+    certificate = {
+        "subjectAltName": (*(("DNS", name) for name in names), ("URI", "node-7"), ("IP Address", "10.0.0.1"))
+    }
     assert certified_nodes(certificate) == nodes
     assert certified_nodes(None) == certified_nodes({}) == frozenset()
 
@@ -66,7 +82,16 @@ def _missing(authority: Authority) -> TlsFiles:
         (lambda a: a.issue("node-1", password=b"secret"), "the key is encrypted"),
         (_missing, "nowhere.pem is not a readable PEM file"),
     ],
-    ids=["another node", "no node", "expired", "other authority", "wrong key", "no PEM", "encrypted key", "no authority"],
+    ids=[
+        "another node",
+        "no node",
+        "expired",
+        "other authority",
+        "wrong key",
+        "no PEM",
+        "encrypted key",
+        "no authority",
+    ],
 )
 def test_files_that_nobody_would_accept_are_refused_at_the_start(
     authority: Authority, make: Callable[[Authority], TlsFiles], message: str

@@ -64,7 +64,9 @@ def test_who_was_idle_goes_first_until_its_credit_is_used_up() -> None:
     served.run(30)
     after = served.order[50:]
     assert after[:2] == ["idle", "idle"]
-    assert 11 <= after.count("idle") <= 13, "a third of the turns, and two for the credit, whatever it did not use before"
+    assert 11 <= after.count("idle") <= 13, (
+        "a third of the turns, and two for the credit, whatever it did not use before"
+    )
 
 
 def test_who_is_new_takes_its_place_in_the_rotation() -> None:
@@ -88,7 +90,8 @@ def test_what_was_used_while_nobody_waited_costs_nothing() -> None:
 @given(costs=st.lists(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=30), min_size=2, max_size=6))
 @settings(max_examples=100, deadline=None)
 def test_two_who_want_all_the_time_get_the_same_up_to_one_piece_each(costs: list[list[float]]) -> None:
-    """Goyal, Vin, Cheng, theorem 1: the difference of what two got is bounded by the largest pieces of both."""
+    """Goyal, Vin, Cheng, theorem 1: the difference of what two got is bounded by the largest pieces of
+    both."""
     served = Served(**{f"n{at}": [*own] for at, own in enumerate(costs)})
     largest = {f"n{at}": max(own) for at, own in enumerate(costs)}
     used = dict.fromkeys(largest, 0.0)
@@ -103,7 +106,8 @@ def test_two_who_want_all_the_time_get_the_same_up_to_one_piece_each(costs: list
                 assert abs(used[a] - used[b]) <= largest[a] + largest[b] + 1e-6
 
 
-# ---------------------------------------------------------------------------------------------------------------- on a loop
+# ------------------------------------------------------------------------------------------------------------
+# on a loop
 
 
 class Clock:
@@ -132,7 +136,9 @@ class Crowd:
         if self.running:
             asyncio.get_running_loop().call_soon(self._round)
 
-    async def member(self, name: str, pieces: int, cost: float = 0.001, account: Account | None = None) -> None:
+    async def member(
+        self, name: str, pieces: int, cost: float = 0.001, account: Account | None = None
+    ) -> None:
         account = account or self.turns.account()
         for _ in range(pieces):
             if not self.turns.admits():
@@ -181,7 +187,8 @@ async def test_one_who_writes_now_and_then_does_not_wait_for_the_crowd(is_new: b
 @pytest.mark.parametrize("waiters", [1, 3])
 @pytest.mark.parametrize("others_s", [0.002, 0.006, 0.05])
 async def test_who_waits_gets_on_however_much_else_the_loop_has_to_do(others_s: float, waiters: int) -> None:
-    """Replication, timers and flushes take no turns, and a starved process stands still in the middle of a round."""
+    """Replication, timers and flushes take no turns, and a starved process stands still in the middle of a
+    round."""
     clock = Clock()
     turns = LoopTurns(clock, 0.004, cpu=clock)
     loop = asyncio.get_running_loop()

@@ -1,4 +1,5 @@
-"""A scripted data service for what no healthy node does: leaders that move, streams that break, chunks that lie."""
+"""A scripted data service for what no healthy node does: leaders that move, streams that break, chunks that
+lie."""
 
 from __future__ import annotations
 
@@ -39,8 +40,11 @@ class Script:
 
     partitions: dict[int, Partition]
     endpoints: dict[int, str] = field(default_factory=dict)
-    reads: list[tuple[int, int]] = field(default_factory=list)  # (node, start) of every ReadRange that was accepted
-    before_chunk: Callable[[int, int, pb.RangeChunk], pb.RangeChunk | None] = lambda node, number, chunk: chunk
+    # (node, start) of every ReadRange that was accepted
+    reads: list[tuple[int, int]] = field(default_factory=list)
+    before_chunk: Callable[[int, int, pb.RangeChunk], pb.RangeChunk | None] = lambda node, number, chunk: (
+        chunk
+    )
     stop: Callable[[int], None] = lambda node: None
     deleted: bool = False  # the topic
     described: int = 0  # how often a node was asked for topics
@@ -57,7 +61,9 @@ class ScriptedNode(data_pb2_grpc.DataServicer):
     def _leader(self, number: int) -> pb.Leader:
         partition = self._script.partitions[number]
         return pb.Leader(
-            node_id=partition.leader, leader_epoch=partition.leader_epoch, endpoint=self._script.endpoints[partition.leader]
+            node_id=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            endpoint=self._script.endpoints[partition.leader],
         )
 
     def DescribeTopics(self, request: Any, context: Any) -> pb.DescribeTopicsReply:
@@ -78,12 +84,18 @@ class ScriptedNode(data_pb2_grpc.DataServicer):
             partition = self._script.partitions[query.partition]
             if partition.leader != self._node:
                 reply.offsets.add(
-                    partition=query.partition, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=self._leader(query.partition)
+                    partition=query.partition,
+                    error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    leader=self._leader(query.partition),
                 )
                 continue
             end = partition.end
             reply.offsets.add(
-                partition=query.partition, offset=end, log_start_offset=0, last_stable_offset=end, high_watermark=end
+                partition=query.partition,
+                offset=end,
+                log_start_offset=0,
+                last_stable_offset=end,
+                high_watermark=end,
             )
         return reply
 
@@ -123,7 +135,10 @@ class ScriptedNode(data_pb2_grpc.DataServicer):
 
     def _abort(self, context: Any, request: Any, code: ErrorCode, log_start: int = -1) -> None:
         detail = pb.ErrorDetail(
-            error_code=code, message=code.name, leader=self._leader(request.partition), log_start_offset=log_start
+            error_code=code,
+            message=code.name,
+            leader=self._leader(request.partition),
+            log_start_offset=log_start,
         )
         context.set_trailing_metadata((("tidegate-error-bin", detail.SerializeToString()),))
         context.abort(grpc.StatusCode.UNAVAILABLE, code.name)

@@ -1,7 +1,8 @@
-"""Nodes that serve real logs: ReplicaManager, LogDirectory and DataService as in a node, in a thread with its own loop.
+"""Nodes that serve real logs: ReplicaManager, LogDirectory and DataService as in a node, in a thread with its
+own loop.
 
-Every node of a partition is filled with the same batches while it leads alone; afterwards `move` says who leads.  (Replication is
-tested in its own room; here the copies only have to be equal.)
+Every node of a partition is filled with the same batches while it leads alone; afterwards `move` says who
+leads.  (Replication is tested in its own room; here the copies only have to be equal.)
 """
 
 from __future__ import annotations
@@ -136,7 +137,11 @@ class ServedCluster:
         self.nodes: dict[int, Node] = {}
         self._directory = directory
         self._count = nodes
-        self._configs = {"segment.bytes": "40000", "index.interval.bytes": "1500", "min.insync.replicas": "1"} | configs
+        self._configs = {
+            "segment.bytes": "40000",
+            "index.interval.bytes": "1500",
+            "min.insync.replicas": "1",
+        } | configs
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="served-cluster", daemon=True)
 
@@ -168,9 +173,13 @@ class ServedCluster:
 
     async def _start(self, number: int) -> None:
         directory = LogDirectory(RealDisk(), self._directory / f"node-{number}", "c", number)
-        directory.open_all(lambda _topic: LogConfig.from_topic_config(self._configs), now_ms=FIRST_TIMESTAMP_MS)
+        directory.open_all(
+            lambda _topic: LogConfig.from_topic_config(self._configs), now_ms=FIRST_TIMESTAMP_MS
+        )
         commit = GroupCommit(1)
-        replicas = ReplicaManager(number, directory, commit, SystemClock(), _no_changes, _no_transport, _ignore, _ignore, _ignore)
+        replicas = ReplicaManager(
+            number, directory, commit, SystemClock(), _no_changes, _no_transport, _ignore, _ignore, _ignore
+        )
         threads = BatchThreads()
         service = DataService(replicas, lambda: self.metadata, commit.request, threads)  # type: ignore[arg-type,return-value]
         server = grpc_server()
@@ -178,7 +187,9 @@ class ServedCluster:
         port = bind_grpc(server, "127.0.0.1", 0)
         await server.start()
         self.nodes[number] = Node(directory, commit, replicas, service, threads, server, port)
-        self.metadata.brokers[number] = BrokerState(number, "i", 1, False, "", "127.0.0.1", 1, "127.0.0.1", port)
+        self.metadata.brokers[number] = BrokerState(
+            number, "i", 1, False, "", "127.0.0.1", 1, "127.0.0.1", port
+        )
 
     async def _stop(self, number: int) -> None:
         node = self.nodes.pop(number)
@@ -194,7 +205,9 @@ class ServedCluster:
         self.run(self.nodes[number].server.stop(0))
         self.metadata.brokers.pop(number)
 
-    def fill(self, topic: str, partition: int, steps: list[Step], *, leader: int, topic_id: UUID = TOPIC_ID) -> None:
+    def fill(
+        self, topic: str, partition: int, steps: list[Step], *, leader: int, topic_id: UUID = TOPIC_ID
+    ) -> None:
         """Creates the partition on all nodes with these batches, then gives it to `leader`."""
         for number in self.nodes:
             self.run(self._fill(number, topic, topic_id, partition, steps))
@@ -207,7 +220,9 @@ class ServedCluster:
     async def _append(self, topic: str, partition: int, records: list[NewRecord]) -> None:
         state = self.metadata.topics[topic].partitions[partition]
         replicas = self.nodes[state.leader].replicas
-        info = replicas.append_now(topic, partition, bytearray(encode_batch(records)), origin=AppendOrigin.CLIENT)
+        info = replicas.append_now(
+            topic, partition, bytearray(encode_batch(records)), origin=AppendOrigin.CLIENT
+        )
         done = await replicas.wait_committed(topic, partition, state.leader_epoch, info.next_offset, 10_000)
         assert done is ErrorCode.NONE
 
@@ -217,8 +232,14 @@ class ServedCluster:
         replica = replicas.replica(topic, partition)
         for step in steps:
             guard = None
-            if step.producer_id >= 0 and step.ends is None and not replica.log.transaction_open(step.producer_id):
-                guard = replica.log.start_verification(step.producer_id, 0, parse_header(step.data).base_sequence)
+            if (
+                step.producer_id >= 0
+                and step.ends is None
+                and not replica.log.transaction_open(step.producer_id)
+            ):
+                guard = replica.log.start_verification(
+                    step.producer_id, 0, parse_header(step.data).base_sequence
+                )
             origin = AppendOrigin.CLIENT if step.ends is None else AppendOrigin.COORDINATOR
             replicas.append_now(topic, partition, bytearray(step.data), origin=origin, guard=guard)
         end = replica.log.log_end_offset
@@ -233,13 +254,21 @@ class ServedCluster:
         self.run(self._apply_leader(topic, topic_id, partition, leader, epoch))
         self.metadata.topics[topic] = TopicState(topic, topic_id, {}, partitions)
 
-    async def _apply_leader(self, topic: str, topic_id: UUID, partition: int, leader: int, epoch: int) -> None:
+    async def _apply_leader(
+        self, topic: str, topic_id: UUID, partition: int, leader: int, epoch: int
+    ) -> None:
         for number, node in self.nodes.items():
             leads = leader if number == leader else -1
-            node.replicas.apply([self._assignment(topic, topic_id, partition, number, leader=leads, leader_epoch=epoch)])
+            node.replicas.apply(
+                [self._assignment(topic, topic_id, partition, number, leader=leads, leader_epoch=epoch)]
+            )
 
-    def _assignment(self, topic: str, topic_id: UUID, partition: int, node: int, *, leader: int, leader_epoch: int) -> Assignment:
-        return Assignment(topic, topic_id, partition, (node,), (node,), leader, leader_epoch, leader_epoch, self._configs)
+    def _assignment(
+        self, topic: str, topic_id: UUID, partition: int, node: int, *, leader: int, leader_epoch: int
+    ) -> Assignment:
+        return Assignment(
+            topic, topic_id, partition, (node,), (node,), leader, leader_epoch, leader_epoch, self._configs
+        )
 
 
 async def _no_changes(changes: object) -> list[Any]:

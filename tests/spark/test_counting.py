@@ -1,4 +1,5 @@
-"""Counts at the front door: asked of leaders over gRPC, from Python without Spark, and from the command line."""
+"""Counts at the front door: asked of leaders over gRPC, from Python without Spark, and from the command
+line."""
 
 from __future__ import annotations
 
@@ -44,9 +45,14 @@ def test_a_topic_has_as_many_records_as_a_reader_gets(cluster: ServedCluster) ->
 def test_the_ranges_of_a_task_have_as_many_records_as_it_reads(cluster: ServedCluster) -> None:
     for start, end in ((0, 1), (7, 700), (431, 432), (1000, 2500)):
         ranges = {partition: (start, end) for partition in STEPS}
-        wanted = {partition: sum(start <= offset < end for offset in offsets) for partition, offsets in WANTED.items()}
+        wanted = {
+            partition: sum(start <= offset < end for offset in offsets)
+            for partition, offsets in WANTED.items()
+        }
         counts = counts_of(cluster.bootstrap, "flights", ranges)
-        assert counts == [PartitionCount(partition, start, end, wanted[partition]) for partition in sorted(STEPS)]
+        assert counts == [
+            PartitionCount(partition, start, end, wanted[partition]) for partition in sorted(STEPS)
+        ]
         assert count_committed(cluster.bootstrap, "flights", ranges) == sum(wanted.values())
 
 
@@ -96,7 +102,9 @@ def test_records_removed_by_retention_are_an_error_if_named_else_left_out(tmp_pa
         assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE and refused.value.log_start_offset == start
 
 
-def test_a_log_that_changes_while_it_is_counted_is_counted_again(cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_changes_while_it_is_counted_is_counted_again(
+    cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And a node that never gets it done says so: it goes back to the caller, who has patience."""
     whole, changes = Counting.require_unchanged, [True] * 3
 
@@ -107,7 +115,9 @@ def test_a_log_that_changes_while_it_is_counted_is_counted_again(cluster: Served
         whole(self)
 
     monkeypatch.setattr(Counting, "require_unchanged", unlucky)
-    assert count_committed(cluster.bootstrap, "flights", {0: (0, 500)}) == sum(offset < 500 for offset in WANTED[0])
+    assert count_committed(cluster.bootstrap, "flights", {0: (0, 500)}) == sum(
+        offset < 500 for offset in WANTED[0]
+    )
     changes += [True] * 1000
     with pytest.raises(ReadError) as refused:
         count_committed(cluster.bootstrap, "flights", {0: (0, 500)}, retry_timeout_ms=300)
@@ -148,7 +158,8 @@ def test_the_first_count_of_an_old_folder_is_soon_written_to_disk(tmp_path: Path
             time.sleep(0.01)
 
 
-# ---------------------------------------------------------------------------------------------------------- the command line
+# ----------------------------------------------------------------------------------------------------------
+# the command line
 
 
 def called(cluster: ServedCluster, *arguments: str, patience: str = "0.3") -> tuple[int, str]:
@@ -162,20 +173,27 @@ def test_the_command_shows_partitions_and_their_sum(cluster: ServedCluster) -> N
     code, text = called(cluster, "flights")
     total = sum(map(len, WANTED.values()))
     assert code == 0 and text.splitlines()[-1] == f"{total} records"
-    assert [line.split()[-1] for line in text.splitlines()[1:3]] == [str(len(WANTED[partition])) for partition in (0, 1)]
+    assert [line.split()[-1] for line in text.splitlines()[1:3]] == [
+        str(len(WANTED[partition])) for partition in (0, 1)
+    ]
     code, text = called(cluster, "flights", "--json", "--range", "1:7:700")
     wanted = sum(7 <= offset < 700 for offset in WANTED[1])
     assert code == 0 and json.loads(text) == {
-        "topic": "flights", "records": wanted, "partitions": [{"partition": 1, "start": 7, "end": 700, "records": wanted}],
+        "topic": "flights", "records": wanted,
+        "partitions": [{"partition": 1, "start": 7, "end": 700, "records": wanted}],
     }  # fmt: skip
-    assert int(called(cluster, "open", "--uncommitted")[1].split()[-2]) > int(called(cluster, "open")[1].split()[-2])
+    assert int(called(cluster, "open", "--uncommitted")[1].split()[-2]) > int(
+        called(cluster, "open")[1].split()[-2]
+    )
 
 
 def test_a_range_beyond_the_end_is_an_error_at_once_that_names_the_end(cluster: ServedCluster) -> None:
     end = 1 + WANTED[0][-1]
     began_s = time.monotonic()
     code, text = called(cluster, "flights", "--range", f"0:0:{end + 500}", patience="60")
-    assert code == 1 and re.search(rf"\[0, {end + 500}\) was asked for, and what can be read ends at \d+", text)
+    assert code == 1 and re.search(
+        rf"\[0, {end + 500}\) was asked for, and what can be read ends at \d+", text
+    )
     with pytest.raises(ReadError, match="ends at"):
         count_committed(cluster.bootstrap, "open", {0: (0, 1 << 40)})
     assert time.monotonic() - began_s < 10

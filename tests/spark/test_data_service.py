@@ -1,4 +1,5 @@
-"""The data service over real logs: what it gives out, what it refuses, and what happens when leadership ends in the middle."""
+"""The data service over real logs: what it gives out, what it refuses, and what happens when leadership ends
+in the middle."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def detail_of(failure: grpc.RpcError) -> pb.ErrorDetail:
     return pb.ErrorDetail.FromString(found)
 
 
-def read(client: DataClient, partition: int, start: int, end: int, *, topic: str = "flights") -> list[tuple[int, bytes | None]]:
+def read(
+    client: DataClient, partition: int, start: int, end: int, *, topic: str = "flights"
+) -> list[tuple[int, bytes | None]]:
     request = RangeRequest(topic, TOPIC_ID.bytes, partition, start, end, True, True)
     return [
         (record.offset, record.value)
@@ -94,7 +97,9 @@ def test_an_open_transaction_ends_what_is_committed(cluster: ServedCluster, clie
     assert answer.offset == answer.last_stable_offset < answer.high_watermark
     assert client.offsets(topic, [offset_query(0)], read_committed=False)[0].offset == answer.high_watermark
     assert read(client, 0, 0, answer.offset, topic="open") == wanted(history(5, 120, leave_open=True))
-    request = pb.ReadRangeRequest(topic="open", partition=0, leader_epoch=-1, start=0, end=answer.last_stable_offset + 1)
+    request = pb.ReadRangeRequest(
+        topic="open", partition=0, leader_epoch=-1, start=0, end=answer.last_stable_offset + 1
+    )
     with pytest.raises(grpc.RpcError) as caught:
         list(stub_of(cluster, 1).ReadRange(request))
     assert detail_of(caught.value).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
@@ -103,7 +108,9 @@ def test_an_open_transaction_ends_what_is_committed(cluster: ServedCluster, clie
 def test_offsets_by_timestamp(client: DataClient) -> None:
     topic = client.describe(["flights"])["flights"]
     first = client.offsets(topic, [offset_query(0, timestamp_ms=FIRST_TIMESTAMP_MS)], read_committed=True)[0]
-    never = client.offsets(topic, [offset_query(0, timestamp_ms=FIRST_TIMESTAMP_MS * 2)], read_committed=True)[0]
+    never = client.offsets(
+        topic, [offset_query(0, timestamp_ms=FIRST_TIMESTAMP_MS * 2)], read_committed=True
+    )[0]
     assert (first.offset, never.offset) == (0, -1)
     records = [pair for step in history(0, 400) for pair in step.records]
     middle = records[len(records) // 2].timestamp_ms
@@ -119,11 +126,17 @@ def test_offsets_by_timestamp(client: DataClient) -> None:
 def test_a_node_that_does_not_lead_says_who_does(cluster: ServedCluster) -> None:
     other = stub_of(cluster, 2)
     with pytest.raises(grpc.RpcError) as caught:
-        list(other.ReadRange(pb.ReadRangeRequest(topic="flights", partition=0, leader_epoch=-1, start=0, end=5)))
+        list(
+            other.ReadRange(
+                pb.ReadRangeRequest(topic="flights", partition=0, leader_epoch=-1, start=0, end=5)
+            )
+        )
     detail = detail_of(caught.value)
     assert (detail.error_code, detail.leader.node_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)
     assert detail.leader.endpoint == f"127.0.0.1:{cluster.nodes[1].port}"
-    answer = other.Offsets(pb.OffsetsRequest(topic="flights", queries=[pb.OffsetQuery(partition=0, leader_epoch=-1)])).offsets[0]
+    answer = other.Offsets(
+        pb.OffsetsRequest(topic="flights", queries=[pb.OffsetQuery(partition=0, leader_epoch=-1)])
+    ).offsets[0]
     assert (answer.error_code, answer.leader.node_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)
 
 
@@ -144,7 +157,13 @@ def test_a_node_that_does_not_lead_says_who_does(cluster: ServedCluster) -> None
 def test_what_cannot_be_answered_is_refused_with_its_code(
     cluster: ServedCluster, change: dict[str, object], code: ErrorCode
 ) -> None:
-    fields: dict[str, object] = {"topic": "flights", "partition": 0, "leader_epoch": -1, "start": 0, "end": 5} | change
+    fields: dict[str, object] = {
+        "topic": "flights",
+        "partition": 0,
+        "leader_epoch": -1,
+        "start": 0,
+        "end": 5,
+    } | change
     for call in (pb.ReadRangeRequest, pb.PlanRangesRequest):
         with pytest.raises(grpc.RpcError) as caught:
             if call is pb.ReadRangeRequest:
@@ -167,7 +186,9 @@ def test_unknown_topics_are_named_not_left_out(cluster: ServedCluster) -> None:
 def test_splits_know_how_much_their_records_are_when_decompressed(tmp_path: Path, codec: Compression) -> None:
     records = [NewRecord(b"k", bytes(1_000))] * 100
     with ServedCluster(tmp_path, nodes=1) as cluster:
-        cluster.fill("flights", 0, [Step(encode_batch(records, compression=codec), records, -1)] * 5, leader=1)
+        cluster.fill(
+            "flights", 0, [Step(encode_batch(records, compression=codec), records, -1)] * 5, leader=1
+        )
         client = DataClient([cluster.bootstrap], retry_timeout_ms=5_000)
         topics, wanted = client.describe(["flights"]), {("flights", 0): (0, 500)}
         (found,) = client.plan_many_ranges(topics, wanted, 1 << 20, estimate_decompressed=True)["flights", 0]
@@ -180,8 +201,13 @@ def test_splits_know_how_much_their_records_are_when_decompressed(tmp_path: Path
 
 def test_a_batch_larger_than_a_chunk_travels_whole(tmp_path: Path) -> None:
     big = NewRecord(b"big", b"x" * 6_000_000)
-    steps = [Step(encode_batch([record]), [record], -1) for record in (NewRecord(b"a", b"1"), big, NewRecord(b"z", b"2"))]
-    with ServedCluster(tmp_path, nodes=1, **{"max.message.bytes": "8000000", "segment.bytes": "10000000"}) as cluster:
+    steps = [
+        Step(encode_batch([record]), [record], -1)
+        for record in (NewRecord(b"a", b"1"), big, NewRecord(b"z", b"2"))
+    ]
+    with ServedCluster(
+        tmp_path, nodes=1, **{"max.message.bytes": "8000000", "segment.bytes": "10000000"}
+    ) as cluster:
         cluster.fill("flights", 0, steps, leader=1)
         client = DataClient([cluster.bootstrap], retry_timeout_ms=5_000)
         assert read(client, 0, 0, 3) == [(0, b"1"), (1, big.value), (2, b"2")]
@@ -360,7 +386,9 @@ def test_many_partitions_are_planned_by_one_question_to_each_leader(
         client.close()
 
 
-def test_a_partition_that_is_deleted_meanwhile_fails_alone(cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_that_is_deleted_meanwhile_fails_alone(
+    cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     original = data_service.DataService._plan_ranges
 
     async def deleted_meanwhile(self: Any, request: pb.PlanRangesRequest) -> pb.PlanRangesReply:
@@ -369,7 +397,9 @@ def test_a_partition_that_is_deleted_meanwhile_fails_alone(cluster: ServedCluste
         return await original(self, request)
 
     monkeypatch.setattr(data_service.DataService, "_plan_ranges", deleted_meanwhile)
-    wanted = [pb.PlanRangesRequest(topic=topic, leader_epoch=-1, start=0, end=10) for topic in ("gone", "flights")]
+    wanted = [
+        pb.PlanRangesRequest(topic=topic, leader_epoch=-1, start=0, end=10) for topic in ("gone", "flights")
+    ]
     stub = stub_of(cluster, 1)
     gone, there = stub.PlanManyRanges(pb.PlanManyRangesRequest(partitions=wanted)).partitions
     assert (gone.error_code, gone.log_start_offset) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
@@ -382,7 +412,8 @@ def test_a_partition_that_is_deleted_meanwhile_fails_alone(cluster: ServedCluste
 def test_without_the_second_look_a_read_of_a_lost_leadership_would_be_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ablation, and the rule: leadership is lost while the thread reads; what was read must not be sent."""
+    """The ablation, and the rule: leadership is lost while the thread reads; what was read must not be
+    sent."""
     with ServedCluster(tmp_path) as cluster:
         cluster.fill("flights", 0, history(6, 50), leader=1)
 
@@ -397,7 +428,10 @@ def test_without_the_second_look_a_read_of_a_lost_leadership_would_be_sent(
         monkeypatch.setattr(bulk_read, "run", lose_leadership)
         with pytest.raises(grpc.RpcError) as caught:
             list(stub_of(cluster, 1).ReadRange(request))
-        assert detail_of(caught.value).error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+        assert detail_of(caught.value).error_code in (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.FENCED_LEADER_EPOCH,
+        )
         cluster.move("flights", 0, 1)
         monkeypatch.setattr(bulk_read, "run", lose_leadership)
         monkeypatch.setattr(data_service.DataService, "_require_still_pinned", lambda *_: None)

@@ -32,7 +32,10 @@ headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size
 timestamps = st.integers(-1, 1 << 50)
 records = st.builds(NewRecord, maybe_bytes, maybe_bytes, headers, timestamps)
 batches = st.tuples(
-    st.lists(records, min_size=1, max_size=70), st.sampled_from(list(Compression)), st.booleans(), st.integers(0, 5)
+    st.lists(records, min_size=1, max_size=70),
+    st.sampled_from(list(Compression)),
+    st.booleans(),
+    st.integers(0, 5),
 )
 
 
@@ -49,7 +52,9 @@ def make_chunk(wanted: list[tuple[list[NewRecord], Compression, bool, int]]) -> 
     return b"".join(out)
 
 
-def decode_all(chunk: bytes, start: int = 0, end: int = FOREVER, columns: tuple[str, ...] = COLUMNS) -> list[dict[str, Any]]:
+def decode_all(
+    chunk: bytes, start: int = 0, end: int = FOREVER, columns: tuple[str, ...] = COLUMNS
+) -> list[dict[str, Any]]:
     target = Target("flights", 3, columns, start, end)
     made = list(decode_batches(target, chunk, list(iterate_headers(chunk))))
     for batch in made:
@@ -111,7 +116,12 @@ def test_only_offsets_inside_the_range_are_decoded(wanted: list[Any], start: int
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 8190, 8192, 20_000, 2_200_000])
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
 def test_record_lengths_of_one_to_four_bytes(size: int, codec: Compression) -> None:
-    new = [NewRecord(b"k", b"v" * size), NewRecord(None, b""), NewRecord(b"", None), NewRecord(b"k2", b"w" * size)]
+    new = [
+        NewRecord(b"k", b"v" * size),
+        NewRecord(None, b""),
+        NewRecord(b"", None),
+        NewRecord(b"k2", b"w" * size),
+    ]
     chunk = encode_batch(new, base_offset=7, compression=codec) + encode_batch(new, base_offset=11)
     assert actual_rows(chunk) == expected_rows(chunk)
 
@@ -131,10 +141,15 @@ def tightly(chunk: bytes, budget: Budget = TIGHT, start: int = 0, end: int = FOR
 
 @pytest.mark.parametrize("codec", list(Compression))
 def test_a_batch_that_is_too_large_for_one_piece_is_taken_apart(codec: Compression) -> None:
-    chunk = many(3, 10, codec) + many(100, 300, codec, 3) + many(1, 4_900, codec, 103) + many(2, 10, codec, 104)
+    chunk = (
+        many(3, 10, codec) + many(100, 300, codec, 3) + many(1, 4_900, codec, 103) + many(2, 10, codec, 104)
+    )
     made = tightly(chunk)
     assert [row["offset"] for batch in made for row in batch.to_pylist()] == list(range(106))
-    wanted = [{"key": row["key"], "value": row["value"], "offset": row["offset"]} for row in expected_rows_short(chunk)]
+    wanted = [
+        {"key": row["key"], "value": row["value"], "offset": row["offset"]}
+        for row in expected_rows_short(chunk)
+    ]
     assert [row for batch in made for row in batch.to_pylist()] == wanted
     assert all(batch.nbytes < 2_500 or batch.num_rows == 1 for batch in made)
     inside = [row["offset"] for batch in tightly(chunk, start=50, end=60) for row in batch.to_pylist()]
@@ -159,7 +174,9 @@ def test_a_record_too_large_for_the_memory_of_a_task_names_the_option(codec: Com
 def test_batches_are_made_when_they_are_asked_for() -> None:
     """A chunk that cannot be decoded to its end gives what stands before that."""
     chunk = many(30, 300, Compression.ZSTD) + many(1, 50_000, Compression.ZSTD, 30)
-    made = decode_batches(Target("flights", 3, ("offset",), 0, FOREVER), chunk, list(iterate_headers(chunk)), TIGHT)
+    made = decode_batches(
+        Target("flights", 3, ("offset",), 0, FOREVER), chunk, list(iterate_headers(chunk)), TIGHT
+    )
     assert next(made).column(0).to_pylist()[:3] == [0, 1, 2]
 
 
@@ -174,12 +191,15 @@ def test_memory_of_a_task_does_not_follow_the_compression() -> None:
     """540 MB of zeros in 600 records: what Arrow holds at once stays a small part of it."""
     value = bytes(900_000)
     chunk = b"".join(
-        encode_batch([NewRecord(None, value)] * 60, base_offset=60 * n, compression=Compression.ZSTD) for n in range(10)
+        encode_batch([NewRecord(None, value)] * 60, base_offset=60 * n, compression=Compression.ZSTD)
+        for n in range(10)
     )
     assert len(chunk) < 100_000
     rows = size_max = 0
     budget = Budget.of_memory(64 << 20, "flights")
-    for batch in decode_batches(Target("flights", 3, COLUMNS, 0, FOREVER), chunk, list(iterate_headers(chunk)), budget):
+    for batch in decode_batches(
+        Target("flights", 3, COLUMNS, 0, FOREVER), chunk, list(iterate_headers(chunk)), budget
+    ):
         rows += batch.num_rows
         size_max = max(size_max, batch.nbytes)
     assert (rows, size_max < 5 << 20) == (600, True)
@@ -190,7 +210,9 @@ def test_memory_of_a_task_does_not_follow_the_compression() -> None:
 def test_pieces_of_any_size_give_the_same_rows(wanted: list[Any], cost: int) -> None:
     chunk = make_chunk(wanted)
     budget = Budget(piece_cost_max=cost, record_bytes_max=100_000, record_price=10)
-    assert [row for batch in tightly(chunk, budget) for row in batch.to_pylist()] == expected_rows_short(chunk)
+    assert [row for batch in tightly(chunk, budget) for row in batch.to_pylist()] == expected_rows_short(
+        chunk
+    )
 
 
 @pytest.mark.parametrize("change", [-1, 1])
@@ -216,7 +238,9 @@ def test_a_large_batch_that_cannot_be_decompressed_is_corrupt(codec: Compression
 @pytest.mark.parametrize("timestamp", [9_223_372_036_854_776, -9_223_372_036_854_776, (1 << 63) - 1])
 def test_a_timestamp_beyond_those_of_spark_names_the_record(timestamp: int) -> None:
     chunk = encode_batch([NewRecord(b"k", b"v", (), 5), NewRecord(b"k", b"v", (), timestamp)], base_offset=70)
-    with pytest.raises(KafkaError, match=f"flights-3: the record at offset 71 has the timestamp {timestamp} ms") as caught:
+    with pytest.raises(
+        KafkaError, match=f"flights-3: the record at offset 71 has the timestamp {timestamp} ms"
+    ) as caught:
         decode_all(chunk)
     assert caught.value.code == ErrorCode.INVALID_TIMESTAMP
     assert decode_all(chunk, columns=("offset",)) == [{"offset": 70}, {"offset": 71}]

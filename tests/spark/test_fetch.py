@@ -15,7 +15,14 @@ from tidegate.spark.connection import DataClient, ReadError, offset_query
 from tidegate.spark.fetch import RangeRequest, fetch_range
 from tidegate.spark.retry import StallWatchdog
 from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import ControlType, NewRecord, assign_in_place, decode_batch, encode_batch, encode_marker
+from tidegate.wire.records import (
+    ControlType,
+    NewRecord,
+    assign_in_place,
+    decode_batch,
+    encode_batch,
+    encode_marker,
+)
 
 from .conftest import TOPIC_ID, Partition, Script, numbered_batches
 
@@ -27,7 +34,9 @@ def client(scripted: Script) -> Iterator[DataClient]:
     client.close()
 
 
-def request(start: int = 0, end: int = 30, *, partition: int = 0, fail_on_data_loss: bool = True) -> RangeRequest:
+def request(
+    start: int = 0, end: int = 30, *, partition: int = 0, fail_on_data_loss: bool = True
+) -> RangeRequest:
     return RangeRequest("flights", TOPIC_ID, partition, start, end, True, fail_on_data_loss)
 
 
@@ -69,7 +78,9 @@ def test_a_moved_leader_is_followed_in_the_middle(client: DataClient, scripted: 
     assert scripted.reads == [(0, 0), (1, 12)]
 
 
-def test_a_server_that_dies_in_the_middle_is_replaced_by_the_new_leader(client: DataClient, scripted: Script) -> None:
+def test_a_server_that_dies_in_the_middle_is_replaced_by_the_new_leader(
+    client: DataClient, scripted: Script
+) -> None:
     dead = threading.Event()
 
     def hang(node: int, number: int, chunk: pb.RangeChunk) -> pb.RangeChunk:
@@ -80,7 +91,9 @@ def test_a_server_that_dies_in_the_middle_is_replaced_by_the_new_leader(client: 
     scripted.before_chunk = hang
     offsets = []
     for chunk in fetch_range(client, request()):
-        offsets += [record.offset for position, _ in chunk.visible for record in decode_batch(chunk.records, position)]
+        offsets += [
+            record.offset for position, _ in chunk.visible for record in decode_batch(chunk.records, position)
+        ]
         if offsets[-1] == 11 and scripted.partitions[0].leader == 0:
             scripted.partitions[0].leader, scripted.partitions[0].leader_epoch = 1, 1
             scripted.stop(0)
@@ -90,13 +103,17 @@ def test_a_server_that_dies_in_the_middle_is_replaced_by_the_new_leader(client: 
 
 
 def test_the_driver_finds_a_leader_that_the_bootstrap_node_does_not_lead(scripted: Script) -> None:
-    scripted.partitions = {0: Partition(numbered_batches(2), leader=1), 1: Partition(numbered_batches(4), leader=0)}
+    scripted.partitions = {
+        0: Partition(numbered_batches(2), leader=1),
+        1: Partition(numbered_batches(4), leader=0),
+    }
     client = DataClient([scripted.endpoints[0]], retry_timeout_ms=5_000)
     try:
         topic = client.describe(["flights"])["flights"]
         found = client.offsets(topic, [offset_query(0), offset_query(1)], read_committed=True)
         assert {partition: answer.offset for partition, answer in found.items()} == {0: 6, 1: 12}
-        scripted.partitions[1].leader, scripted.partitions[1].leader_epoch = 1, 5  # moved since: the answer carries the hint
+        # moved since: the answer carries the hint
+        scripted.partitions[1].leader, scripted.partitions[1].leader_epoch = 1, 5
         assert client.offsets(topic, [offset_query(1)], read_committed=True)[1].offset == 12
         assert [part.end for part in client.plan_ranges(topic, 1, 0, 12, 100)] == [12]
     finally:
@@ -112,7 +129,8 @@ def test_a_dead_bootstrap_node_is_passed_over(scripted: Script) -> None:
 
 
 class SlowDoor:
-    """Lets connections through to a node after a while, as a machine does that is busy with something else."""
+    """Lets connections through to a node after a while, as a machine does that is busy with something
+    else."""
 
     def __init__(self, target: str, delay_s: float) -> None:
         self._target = target.rpartition(":")
@@ -154,7 +172,8 @@ class SlowDoor:
 def test_a_busy_node_is_waited_for_and_not_called_lost(
     scripted: Script, patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the longer time to connect, a healthy node that is slow to answer looks like one that went away."""
+    """Without the longer time to connect, a healthy node that is slow to answer looks like one that went
+    away."""
     if not patient:
         monkeypatch.setattr("tidegate.spark.channels.CONNECT_TIMEOUT_MS", 100)
     door = SlowDoor(scripted.endpoints[0], 0.4)
@@ -195,7 +214,9 @@ def read_slowly(client: DataClient, clock: LeapingClock) -> list[int]:
     """Spends ten minutes with each chunk."""
     offsets = []
     for chunk in fetch_range(client, request()):
-        offsets += [record.offset for position, _ in chunk.visible for record in decode_batch(chunk.records, position)]
+        offsets += [
+            record.offset for position, _ in chunk.visible for record in decode_batch(chunk.records, position)
+        ]
         clock.leapt_s += 600.0
     return offsets
 
@@ -245,17 +266,22 @@ def test_a_node_that_falls_silent_in_the_middle_is_left_for_the_new_leader(
     assert scripted.reads == [(0, 0), (1, 12)]
 
 
-def test_a_node_that_says_wait_is_waited_for(leaping: DataClient, clock: LeapingClock, scripted: Script) -> None:
+def test_a_node_that_says_wait_is_waited_for(
+    leaping: DataClient, clock: LeapingClock, scripted: Script
+) -> None:
     """Every note is a sign of life: together they may take longer than any patience."""
 
     def wait(node: int, number: int, chunk: pb.RangeChunk) -> pb.RangeChunk:
         clock.leapt_s += 7.0
         if number % 2 == 0:
-            return pb.RangeChunk(start_offset=chunk.start_offset, next_offset=chunk.start_offset, waiting=True)
+            return pb.RangeChunk(
+                start_offset=chunk.start_offset, next_offset=chunk.start_offset, waiting=True
+            )
         return chunk
 
     batches = scripted.partitions[0].batches
-    scripted.partitions[0].batches = [each for batch in batches for each in (batch, batch)]  # each once as a note
+    # each once as a note
+    scripted.partitions[0].batches = [each for batch in batches for each in (batch, batch)]
     position = 0
 
     def noted(node: int, number: int, chunk: pb.RangeChunk) -> pb.RangeChunk:
@@ -322,7 +348,9 @@ def test_an_error_names_its_code_once(message: str) -> None:
     assert str(error).count("OFFSET_OUT_OF_RANGE") == 1
 
 
-def test_a_node_of_an_older_version_is_asked_partition_by_partition(client: DataClient, scripted: Script) -> None:
+def test_a_node_of_an_older_version_is_asked_partition_by_partition(
+    client: DataClient, scripted: Script
+) -> None:
     """The scripted nodes do not know PlanManyRanges."""
     scripted.partitions[1] = Partition(numbered_batches(4), leader=1)
     topics = client.describe(["flights"])
@@ -385,7 +413,9 @@ def test_without_the_check_of_continuity_a_repeat_would_go_unseen(
 ) -> None:
     """The ablation: the tests above fail when chunks are believed."""
 
-    def believe(wanted: RangeRequest, chunk: pb.RangeChunk, position: int, visibility: object) -> fetch.FetchedChunk:
+    def believe(
+        wanted: RangeRequest, chunk: pb.RangeChunk, position: int, visibility: object
+    ) -> fetch.FetchedChunk:
         return check(wanted, chunk, chunk.start_offset, visibility)  # type: ignore[arg-type]
 
     check = fetch.check_chunk
@@ -401,7 +431,9 @@ def test_without_the_check_of_continuity_a_repeat_would_go_unseen(
     assert read(client, request()) != list(range(30))
 
 
-def test_records_that_are_gone_fail_the_read_unless_loss_is_accepted(client: DataClient, scripted: Script) -> None:
+def test_records_that_are_gone_fail_the_read_unless_loss_is_accepted(
+    client: DataClient, scripted: Script
+) -> None:
     scripted.partitions[0].log_start = 12
     with pytest.raises(ReadError) as caught:
         read(client, request())
@@ -410,12 +442,25 @@ def test_records_that_are_gone_fail_the_read_unless_loss_is_accepted(client: Dat
 
 
 def test_the_filter_starts_anew_with_the_list_of_every_stream(client: DataClient, scripted: Script) -> None:
-    """Producer 7 aborts its first transaction and commits its second; the stream breaks between every two chunks."""
+    """Producer 7 aborts its first transaction and commits its second; the stream breaks between every two
+    chunks."""
     log = []
-    for producer_id, kind in [(7, None), (-1, None), (7, ControlType.ABORT), (7, None), (7, ControlType.COMMIT), (-1, None)]:
+    for producer_id, kind in [
+        (7, None),
+        (-1, None),
+        (7, ControlType.ABORT),
+        (7, None),
+        (7, ControlType.COMMIT),
+        (-1, None),
+    ]:
         if kind is None:
             data = bytearray(
-                encode_batch([NewRecord(b"k", b"v")], producer_id=producer_id, producer_epoch=0, transactional=producer_id >= 0)
+                encode_batch(
+                    [NewRecord(b"k", b"v")],
+                    producer_id=producer_id,
+                    producer_epoch=0,
+                    transactional=producer_id >= 0,
+                )
             )
         else:
             data = bytearray(encode_marker(kind, producer_id, 0, 0, 0))
@@ -424,7 +469,8 @@ def test_the_filter_starts_anew_with_the_list_of_every_stream(client: DataClient
     scripted.partitions[0] = Partition(log, aborted=[(7, 0)])
 
     def cut(node: int, number: int, chunk: pb.RangeChunk) -> pb.RangeChunk | None:
-        scripted.partitions[0].aborted = [(7, 0)] if chunk.next_offset < 3 else []  # as the index answers for what is left
+        # as the index answers for what is left
+        scripted.partitions[0].aborted = [(7, 0)] if chunk.next_offset < 3 else []
         return chunk if number == 0 else None
 
     scripted.before_chunk = cut

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 from tidegate.spark import java
-from tidegate.spark.java import VECTOR_MODULE, JavaMissing, find_java, java_home, make_wrapper_home, parse_version, probe
+from tidegate.spark.java import (
+    VECTOR_MODULE,
+    JavaMissing,
+    find_java,
+    java_home,
+    make_wrapper_home,
+    parse_version,
+    probe,
+)
 
 OPENJDK = 'openjdk version "{}" 2025-04-15\nOpenJDK Runtime Environment'
 
@@ -64,7 +72,10 @@ def test_the_wrapper_drops_one_argument_and_keeps_the_rest_as_they_are(tmp_path:
     for _ in range(2):  # making it again changes nothing
         assert make_wrapper_home(home, place) == place
     done = subprocess.run(
-        [place / "bin" / "java", "-Da=b c", VECTOR_MODULE, "", "x*"], capture_output=True, text=True, check=True
+        [place / "bin" / "java", "-Da=b c", VECTOR_MODULE, "", "x*"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == "<-Da=b c><><x*>"
     wrapped = probe(place, "JAVA_HOME")
@@ -81,7 +92,9 @@ def test_ensure_says_so_when_nothing_can_be_installed(
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", ""))
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", "")
+    )
     assert java.main(["--ensure"]) == 1
     assert "could not be installed" in capsys.readouterr().err
 

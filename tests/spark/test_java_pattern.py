@@ -1,6 +1,7 @@
 """subscribePattern is Java's language: each row was asked of java.util.regex.Pattern (17).
 
-What is refused (None) Java refuses too, but for three kinds that have no counterpart: a few properties, and flags in the middle.
+What is refused (None) Java refuses too, but for three kinds that have no counterpart: a few properties, and
+flags in the middle.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ NAMES = ("flights", "flights-2", "flights.eu", "FLIGHTS", "a", "b1", "x_y", "lat
         (r"[+-]", ["+"]),
         (r"[a\-z]", ["a"]),
         (r"^b\d{1,2}$", ["b1"]),
-        ("[", None), ("a{,2}", None), ("{", None), ("*", None), ("(?P<n>a)", None), ("[z-a]", None), ("(a", None), (r"\y", None),
-        (r"\p{Nonsense}", None), ("a(?i)b", None), ("\\", None), (r"\k<none>", None), ("(?<n>a)(?<n>b)", None),
+        ("[", None), ("a{,2}", None), ("{", None), ("*", None), ("(?P<n>a)", None), ("[z-a]", None),
+        ("(a", None), (r"\y", None),
+        (r"\p{Nonsense}", None), ("a(?i)b", None), ("\\", None), (r"\k<none>", None),
+        ("(?<n>a)(?<n>b)", None),
     ],
 )  # fmt: skip
 def test_names_match_as_they_do_in_java(expression: str, matching: list[str] | None) -> None:

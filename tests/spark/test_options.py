@@ -1,4 +1,5 @@
-"""Options are read as Spark hands them over (names lower-cased), and what cannot be meant is refused with a remedy."""
+"""Options are read as Spark hands them over (names lower-cased), and what cannot be meant is refused with a
+remedy."""
 
 from __future__ import annotations
 
@@ -26,12 +27,16 @@ def parse(**more: str) -> ReadOptions:
 
 
 def test_defaults_are_everything_committed() -> None:
-    assert parse() == ReadOptions(("a:1", "b:2"), Topics(("flights",)), EveryPartition(EARLIEST), EveryPartition(LATEST))
+    assert parse() == ReadOptions(
+        ("a:1", "b:2"), Topics(("flights",)), EveryPartition(EARLIEST), EveryPartition(LATEST)
+    )
     assert parse().read_committed and parse().fail_on_data_loss and not parse().include_headers
 
 
 def test_names_are_found_in_any_case() -> None:
-    options = parse_options({"BOOTSTRAP": "a:1", "subscribepattern": "f.*", "minpartitions": "7", "includeHeaders": "TRUE"})
+    options = parse_options(
+        {"BOOTSTRAP": "a:1", "subscribepattern": "f.*", "minpartitions": "7", "includeHeaders": "TRUE"}
+    )
     assert (options.selection, options.partitions_min, options.include_headers) == (Pattern("f.*"), 7, True)
 
 
@@ -43,14 +48,20 @@ def test_a_job_of_the_official_connector_moves_over_by_its_format() -> None:
     """Options that only mean something to Kafka's consumer are named in a warning, and not refused."""
     options = parse_options(
         {
-            "kafka.bootstrap.servers": "h:9,i:9", "subscribe": "t", "kafka.isolation.level": "read_uncommitted",
+            "kafka.bootstrap.servers": "h:9,i:9", "subscribe": "t",
+            "kafka.isolation.level": "read_uncommitted",
             "kafka.security.protocol": "PLAINTEXT", "kafka.max.poll.records": "5000", "groupidprefix": "etl",
             "maxoffsetspertrigger": "1000", "fetchoffset.numretries": "5", "maxrecordsperpartition": "500",
         }
     )  # fmt: skip
-    assert (options.bootstrap, options.read_committed, options.partition_records_max) == (("h:9", "i:9"), False, 500)
+    assert (options.bootstrap, options.read_committed, options.partition_records_max) == (
+        ("h:9", "i:9"),
+        False,
+        500,
+    )
     assert options.ignored == (
-        "fetchoffset.numretries", "groupidprefix", "kafka.max.poll.records", "kafka.security.protocol", "maxoffsetspertrigger",
+        "fetchoffset.numretries", "groupidprefix", "kafka.max.poll.records", "kafka.security.protocol",
+        "maxoffsetspertrigger",
     )  # fmt: skip
     assert parse(isolation="read_committed", **{"kafka.isolation.level": "read_committed"}).read_committed
 
@@ -62,11 +73,15 @@ def test_bounds() -> None:
     )
     assert parse(endingOffsets='{"flights":{"0":-1}}').ending == AtOffsets({("flights", 0): LATEST})
     assert parse(startingTimestamp="5", endingTimestamp="9").ending == AtTimestamp(9)
-    assert parse(startingOffsetsByTimestamp='{"flights":{"3":5}}').starting == AtTimestamps({("flights", 3): 5})
+    assert parse(startingOffsetsByTimestamp='{"flights":{"3":5}}').starting == AtTimestamps(
+        {("flights", 3): 5}
+    )
 
 
 def test_assign() -> None:
-    assert parse_options({"bootstrap": "a:1", "assign": '{"flights":[2,0]}'}).selection == Partitions({"flights": (2, 0)})
+    assert parse_options({"bootstrap": "a:1", "assign": '{"flights":[2,0]}'}).selection == Partitions(
+        {"flights": (2, 0)}
+    )
 
 
 def test_sizes() -> None:
@@ -86,7 +101,10 @@ def test_sizes() -> None:
         ({**BASE, "failondataloss": "maybe"}, "failOnDataLoss 'maybe' must be true or false"),
         ({**BASE, "isolation": "commited"}, "must be one of read_committed, read_uncommitted"),
         ({**BASE, "kafka.bootstrap.servers": "x:1"}, "option 'bootstrap' is given twice"),
-        ({**BASE, "kafka.isolation.level": "serializable"}, "must be one of read_committed, read_uncommitted"),
+        (
+            {**BASE, "kafka.isolation.level": "serializable"},
+            "must be one of read_committed, read_uncommitted",
+        ),
         ({**BASE, "maxRecordsPerPartition": "0"}, "at least 1"),
         ({**BASE, "maxMemoryPerTask": "1m"}, "at least 8388608 bytes"),
         ({**BASE, "path": "flights"}, "load\\(\\) takes no path"),
@@ -98,7 +116,10 @@ def test_sizes() -> None:
         ({**BASE, "startingOffsets": '{"t":[1]}'}, "needs an object of partitions"),
         ({**BASE, "startingOffsets": '{"t":{"0":"5"}}'}, "write it like"),
         ({**BASE, "startingOffsets": '{"t":{"0":-3}}'}, "write it like"),
-        ({**BASE, "startingOffsets": "earliest", "startingTimestamp": "1"}, "both say where the read is starting"),
+        (
+            {**BASE, "startingOffsets": "earliest", "startingTimestamp": "1"},
+            "both say where the read is starting",
+        ),
         ({**BASE, "minPartitions": "0"}, "at least 1"),
         ({**BASE, "maxBytesPerPartition": "many"}, "must be a size"),
         ({"bootstrap": "a:1", "subscribePattern": "("}, "not a regular expression"),

@@ -41,7 +41,9 @@ FOUND = {
 
 def test_everything_ends_at_the_last_stable_offset_or_the_high_watermark() -> None:
     assert freeze_range(KEY, OPTIONS, LIMITS, None, None) == FrozenRange(10, 90)
-    assert freeze_range(KEY, replace(OPTIONS, read_committed=False), LIMITS, None, None) == FrozenRange(10, 100)
+    assert freeze_range(KEY, replace(OPTIONS, read_committed=False), LIMITS, None, None) == FrozenRange(
+        10, 100
+    )
 
 
 def test_explicit_offsets_are_taken_as_they_are() -> None:
@@ -52,9 +54,12 @@ def test_explicit_offsets_are_taken_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "cut"), [(5, 50, FrozenRange(10, 50)), (20, 95, FrozenRange(20, 90)), (95, 100, FrozenRange(90, 90))]
+    ("start", "end", "cut"),
+    [(5, 50, FrozenRange(10, 50)), (20, 95, FrozenRange(20, 90)), (95, 100, FrozenRange(90, 90))],
 )
-def test_offsets_that_are_not_there_fail_unless_loss_is_accepted(start: int, end: int, cut: FrozenRange) -> None:
+def test_offsets_that_are_not_there_fail_unless_loss_is_accepted(
+    start: int, end: int, cut: FrozenRange
+) -> None:
     options = replace(OPTIONS, starting=AtOffsets({KEY: start}), ending=AtOffsets({KEY: end}))
     with pytest.raises(ReadError, match="failOnDataLoss=false"):
         freeze_range(KEY, options, LIMITS, None, None)
@@ -66,21 +71,31 @@ def test_a_time_after_the_last_record_starts_nowhere_and_ends_at_the_end() -> No
     assert freeze_range(KEY, OPTIONS, LIMITS, at_40, nothing) == FrozenRange(40, 90)
     with pytest.raises(ReadError, match="startingOffsetsByTimestampStrategy=latest"):
         freeze_range(KEY, OPTIONS, LIMITS, nothing, None)
-    assert freeze_range(KEY, replace(OPTIONS, starting_after_last_is_error=False), LIMITS, nothing, None) == FrozenRange(90, 90)
+    assert freeze_range(
+        KEY, replace(OPTIONS, starting_after_last_is_error=False), LIMITS, nothing, None
+    ) == FrozenRange(90, 90)
 
 
 @given(st.integers(0, 120), st.integers(0, 120))
 def test_a_range_never_ends_before_it_starts_nor_leaves_the_log(start: int, end: int) -> None:
-    options = replace(OPTIONS, starting=AtOffsets({KEY: start}), ending=AtOffsets({KEY: end}), fail_on_data_loss=False)
+    options = replace(
+        OPTIONS, starting=AtOffsets({KEY: start}), ending=AtOffsets({KEY: end}), fail_on_data_loss=False
+    )
     found = freeze_range(KEY, options, LIMITS, None, None)
     assert 10 <= found.start <= found.end <= 90
 
 
 def test_partitions_are_chosen_by_name_pattern_or_list() -> None:
-    assert choose_partitions(Topics(("late", "flights")), FOUND)[1] == [("late", 0), ("flights", 0), ("flights", 1)]
+    assert choose_partitions(Topics(("late", "flights")), FOUND)[1] == [
+        ("late", 0),
+        ("flights", 0),
+        ("flights", 1),
+    ]
     assert choose_partitions(Partitions({"flights": (1,)}), FOUND)[1] == [("flights", 1)]
-    assert choose_partitions(Pattern(".*"), FOUND)[1] == [("flights", 0), ("flights", 1), ("late", 0)]  # no internal topic
-    assert choose_partitions(Pattern("flight"), FOUND) == ({}, [])  # the whole name must match; no rows are no error
+    # no internal topic
+    assert choose_partitions(Pattern(".*"), FOUND)[1] == [("flights", 0), ("flights", 1), ("late", 0)]
+    # the whole name must match; no rows are no error
+    assert choose_partitions(Pattern("flight"), FOUND) == ({}, [])
     assert choose_partitions(Pattern("[a-z&&[^f]]+"), FOUND)[1] == [("late", 0)]  # as Java reads it
     with pytest.raises(OptionError, match="has no partition 7: it has 2"):
         choose_partitions(Partitions({"flights": (7,)}), FOUND)
@@ -138,7 +153,8 @@ def test_what_is_much_when_decompressed_is_divided_where_that_is_known() -> None
         SplitRange(400, 600, 23_000, 180_000_000),
     ]  # fmt: skip
     assert limit_decompressed(make((0, 600, 69_000)), 1) == make((0, 600, 69_000))
-    assert len(limit_decompressed([SplitRange(0, 2, 69_000, 540_000_000)], 1_000)) == 2  # a record is not divided
+    # a record is not divided
+    assert len(limit_decompressed([SplitRange(0, 2, 69_000, 540_000_000)], 1_000)) == 2
 
 
 def test_tasks_without_number_are_refused_before_they_are_made() -> None:

@@ -30,7 +30,9 @@ asyncio.run(main())
 
 
 def test_children_start_from_a_process_whose_threads_use_grpc() -> None:
-    done = subprocess.run([sys.executable, "-c", FORK_OFTEN], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_OFTEN], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "fork" not in done.stderr, "gRPC's fork handlers ran"
 
@@ -43,7 +45,8 @@ for count in (3, 4):
     session = local_session("again")
     assert session.range(count).count() == count
     stop_session(session)
-    children = subprocess.run(["ps", "-o", "comm=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
+    command = ["ps", "-o", "comm=", "--ppid", str(os.getpid())]
+    children = subprocess.run(command, capture_output=True, text=True).stdout
     assert "java" not in children, children
 """
 
@@ -51,5 +54,7 @@ for count in (3, 4):
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_a_stopped_session_leaves_no_java_and_another_may_be_started() -> None:
-    done = subprocess.run([sys.executable, "-c", START_AND_STOP], capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", START_AND_STOP], capture_output=True, text=True, timeout=110, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -19,7 +19,8 @@ from tidegate.wire.records import NewRecord
 
 from .served import ServedCluster, Step, committed, history
 
-# A test cut off in the middle of a call to the JVM leaves the session unusable for the others: a slow machine gets its time.
+# A test cut off in the middle of a call to the JVM leaves the session unusable for the others: a slow machine
+# gets its time.
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
 PARTITIONS = 3
@@ -45,7 +46,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCluster]
 def load(spark: SparkSession, cluster: ServedCluster) -> Callable[..., DataFrame]:
     def make(schema: str | None = None, **options: str) -> DataFrame:
         reader = (
-            spark.read.format("tidegate").option("bootstrap", cluster.bootstrap).options(**({"subscribe": "flights"} | options))
+            spark.read.format("tidegate")
+            .option("bootstrap", cluster.bootstrap)
+            .options(**({"subscribe": "flights"} | options))
         )
         return (reader.schema(schema) if schema else reader).load()
 
@@ -73,12 +76,19 @@ def test_every_committed_record_is_read_once_with_all_its_columns(load: Callable
     frame = load(includeHeaders="true", maxBytesPerPartition="50k")
     assert frame.rdd.getNumPartitions() > PARTITIONS  # split inside partitions
     assert data_rows(frame) == wanted()
-    assert [tuple(row) for row in frame.select("topic", "timestampType").distinct().collect()] == [("flights", 0)]
-    headers = {(row.partition, row.offset): row.headers for row in frame.select("partition", "offset", "headers").collect()}
+    assert [tuple(row) for row in frame.select("topic", "timestampType").distinct().collect()] == [
+        ("flights", 0)
+    ]
+    headers = {
+        (row.partition, row.offset): row.headers
+        for row in frame.select("partition", "offset", "headers").collect()
+    }
     for partition, steps in STEPS.items():
         for offset, record in committed(steps):
             found = headers[partition, offset]
-            assert (found and [(entry.key, bytes(entry.value)) for entry in found]) == (list(record.headers) or None)
+            assert (found and [(entry.key, bytes(entry.value)) for entry in found]) == (
+                list(record.headers) or None
+            )
 
 
 def test_read_uncommitted_sees_the_aborted_records_too(load: Callable[..., DataFrame]) -> None:
@@ -87,8 +97,16 @@ def test_read_uncommitted_sees_the_aborted_records_too(load: Callable[..., DataF
 
 
 def test_bounds_and_assignment_choose_the_records(spark: SparkSession, cluster: ServedCluster) -> None:
-    reader = spark.read.format("tidegate").option("bootstrap", cluster.bootstrap).option("assign", '{"flights":[1]}')
-    frame = reader.option("startingOffsets", '{"flights":{"1":100}}').option("endingOffsets", '{"flights":{"1":900}}').load()
+    reader = (
+        spark.read.format("tidegate")
+        .option("bootstrap", cluster.bootstrap)
+        .option("assign", '{"flights":[1]}')
+    )
+    frame = (
+        reader.option("startingOffsets", '{"flights":{"1":100}}')
+        .option("endingOffsets", '{"flights":{"1":900}}')
+        .load()
+    )
     assert data_rows(frame) == [row for row in wanted() if row[0] == 1 and 100 <= row[1] < 900]
 
 
@@ -97,22 +115,32 @@ def test_rows_without_columns_are_counted_and_no_data_is_read(
 ) -> None:
     """Spark pushes no aggregate down to a Python source; a schema without columns needs none."""
     monkeypatch.setattr(BulkRead, "run", lambda self: pytest.fail("data was read"))
-    reader = spark.read.format("tidegate").option("bootstrap", cluster.bootstrap).option("subscribe", "flights")
+    reader = (
+        spark.read.format("tidegate").option("bootstrap", cluster.bootstrap).option("subscribe", "flights")
+    )
     rows = reader.schema(StructType()).load()
     assert rows.count() == len(wanted()) and rows.columns == []
-    some = reader.option("endingOffsets", json.dumps({"flights": {str(partition): 300 for partition in range(PARTITIONS)}}))
+    some = reader.option(
+        "endingOffsets", json.dumps({"flights": {str(partition): 300 for partition in range(PARTITIONS)}})
+    )
     assert some.schema(StructType()).load().count() == sum(offset < 300 for _, offset, *_ in wanted())
 
 
 def test_the_user_schema_is_a_projection(load: Callable[..., DataFrame]) -> None:
     assert load("value binary").columns == ["value"]
-    assert rows_of(load("offset long, partition int")) == [(o, p) for o, p in sorted((w[1], w[0]) for w in wanted())]
+    assert rows_of(load("offset long, partition int")) == [
+        (o, p) for o, p in sorted((w[1], w[0]) for w in wanted())
+    ]
     with pytest.raises(AnalysisException, match="cast it in Spark"):
         load("value string").count()
 
 
 def test_a_pattern_that_matches_no_topic_reads_no_rows(spark: SparkSession, cluster: ServedCluster) -> None:
-    reader = spark.read.format("tidegate").option("kafka.bootstrap.servers", cluster.bootstrap).option("kafka.client.id", "x")
+    reader = (
+        spark.read.format("tidegate")
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("kafka.client.id", "x")
+    )
     assert reader.option("subscribePattern", "nothing-.*").load().collect() == []
 
 
@@ -143,7 +171,8 @@ def test_option_errors_are_raised_at_load(load: Callable[..., DataFrame]) -> Non
 def test_a_leader_that_moves_and_a_server_that_dies_change_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both in the middle of streams: partition 0 moves to node 2, then node 1 dies and node 2 takes over all it led."""
+    """Both in the middle of streams: partition 0 moves to node 2, then node 1 dies and node 2 takes over all
+    it led."""
     monkeypatch.setattr(data_service, "CHUNK_BYTES_DEFAULT", 4_000)
     steps = {partition: history(20 + partition, 200) for partition in range(2)}
     reads, lock = 0, threading.Lock()
@@ -165,7 +194,11 @@ def test_a_leader_that_moves_and_a_server_that_dies_change_nothing(
             return original(read)
 
         monkeypatch.setattr(BulkRead, "run", run)
-        reader = spark.read.format("tidegate").option("bootstrap", cluster.bootstrap).option("subscribe", "flights")
+        reader = (
+            spark.read.format("tidegate")
+            .option("bootstrap", cluster.bootstrap)
+            .option("subscribe", "flights")
+        )
         found = data_rows(reader.load())
         assert reads > 30
     assert found == wanted(steps)

@@ -1,4 +1,5 @@
-"""What a reader may see of a range, against a reference that knows every transaction (docs/semantics.md X4)."""
+"""What a reader may see of a range, against a reference that knows every transaction (docs/semantics.md
+X4)."""
 
 from __future__ import annotations
 
@@ -18,15 +19,19 @@ from tidegate.wire.records import (
 )
 
 # One step of a log: (producer id, what it does); id 0 writes outside transactions.
-steps = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["write", "write", "write", "commit", "abort"])), max_size=40)
+steps = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(["write", "write", "write", "commit", "abort"])), max_size=40
+)
 
 
 @dataclass
 class History:
-    """A partition's batches, its aborted transactions as the transaction index has them, and the visible first offsets."""
+    """A partition's batches, its aborted transactions as the transaction index has them, and the visible
+    first offsets."""
 
     batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
-    aborted: list[tuple[int, int, int]] = field(default_factory=list)  # producer id, first offset, marker's offset
+    # producer id, first offset, marker's offset
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
     visible: set[int] = field(default_factory=set)
     last_stable_offset: int = 0
 
@@ -38,7 +43,10 @@ def play(script: list[tuple[int, str]]) -> History:
         if what == "write":
             batch = bytearray(
                 encode_batch(
-                    [NewRecord(b"k", b"v")] * 2, producer_id=producer_id, producer_epoch=0, transactional=producer_id > 0
+                    [NewRecord(b"k", b"v")] * 2,
+                    producer_id=producer_id,
+                    producer_epoch=0,
+                    transactional=producer_id > 0,
                 )
             )
             if producer_id:
@@ -68,16 +76,23 @@ def seen(history: History, start: int, aborted: list[tuple[int, int]]) -> set[in
     return {
         header.base_offset
         for header, data in history.batches
-        if start <= header.base_offset < history.last_stable_offset and visibility.shows(header, memoryview(data), 0)
+        if start <= header.base_offset < history.last_stable_offset
+        and visibility.shows(header, memoryview(data), 0)
     }
 
 
 @settings(max_examples=300)
 @given(steps, st.integers(0, 40))
-def test_exactly_the_committed_batches_are_shown_wherever_the_range_starts(script: list[tuple[int, str]], skip: int) -> None:
+def test_exactly_the_committed_batches_are_shown_wherever_the_range_starts(
+    script: list[tuple[int, str]], skip: int
+) -> None:
     history = play(script)
     start = history.batches[skip][0].base_offset if skip < len(history.batches) else 0
-    aborted = [(pid, first) for pid, first, marker in history.aborted if marker >= start and first < history.last_stable_offset]
+    aborted = [
+        (pid, first)
+        for pid, first, marker in history.aborted
+        if marker >= start and first < history.last_stable_offset
+    ]
     wanted = {offset for offset in history.visible if start <= offset < history.last_stable_offset}
     assert seen(history, start, aborted) == wanted
 
@@ -94,5 +109,7 @@ def test_an_emptied_control_batch_is_skipped() -> None:
     marker[57:61] = (0).to_bytes(4, "big")
     visibility = VisibilityFilter([(1, 0)])
     assert not visibility.shows(parse_header(marker), memoryview(marker), 0)
-    later = encode_batch([NewRecord(b"k", b"v")], base_offset=1, producer_id=1, producer_epoch=0, transactional=True)
+    later = encode_batch(
+        [NewRecord(b"k", b"v")], base_offset=1, producer_id=1, producer_epoch=0, transactional=True
+    )
     assert not visibility.shows(parse_header(later), memoryview(later), 0)  # it ended nothing

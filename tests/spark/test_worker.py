@@ -34,7 +34,9 @@ def test_connections_stay_open_between_tasks(scripted: Script, channels: Channel
     assert channels.opened == 2
 
 
-def test_a_channel_to_a_node_that_is_away_does_not_outlive_its_task(scripted: Script, channels: Channels) -> None:
+def test_a_channel_to_a_node_that_is_away_does_not_outlive_its_task(
+    scripted: Script, channels: Channels
+) -> None:
     """gRPC would go on trying to connect, from every idle worker."""
     read = TidegateSource({"bootstrap": f"127.0.0.1:1,{scripted.endpoints[1]}", "subscribe": "flights"})
     reader = read.reader(read.schema())

@@ -1,8 +1,9 @@
 """Random lives of a compacted log, and the plain model that every cleaning must agree with.
 
-The model remembers every record ever written and how its transaction ended.  It knows nothing of segments, maps or horizons; what
-it asks is what a reader may ask: the newest committed value of every key, records that never change, tombstones and markers that
-are there for as long as was promised, and a log that says the same after a restart that replays it from its beginning.
+The model remembers every record ever written and how its transaction ended.  It knows nothing of segments,
+maps or horizons; what it asks is what a reader may ask: the newest committed value of every key, records that
+never change, tombstones and markers that are there for as long as was promised, and a log that says the same
+after a restart that replays it from its beginning.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from tidegate.storage.cleaning.cleaner import CleaningResult, clean_now
 from tidegate.storage.log.log import Log, LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.compression import Compression
-from tidegate.wire.records import ControlType, NewRecord, Record, decode_batch, decode_marker, encode_batch, encode_marker
+from tidegate.wire.records import (
+    ControlType,
+    NewRecord,
+    Record,
+    decode_batch,
+    decode_marker,
+    encode_batch,
+    encode_marker,
+)
 
 from .workload import NOW_MS, append, append_marker, open_log, stored
 
@@ -31,7 +40,8 @@ COMPACTED = LogConfig(
 )
 Step = tuple[str, int, int]
 OPERATIONS = (
-    *["plain"] * 3, "idempotent", *["transactional"] * 5, *["commit"] * 3, *["abort"] * 2, "roll", *["settle"] * 2,
+    *["plain"] * 3, "idempotent", *["transactional"] * 5, *["commit"] * 3, *["abort"] * 2, "roll",
+    *["settle"] * 2,
     *["clean"] * 3, "wait", "reopen", "expire",
 )  # fmt: skip
 
@@ -78,7 +88,11 @@ class CleaningHistory:
         random = Random(a * 1_000_003 + b)
         found = []
         for _ in range(random.choice((1, 1, 2, 4))):
-            value = None if random.random() < 0.25 else bytes(random.randrange(256) for _ in range(random.randrange(30)))
+            value = (
+                None
+                if random.random() < 0.25
+                else bytes(random.randrange(256) for _ in range(random.randrange(30)))
+            )
             headers = (("h", b"x"),) if random.random() < 0.2 else ()
             stamp = self.now_ms - random.choice((0, 0, 0, 500, 100_000))
             found.append(NewRecord(b"key%d" % random.randrange(self.keys), value, headers, stamp))
@@ -104,7 +118,8 @@ class CleaningHistory:
             self.written[offset] = Written(record, pid if transactional else -1)
 
     def next_of(self, pid: int) -> tuple[int, int]:
-        """(epoch, sequence) of the producer's next batch; one that the log has forgotten takes a new epoch, as clients do."""
+        """(epoch, sequence) of the producer's next batch; one that the log has forgotten takes a new epoch,
+        as clients do."""
         view = next((each for each in self.log.producers() if each.producer_id == pid), None)
         if view is None:
             self.epochs[pid] = self.epochs.get(pid, -1) + 1
@@ -165,11 +180,14 @@ class CleaningHistory:
             self.horizon_ms = result.next_horizon_ms
             self.results.append(result)
         there = {record.offset for batch in stored(self.log) for record in decode_batch(batch.data)}
-        assert {offset for offset in self.written if offset >= untouched} <= there, "something that was not decided is gone"
+        assert {offset for offset in self.written if offset >= untouched} <= there, (
+            "something that was not decided is gone"
+        )
         self.check()
 
     def reopen(self, a: int, b: int) -> None:
-        """A kill, and an opening that replays everything, or trusts what was durable; nothing is lost by a kill."""
+        """A kill, and an opening that replays everything, or trusts what was durable; nothing is lost by a
+        kill."""
         self.log.flush_now()
         known = {view.producer_id: (view.epoch, view.last_sequence) for view in self.log.producers()}
         end, watermark, cleaned_to = self.log.log_end_offset, self.log.high_watermark, self.log.cleaned_to
@@ -188,7 +206,9 @@ class CleaningHistory:
     # -- what always holds
 
     def is_aborted(self, offset: int, pid: int) -> bool:
-        return any(p == pid and first <= offset < marker and aborted for p, first, marker, aborted in self.ended)
+        return any(
+            p == pid and first <= offset < marker and aborted for p, first, marker, aborted in self.ended
+        )
 
     def final_map(self, upper: int) -> dict[bytes, bytes]:
         values: dict[bytes, bytes] = {}
@@ -222,7 +242,11 @@ class CleaningHistory:
         log = self.log
         upper = log.last_stable_offset
         assert upper == self.stable_offset(), "the last stable offset has moved"
-        opened = {v.producer_id: v.current_txn_first_offset for v in log.producers() if v.current_txn_first_offset is not None}
+        opened = {
+            v.producer_id: v.current_txn_first_offset
+            for v in log.producers()
+            if v.current_txn_first_offset is not None
+        }
         assert opened == self.open, "a transaction is open that is not, or the reverse"
         values: dict[bytes, bytes] = {}
         for record in self.read_committed(upper):
@@ -236,16 +260,21 @@ class CleaningHistory:
                     assert record.offset in self.markers
                 else:
                     assert record == self.written[record.offset].record, "a record has changed"
-                assert record.offset not in there and record.offset >= max(there, default=-1), "the order has changed"
+                assert record.offset not in there and record.offset >= max(there, default=-1), (
+                    "the order has changed"
+                )
                 there.add(record.offset)
         self.check_promised(there)
         end = log.log_end_offset
         for start in range(0, end, max(1, end // 5)):
-            assert [b.data for b in stored(log, start)] == [b.data for b in batches if b.header.next_offset > start]
+            assert [b.data for b in stored(log, start)] == [
+                b.data for b in batches if b.header.next_offset > start
+            ]
         self.check_times(batches)
 
     def check_promised(self, there: set[int]) -> None:
-        """Newest tombstones and markers stay for the retention time after the first cleaning that could meet them."""
+        """Newest tombstones and markers stay for the retention time after the first cleaning that could meet
+        them."""
         newest: dict[bytes, int] = {}
         for offset, (record, pid) in self.written.items():
             if not (pid >= 0 and self.is_aborted(offset, pid)) and record.key is not None:
@@ -260,7 +289,10 @@ class CleaningHistory:
         for timestamp in {r.timestamp_ms for r in records[::7]}:
             found = self.log.offset_for_timestamp(timestamp, self.log.log_end_offset)
             expected = next(r for r in records if r.timestamp_ms >= timestamp)
-            assert found is not None and (found.timestamp_ms, found.offset) == (expected.timestamp_ms, expected.offset)
+            assert found is not None and (found.timestamp_ms, found.offset) == (
+                expected.timestamp_ms,
+                expected.offset,
+            )
 
 
 def _take(values: dict[bytes, bytes], record: Record) -> None:
@@ -282,7 +314,9 @@ def run(steps: list[Step], history: CleaningHistory | None = None) -> CleaningHi
 
 def random_steps(seed: int, length: int = 150) -> list[Step]:
     random = Random(seed)
-    return [(random.choice(OPERATIONS), random.randrange(1000), random.randrange(1000)) for _ in range(length)]
+    return [
+        (random.choice(OPERATIONS), random.randrange(1000), random.randrange(1000)) for _ in range(length)
+    ]
 
 
 def run_seed(seed: int, history: type[CleaningHistory] = CleaningHistory) -> CleaningHistory:

@@ -1,4 +1,5 @@
-"""One way of damaging a data folder after the other, each under the kind of finding that `verify` must give for it."""
+"""One way of damaging a data folder after the other, each under the kind of finding that `verify` must give
+for it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ from crc32c import crc32c
 from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
 from tidegate.storage.segment.checksums import decode_checksums
 from tidegate.storage.segment.transaction_index import decode_transaction_index
-from tidegate.wire.records import ControlType, NewRecord, assign_in_place, encode_batch, encode_marker, iterate_headers
+from tidegate.wire.records import (
+    ControlType,
+    NewRecord,
+    assign_in_place,
+    encode_batch,
+    encode_marker,
+    iterate_headers,
+)
 
 from .damaging import (
     P,
@@ -133,7 +141,9 @@ def a_segment_that_was_there_before(root: Path) -> None:
         path.with_name(f"{copied:020d}.{suffix}").write_bytes(source)
     assert last
     checksums = decode_checksums(path.with_suffix(".seal").read_bytes(), base)
-    path.with_name(f"{copied:020d}.seal").write_bytes(checksums._replace(base_offset=copied, log_bytes=size).encode())
+    path.with_name(f"{copied:020d}.seal").write_bytes(
+        checksums._replace(base_offset=copied, log_bytes=size).encode()
+    )
 
 
 @damages("segment-gap")
@@ -335,7 +345,9 @@ def a_sequence_that_was_skipped(root: Path) -> None:
 
 @damages("producer-epoch-order")
 def a_batch_of_a_fenced_producer(root: Path) -> None:
-    path, number = find(root / P, lambda h: h.producer_id == 8 and h.is_transactional and not h.is_control, skip=21)
+    path, number = find(
+        root / P, lambda h: h.producer_id == 8 and h.is_transactional and not h.is_control, skip=21
+    )
 
     def older(content: bytearray, position: int) -> None:
         content[position + 51 : position + 53] = (1).to_bytes(2, "big")
@@ -372,7 +384,8 @@ def a_marker_without_a_type(root: Path) -> None:
     path, number = find(root / P, lambda h: h.is_control, skip=11)
     old = batches(path)[number]
     new = encode_batch(
-        [NewRecord(b"k", b"value of a marker!"[: 12 - 3], (), NOW_MS)], producer_id=8, producer_epoch=12, transactional=True,
+        [NewRecord(b"k", b"value of a marker!"[: 12 - 3], (), NOW_MS)], producer_id=8, producer_epoch=12,
+        transactional=True,
         control=True,
     )  # fmt: skip
     assert len(new) == old[1]
@@ -524,7 +537,9 @@ def a_lost_partition(root: Path) -> None:
 @damages("partition-unnoted")
 def a_partition_that_came_after_the_clean_stop(root: Path) -> None:
     path = root / "partition-checkpoint"
-    path.write_bytes(encode_checkpoint(row for row in decode_checkpoint(path.read_bytes(), 5) if row[0] != "small"))
+    path.write_bytes(
+        encode_checkpoint(row for row in decode_checkpoint(path.read_bytes(), 5) if row[0] != "small")
+    )
 
 
 @damages("clean-mark-damaged")
@@ -545,7 +560,9 @@ def a_folder_of_nobody(root: Path) -> None:
 @damages("identity-damaged")
 def an_identity_without_a_node(root: Path) -> None:
     path = root / "meta.properties"
-    path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith("node.id")))
+    path.write_text(
+        "".join(line for line in path.read_text().splitlines(True) if not line.startswith("node.id"))
+    )
 
 
 @damages("identity-damaged")

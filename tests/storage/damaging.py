@@ -1,4 +1,5 @@
-"""Hands to damage a data folder with: its files are changed as a failing disk or faulty software would, and looked at."""
+"""Hands to damage a data folder with: its files are changed as a failing disk or faulty software would, and
+looked at."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from .workload import NOW_MS
 P = "flights-0"
 
 
-def look(*paths: Path, now_ms: int = NOW_MS, compacted: frozenset[str] = frozenset()) -> list[DataFolder | PartitionReport]:
+def look(
+    *paths: Path, now_ms: int = NOW_MS, compacted: frozenset[str] = frozenset()
+) -> list[DataFolder | PartitionReport]:
     return list(verify(RealDisk(), paths, VerificationOptions(now_ms, is_locked, compacted)))
 
 
@@ -58,7 +61,9 @@ def restamp(path: Path, at: int, change: Callable[[bytearray, int], None]) -> No
     content = bytearray(path.read_bytes())
     position, header = list(iterate_headers(content))[at]
     change(content, position)
-    content[position + 17 : position + 21] = crc32c(content[position + 21 : position + header.size_bytes]).to_bytes(4, "big")
+    content[position + 17 : position + 21] = crc32c(
+        content[position + 21 : position + header.size_bytes]
+    ).to_bytes(4, "big")
     path.write_bytes(content)
 
 
@@ -88,7 +93,9 @@ def rewrite_checkpoint(root: Path, name: str, column: int, value: int) -> None:
 
 
 def end_of(root: Path, name: str) -> int:
-    return next(r.end_offset for r in look(root) if isinstance(r, PartitionReport) and r.directory.name == name)
+    return next(
+        r.end_offset for r in look(root) if isinstance(r, PartitionReport) and r.directory.name == name
+    )
 
 
 def recount(root: Path, change: Callable[[CountIndex], object], *, with_runs: bool = False) -> None:
@@ -98,7 +105,9 @@ def recount(root: Path, change: Callable[[CountIndex], object], *, with_runs: bo
         if index._runs or not with_runs:
             change(index)
             end = int(path.stem) + stored.total.records  # as if there were nothing else in it
-            path.with_suffix(".countindex").write_bytes(index.encode(stored.segment_bytes, end, stored.batch_crc))
+            path.with_suffix(".countindex").write_bytes(
+                index.encode(stored.segment_bytes, end, stored.batch_crc)
+            )
             return
     raise AssertionError("no segment has such an index")
 
@@ -109,7 +118,9 @@ def edit_snapshot(path: Path, position: int, value: int, size: int) -> None:
     path.write_bytes(crc32c(bytes(body)).to_bytes(4, "big") + body)
 
 
-def rest_of_sequences(folder: Path, path: Path, number: int, change: Callable[[bytearray, int], None]) -> None:
+def rest_of_sequences(
+    folder: Path, path: Path, number: int, change: Callable[[bytearray, int], None]
+) -> None:
     """Changes this batch and all later ones of its producer, so that the gap is one."""
     started = False
     for each in segments(folder):

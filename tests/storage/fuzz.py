@@ -2,9 +2,10 @@
 
     python -m tests.storage.fuzz --count 1000000 [--seed N] [--memory-mib 768]
 
-A case takes a valid batch, index, snapshot, checkpoint or data folder, damages it, and hands it to what reads it.  Never allowed:
-any other exception, more than `SECONDS_MAX` for one case, more memory than the limit of the process, and bytes that are given out
-as good although their checksum stands.  Half of the damaged batches get a valid checksum again, so that the damage gets past it.
+A case takes a valid batch, index, snapshot, checkpoint or data folder, damages it, and hands it to what reads
+it.  Never allowed: any other exception, more than `SECONDS_MAX` for one case, more memory than the limit of
+the process, and bytes that are given out as good although their checksum stands.  Half of the damaged batches
+get a valid checksum again, so that the damage gets past it.
 """
 
 from __future__ import annotations
@@ -82,16 +83,26 @@ def damaged(random: Random, data: bytes) -> bytes:
     return bytes(out)
 
 
-# ----------------------------------------------------------------------------------------------------------------- batches
+# ------------------------------------------------------------------------------------------------------------
+# batches
 
 
 def batches() -> list[bytes]:
     """One of every kind."""
     headers = (("h", b"x"), ("null", None))
-    records = [NewRecord(b"key%d" % i, b"value of record %d " % i * 4, headers, 1_000_000 + i) for i in range(9)]
-    odd = [NewRecord(None, None, (), 5), NewRecord(b"", b"", (("", b""),), 1), NewRecord(b"k" * 200, None, (), 2**40)]
+    records = [
+        NewRecord(b"key%d" % i, b"value of record %d " % i * 4, headers, 1_000_000 + i) for i in range(9)
+    ]
+    odd = [
+        NewRecord(None, None, (), 5),
+        NewRecord(b"", b"", (("", b""),), 1),
+        NewRecord(b"k" * 200, None, (), 2**40),
+    ]
     found = [encode_batch(records, compression=codec, base_offset=70) for codec in Compression]
-    found += [encode_batch(odd, compression=codec, producer_id=7, producer_epoch=1, base_sequence=3) for codec in Compression]
+    found += [
+        encode_batch(odd, compression=codec, producer_id=7, producer_epoch=1, base_sequence=3)
+        for codec in Compression
+    ]
     found += [encode_batch(records[:1], producer_id=7, producer_epoch=1, base_sequence=3, transactional=True)]
     found += [encode_marker(control, 7, 2, 1, 1_000) for control in ControlType]
     empty = bytearray(found[0][:61])  # as compaction leaves it
@@ -156,7 +167,8 @@ def several_case(random: Random) -> str:
     return "chain read"
 
 
-# ------------------------------------------------------------------------------------------------------------------- files
+# ------------------------------------------------------------------------------------------------------------
+# files
 
 
 def _offset_index() -> bytes:
@@ -175,7 +187,8 @@ def _time_index() -> bytes:
 
 def _snapshot() -> bytes:
     entries = [
-        ProducerEntry(i, i % 4, 0, 1000 + i, 5 * i if i % 3 else None, (BatchMetadata(i, 5 * i, 0, 1000),)) for i in range(9)
+        ProducerEntry(i, i % 4, 0, 1000 + i, 5 * i if i % 3 else None, (BatchMetadata(i, 5 * i, 0, 1000),))
+        for i in range(9)
     ]
     state = ProducerState()
     state.restore(entries, [(3, 4)], 1000)
@@ -260,7 +273,8 @@ def checkpoint_case(random: Random) -> str:
 
 
 CASES: list[tuple[Case, int]] = [
-    (batch_case, 60), (several_case, 12), (offset_index_case, 6), (time_index_case, 6), (transaction_index_case, 6),
+    (batch_case, 60), (several_case, 12), (offset_index_case, 6), (time_index_case, 6),
+    (transaction_index_case, 6),
     (snapshot_case, 5), (checkpoint_case, 4), (checksums_case, 2),
 ]  # fmt: skip
 
@@ -271,7 +285,8 @@ def cases(seed: int, count: int) -> Iterator[tuple[int, Case]]:
 
 
 def run(seed: int, count: int, folders: Case | None = None) -> Counter[str]:
-    """Raises Found, naming the seed of the case.  With `folders`, every hundredth case is a damaged data folder."""
+    """Raises Found, naming the seed of the case.  With `folders`, every hundredth case is a damaged data
+    folder."""
     outcomes: Counter[str] = Counter()
     for number, case in cases(seed, count):
         chosen = folders if folders is not None and number % 100 == 99 else case
@@ -288,7 +303,9 @@ def run(seed: int, count: int, folders: Case | None = None) -> Counter[str]:
 def main() -> int:
     from tests.storage.fuzz_folder import folder_case
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--memory-mib", type=int, default=768)
@@ -301,7 +318,10 @@ def main() -> int:
         print(f"{number:>9}  {outcome}")
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds = f"{time.monotonic() - begun:.1f} s ({time.process_time() - cpu:.1f} s of CPU)"
-    print(f"{options.count} cases from seed {options.seed} in {seconds}; peak memory {peak_mib:.0f} MiB of {options.memory_mib}")
+    print(
+        f"{options.count} cases from seed {options.seed} in {seconds}; peak memory {peak_mib:.0f} "
+        f"MiB of {options.memory_mib}"
+    )
     return 0
 
 

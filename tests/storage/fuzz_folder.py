@@ -1,8 +1,9 @@
-"""Damaged data folders: one file of a folder is changed at rest, or is gone, then the folder is opened and read.
+"""Damaged data folders: one file of a folder is changed at rest, or is gone, then the folder is opened and
+read.
 
-Allowed: the folder or the log is refused, a read is refused, or everything that is read is right: batches, aborted transactions,
-counts, look-ups by timestamp.  Damage inside a batch may be given out: its checksum tells the reader, and damage outside the
-checksum is held against what stood there.  Nothing may be missing.
+Allowed: the folder or the log is refused, a read is refused, or everything that is read is right: batches,
+aborted transactions, counts, look-ups by timestamp.  Damage inside a batch may be given out: its checksum
+tells the reader, and damage outside the checksum is held against what stood there.  Nothing may be missing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ TOPIC_ID = "00000000-0000-0000-0000-000000000007"
 
 
 class Pristine:
-    """A folder with one log of several segments, aborted transactions and epochs, closed clean or not, as path -> content."""
+    """A folder with one log of several segments, aborted transactions and epochs, closed clean or not, as
+    path -> content."""
 
     def __init__(self, clean: bool) -> None:
         from uuid import UUID
@@ -40,7 +42,11 @@ class Pristine:
             epoch, at = turn // 3, NOW_MS + 100 * turn
             first = batch(2, pid=200, epoch=turn, sequence=0, transactional=True, size=150, timestamp_ms=at)
             append(log, first, leader_epoch=epoch)
-            append(log, batch(1, pid=100, epoch=0, sequence=turn, size=300, timestamp_ms=at - 250), leader_epoch=epoch)
+            append(
+                log,
+                batch(1, pid=100, epoch=0, sequence=turn, size=300, timestamp_ms=at - 250),
+                leader_epoch=epoch,
+            )
             append_marker(log, marker(200, turn + 1, commit=turn % 2 == 0), leader_epoch=turn // 3)
         log.set_high_watermark(log.log_end_offset)
         log.flush_now()
@@ -108,7 +114,9 @@ def _compare(log: Log, pristine: Pristine, victim: Path) -> str:
     if data != pristine.data:
         if victim.suffix != ".log":
             raise Found(f"damage to {victim.name} changed what is read")
-        whole = b"".join(bytes(data[at : at + h.size_bytes]) for at, h in iterate_headers(data) if _is_valid(data, at))
+        whole = b"".join(
+            bytes(data[at : at + h.size_bytes]) for at, h in iterate_headers(data) if _is_valid(data, at)
+        )
         if any(part not in pristine.data for part in _parts(whole)):
             return "damage outside a checksum"
         return "damage that a checksum shows"

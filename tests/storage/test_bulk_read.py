@@ -1,4 +1,5 @@
-"""A bulk read gives whole batches, in order, over segment borders, whatever offset and size it is asked for."""
+"""A bulk read gives whole batches, in order, over segment borders, whatever offset and size it is asked
+for."""
 
 from __future__ import annotations
 
@@ -18,16 +19,27 @@ OFFSETS = 400
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
-    """400 offsets in batches of 1 to 7 records, one of them far larger than the index interval, in several segments."""
-    config = LogConfig.from_topic_config({"segment.bytes": "9000", "index.interval.bytes": "500", "flush.policy": "os"})
+    """400 offsets in batches of 1 to 7 records, one of them far larger than the index interval, in several
+    segments."""
+    config = LogConfig.from_topic_config(
+        {"segment.bytes": "9000", "index.interval.bytes": "500", "flush.policy": "os"}
+    )
     opened = Log.open(
-        RealDisk(), tmp_path_factory.mktemp("log"), topic="t", partition=0, config=config, clean=False, recovery_point=0
+        RealDisk(),
+        tmp_path_factory.mktemp("log"),
+        topic="t",
+        partition=0,
+        config=config,
+        clean=False,
+        recovery_point=0,
     )
     number = 0
     while opened.log_end_offset < OFFSETS:
         size = 3_000 if number == 30 else 20 + number % 50
         count = min(1 + number % 7, OFFSETS - opened.log_end_offset)
-        batch = encode_batch([NewRecord(None, str(opened.log_end_offset + n).encode().ljust(size)) for n in range(count)])
+        batch = encode_batch(
+            [NewRecord(None, str(opened.log_end_offset + n).encode().ljust(size)) for n in range(count)]
+        )
         opened.append_leader(bytearray(batch), leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=0)
         number += 1
     assert len(opened.segments) > 3
@@ -49,7 +61,9 @@ def read_all(log: Log, start: int, upper: int, max_bytes: int) -> list[int]:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.integers(0, OFFSETS - 1), st.integers(1, OFFSETS), st.sampled_from([1, 100, 499, 500, 501, 2_000, 8_999, 9_000, 1 << 20])
+    st.integers(0, OFFSETS - 1),
+    st.integers(1, OFFSETS),
+    st.sampled_from([1, 100, 499, 500, 501, 2_000, 8_999, 9_000, 1 << 20]),
 )
 def test_every_offset_of_the_range_comes_once(log: Log, start: int, length: int, max_bytes: int) -> None:
     upper = min(OFFSETS, start + length)
@@ -77,7 +91,10 @@ def test_a_bulk_read_of_a_truncated_file_fails_and_keeps_the_log_in_use(tmp_path
     )
     for _ in range(3):
         log.append_leader(
-            bytearray(encode_batch([NewRecord(b"k", b"v" * 100)])), leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=0
+            bytearray(encode_batch([NewRecord(b"k", b"v" * 100)])),
+            leader_epoch=0,
+            origin=AppendOrigin.CLIENT,
+            now_ms=0,
         )
     read = begin_bulk_read(log, 0, 1000, 3)
     log.truncate_to(1)

@@ -1,4 +1,5 @@
-"""A cleaning changes nothing that a reader may ask for: random lives of a log against a plain model, and ablations."""
+"""A cleaning changes nothing that a reader may ask for: random lives of a log against a plain model, and
+ablations."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from tidegate.wire.errors import KafkaError
 
 from .cleaning_history import OPERATIONS, CleaningHistory, Step, random_steps, run, run_seed
 
-STEPS = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 999), st.integers(0, 999)), max_size=60)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 999), st.integers(0, 999)), max_size=60
+)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,9 +33,12 @@ def test_long_random_lives(seed: int) -> None:
 
 
 def test_the_model_meets_what_it_is_made_for() -> None:
-    """Groups of several segments, several groups, full maps, emptied batches: or the model would prove little."""
+    """Groups of several segments, several groups, full maps, emptied batches: or the model would prove
+    little."""
     results = [result for seed in range(4) for result in run_seed(seed).results]
-    assert any(result.map_was_full for result in results) and any(not result.map_was_full for result in results)
+    assert any(result.map_was_full for result in results) and any(
+        not result.map_was_full for result in results
+    )
     assert any(result.segments_after < result.segments_before for result in results)
     assert any(result.counts.records_kept < result.counts.records_read for result in results)
 
@@ -82,7 +88,9 @@ def test_ablation_aborted_records_in_the_key_map_are_found(monkeypatch: pytest.M
     from tidegate.storage.cleaning.compaction import note_keys
     from tidegate.storage.segment.transaction_index import AbortedRanges
 
-    monkeypatch.setattr(cleaner, "note_keys", lambda keys, _aborted, *batch: note_keys(keys, AbortedRanges(()), *batch))
+    monkeypatch.setattr(
+        cleaner, "note_keys", lambda keys, _aborted, *batch: note_keys(keys, AbortedRanges(()), *batch)
+    )
     assert goes_red(range(20))
 
 
@@ -93,13 +101,18 @@ def test_ablation_cleaning_above_the_last_stable_offset_is_found(monkeypatch: py
         def clean(self, a: int, b: int) -> None:
             with pytest.MonkeyPatch.context() as patch:
                 stable = self.log.last_stable_offset
-                patch.setattr(Log, "last_stable_offset", property(lambda log: log.high_watermark if log is self.log else stable))
+                patch.setattr(
+                    Log,
+                    "last_stable_offset",
+                    property(lambda log: log.high_watermark if log is self.log else stable),
+                )
                 super().clean(a, b)
 
     assert goes_red(range(20), Hasty)
 
 
-# ----------------------------------------------------------------------------------------------------------------- crashes
+# ------------------------------------------------------------------------------------------------------------
+# crashes
 
 
 def before_cleaning(seed: int) -> CleaningHistory:
@@ -115,7 +128,8 @@ def before_cleaning(seed: int) -> CleaningHistory:
 
 
 def crash_while_cleaning(seed: int, cut_after: int) -> bool:
-    """Cleans until the power goes, opens the log again, and checks it; False when the cleaning was over before."""
+    """Cleans until the power goes, opens the log again, and checks it; False when the cleaning was over
+    before."""
     history = before_cleaning(seed)
     log, disk = history.log, history.disk
     log.set_high_watermark(log.log_end_offset)

@@ -1,4 +1,5 @@
-"""The pure parts of the cleaner: key map, records of a batch, what is kept, what may be cleaned, and what comes first."""
+"""The pure parts of the cleaner: key map, records of a batch, what is kept, what may be cleaned, and what
+comes first."""
 
 from __future__ import annotations
 
@@ -16,7 +17,15 @@ from tidegate.storage.segment.transaction_index import AbortedRanges, Transactio
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import DELETE_HORIZON, NewRecord, Record, decode_batch, encode_batch, parse_header, validate_batch
+from tidegate.wire.records import (
+    DELETE_HORIZON,
+    NewRecord,
+    Record,
+    decode_batch,
+    encode_batch,
+    parse_header,
+    validate_batch,
+)
 
 from .workload import NOW_MS, append, open_log, stored
 
@@ -34,7 +43,8 @@ RECORDS = st.lists(
     max_size=8,
 )
 
-# ----------------------------------------------------------------------------------------------------------------- the map
+# ------------------------------------------------------------------------------------------------------------
+# the map
 
 
 @given(st.lists(st.binary(max_size=3), max_size=200))
@@ -58,7 +68,10 @@ def test_the_map_takes_24_bytes_a_slot_and_no_more_than_it_was_given() -> None:
 
 def keyed(*keys: str, base_offset: int = 0, **options: object) -> bytes:
     """Upper-case keys have a value, lower-case ones are tombstones."""
-    records = [NewRecord(key.lower().encode(), b"v" if key.isupper() else None, (), NOW_MS + i) for i, key in enumerate(keys)]
+    records = [
+        NewRecord(key.lower().encode(), b"v" if key.isupper() else None, (), NOW_MS + i)
+        for i, key in enumerate(keys)
+    ]
     return encode_batch(records, base_offset=base_offset, **options)  # type: ignore[arg-type]
 
 
@@ -75,11 +88,20 @@ def test_a_full_map_ends_in_the_middle_of_a_batch_and_goes_on_from_there() -> No
 
 def test_aborted_is_a_matter_of_producer_and_offset() -> None:
     aborted = AbortedRanges([TransactionIndexEntry(7, 10, 20, 0), TransactionIndexEntry(7, 30, 35, 0)])
-    assert [aborted.holds(7, offset) for offset in (9, 10, 19, 21, 29, 30, 36)] == [False, True, True, False, False, True, False]
+    assert [aborted.holds(7, offset) for offset in (9, 10, 19, 21, 29, 30, 36)] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
     assert not aborted.holds(8, 15)
 
 
-# --------------------------------------------------------------------------------------------------------------- records
+# ------------------------------------------------------------------------------------------------------------
+# records
 
 
 @given(RECORDS, st.sampled_from(list(Compression)))
@@ -97,7 +119,9 @@ def test_what_stays_of_a_batch_reads_as_before(
     records: list[NewRecord], data: st.DataObject, codec: Compression, horizon: int | None
 ) -> None:
     batch = memoryview(
-        encode_batch(records, base_offset=100, compression=codec, producer_id=5, producer_epoch=2, base_sequence=9)
+        encode_batch(
+            records, base_offset=100, compression=codec, producer_id=5, producer_epoch=2, base_sequence=9
+        )
     )
     header = parse_header(batch)
     payload = records_bytes(batch, header)
@@ -105,7 +129,9 @@ def test_what_stays_of_a_batch_reads_as_before(
     seen = [each for each, stays in zip(scan_records(payload, header), keep, strict=True) if stays]
     left = memoryview(rewritten(header, payload, seen, horizon if seen else None))
     after = validate_batch(left)
-    assert decode_batch(left) == [each for each, stays in zip(decode_batch(batch), keep, strict=True) if stays]
+    assert decode_batch(left) == [
+        each for each, stays in zip(decode_batch(batch), keep, strict=True) if stays
+    ]
     same = (
         "base_offset",
         "last_offset",
@@ -131,7 +157,8 @@ def test_bytes_that_are_no_records_are_an_error(data: bytes, count: int) -> None
         assert error.code is ErrorCode.CORRUPT_MESSAGE
 
 
-# ------------------------------------------------------------------------------------------------------------ what is kept
+# ------------------------------------------------------------------------------------------------------------
+# what is kept
 
 
 def compaction(keys: dict[str, int], end: int, now_ms: int = NOW_MS, retention_ms: int = 100) -> Compaction:
@@ -140,7 +167,9 @@ def compaction(keys: dict[str, int], end: int, now_ms: int = NOW_MS, retention_m
         table.put(key.encode(), offset)
     table.end_offset = end
     aborted = AbortedRanges(())
-    return Compaction(table, aborted, frozenset(), now_ms=now_ms, delete_retention_ms=retention_ms, end_offset=1000)
+    return Compaction(
+        table, aborted, frozenset(), now_ms=now_ms, delete_retention_ms=retention_ms, end_offset=1000
+    )
 
 
 def kept(decider: Compaction, data: bytes) -> tuple[bytes, list[Record]]:
@@ -152,7 +181,10 @@ def test_the_first_cleaning_sets_a_tombstones_horizon_a_later_one_removes_it() -
     data = keyed("a", "B", base_offset=10)
     first, records = kept(compaction({"a": 10, "b": 11}, 20), data)
     assert [r.value for r in records] == [None, b"v"] and records == decode_batch(data)
-    assert parse_header(first).attributes & DELETE_HORIZON and delete_horizon_ms(parse_header(first)) == NOW_MS + 100
+    assert (
+        parse_header(first).attributes & DELETE_HORIZON
+        and delete_horizon_ms(parse_header(first)) == NOW_MS + 100
+    )
     again, _ = kept(compaction({}, 20, NOW_MS + 99), first)
     assert again == first  # also no new horizon
     _, records = kept(compaction({}, 20, NOW_MS + 100), first)
@@ -177,7 +209,8 @@ def test_nothing_beyond_the_maps_end_is_touched() -> None:
     assert [r.offset for r in records] == [10, 11, 12]
 
 
-# -------------------------------------------------------------------------------------------------------------- the plan
+# ------------------------------------------------------------------------------------------------------------
+# the plan
 
 CONFIG = LogConfig(cleanup_policy=COMPACT, segment_bytes=100)
 
@@ -187,11 +220,17 @@ def facts(*sizes: int) -> list[SegmentFacts]:
 
 
 def plan(
-    sizes: tuple[int, ...], *, cleaned_to: int = 0, settled: int = 1000, stamps: tuple[int, ...] = (), **config: int
+    sizes: tuple[int, ...],
+    *,
+    cleaned_to: int = 0,
+    settled: int = 1000,
+    stamps: tuple[int, ...] = (),
+    **config: int,
 ) -> Cleanable | None:
     stamps = stamps or (NOW_MS,) * len(sizes)
     return plan_cleaning(
-        facts(*sizes), replace(CONFIG, **config), cleaned_to=cleaned_to, settled_offset=settled, now_ms=NOW_MS,
+        facts(*sizes), replace(CONFIG, **config), cleaned_to=cleaned_to, settled_offset=settled,
+        now_ms=NOW_MS,
         max_timestamp_of=stamps.__getitem__, first_timestamp_of=stamps.__getitem__,
     )  # fmt: skip
 
@@ -219,7 +258,9 @@ def test_what_is_younger_than_the_least_lag_stays_and_all_behind_it() -> None:
 def test_the_ratio_decides_or_the_greatest_lag() -> None:
     part = plan((30, 30, 40, 9), cleaned_to=20, stamps=(0, 0, NOW_MS - 50, 0))
     assert part is not None and (part.dirty_ratio, part.oldest_dirty_ms) == (0.4, NOW_MS - 50)
-    assert not part.is_due(CONFIG, NOW_MS) and part.is_due(replace(CONFIG, min_cleanable_dirty_ratio=0.4), NOW_MS)
+    assert not part.is_due(CONFIG, NOW_MS) and part.is_due(
+        replace(CONFIG, min_cleanable_dirty_ratio=0.4), NOW_MS
+    )
     assert part.is_due(replace(CONFIG, max_compaction_lag_ms=49), NOW_MS)
     assert not part.is_due(replace(CONFIG, max_compaction_lag_ms=50), NOW_MS)
     assert plan((30, 30, 40, 9), cleaned_to=30) is None
@@ -246,7 +287,8 @@ def test_neighbours_become_one_segment_as_long_as_they_fit() -> None:
     assert group_segments(far, 100) == [range(1), range(1, 3)]
 
 
-# -------------------------------------------------------------------------------------------------------------- appending
+# ------------------------------------------------------------------------------------------------------------
+# appending
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
@@ -255,7 +297,11 @@ def test_a_compacted_topic_refuses_records_without_a_key(codec: Compression) -> 
     good = encode_batch([NewRecord(b"", b"v", (), NOW_MS)], compression=codec)
     with pytest.raises(KafkaError, check=lambda error: error.code is ErrorCode.INVALID_RECORD):
         append(
-            log, good + encode_batch([NewRecord(b"k", b"v", (), NOW_MS), NewRecord(None, b"v", (), NOW_MS)], compression=codec)
+            log,
+            good
+            + encode_batch(
+                [NewRecord(b"k", b"v", (), NOW_MS), NewRecord(None, b"v", (), NOW_MS)], compression=codec
+            ),
         )
     assert log.log_end_offset == 0
     append(log, good)  # an empty key is one

@@ -1,6 +1,8 @@
-"""Segments of ours are read by the record readers of kafka-python and aiokafka, and batches of theirs by us, byte for byte.
+"""Segments of ours are read by the record readers of kafka-python and aiokafka, and batches of theirs by us,
+byte for byte.
 
-Every codec, headers, null and empty keys and values, control batches, batches without records, and the largest sizes.
+Every codec, headers, null and empty keys and values, control batches, batches without records, and the
+largest sizes.
 """
 
 from __future__ import annotations
@@ -30,7 +32,12 @@ RECORDS = [
     NewRecord(None, None, (), NOW_MS + 3_000_000),
     NewRecord(b"old", b"", (), 0),
     NewRecord(b"", b"", (("", b""),), NOW_MS),
-    NewRecord(b"k" * 300, b"v" * 70_000, (("h\u00e9ader", b"x" * 200), ("null", None), ("again", b"1"), ("again", b"2")), NOW_MS),
+    NewRecord(
+        b"k" * 300,
+        b"v" * 70_000,
+        (("h\u00e9ader", b"x" * 200), ("null", None), ("again", b"1"), ("again", b"2")),
+        NOW_MS,
+    ),
 ]
 LARGE = [NewRecord(b"k", bytes(range(256)) * 3900, (), NOW_MS)]
 """Almost max.message.bytes."""
@@ -41,7 +48,9 @@ BUILDERS = {"kafka-python": KafkaBuilder, "aiokafka": AioBuilder}
 
 
 def rows_of(records: Sequence[NewRecord], base_offset: int = 0) -> list[Row]:
-    return [(base_offset + i, r.timestamp_ms, r.key, r.value, tuple(r.headers)) for i, r in enumerate(records)]
+    return [
+        (base_offset + i, r.timestamp_ms, r.key, r.value, tuple(r.headers)) for i, r in enumerate(records)
+    ]
 
 
 def read_by(reader: str, data: bytes) -> Iterator[tuple[object, list[Row]]]:
@@ -92,9 +101,13 @@ def test_our_transactions_and_markers_are_read_by_others(reader: str) -> None:
     append(log, batch(1, pid=7, epoch=5, sequence=0, transactional=True))
     append_marker(log, marker(7, 6, commit=True, coordinator_epoch=9))
     found = list(read_by(reader, segment_bytes(disk)))
-    facts = [(b.is_transactional, b.is_control_batch, b.producer_id, b.producer_epoch, b.base_sequence) for b, _rows in found]
+    facts = [
+        (b.is_transactional, b.is_control_batch, b.producer_id, b.producer_epoch, b.base_sequence)
+        for b, _rows in found
+    ]
     assert facts == [
-        (True, False, 7, 4, 0), (True, True, 7, 5, -1), (False, False, 8, 0, 0), (True, False, 7, 5, 0), (True, True, 7, 6, -1),
+        (True, False, 7, 4, 0), (True, True, 7, 5, -1), (False, False, 8, 0, 0), (True, False, 7, 5, 0),
+        (True, True, 7, 6, -1),
     ]  # fmt: skip
     assert found[1][1][0][:4] == (2, NOW_MS, b"\0\0\0\0", b"\0\0\0\0\0\x09")
     assert found[4][1][0][2] == b"\0\0\0\x01"
@@ -103,7 +116,9 @@ def test_our_transactions_and_markers_are_read_by_others(reader: str) -> None:
 @pytest.mark.parametrize("reader", READERS)
 def test_foreign_clients_read_cleaned_segments_with_empty_batches(reader: str) -> None:
     disk = LyingDisk()
-    log = open_log(disk, config=LogConfig(segment_bytes=1000, cleanup_policy=frozenset({CleanupPolicy.COMPACT})))
+    log = open_log(
+        disk, config=LogConfig(segment_bytes=1000, cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
+    )
     for turn in range(12):
         append(log, batch(2, pid=1 + turn // 6, epoch=0, sequence=turn % 6 * 2, size=100))
     log.set_high_watermark(log.log_end_offset)
@@ -112,18 +127,24 @@ def test_foreign_clients_read_cleaned_segments_with_empty_batches(reader: str) -
     assert clean_now(log, disk, NOW_MS) is not None
     data = segment_bytes(disk)
     headers = [header for _position, header in iterate_headers(data)]
-    assert any(header.record_count == 0 for header in headers), "the last batch of a live producer stays, empty"
+    assert any(header.record_count == 0 for header in headers), (
+        "the last batch of a live producer stays, empty"
+    )
     found = list(read_by(reader, data))
     assert [b.base_offset for b, _rows in found] == [header.base_offset for header in headers]
     assert [b.next_offset for b, _rows in found] == [header.next_offset for header in headers]
     ours = [record for position, _header in iterate_headers(data) for record in decode_batch(data, position)]
-    assert [row[0] for _batch, rows in found for row in rows] == [record.offset for record in ours] == [22, 23]
+    assert (
+        [row[0] for _batch, rows in found for row in rows] == [record.offset for record in ours] == [22, 23]
+    )
 
 
 @pytest.mark.parametrize("builder", BUILDERS)
 @pytest.mark.parametrize("records", SETS)
 @pytest.mark.parametrize("compression", Compression)
-def test_batches_of_others_are_stored_as_they_are_and_read_by_us(compression: Compression, records: str, builder: str) -> None:
+def test_batches_of_others_are_stored_as_they_are_and_read_by_us(
+    compression: Compression, records: str, builder: str
+) -> None:
     made = BUILDERS[builder](2, int(compression), 0, 77, 3, 0, 10 << 20)
     for offset, record in enumerate(SETS[records]):
         timestamp, headers = record.timestamp_ms, list(record.headers)

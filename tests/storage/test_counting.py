@@ -21,7 +21,14 @@ from tidegate.storage.segment.count_index import CountIndex, CountIndexInvalid
 from tidegate.storage.segment.segment import Segment
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import Compression, ControlType, NewRecord, decode_batch, encode_batch, encode_marker
+from tidegate.wire.records import (
+    Compression,
+    ControlType,
+    NewRecord,
+    decode_batch,
+    encode_batch,
+    encode_marker,
+)
 
 from .cleaning_history import run_seed
 from .test_histories import Compacted, first_broken
@@ -35,7 +42,9 @@ def readable(log: Log) -> list[int]:
     found: list[int] = []
     for header, data in batches:
         void = header.is_transactional and any(
-            pid == header.producer_id and first <= header.base_offset < at for pid, first, at, aborted in ended if aborted
+            pid == header.producer_id and first <= header.base_offset < at
+            for pid, first, at, aborted in ended
+            if aborted
         )
         if not header.is_control and not void:
             found += [record.offset for record in decode_batch(data)]
@@ -63,7 +72,8 @@ def fill(log: Log, *, rounds: int = 6) -> None:
     log.set_high_watermark(log.log_end_offset)
 
 
-# ------------------------------------------------------------------------------------------------------------ exact counts
+# ------------------------------------------------------------------------------------------------------------
+# exact counts
 
 
 @pytest.mark.parametrize("run_bytes", [1, 400, 1 << 20])
@@ -127,21 +137,34 @@ def test_a_follower_counts_transactions_of_one_fetch_apart(
     append(leader, batch(3, pid=1, epoch=5, sequence=0, transactional=True))
     follower.append_follower(leader.read(0, 10_000, upper_offset=leader.log_end_offset).data)
     append_marker(leader, marker(1, 6, commit=False))
-    follower.append_follower(leader.read(follower.log_end_offset, 10_000, upper_offset=leader.log_end_offset).data)
+    follower.append_follower(
+        leader.read(follower.log_end_offset, 10_000, upper_offset=leader.log_end_offset).data
+    )
     for log in (leader, follower):
         log.set_high_watermark(log.log_end_offset)
         assert count_now(log, 0, log.log_end_offset) == 2 + 2 + 2 + 5
         check_everywhere(log)
 
 
-COMPACTED = LogConfig(segment_bytes=1200, index_interval_bytes=10, cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
+COMPACTED = LogConfig(
+    segment_bytes=1200, index_interval_bytes=10, cleanup_policy=frozenset({CleanupPolicy.COMPACT})
+)
 
 
-def keyed(numbers: list[int], *, compression: Compression = Compression.NONE, pid: int = -1, at: int = 0) -> bytes:
+def keyed(
+    numbers: list[int], *, compression: Compression = Compression.NONE, pid: int = -1, at: int = 0
+) -> bytes:
     records = [NewRecord(b"k%d" % number, b"v" * 30, (), NOW_MS) for number in numbers]
     if pid < 0:
         return encode_batch(records, compression=compression)
-    return encode_batch(records, compression=compression, producer_id=pid, producer_epoch=at, base_sequence=0, transactional=True)
+    return encode_batch(
+        records,
+        compression=compression,
+        producer_id=pid,
+        producer_epoch=at,
+        base_sequence=0,
+        transactional=True,
+    )
 
 
 def compacted(disk: LyingDisk) -> Log:
@@ -200,7 +223,13 @@ def test_a_count_in_pieces_is_the_whole_count() -> None:
     log = open_log(disk, config=LogConfig(segment_bytes=300, index_interval_bytes=10))
     fill(log, rounds=12)
     log.close(clean=True)
-    log = open_log(disk, config=log.config, clean=True, recovery_point=log.log_end_offset, high_watermark=log.log_end_offset)
+    log = open_log(
+        disk,
+        config=log.config,
+        clean=True,
+        recovery_point=log.log_end_offset,
+        high_watermark=log.log_end_offset,
+    )
     assert len(log.segments) > 2 * counting.UNKNOWN_SEGMENTS_MAX
     start, end, found, pieces = 0, log.last_stable_offset, 0, 0
     while start < end:
@@ -210,7 +239,8 @@ def test_a_count_in_pieces_is_the_whole_count() -> None:
     assert count_stop(log, 0, end) == end, "what a piece has learnt stays known"
 
 
-# ------------------------------------------------------------------------------------------------------- through its lives
+# -------------------------------------------------------------------------------------------------------
+# through its lives
 
 
 def names(disk: LyingDisk) -> list[str]:
@@ -226,7 +256,9 @@ def reopened(disk: LyingDisk, log: Log, *, clean: bool) -> Log:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_folder_of_an_older_version_is_counted_and_keeps_what_it_learns(clean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_an_older_version_is_counted_and_keeps_what_it_learns(
+    clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = LyingDisk()
     log = open_log(disk)
     fill(log)
@@ -237,7 +269,9 @@ def test_a_folder_of_an_older_version_is_counted_and_keeps_what_it_learns(clean:
         disk.remove(FOLDER / name)
     walked: list[int] = []
     build = counting.build_counts
-    monkeypatch.setattr(counting, "build_counts", lambda file, base, *rest: walked.append(base) or build(file, base, *rest))
+    monkeypatch.setattr(
+        counting, "build_counts", lambda file, base, *rest: walked.append(base) or build(file, base, *rest)
+    )
     log = open_log(disk, clean=clean, recovery_point=end if clean else point, high_watermark=end)
     assert walked == [], "nothing is walked over before somebody counts"
     append(log, batch(3))  # the active segment goes on with a beginning that was never counted
@@ -327,7 +361,8 @@ def test_a_truncation_takes_the_file_of_a_clean_close_back_too() -> None:
 
 
 def test_a_file_of_an_earlier_life_is_not_believed() -> None:
-    """The size is the same, the batches are others: an older version, which does not know the file, may have cleaned the log."""
+    """The size is the same, the batches are others: an older version, which does not know the file, may have
+    cleaned the log."""
     logs = []
     for aborted in (True, False):
         disk = LyingDisk()
@@ -344,7 +379,9 @@ def test_a_file_of_an_earlier_life_is_not_believed() -> None:
     assert count_now(log, 0, log.log_end_offset) == 5
 
 
-def test_a_damaged_size_in_a_count_index_makes_nobody_read_gigabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_size_in_a_count_index_makes_nobody_read_gigabytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / f"{0:020d}.countindex"
     path.write_bytes(count_index.HEAD.pack(0, 1, 0, 100, 1, 0xFFFFFFFF, 1, 0, 0, 0))
     with reads(monkeypatch) as found, pytest.raises(CountIndexInvalid):
@@ -352,7 +389,8 @@ def test_a_damaged_size_in_a_count_index_makes_nobody_read_gigabytes(tmp_path: P
     assert sum(found.values()) == count_index.HEAD.size
 
 
-# ---------------------------------------------------------------------------------------------------------- no data is read
+# ----------------------------------------------------------------------------------------------------------
+# no data is read
 
 
 @contextmanager
@@ -392,15 +430,24 @@ def test_counting_a_whole_log_reads_none_of_its_data(tmp_path: Path, monkeypatch
     assert live == {}, "of what this process has appended, all totals are in memory"
     log.close(clean=True)
     log = open_log(
-        RealDisk(), folder=tmp_path / "flights-0", config=log.config, clean=True, recovery_point=end, high_watermark=end
+        RealDisk(),
+        folder=tmp_path / "flights-0",
+        config=log.config,
+        clean=True,
+        recovery_point=end,
+        high_watermark=end,
     )
     with reads(monkeypatch) as first:
         assert count_now(log, 0, end) == 600 * 100 + 30 * 50
-    assert first[".log"] < 100 * len(log.segments), "one header of each segment, to see that the file is its own"
+    assert first[".log"] < 100 * len(log.segments), (
+        "one header of each segment, to see that the file is its own"
+    )
     assert sum(first.values()) < 0.001 * log.size_bytes
     with reads(monkeypatch) as again:
         count_now(log, 0, end)
-    assert set(again) <= {".log", ".countindex"} and sum(again.values()) < 5000, "only the active segment is looked at again"
+    assert set(again) <= {".log", ".countindex"} and sum(again.values()) < 5000, (
+        "only the active segment is looked at again"
+    )
     log.close(clean=False)
 
 
@@ -411,13 +458,15 @@ def test_the_ends_of_a_range_cost_headers_only(tmp_path: Path, monkeypatch: pyte
         with reads(monkeypatch) as found:
             counted = count_now(log, start, stop)
         assert counted > 0
-        # At each end, the headers of 16 index intervals of batches (10 to 60 KB each), and of a transaction's run.
+        # At each end, the headers of 16 index intervals of batches (10 to 60 KB each), and of a transaction's
+        # run.
         assert found.get(".log", 0) <= 2 * 60 * count_file.HEADER_READ_BYTES < 0.005 * log.size_bytes
     log.close(clean=False)
 
 
-# --------------------------------------------------------------------------------------------------------------- ablations
-# The histories check counts against a model that decodes everything (`chaos/sim/storage/count_checks.py`).
+# ------------------------------------------------------------------------------------------------------------
+# ablations The histories check counts against a model that decodes everything
+# (`chaos/sim/storage/count_checks.py`).
 
 
 def test_the_lives_of_cleaned_logs_are_counted_right() -> None:
@@ -453,7 +502,8 @@ def test_ablation_counts_that_a_truncation_leaves_behind_are_found(monkeypatch: 
 def test_counts_newer_than_the_snapshot_are_not_used_for_those_below_it(
     monkeypatch: pytest.MonkeyPatch, is_checked: bool
 ) -> None:
-    """A crash between the files of one flush: the count index is there, and its snapshot is not.  Ablation: unchecked."""
+    """A crash between the files of one flush: the count index is there, and its snapshot is not.  Ablation:
+    unchecked."""
     monkeypatch.setattr("tidegate.storage.durability.flush.RESUME_BYTES", 1)
     disk = LyingDisk()
     log = open_log(disk, config=LogConfig(index_interval_bytes=300))
@@ -484,15 +534,21 @@ def test_ablation_transactions_over_an_end_of_the_range_are_found(monkeypatch: p
     assert first_broken(StorageHistory) is not None
 
 
-def test_ablation_runs_without_open_transactions_at_the_segment_end_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_runs_without_open_transactions_at_the_segment_end_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     total = CountIndex.total
-    monkeypatch.setattr(CountIndex, "total", lambda self, end: total(self, end)._replace(runs=tuple(self._runs)))
+    monkeypatch.setattr(
+        CountIndex, "total", lambda self, end: total(self, end)._replace(runs=tuple(self._runs))
+    )
     assert first_broken(StorageHistory) is not None
 
 
 def test_ablation_offset_gaps_that_count_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        counting, "_records_below", lambda _file, _at, header, offset: min(offset, header.next_offset) - header.base_offset
+        counting,
+        "_records_below",
+        lambda _file, _at, header, offset: min(offset, header.next_offset) - header.base_offset,
     )
     assert first_broken(Compacted) is not None
 

@@ -1,4 +1,5 @@
-"""Many logs are made at once, in a thread; none is in use before a crash would find it, and none is half there after one."""
+"""Many logs are made at once, in a thread; none is in use before a crash would find it, and none is half
+there after one."""
 
 from __future__ import annotations
 
@@ -54,7 +55,11 @@ def test_a_batch_of_logs_is_made_with_one_sync_of_the_data_folder(tmp_path: Path
     append(directory.logs["flights", 39], batch())
     directory.close(clean=True)
     again = opened(RealDisk(), tmp_path)
-    assert len(again.logs) == 40 and set(again.topic_ids.values()) == {ID} and again.logs["flights", 7].config == SMALL
+    assert (
+        len(again.logs) == 40
+        and set(again.topic_ids.values()) == {ID}
+        and again.logs["flights", 7].config == SMALL
+    )
     again.close(clean=True)
 
 
@@ -82,7 +87,10 @@ def test_names_are_taken_while_logs_are_made() -> None:
     assert not directory.logs, "in use only when the loop takes it up"
     directory.write_checkpoints()
     assert isinstance(making.finish()["flights", 0], Log) and len(directory.logs) == 2
-    assert directory.begin_creation(wanted(1), now_ms=NOW_MS).finish()["flights", 0] is directory.logs["flights", 0]
+    assert (
+        directory.begin_creation(wanted(1), now_ms=NOW_MS).finish()["flights", 0]
+        is directory.logs["flights", 0]
+    )
 
 
 def test_a_folder_that_goes_offline_meanwhile_gives_nothing_into_use() -> None:
@@ -164,14 +172,18 @@ def test_a_crash_at_any_point_leaves_each_log_whole_or_not_there(monkeypatch: py
     assert cut > 40
 
 
-def test_ablation_without_the_data_folders_sync_flushed_records_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_without_the_data_folders_sync_flushed_records_are_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(creation_module, "THREADS", 1)
     sync = LyingDisk.sync_directory
     run = Creation.run
 
     def careless(self: Creation) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LyingDisk, "sync_directory", lambda disk, path: None if path == ROOT else sync(disk, path))
+            patch.setattr(
+                LyingDisk, "sync_directory", lambda disk, path: None if path == ROOT else sync(disk, path)
+            )
             run(self)
 
     monkeypatch.setattr(Creation, "run", careless)

@@ -1,4 +1,5 @@
-"""A damaged log is out of use until it is set aside; a folder remembers the configuration of its logs; logs open in parallel."""
+"""A damaged log is out of use until it is set aside; a folder remembers the configuration of its logs; logs
+open in parallel."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def opened(disk: LyingDisk, **options: int) -> LogDirectory:
 
 
 def with_damage(disk: LyingDisk) -> tuple[LogDirectory, Log]:
-    """A log with several segments, open, and a flipped bit in the version of a flushed batch in its middle."""
+    """A log with several segments, open, and a flipped bit in the version of a flushed batch in its
+    middle."""
     directory = opened(disk)
     log = directory.create("flights", TOPIC, 0, SMALL, now_ms=NOW_MS)
     for _ in range(30):
@@ -64,7 +66,8 @@ def test_damage_found_by_a_read_takes_this_log_offline_also_after_restarts() -> 
 
 
 def test_a_read_never_gives_out_a_first_batch_under_another_offset() -> None:
-    """No checksum covers the base offset: that a batch of this offset begins where the read begins is looked at every time."""
+    """No checksum covers the base offset: that a batch of this offset begins where the read begins is looked
+    at every time."""
     disk = LyingDisk()
     _, log = with_damage(disk)
     active = log.segments.active
@@ -92,7 +95,9 @@ def test_a_damaged_log_is_created_again_only_after_it_is_set_aside() -> None:
     again.set_aside("flights", 0)
     fresh = again.create("flights", TOPIC, 0, SMALL, now_ms=NOW_MS)
     assert fresh.log_end_offset == 0 and not again.damaged
-    assert "0-damaged" in disk.list_names(DATA) and disk.exists(DATA / "0-damaged" / log.segments[0].path("log").name)
+    assert "0-damaged" in disk.list_names(DATA) and disk.exists(
+        DATA / "0-damaged" / log.segments[0].path("log").name
+    )
     again.close(clean=True, broker_epoch=1)
     assert not opened(disk).damaged
 

@@ -1,4 +1,5 @@
-"""Every damage that `tidegate log verify` knows, before a start: it is refused, or mended, and never served as something else."""
+"""Every damage that `tidegate log verify` knows, before a start: it is refused, or mended, and never served
+as something else."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ NOT_FOUND = {
     **dict.fromkeys(
         (
             "offset-order", "epoch-order", "sequence-gap", "producer-epoch-order", "transaction-interrupted",
-            "transaction-merged", "marker-epoch", "marker-coordinator-epoch", "marker-alone", "log-start-beyond-end",
+            "transaction-merged", "marker-epoch", "marker-coordinator-epoch", "marker-alone",
+            "log-start-beyond-end",
             "clean-end-differs",
         ), VALID_BYTES,
     ),
@@ -55,7 +57,11 @@ def healthy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_a_start_serves_nothing_wrong(healthy: Healthy, tmp_path: Path) -> None:
     is_clean, original, wanted = healthy
-    cases = [(kind, damage) for kind, damages in (CLEAN if is_clean else UNCLEAN).items() for _name, damage in damages]
+    cases = [
+        (kind, damage)
+        for kind, damages in (CLEAN if is_clean else UNCLEAN).items()
+        for _name, damage in damages
+    ]
     assert len(cases) > 10
     passed: set[str] = set()
     for number, (kind, damage) in enumerate(cases):
@@ -67,7 +73,9 @@ def test_a_start_serves_nothing_wrong(healthy: Healthy, tmp_path: Path) -> None:
             passed.add(kind)
         else:
             assert not wrong, f"{kind}, {damage.__name__}: {wrong}"
-    assert passed == (NOT_FOUND.keys() if is_clean else {"batch-damaged"}), "what is found by now need not be excused"
+    assert passed == (NOT_FOUND.keys() if is_clean else {"batch-damaged"}), (
+        "what is found by now need not be excused"
+    )
 
 
 def _wrong(path: Path, wanted: dict[str, Seen | None]) -> list[str]:
@@ -77,6 +85,8 @@ def _wrong(path: Path, wanted: dict[str, Seen | None]) -> list[str]:
         return []
     except AssertionError as error:  # what was read cannot be taken apart into batches
         return [str(error)]
-    missing = [name for name in wanted if name not in found and name not in reported and (path / name).exists()]
+    missing = [
+        name for name in wanted if name not in found and name not in reported and (path / name).exists()
+    ]
     different = [name for name, each in found.items() if each is not None and each != wanted.get(name)]
     return missing + different

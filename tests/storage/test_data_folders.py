@@ -88,7 +88,8 @@ def test_ablation_a_folder_that_is_not_remembered_gets_an_empty_twin(monkeypatch
     append(folders.create("t", ID, 0, LogConfig(), now_ms=NOW_MS), batch(1))
     folders.folders[0].go_offline(OSError(5, "the disk is gone"))
     monkeypatch.setattr(DataFolders, "folder_of", lambda _self, _topic, _partition: None)
-    assert folders.create("t", ID, 0, LogConfig(), now_ms=NOW_MS).log_end_offset == 0  # committed data would seem lost
+    # committed data would seem lost
+    assert folders.create("t", ID, 0, LogConfig(), now_ms=NOW_MS).log_end_offset == 0
     with pytest.raises((KafkaError, OSError)):
         folders.close(clean=True)
     disk.kill()

@@ -1,4 +1,5 @@
-"""What is noted of a log's ends never leads what a restart finds: holes, removals that wait, histories that are gone."""
+"""What is noted of a log's ends never leads what a restart finds: holes, removals that wait, histories that
+are gone."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ COMPACTED = LogConfig(index_interval_bytes=300, cleanup_policy=frozenset({Cleanu
 
 
 def refused_after_a_power_cut(*, forgetful: bool) -> int:
-    """Of 40: retention takes segments that were never flushed, their removal waits, the rest is flushed, the power goes."""
+    """Of 40: retention takes segments that were never flushed, their removal waits, the rest is flushed, the
+    power goes."""
     refused = 0
     for seed in range(40):
         disk = LyingDisk()
@@ -49,7 +51,8 @@ def test_ablation_a_flush_that_forgets_them_makes_logs_that_do_not_open() -> Non
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_roll_behind_a_hole_notes_no_end_that_a_restart_does_not_find(more: int) -> None:
-    """A compacted log is cut into a hole, and rolls before a flush; then its flushed end is noted, and the process dies."""
+    """A compacted log is cut into a hole, and rolls before a flush; then its flushed end is noted, and the
+    process dies."""
     disk = LyingDisk()
     log = open_log(disk, config=COMPACTED)
     for base in (0, 6, 12):
@@ -78,7 +81,9 @@ def test_after_a_clean_stop_the_log_start_is_not_above_the_end() -> None:
     log.truncate_to(9)
     log.close(clean=True)
     disk.kill()
-    again = open_log(disk, config=COMPACTED, clean=True, recovery_point=7, log_start_offset=9, high_watermark=9)
+    again = open_log(
+        disk, config=COMPACTED, clean=True, recovery_point=7, log_start_offset=9, high_watermark=9
+    )
     assert again.log_start_offset <= again.log_end_offset == 7
     append(again, batch(1), leader_epoch=3)
     assert again.read(again.log_start_offset, 1000, upper_offset=8).first_offset == 7

@@ -1,8 +1,9 @@
-"""Leader epochs in which nothing was written: they go when another leader continues the log, and stay away (KIP-101, KIP-279).
+"""Leader epochs in which nothing was written: they go when another leader continues the log, and stay away
+(KIP-101, KIP-279).
 
-Such an epoch is noted where the log ended at the election.  When the next leader had more of an older epoch, the log goes on
-with batches of that one, and the note is wrong from then on: a leader with it sends its followers into a circle of cuts and
-fetches.
+Such an epoch is noted where the log ended at the election.  When the next leader had more of an older epoch,
+the log goes on with batches of that one, and the note is wrong from then on: a leader with it sends its
+followers into a circle of cuts and fetches.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def test_an_epoch_dropped_by_a_truncation_stays_dropped_after_a_crash() -> None:
 def test_ablation_a_flush_that_does_not_rewrite_the_history_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Durability.__init__
 
-    def forgetful(self: Durability, disk: Disk, directory: Path, end: int, size: int, unwritten: PendingIndexFiles) -> None:
+    def forgetful(
+        self: Durability, disk: Disk, directory: Path, end: int, size: int, unwritten: PendingIndexFiles
+    ) -> None:
         unwritten.epochs_from = None
         begin(self, disk, directory, end, size, unwritten)
 
@@ -103,10 +106,12 @@ def test_ablation_without_a_look_at_the_batches_it_comes_back(monkeypatch: pytes
     ("epoch", "since", "offset", "left"),
     [
         (0, 10, 10, [(0, 0), (5, 12), (7, 30)]),
-        (0, 10, 12, [(0, 0), (7, 30)]),  # a hole before the batch: whatever is noted to begin in it had no data either
+        # a hole before the batch: whatever is noted to begin in it had no data either
+        (0, 10, 12, [(0, 0), (7, 30)]),
         (2, 10, 10, [(0, 0), (2, 10), (5, 12), (7, 30)]),  # it is the one that is noted
         (5, 12, 12, [(0, 0), (2, 10), (5, 12), (7, 30)]),
-        (0, 14, 15, [(0, 0), (2, 10), (5, 12), (7, 30)]),  # an odd batch says nothing of what begins before it
+        # an odd batch says nothing of what begins before it
+        (0, 14, 15, [(0, 0), (2, 10), (5, 12), (7, 30)]),
     ],
 )
 def test_a_batch_denies_newer_epochs_that_are_noted_to_begin_with_it(

@@ -72,14 +72,20 @@ async def begun(kernel: Kernel) -> None:
             await asyncio.sleep(0)
 
 
-async def test_nothing_counts_as_flushed_before_the_kernel_says_so(log: Log, commit: GroupCommit, kernel: Kernel) -> None:
+async def test_nothing_counts_as_flushed_before_the_kernel_says_so(
+    log: Log, commit: GroupCommit, kernel: Kernel
+) -> None:
     append(log, batch())
     waiting = [asyncio.ensure_future(commit.flush(log)) for _ in range(3)]
     await begun(kernel)
     append(log, batch())
     late = asyncio.ensure_future(commit.flush(log))
     await asyncio.sleep(0.02)
-    assert len(kernel.under_way) == 1 and log.flushed_end_offset == 1 and not any(task.done() for task in (*waiting, late))
+    assert (
+        len(kernel.under_way) == 1
+        and log.flushed_end_offset == 1
+        and not any(task.done() for task in (*waiting, late))
+    )
     kernel.end()
     assert await asyncio.gather(*waiting) == [2, 2, 2] and not late.done()
     await begun(kernel)
@@ -89,7 +95,9 @@ async def test_nothing_counts_as_flushed_before_the_kernel_says_so(log: Log, com
 
 async def test_a_failure_is_told_to_everybody_and_never_tried_again(tmp_path: Path, kernel: Kernel) -> None:
     failures: list[tuple[Log, int | None]] = []
-    commit = GroupCommit(1, lambda failed, error: failures.append((failed, error.errno)), cast(KernelSync, kernel))
+    commit = GroupCommit(
+        1, lambda failed, error: failures.append((failed, error.errno)), cast(KernelSync, kernel)
+    )
     log = open_log(RealDisk(), folder=tmp_path / "flights-0")
     append(log, batch())
     await commit.flush(log)
@@ -106,7 +114,9 @@ async def test_a_failure_is_told_to_everybody_and_never_tried_again(tmp_path: Pa
     commit.close()
 
 
-async def test_a_cut_waits_for_the_kernel_and_takes_the_result_away(log: Log, commit: GroupCommit, kernel: Kernel) -> None:
+async def test_a_cut_waits_for_the_kernel_and_takes_the_result_away(
+    log: Log, commit: GroupCommit, kernel: Kernel
+) -> None:
     append(log, batch())
     append(log, batch())
     waiting = asyncio.ensure_future(commit.flush(log))

@@ -1,4 +1,5 @@
-"""Damage to what was flushed in the last seconds is told from a torn tail, and no note ever claims too much (`flush_notes`)."""
+"""Damage to what was flushed in the last seconds is told from a torn tail, and no note ever claims too much
+(`flush_notes`)."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def batches_of(log: Log) -> list[tuple[Path, int, int]]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------- damage and torn tails
+# -------------------------------------------------------------------------------------------------------
+# damage and torn tails
 
 
 @pytest.mark.parametrize("which", [0, 3, 11, -1])
@@ -87,7 +89,11 @@ def test_damage_flushed_since_the_checkpoint_is_named_and_not_truncated(which: i
     sizes = {each: disk.size(each) for each, _position, _offset in batches_of(log)}
     disk.flip_bit(path, position + 70)
     _again, failed = reopened(disk)
-    assert isinstance(failed, CorruptLog) and (failed.path, failed.position, failed.offset) == (path, position, offset)
+    assert isinstance(failed, CorruptLog) and (failed.path, failed.position, failed.offset) == (
+        path,
+        position,
+        offset,
+    )
     assert str(path) in str(failed) and {each: disk.size(each) for each in sizes} == sizes
     again, failed = reopened(disk)  # it is not forgotten by the next start either
     assert ("t", 0) in again.damaged
@@ -125,13 +131,18 @@ def test_valid_batches_behind_an_unflushed_bad_one_are_a_torn_tail(which: int) -
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.sampled_from(["append", "append", "flush", "checkpoint", "cut", "roll"]), min_size=1, max_size=25),
+    st.lists(
+        st.sampled_from(["append", "append", "flush", "checkpoint", "cut", "roll"]), min_size=1, max_size=25
+    ),
     st.integers(0, 1 << 16),
     st.booleans(),
 )
-def test_after_a_crash_what_was_flushed_is_there_or_said_to_be_damaged(steps: list[str], seed: int, power: bool) -> None:
-    """Whatever happened: a bit that flips in what was flushed is never cut, when only the process died; when the power went, it
-    may be, above the last checkpoint; and without damage, nothing is ever said to be damaged."""
+def test_after_a_crash_what_was_flushed_is_there_or_said_to_be_damaged(
+    steps: list[str], seed: int, power: bool
+) -> None:
+    """Whatever happened: a bit that flips in what was flushed is never cut, when only the process died; when
+    the power went, it may be, above the last checkpoint; and without damage, nothing is ever said to be
+    damaged."""
     for damage in (False, True):
         random, disk = Random(seed), LyingDisk()
         directory, log = written(disk, flushed=0)
@@ -159,7 +170,8 @@ def test_after_a_crash_what_was_flushed_is_there_or_said_to_be_damaged(steps: li
         (disk.crash(random) if power else disk.kill())
         if damage:
             disk.flip_bit(hit[0], hit[1] + 70)
-        sure = max([sure, *(int(path.stem) for path in disk.files() if path.suffix == ".snapshot")])  # it vouches as well
+        # it vouches as well
+        sure = max([sure, *(int(path.stem) for path in disk.files() if path.suffix == ".snapshot")])
         again = LogDirectory(disk, DATA, "c", 1)
         failed = again.open_all(now_ms=NOW_MS).failed
         if not damage:
@@ -234,7 +246,8 @@ def test_a_log_whose_folder_somebody_moved_away_begins_anew() -> None:
     assert reopened(disk)[1] is None
 
 
-# ----------------------------------------------------------------------------------------------------------------- the file
+# ------------------------------------------------------------------------------------------------------------
+# the file
 
 
 def made(disk: LyingDisk, claims: dict[bytes, int] | None = None) -> FlushNotes:
@@ -270,7 +283,8 @@ def test_a_checkpoint_trims_what_it_has_made_needless() -> None:
 
 
 def test_a_checkpoint_keeps_notes_of_flushed_batches_without_an_index() -> None:
-    """After a roll the recovery point stands at the segment whose index is not written; what is in it was flushed even so."""
+    """After a roll the recovery point stands at the segment whose index is not written; what is in it was
+    flushed even so."""
     disk = LyingDisk()
     directory, log = written(disk, flushed=4)
     assert log.roll()
@@ -388,7 +402,8 @@ def test_a_failing_disk_takes_the_folder_offline() -> None:
     assert directory.is_offline and log.is_offline
 
 
-# ----------------------------------------------------------------------------------------------------------------- ablations
+# ------------------------------------------------------------------------------------------------------------
+# ablations
 
 
 def _never(_self: FlushNotes, _identity: bytes, _offset: int) -> None:
@@ -447,8 +462,11 @@ def test_ablation_a_file_that_is_not_made_anew_at_the_start_is_found(monkeypatch
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_a_log_that_ends_in_a_hole_is_noted_up_to_its_last_batch(monkeypatch: pytest.MonkeyPatch, mapped: bool) -> None:
-    """A cut may leave the end in a hole of a compacted log; a restart finds the end of the last batch.  With the ablation."""
+def test_a_log_that_ends_in_a_hole_is_noted_up_to_its_last_batch(
+    monkeypatch: pytest.MonkeyPatch, mapped: bool
+) -> None:
+    """A cut may leave the end in a hole of a compacted log; a restart finds the end of the last batch.  With
+    the ablation."""
     disk = LyingDisk()
     directory = opened(disk)
     compacted = LogConfig(cleanup_policy=frozenset({CleanupPolicy.COMPACT}))

@@ -1,4 +1,5 @@
-"""A damaged `meta.properties` is an error that names it, and never another node's or another cluster's name."""
+"""A damaged `meta.properties` is an error that names it, and never another node's or another cluster's
+name."""
 
 from __future__ import annotations
 
@@ -36,7 +37,11 @@ def marked() -> LyingDisk:
 
 def flipped(data: bytes) -> list[bytes]:
     """Each single bit, once."""
-    return [bytes([*data[:at], data[at] ^ 1 << bit, *data[at + 1 :]]) for at in range(len(data)) for bit in range(8)]
+    return [
+        bytes([*data[:at], data[at] ^ 1 << bit, *data[at + 1 :]])
+        for at in range(len(data))
+        for bit in range(8)
+    ]
 
 
 def test_no_flipped_bit_is_believed_and_the_error_names_the_file() -> None:
@@ -54,7 +59,8 @@ def test_a_node_never_starts_in_a_folder_that_a_flipped_bit_makes_its_own() -> N
     disk.put(FILE, disk.read(FILE).replace(b"node.id=3", b"node.id=2"))
     with pytest.raises(DirectoryRefused, match="damaged"):
         claimed(disk, {**OWN, "node.id": "2"})
-    disk.put(FILE, OLDER.replace(b"node.id=3", b"node.id=2"))  # the ablation: without a checksum it is believed
+    # the ablation: without a checksum it is believed
+    disk.put(FILE, OLDER.replace(b"node.id=3", b"node.id=2"))
     assert claimed(disk, {**OWN, "node.id": "2"}) == "d-1"
 
 
@@ -89,7 +95,8 @@ def test_what_is_written_is_what_is_read() -> None:
 
 
 def test_a_folder_of_another_metadata_log_is_refused_for_ever() -> None:
-    """A quorum that lost all its disks and was formed again knows of no topic: every log here would be a deleted topic's."""
+    """A quorum that lost all its disks and was formed again knows of no topic: every log here would be a
+    deleted topic's."""
     disk = marked()
     bind_folders(disk, [DATA], "m-1")
     bind_folders(disk, [DATA], "m-1")

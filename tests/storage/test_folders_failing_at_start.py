@@ -1,4 +1,5 @@
-"""A data folder whose disk fails when the node starts takes only its own partitions down, and none of them is made anew."""
+"""A data folder whose disk fails when the node starts takes only its own partitions down, and none of them is
+made anew."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ class FailingDisk(LyingDisk):
         return object.__getattribute__(self, name)
 
 
-EVERYTHING = frozenset({"list_names", "read", "exists", "make_directory", "lock", "open", "write_atomic", "size"})
+EVERYTHING = frozenset(
+    {"list_names", "read", "exists", "make_directory", "lock", "open", "write_atomic", "size"}
+)
 
 
 def two_disks() -> tuple[Mounts, FailingDisk, FailingDisk]:
@@ -61,27 +64,41 @@ def written(disks: Mounts, partitions: Iterable[int] = range(4)) -> str:
 ASSIGNED = [("t", partition) for partition in range(4)]
 
 
-@pytest.mark.parametrize("fails", [EVERYTHING, {"list_names"}, {"read"}, {"lock"}, {"make_directory"}], ids=len)
+@pytest.mark.parametrize(
+    "fails", [EVERYTHING, {"list_names"}, {"read"}, {"lock"}, {"make_directory"}], ids=len
+)
 def test_only_its_partitions_are_down_and_none_of_them_is_made_anew(fails: frozenset[str]) -> None:
     disks, _a, b = two_disks()
     identity = written(disks)
     b.fails = frozenset(fails)
     folders = opened(disks, fresh="new")
     folders.expect(ASSIGNED)
-    assert folders.offline_folders == [B] and not folders.is_offline and sorted(folders.logs) == [("t", 0), ("t", 2)]
+    assert (
+        folders.offline_folders == [B]
+        and not folders.is_offline
+        and sorted(folders.logs) == [("t", 0), ("t", 2)]
+    )
     assert len(stored(folders.logs["t", 2])) == 1
     for lost in (1, 3):
         with pytest.raises(KafkaError) as refused:
             folders.create("t", ID, lost, LogConfig(), now_ms=NOW_MS)
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR and str(B) in refused.value.message
-        with pytest.raises(KafkaError):  # nor of a topic that has its name now: the old log will be there again
+        # nor of a topic that has its name now: the old log will be there again
+        with pytest.raises(KafkaError):
             folders.create("t", UUID(int=2), lost, LogConfig(), now_ms=NOW_MS)
-    many = folders.begin_creation([NewLog("t", ID, partition, LogConfig()) for partition in (1, 3)], now_ms=NOW_MS)
+    many = folders.begin_creation(
+        [NewLog("t", ID, partition, LogConfig()) for partition in (1, 3)], now_ms=NOW_MS
+    )
     many.run()
-    assert all(isinstance(each, KafkaError) and str(B) in str(each) for each in many.finish().values()) and len(folders.logs) == 2
+    assert (
+        all(isinstance(each, KafkaError) and str(B) in str(each) for each in many.finish().values())
+        and len(folders.logs) == 2
+    )
     append(folders.create("new", ID, 0, LogConfig(), now_ms=NOW_MS), batch(1))
     assert folders.folder_of("new", 0) is folders.folders[0]
-    assert folders.previous_broker_epoch is None and folders.directory_id == identity, "not a replaced disk, and not a clean stop"
+    assert folders.previous_broker_epoch is None and folders.directory_id == identity, (
+        "not a replaced disk, and not a clean stop"
+    )
     folders.write_checkpoints()
     with pytest.raises((KafkaError, OSError)):
         folders.close(clean=True, broker_epoch=5)
@@ -98,7 +115,8 @@ def test_ablation_without_the_metadatas_list_a_lost_log_gets_an_empty_twin() -> 
     written(disks)
     b.fails = EVERYTHING
     folders = opened(disks)
-    assert folders.create("t", ID, 1, LogConfig(), now_ms=NOW_MS).log_end_offset == 0  # two records would seem lost
+    # two records would seem lost
+    assert folders.create("t", ID, 1, LogConfig(), now_ms=NOW_MS).log_end_offset == 0
     folders.close(clean=False)
     disks.kill()
     b.fails = frozenset()
@@ -132,7 +150,9 @@ def test_a_node_without_the_quorums_folder_does_not_start_and_says_why() -> None
     disks, a, b = two_disks()
     written(disks)
     a.fails = EVERYTHING
-    with pytest.raises(DirectoryRefused, match=r"/a/data fails .*it is the quorum's.*cannot start without it"):
+    with pytest.raises(
+        DirectoryRefused, match=r"/a/data fails .*it is the quorum's.*cannot start without it"
+    ):
         opened(disks, essential=(A, "it is the quorum's"))
     a.fails, b.fails = frozenset(), EVERYTHING
     assert sorted(opened(disks, essential=(A, "it is the quorum's")).logs) == [("t", 0), ("t", 2)]

@@ -1,4 +1,5 @@
-"""A seeded share of the fuzzing of batches, index files, snapshots, checkpoints and data folders (`fuzz.py` runs the million)."""
+"""A seeded share of the fuzzing of batches, index files, snapshots, checkpoints and data folders (`fuzz.py`
+runs the million)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def test_ablation_a_reader_that_does_not_check_is_found(monkeypatch: pytest.Monk
 
 
 def _read_with_moved_index(clean: bool, moved: int) -> bool:
-    """Whether every batch is read right, alone, when the first entry of every offset index stands `moved` offsets higher."""
+    """Whether every batch is read right, alone, when the first entry of every offset index stands `moved`
+    offsets higher."""
     pristine, disk = Pristine(clean), LyingDisk()
     for path, content in pristine.files.items():
         disk.make_directory(path.parent)
@@ -42,7 +44,8 @@ def _read_with_moved_index(clean: bool, moved: int) -> bool:
     assert not directory.open_all(lambda _topic: CONFIG, now_ms=NOW_MS).failed
     log = directory.logs["flights", 0]
     return all(
-        log.read(header.base_offset, 1, upper_offset=header.next_offset).data == pristine.data[at : at + header.size_bytes]
+        log.read(header.base_offset, 1, upper_offset=header.next_offset).data
+        == pristine.data[at : at + header.size_bytes]
         for at, header in iterate_headers(pristine.data)
     )
 

@@ -55,7 +55,9 @@ async def test_all_appends_of_one_turn_share_a_flush(commit: GroupCommit) -> Non
     assert commit.flush_count == 1 and log.flushed_end_offset == 20
 
 
-async def test_whoever_comes_while_a_flush_runs_joins_the_next_one(commit: GroupCommit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_comes_while_a_flush_runs_joins_the_next_one(
+    commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log, gate = open_log(LyingDisk()), Gate(monkeypatch)
     append(log, batch())
     first = asyncio.ensure_future(commit.flush(log))
@@ -77,7 +79,9 @@ async def test_a_flushed_log_costs_no_flush(commit: GroupCommit) -> None:
     assert await commit.flush(log) == 1 and commit.flush_count == 1
 
 
-async def test_a_truncated_log_owes_only_what_is_left(commit: GroupCommit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_truncated_log_owes_only_what_is_left(
+    commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log, gate = open_log(LyingDisk()), Gate(monkeypatch)
     append(log, batch())
     append(log, batch(3))
@@ -91,7 +95,9 @@ async def test_a_truncated_log_owes_only_what_is_left(commit: GroupCommit, monke
 async def test_a_failed_flush_is_told_to_everybody_and_never_tried_again() -> None:
     disk, failures = LyingDisk(), []
     log = open_log(disk)
-    commit = GroupCommit(threads=1, on_storage_failure=lambda failed, error: failures.append((failed, error.errno)))
+    commit = GroupCommit(
+        threads=1, on_storage_failure=lambda failed, error: failures.append((failed, error.errno))
+    )
     append(log, batch())
     disk.fail_sync = True
     results = await asyncio.gather(*(commit.flush(log) for _ in range(3)), return_exceptions=True)
@@ -119,7 +125,9 @@ async def test_a_requested_flush_happens_though_nobody_waits(commit: GroupCommit
     assert logs[0].flushed_end_offset == 2
 
 
-async def test_a_cancelled_waiter_disturbs_nobody(commit: GroupCommit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_waiter_disturbs_nobody(
+    commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log, gate = open_log(LyingDisk()), Gate(monkeypatch)
     append(log, batch())
     one, other = (asyncio.ensure_future(commit.flush(log)) for _ in range(2))

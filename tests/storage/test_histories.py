@@ -1,8 +1,9 @@
-"""Ten thousand histories of logs on disks that lie, against a plain model (`chaos/sim/storage/log_history.py` and its
-neighbours).
+"""Ten thousand histories of logs on disks that lie, against a plain model (`chaos/sim/storage/log_history.py`
+and its neighbours).
 
-A failure prints the seed, all steps, and the fewest of them that break the same promise.  TIDEGATE_STORAGE_SEED moves the range
-of seeds, TIDEGATE_STORAGE_HISTORIES its length; `tidegate chaos sim storage --seeds N` runs as many as one likes.
+A failure prints the seed, all steps, and the fewest of them that break the same promise.
+TIDEGATE_STORAGE_SEED moves the range of seeds, TIDEGATE_STORAGE_HISTORIES its length; `tidegate chaos sim
+storage --seeds N` runs as many as one likes.
 """
 
 from __future__ import annotations
@@ -38,12 +39,18 @@ from tidegate.storage.segment.transaction_index import AbortedRanges
 FIRST_SEED = int(os.environ.get("TIDEGATE_STORAGE_SEED", "0"))
 HISTORIES = int(os.environ.get("TIDEGATE_STORAGE_HISTORIES", "10000"))
 SHARES = 8
-STEPS = st.lists(st.tuples(st.sampled_from(list(WEIGHTS)), st.integers(0, 1 << 20), st.integers(0, 1 << 20)), max_size=30)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(list(WEIGHTS)), st.integers(0, 1 << 20), st.integers(0, 1 << 20)), max_size=30
+)
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-@pytest.mark.parametrize(("kind", "percent", "length"), [("log", 48, 14), ("folders", 4, 25), ("moves", 4, 40), ("rot", 44, 9)])
-def test_ten_thousand_crash_histories_break_no_promise(kind: str, percent: int, length: int, share: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "percent", "length"), [("log", 48, 14), ("folders", 4, 25), ("moves", 4, 40), ("rot", 44, 9)]
+)
+def test_ten_thousand_crash_histories_break_no_promise(
+    kind: str, percent: int, length: int, share: int
+) -> None:
     each = HISTORIES * percent // 100 // SHARES
     run_kind(kind, FIRST_SEED + share * each, each, length)
 
@@ -75,7 +82,8 @@ def test_a_seed_always_gives_the_same_history() -> None:
     assert images[0] == images[1]
 
 
-# --------------------------------------------------------------------------------------------------------------- ablations
+# ------------------------------------------------------------------------------------------------------------
+# ablations
 
 
 def first_broken(history: HistoryType, *, seeds: int = 600, length: int = 120) -> Broken | None:
@@ -155,7 +163,9 @@ def test_ablation_snapshots_left_behind_by_a_truncation_are_found(monkeypatch: p
     assert first_broken(StorageHistory) is not None
 
 
-def test_ablation_a_truncation_that_keeps_the_recovery_point_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_truncation_that_keeps_the_recovery_point_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(FolderNotes, "lower", lambda self, key, offset: None)
     assert first_broken(StorageHistory) is not None
 
@@ -204,7 +214,9 @@ def test_ablation_a_swap_without_a_decision_is_found(monkeypatch: pytest.MonkeyP
     assert first_broken(Compacted) is not None
 
 
-def test_ablation_transactions_that_are_known_of_one_group_only_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_transactions_that_are_known_of_one_group_only_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """KAFKA-8351: the marker of a transaction stands in another group than its records."""
     whole = Cleaning._clean_group
 
@@ -246,7 +258,9 @@ def test_ablation_a_new_log_with_the_notes_of_a_deleted_one_is_found(monkeypatch
     assert folders_broken() is not None
 
 
-def test_ablation_a_folder_that_stays_in_use_after_a_failed_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_folder_that_stays_in_use_after_a_failed_sync_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(LogDirectory, "go_offline", lambda self, error: None)
     assert folders_broken() is not None
 
@@ -259,7 +273,9 @@ def test_threads_that_open_logs_take_turns_by_the_seed() -> None:
         assert history.threads > 1
         history.run()
         handed_on = history.handed_on
-        images.append([(p, d.read(p)) for d in history.disk.disks.values() for p in d.files() if p.suffix == ".log"])
+        images.append(
+            [(p, d.read(p)) for d in history.disk.disks.values() for p in d.files() if p.suffix == ".log"]
+        )
     assert images[0] == images[1] and handed_on > 10
 
 
@@ -273,8 +289,18 @@ def test_rot_is_met_everywhere() -> None:
         history = RotHistory(seed, length=25)
         history.run()
         outcomes += history.outcomes
-    for each in ("checksum wrong", "log refused", "read refused", "no harm: .index", "no harm: .timeindex", "no harm: .snapshot",
-                 "no harm: .seal", "no harm: partition-checkpoint", "no harm: leader-epoch-checkpoint"):  # fmt: skip
+    for each in (
+        "checksum wrong",
+        "log refused",
+        "read refused",
+        "no harm: .index",
+        "no harm: .timeindex",
+        "no harm: .snapshot",
+        # fmt: skip
+        "no harm: .seal",
+        "no harm: partition-checkpoint",
+        "no harm: leader-epoch-checkpoint",
+    ):
         assert outcomes[each], f"{each}: {outcomes}"
 
 

@@ -1,5 +1,5 @@
-"""`verify` looks at logs that move between data folders (KIP-113): whatever step a move is at, it accuses nobody, and what is
-really damaged it finds."""
+"""`verify` looks at logs that move between data folders (KIP-113): whatever step a move is at, it accuses
+nobody, and what is really damaged it finds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class InspectedMoves(MovesHistory):
             return []  # of a disk that died
         self.looks += 1
         self.futures += any(finding.kind == "future-replica" for finding in found)
-        # Each partition of these histories has a topic id of its own; and a deletion that was cut short leaves its note behind.
+        # Each partition of these histories has a topic id of its own; and a deletion that was cut short
+        # leaves its note behind.
         excused = {"topic-id-differs", "topic-id-shared", "partition-missing"}
         return [each for each in found if each.severity is Severity.VIOLATION and each.kind not in excused]
 
@@ -150,5 +151,10 @@ def test_a_move_that_is_settled_between_two_looks_is_no_fault(monkeypatch: pytes
     found = [each.findings for each in (next(steps), next(steps))]
     drive(future)
     reports = [*steps]
-    assert [finding.severity for each in reports for finding in each.findings if finding.severity is Severity.VIOLATION] == []
+    assert [
+        finding.severity
+        for each in reports
+        for finding in each.findings
+        if finding.severity is Severity.VIOLATION
+    ] == []
     assert found == [[], []] and isinstance(reports[0], DataFolder)

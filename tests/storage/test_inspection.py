@@ -48,7 +48,8 @@ def kinds(*paths: Path, now_ms: int = NOW_MS) -> list[str]:
     return [finding.kind for finding in findings(*paths, now_ms=now_ms)]
 
 
-# --------------------------------------------------------------------------------------------------------- healthy folders
+# ---------------------------------------------------------------------------------------------------------
+# healthy folders
 
 
 def test_a_healthy_folder_has_no_finding_however_it_was_left(clean: Path, unclean: Path) -> None:
@@ -81,14 +82,21 @@ def test_a_folder_in_use_is_looked_at_while_it_is_written(clean: Path) -> None:
 def test_looking_writes_nothing(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flip(segments(clean / P)[1], 80)
     for owner, names in (
-        (RealDisk, ("write_atomic", "rename", "remove", "remove_tree", "make_directory", "sync_directory", "lock")),
+        (
+            RealDisk,
+            ("write_atomic", "rename", "remove", "remove_tree", "make_directory", "sync_directory", "lock"),
+        ),
         (RealFile, ("write_at", "write_vector_at", "truncate", "sync_data")),
     ):
         for name in names:
             monkeypatch.setattr(owner, name, lambda *_a, _n=name, **_k: pytest.fail(f"{_n} was called"))
-    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in clean.rglob("*") if path.is_file()}
+    before = {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in clean.rglob("*") if path.is_file()
+    }
     assert kinds(clean) == ["batch-damaged"]
-    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in clean.rglob("*") if path.is_file()} == before
+    assert {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in clean.rglob("*") if path.is_file()
+    } == before
 
 
 def test_a_stopped_folder_can_be_started_while_it_is_looked_at(clean: Path) -> None:
@@ -98,7 +106,9 @@ def test_a_stopped_folder_can_be_started_while_it_is_looked_at(clean: Path) -> N
     folder.close(clean=False)
 
 
-def test_one_partition_by_itself_is_asked_in_the_light_of_its_data_folder(unclean: Path, tmp_path: Path) -> None:
+def test_one_partition_by_itself_is_asked_in_the_light_of_its_data_folder(
+    unclean: Path, tmp_path: Path
+) -> None:
     rewrite_checkpoint(unclean, P, 2, 10_000)
     assert kinds(unclean / P) == ["recovery-point-beyond-end"]
     alone = Path(shutil.copytree(unclean / P, tmp_path / "taken-away"))
@@ -120,7 +130,8 @@ def test_every_kind_of_finding_says_what_it_means_and_what_to_do() -> None:
         assert kind.meaning and kind.action and not kind.meaning.endswith(".")
 
 
-# --------------------------------------------------------------------------------------------- one damage, and its finding
+# --------------------------------------------------------------------------------------------- one damage,
+# and its finding
 
 
 def _cases(table: dict[str, list[tuple[str, Damage]]]) -> list[object]:
@@ -131,17 +142,22 @@ def _cases(table: dict[str, list[tuple[str, Damage]]]) -> list[object]:
 def test_one_damage_after_a_clean_stop_is_one_finding(clean: Path, kind: str, damage: Damage) -> None:
     damage(clean)
     found = findings(clean)
-    assert [finding.kind for finding in found] == [kind], [f"{f.kind} {f.file.name} {f.detail}" for f in found]
+    assert [finding.kind for finding in found] == [kind], [
+        f"{f.kind} {f.file.name} {f.detail}" for f in found
+    ]
 
 
 @pytest.mark.parametrize(("kind", "damage"), _cases(UNCLEAN))
 def test_one_damage_after_an_unclean_stop_is_one_finding(unclean: Path, kind: str, damage: Damage) -> None:
     damage(unclean)
     found = findings(unclean)
-    assert [finding.kind for finding in found] == [kind], [f"{f.kind} {f.file.name} {f.detail}" for f in found]
+    assert [finding.kind for finding in found] == [kind], [
+        f"{f.kind} {f.file.name} {f.detail}" for f in found
+    ]
 
 
-# ------------------------------------------------------------------------------------------------ what needs more than a file
+# ------------------------------------------------------------------------------------------------ what needs
+# more than a file
 
 
 def test_a_clean_mark_beside_a_running_node_is_found(clean: Path) -> None:
@@ -181,10 +197,14 @@ def test_a_transaction_that_is_open_for_too_long_is_named(clean: Path) -> None:
     folder.close(clean=True)
     assert kinds(clean) == []
     found = findings(clean, now_ms=NOW_MS + 7_200_000)
-    assert [(finding.kind, finding.offset) for finding in found] == [("transaction-open", end_of(clean, P) - 1)]
+    assert [(finding.kind, finding.offset) for finding in found] == [
+        ("transaction-open", end_of(clean, P) - 1)
+    ]
 
 
-def test_an_unreadable_segment_is_a_finding_and_the_rest_is_looked_at(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_segment_is_a_finding_and_the_rest_is_looked_at(
+    clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = segments(clean / P)[1].name
     read_at = RealFile.read_at
 
@@ -240,7 +260,8 @@ def test_idle_producers_may_be_missing_from_snapshots(clean: Path) -> None:
 
 def test_every_kind_is_shown_by_a_test() -> None:
     elsewhere = {
-        "unreadable", "transaction-open", "clean-mark-while-running", "identity-differs", "directory-id-twice", "partition-twice",
+        "unreadable", "transaction-open", "clean-mark-while-running", "identity-differs",
+        "directory-id-twice", "partition-twice",
         "future-replica", "displaced-replica", "move-word-damaged",
     }  # fmt: skip
     assert {*CLEAN, *UNCLEAN, *elsewhere} == set(KINDS)

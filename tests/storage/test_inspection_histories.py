@@ -1,7 +1,7 @@
 """Whatever a log has lived through, on a disk that lies: `verify` accuses nobody who kept every promise.
 
-The histories of `chaos/sim/storage/log_history.py`, with a look at the folder after every step, as of a running node, and before
-every opening, as of one that was killed, lost its power, or was closed cleanly.
+The histories of `chaos/sim/storage/log_history.py`, with a look at the folder after every step, as of a
+running node, and before every opening, as of one that was killed, lost its power, or was closed cleanly.
 """
 
 from __future__ import annotations
@@ -37,7 +37,12 @@ class Inspected(StorageHistory):
         except NotInspectable:
             return []  # nothing is in it
         self.looks += 1
-        return [finding for report in reports for finding in report.findings if finding.severity is Severity.VIOLATION]
+        return [
+            finding
+            for report in reports
+            for finding in report.findings
+            if finding.severity is Severity.VIOLATION
+        ]
 
     def _open(self, *, clean: bool, full: bool = False) -> None:
         assert self.look(running=False) == []

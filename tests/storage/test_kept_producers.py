@@ -1,5 +1,5 @@
-"""What a cleaning leaves of producers tells a replay what it was told before, wherever the log is truncated later
-(docs/semantics.md C5)."""
+"""What a cleaning leaves of producers tells a replay what it was told before, wherever the log is truncated
+later (docs/semantics.md C5)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ from tidegate.wire.records import parse_header
 
 from .workload import NOW_MS, append, append_marker, batch, marker, open_log
 
-COMPACTED = LogConfig(segment_bytes=600, index_interval_bytes=150, cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
+COMPACTED = LogConfig(
+    segment_bytes=600, index_interval_bytes=150, cleanup_policy=frozenset({CleanupPolicy.COMPACT})
+)
 SHAPE = Shape("compact", segment_bytes=500, index_interval_bytes=1)
 STEPS_THAT_FOUND_IT = [
-    ("follow", 0, 1), ("idempotent", 1, 748723), ("cut", 3, 0), ("idempotent", 2, 438928), ("transaction", 1, 0), ("flush", 0, 0),
+    ("follow", 0, 1), ("idempotent", 1, 748723), ("cut", 3, 0), ("idempotent", 2, 438928),
+    ("transaction", 1, 0), ("flush", 0, 0),
     ("watermark", 64, 0), ("clean", 0, 0),
 ]  # fmt: skip
-"""Of a history that forgot a producer: its newest batches stood above the high watermark when the log was cleaned."""
+"""Of a history that forgot a producer: its newest batches stood above the high watermark when the log was
+cleaned."""
 
 
 def state_of(producers: ProducerState) -> dict[int, tuple[int, int]]:
@@ -44,7 +48,10 @@ def replayed(batches: list[ScannedBatch]) -> dict[int, tuple[int, int]]:
 
 
 STEPS = st.lists(
-    st.tuples(st.integers(1, 3), st.sampled_from(["batch", "batch", "marker", "bump", "bare"]), st.booleans()), max_size=40
+    st.tuples(
+        st.integers(1, 3), st.sampled_from(["batch", "batch", "marker", "bump", "bare"]), st.booleans()
+    ),
+    max_size=40,
 )
 
 
@@ -91,8 +98,8 @@ def test_the_walk_ends_when_every_live_producer_is_found() -> None:
 
 
 def cleaned_and_cut(above: str) -> Log:
-    """Producer 7 writes below the high watermark; then `above` it, where its batches do not count yet; the log is cleaned, what
-    is above is truncated, and the node begins anew from the batches alone."""
+    """Producer 7 writes below the high watermark; then `above` it, where its batches do not count yet; the
+    log is cleaned, what is above is truncated, and the node begins anew from the batches alone."""
     disk = LyingDisk()
     log = open_log(disk, config=COMPACTED)
     for sequence in range(3):
@@ -123,10 +130,13 @@ def test_a_truncation_of_newer_batches_does_not_make_a_producer_unknown(above: s
     assert [(view.epoch, view.last_sequence) for view in log.producers()] == [(0, 2)]
 
 
-def test_ablation_producers_kept_by_batches_above_the_watermark_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_producers_kept_by_batches_above_the_watermark_are_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What is newest at the log's end says nothing about a replay that ends before it."""
     monkeypatch.setattr(cleaner, "offsets_to_keep", lambda walks, live: frozenset())
-    monkeypatch.setattr(ProducerState, "adopt_unknown", lambda self, older: None)  # a snapshot may be left that knows them
+    # a snapshot may be left that knows them
+    monkeypatch.setattr(ProducerState, "adopt_unknown", lambda self, older: None)
     assert cleaned_and_cut("epoch").producers() == []
     with pytest.raises(Broken):
         StorageHistory(shape=SHAPE, steps=STEPS_THAT_FOUND_IT).run()

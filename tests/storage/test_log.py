@@ -27,13 +27,20 @@ def refused(code: ErrorCode) -> pytest.RaisesExc[KafkaError]:
     return pytest.raises(KafkaError, check=lambda error: error.code == code)
 
 
-# ------------------------------------------------------------------------------------------------------------- appending
+# ------------------------------------------------------------------------------------------------------------
+# appending
 
 
 def test_offsets_and_leader_epoch_are_stamped_outside_the_checksum(log: Log) -> None:
     for count in (1, 3):
         info = append(log, batch(count), leader_epoch=4)
-    assert (info.first_offset, info.last_offset, info.next_offset, info.duplicate, info.append_time_ms) == (1, 3, 4, False, -1)
+    assert (info.first_offset, info.last_offset, info.next_offset, info.duplicate, info.append_time_ms) == (
+        1,
+        3,
+        4,
+        False,
+        -1,
+    )
     last = stored(log)[-1]
     assert (last.header.base_offset, last.header.partition_leader_epoch) == (1, 4)
     validate_batch(memoryview(last.data))
@@ -41,7 +48,9 @@ def test_offsets_and_leader_epoch_are_stamped_outside_the_checksum(log: Log) -> 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 @pytest.mark.parametrize("size", [10, 40_000])
-def test_any_buffer_can_be_appended_and_a_read_only_one_stays_as_it_was(log: Log, kind: type, size: int) -> None:
+def test_any_buffer_can_be_appended_and_a_read_only_one_stays_as_it_was(
+    log: Log, kind: type, size: int
+) -> None:
     data = batch(1, size=size)
     append(log, batch())
     append(log, kind(data), leader_epoch=2)
@@ -135,7 +144,8 @@ def test_segments_roll_by_size_and_by_time() -> None:
     assert len(stored(log)) == 7
 
 
-# ------------------------------------------------------------------------------------------------------------- followers
+# ------------------------------------------------------------------------------------------------------------
+# followers
 
 
 def test_a_follower_keeps_the_leaders_bytes() -> None:
@@ -146,7 +156,9 @@ def test_a_follower_keeps_the_leaders_bytes() -> None:
     append(leader, batch(1, pid=8, epoch=0, sequence=0, transactional=True), leader_epoch=2)
     append_marker(leader, marker(8, 1, commit=False), leader_epoch=2)
     while follower.log_end_offset < leader.log_end_offset:
-        follower.append_follower(leader.read(follower.log_end_offset, 900, upper_offset=leader.log_end_offset).data)
+        follower.append_follower(
+            leader.read(follower.log_end_offset, 900, upper_offset=leader.log_end_offset).data
+        )
     assert [each.data for each in stored(follower)] == [each.data for each in stored(leader)]
     assert follower._producers.as_comparable() == leader._producers.as_comparable()
     assert follower._epochs.entries() == leader._epochs.entries() == [(0, 0), (1, 3), (2, 6)]
@@ -170,7 +182,8 @@ def test_a_follower_leaves_out_a_partial_batch_and_refuses_a_damaged_one(log: Lo
         log.append_follower(second[:-1] + b"?")
 
 
-# --------------------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------------------------
+# reading
 
 
 def test_a_read_is_one_access_and_at_least_one_batch() -> None:
@@ -192,7 +205,9 @@ def test_reads_stop_below_the_upper_offset_and_refuse_offsets_outside(log: Log) 
         append(log, batch(2))
     assert log.read(4, 10**6, upper_offset=4) == (b"", 4, 4)
     assert log.read(0, 10**6, upper_offset=4).next_offset == 4
-    assert log.read(2, 10**6, upper_offset=5).next_offset == 4, "a batch that reaches above the bound is not shown"
+    assert log.read(2, 10**6, upper_offset=5).next_offset == 4, (
+        "a batch that reaches above the bound is not shown"
+    )
     assert log.read(10, 10**6, upper_offset=10).data == b""
     assert log.read(0, 10, upper_offset=10, at_least_one_batch=False).data == b""
     for offset in (-1, 11):
@@ -252,7 +267,8 @@ def test_ranges_cover_everything_once_at_batch_boundaries(log: Log) -> None:
     assert log.ranges(5, 5, 100) == [] and len(log.ranges(0, 27, 10**9)) == 1
 
 
-# --------------------------------------------------------------------------------------------------------------- cutting
+# ------------------------------------------------------------------------------------------------------------
+# cutting
 
 
 def test_truncation_forgets_producers_epochs_and_aborts(log: Log) -> None:
@@ -302,7 +318,8 @@ def test_the_log_start_moves_up_and_whole_segments_go() -> None:
     assert again.log_start_offset == 25 and stored(again) == left
 
 
-# ------------------------------------------------------------------------------------------------------------ disk trouble
+# ------------------------------------------------------------------------------------------------------------
+# disk trouble
 
 
 def test_a_full_disk_fails_the_append_until_there_is_room() -> None:
@@ -364,7 +381,8 @@ def test_an_abort_whose_index_entry_does_not_fit_is_not_written_at_all() -> None
     assert log.aborted_transactions(0, 9) == [(7, 0)] and len(stored(log)) == 2
 
 
-# --------------------------------------------------------------------------------------------------------------- flushing
+# ------------------------------------------------------------------------------------------------------------
+# flushing
 
 
 def test_a_flush_covers_what_was_there_when_it_began() -> None:

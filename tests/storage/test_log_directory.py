@@ -22,7 +22,9 @@ ROOT = Path("/data/node-1")
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
 
 
-def opened(disk: Disk, root: Path = ROOT, *, cluster: str = "tide", node: int = 1) -> tuple[LogDirectory, OpenReport]:
+def opened(
+    disk: Disk, root: Path = ROOT, *, cluster: str = "tide", node: int = 1
+) -> tuple[LogDirectory, OpenReport]:
     directory = LogDirectory(disk, root, cluster, node)
     return directory, directory.open_all(lambda _topic: SMALL, now_ms=NOW_MS)
 
@@ -175,7 +177,9 @@ def test_damage_keeps_one_partition_closed_and_the_others_in_use() -> None:
         directory.create("flights", ID, 1, SMALL)
     directory.write_checkpoints()
     disk.kill()
-    assert list(opened(disk)[1].failed) == [("flights", 1)], "the damage is still known after the next checkpoint"
+    assert list(opened(disk)[1].failed) == [("flights", 1)], (
+        "the damage is still known after the next checkpoint"
+    )
 
 
 def test_a_deleted_topic_leaves_nothing_behind() -> None:

@@ -1,4 +1,5 @@
-"""A log start that was promised stands beside the log: it outlives a crash and a damaged checkpoint, and hides nothing else."""
+"""A log start that was promised stands beside the log: it outlives a crash and a damaged checkpoint, and
+hides nothing else."""
 
 from __future__ import annotations
 
@@ -74,7 +75,9 @@ def test_ablation_without_the_note_deleted_records_return() -> None:
 
 @pytest.mark.parametrize("older", [False, True], ids=["noted", "of an older version"])
 @pytest.mark.parametrize("content", [b"", b"junk"])
-def test_a_damaged_checkpoint_brings_no_deleted_record_back_and_loses_none(older: bool, content: bytes) -> None:
+def test_a_damaged_checkpoint_brings_no_deleted_record_back_and_loses_none(
+    older: bool, content: bytes
+) -> None:
     disk = LyingDisk()
     directory, log = with_records(disk)
     delete_below(log, 7)
@@ -102,7 +105,8 @@ def test_a_damaged_note_leaves_it_to_the_checkpoint(content: bytes) -> None:
 
 
 def rewritten(disk: LyingDisk) -> list[int]:
-    """Records below 7 are deleted, all from 4 on are cut, others come in their place; what a restart shows of them."""
+    """Records below 7 are deleted, all from 4 on are cut, others come in their place; what a restart shows of
+    them."""
     directory, log = with_records(disk)
     delete_below(log, 7)
     log.truncate_to(4)

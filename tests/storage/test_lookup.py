@@ -1,4 +1,5 @@
-"""Look-ups by timestamp: the same answer as from reading everything, and no batch that is expensive is decoded at once."""
+"""Look-ups by timestamp: the same answer as from reading everything, and no batch that is expensive is
+decoded at once."""
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ def grown_log(dice: random.Random) -> Log:
             append(log, batch_at([at], producer=number))
             append_marker(log, marker_at(at, number))
         else:
-            append(log, batch_at([at + dice.randrange(-2, 3) for _ in range(dice.randrange(1, 5))], dice.choice([5, 300])))
+            append(
+                log,
+                batch_at(
+                    [at + dice.randrange(-2, 3) for _ in range(dice.randrange(1, 5))], dice.choice([5, 300])
+                ),
+            )
     log.set_high_watermark(log.log_end_offset)
     log.advance_log_start(dice.choice([0, 0, dice.randrange(log.log_end_offset)]))
     return log
@@ -44,7 +50,9 @@ def marker_at(timestamp_ms: int, producer: int) -> bytes:
 
 
 def data_records(log: Log, upper: int) -> list[Record]:
-    found = [record for each in stored(log) if not each.header.is_control for record in decode_batch(each.data)]
+    found = [
+        record for each in stored(log) if not each.header.is_control for record in decode_batch(each.data)
+    ]
     return [record for record in found if log.log_start_offset <= record.offset < upper]
 
 
@@ -56,7 +64,10 @@ def plain(found: TimestampOffset | None) -> tuple[int, int] | None:
 def test_every_look_up_answers_what_reading_everything_would(seed: int) -> None:
     dice = random.Random(seed)
     log = grown_log(dice)
-    for upper in {log.log_end_offset, *(dice.randrange(log.log_start_offset, log.log_end_offset + 1) for _ in range(5))}:
+    for upper in {
+        log.log_end_offset,
+        *(dice.randrange(log.log_start_offset, log.log_end_offset + 1) for _ in range(5)),
+    }:
         there = data_records(log, upper)
         greatest = max(((r.timestamp_ms, -r.offset) for r in there), default=None)
         assert plain(log.max_timestamp(upper)) == (None if greatest is None else (greatest[0], -greatest[1]))
@@ -96,11 +107,16 @@ def test_an_expensive_batch_is_decoded_by_whoever_asked(kind: str) -> None:
     log = open_log(LyingDisk(), config=replace(SMALL, max_message_bytes=4 << 20, segment_bytes=8 << 20))
     data = {
         "many records": expensive_batch(NOW_MS),
-        "unfolds far": encode_batch([NewRecord(None, bytes(300_000), timestamp_ms=NOW_MS)], compression=Compression.ZSTD),
+        "unfolds far": encode_batch(
+            [NewRecord(None, bytes(300_000), timestamp_ms=NOW_MS)], compression=Compression.ZSTD
+        ),
         "large": encode_batch([NewRecord(None, bytes(2 << 20), timestamp_ms=NOW_MS)]),
     }[kind]
     append(log, data)
-    for ask in (lambda known: log.offset_for_timestamp(NOW_MS, 1, known), lambda known: log.max_timestamp(1, known)):
+    for ask in (
+        lambda known: log.offset_for_timestamp(NOW_MS, 1, known),
+        lambda known: log.max_timestamp(1, known),
+    ):
         known = DecodedBatches()
         with pytest.raises(BatchNotDecoded) as missing:
             ask(known)

@@ -1,4 +1,5 @@
-"""A log whose `partition.metadata` is damaged or gone: nobody guesses whose it is, and it can be set aside and fetched again."""
+"""A log whose `partition.metadata` is damaged or gone: nobody guesses whose it is, and it can be set aside
+and fetched again."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def unidentified(content: bytes | None, *, clean: bool = True) -> LyingDisk:
     return disk
 
 
-@pytest.mark.parametrize("content", [None, b"", b"1\n1\n00000000-0000-0000-0000-000000000007\ncrc32c 00000000\n"])
+@pytest.mark.parametrize(
+    "content", [None, b"", b"1\n1\n00000000-0000-0000-0000-000000000007\ncrc32c 00000000\n"]
+)
 def test_it_is_refused_with_what_to_do_and_makes_room_when_it_is_set_aside(content: bytes | None) -> None:
     disk = unidentified(content)
     folders = DataFolders(disk, [DATA], "c", 1, lambda: "d")
@@ -51,7 +54,9 @@ def test_it_is_refused_with_what_to_do_and_makes_room_when_it_is_set_aside(conte
     assert folders.damaged == {("t", 0): None} and folders.topic_id_of("t", 0) is None
     assert list(report.failed) == [("t", 0)] and report.failed["t", 0].code is ErrorCode.KAFKA_STORAGE_ERROR
     for topic_id in (ID, UUID(int=8)):
-        with pytest.raises(KafkaError, match=r"t-0/partition.metadata .* copy the file from another partition"):
+        with pytest.raises(
+            KafkaError, match=r"t-0/partition.metadata .* copy the file from another partition"
+        ):
             folders.create("t", topic_id, 0, SMALL, now_ms=NOW_MS)
     before = disk.read(DATA / "t-0" / f"{0:020d}.log")
     folders.set_aside("t", 0, now_ms=NOW_MS)
@@ -69,7 +74,8 @@ def test_a_restored_identity_finds_its_log_and_its_flush_notes() -> None:
     disk.kill()
     whole = opened(LyingDisk())
     whole.create("t", ID, 1, SMALL, now_ms=NOW_MS)
-    disk.write_atomic(FILE, whole._disk.read(DATA / "t-1" / PARTITION_METADATA))  # as another partition has it
+    # as another partition has it
+    disk.write_atomic(FILE, whole._disk.read(DATA / "t-1" / PARTITION_METADATA))
     last = sorted(name for name in disk.list_names(DATA / "t-0") if name.endswith(".log"))[-1]
     log_file = DATA / "t-0" / last
     disk.open(log_file).truncate(disk.size(log_file) - 1)

@@ -1,4 +1,5 @@
-"""What else happens to a node while a log moves between its data folders (KIP-113): settings, failing disks, wrong folders."""
+"""What else happens to a node while a log moves between its data folders (KIP-113): settings, failing disks,
+wrong folders."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def failing_at(monkeypatch: pytest.MonkeyPatch, place: Path, *methods: str) -> N
         monkeypatch.setattr(LyingDisk, method, failing(getattr(LyingDisk, method)))
 
 
-# ----------------------------------------------------------------------------------------------------------- configuration
+# -----------------------------------------------------------------------------------------------------------
+# configuration
 
 
 def test_a_policy_that_changed_after_the_last_copied_byte_is_in_the_new_folder() -> None:
@@ -72,7 +74,9 @@ def test_a_policy_that_changed_after_the_last_copied_byte_is_in_the_new_folder()
     assert opened(disk).logs["t", 0].config.may_have_offset_gaps, "or else holes would pass for damage"
 
 
-def test_the_configuration_of_a_compacted_log_is_not_written_with_every_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configuration_of_a_compacted_log_is_not_written_with_every_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     _disk, folders, _log = with_log(config=COMPACTED)
     written: list[Path] = []
     write = LyingDisk.write_atomic
@@ -157,7 +161,8 @@ def test_a_log_that_begins_anew_while_its_copy_is_made_takes_no_producers_of_its
     assert opened(disk).logs["t", 0].producers() == []
 
 
-# ------------------------------------------------------------------------------------------------------- it comes to an end
+# ------------------------------------------------------------------------------------------------------- it
+# comes to an end
 
 
 def test_a_log_start_inside_a_large_segment_does_not_begin_the_copy_anew_for_ever() -> None:
@@ -204,7 +209,9 @@ def test_an_end_of_a_flush_that_brings_no_progress_swaps_nothing_in_a_checkpoint
     assert where(folders) == B
 
 
-def test_a_refused_swap_at_the_end_of_a_flush_does_not_hold_up_who_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_swap_at_the_end_of_a_flush_does_not_hold_up_who_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     _disk, folders, log = with_log()
     future = ready(folders)
     append(log, batch(1))
@@ -212,16 +219,21 @@ def test_a_refused_swap_at_the_end_of_a_flush_does_not_hold_up_who_waits_for_it(
     future.swap_bytes_max = 10_000
     assert future.turn() is None
     failing_at(monkeypatch, B, "write_atomic", "rename", "sync_directory", "remove")
-    monkeypatch.setattr(future_replica, "take_over_start", lambda _log, future, **_: future.go_offline(OSError(5, "gone")))
+    monkeypatch.setattr(
+        future_replica, "take_over_start", lambda _log, future, **_: future.go_offline(OSError(5, "gone"))
+    )
     ticket.run()
     log.finish_flush(ticket)
     assert log.flushed_end_offset == 31 and where(folders) == A and not log.is_offline
 
 
-# ---------------------------------------------------------------------------------------------------------- failing folders
+# ----------------------------------------------------------------------------------------------------------
+# failing folders
 
 
-def test_a_log_is_used_when_the_folder_died_to_which_it_was_about_to_move(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_is_used_when_the_folder_died_to_which_it_was_about_to_move(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     disk, folders, log = with_log()
     ready(folders)
     folders.folders[1].go_offline(OSError(5, "gone"))
@@ -242,7 +254,9 @@ def test_a_clean_stop_before_the_decision_leaves_no_doubt(monkeypatch: pytest.Mo
     assert opened(disk).logs["t", 0].log_end_offset == 30
 
 
-def test_a_move_that_cannot_be_undone_is_the_fault_of_the_disk_that_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_that_cannot_be_undone_is_the_fault_of_the_disk_that_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     _disk, folders, _log = with_log()
     ready(folders)
     failing_at(monkeypatch, A, "remove")
@@ -252,7 +266,9 @@ def test_a_move_that_cannot_be_undone_is_the_fault_of_the_disk_that_refused(monk
     assert folders.offline_folders == [A]
 
 
-def test_a_folder_that_refuses_to_settle_a_move_at_the_start_takes_down_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_refuses_to_settle_a_move_at_the_start_takes_down_itself_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     disk, folders, _log = with_log()
     folders.create("u", UUID(int=2), 0, SMALL)
     ready(folders)
@@ -262,7 +278,8 @@ def test_a_folder_that_refuses_to_settle_a_move_at_the_start_takes_down_itself_a
     assert again.offline_folders == [A] and not again.logs["u", 0].is_offline
 
 
-# ------------------------------------------------------------------------------------------------------------- wrong folders
+# ------------------------------------------------------------------------------------------------------------
+# wrong folders
 
 
 @pytest.mark.parametrize("word", [MoveState.LEAVING, MoveState.FUTURE])
@@ -283,11 +300,14 @@ def test_no_log_goes_before_it_is_known_that_the_other_folder_is_the_nodes(word:
     assert disk.list_names(A / "t-0") == before
 
 
-# -------------------------------------------------------------------------------------------- futures of logs that do not open
+# -------------------------------------------------------------------------------------------- futures of logs
+# that do not open
 
 
 @pytest.mark.parametrize("why", ["damaged", "late"])
-def test_a_copy_of_a_log_that_does_not_open_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+def test_a_copy_of_a_log_that_does_not_open_is_in_nobodys_way(
+    monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
     disk, folders, _log = with_log()
     drive(folders.move_to("t", 0, B), turns=5)
     disk.kill()
@@ -311,7 +331,9 @@ def test_a_copy_of_a_log_that_does_not_open_is_in_nobodys_way(monkeypatch: pytes
     assert "t-0" not in disk.list_names(B)
     for path in (A, C):  # so that it would come into the folder with the copy
         for n in range(3):
-            again.folders[[A, B, C].index(path)].create(f"x{n}", UUID(int=90 + n + (path == C) * 10), 0, SMALL)
+            again.folders[[A, B, C].index(path)].create(
+                f"x{n}", UUID(int=90 + n + (path == C) * 10), 0, SMALL
+            )
     assert again.create("t", UUID(int=7), 0, SMALL).log_end_offset == 0
     assert where(again) == B
 

@@ -1,4 +1,5 @@
-"""A log moves to another data folder (KIP-113): what it has afterwards, and what an order, a cut, a deletion does meanwhile."""
+"""A log moves to another data folder (KIP-113): what it has afterwards, and what an order, a cut, a deletion
+does meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.chaos.sim.runs import Broken
 from tidegate.chaos.sim.storage.moves_history import MovesHistory
 from tidegate.storage.directory.log_directory import DirectoryRefused
-from tidegate.storage.directory.move_state import MoveState, TwinLogs, Verdict, resolve_twins, write_move_state
+from tidegate.storage.directory.move_state import (
+    MoveState,
+    TwinLogs,
+    Verdict,
+    resolve_twins,
+    write_move_state,
+)
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.log import Log, LogConfig
 from tidegate.storage.moving import future_replica
@@ -73,7 +80,12 @@ def records(log: Log) -> bytes:
 
 
 def derived(log: Log) -> tuple[object, ...]:
-    return log.last_stable_offset, log.log_start_offset, [each.producer_id for each in log.producers()], log.epoch_at(15)
+    return (
+        log.last_stable_offset,
+        log.log_start_offset,
+        [each.producer_id for each in log.producers()],
+        log.epoch_at(15),
+    )
 
 
 def code(call: Any, *arguments: Any) -> ErrorCode:
@@ -82,7 +94,8 @@ def code(call: Any, *arguments: Any) -> ErrorCode:
     return refused.value.code
 
 
-# ------------------------------------------------------------------------------------------------------------- the pure parts
+# ------------------------------------------------------------------------------------------------------------
+# the pure parts
 
 
 @pytest.mark.parametrize(
@@ -108,7 +121,9 @@ def code(call: Any, *arguments: Any) -> ErrorCode:
         ("unknown current", False, None),
     ],
 )
-def test_what_a_start_makes_of_logs_in_several_folders(states: str, some_failed: bool, verdicts: str | None) -> None:
+def test_what_a_start_makes_of_logs_in_several_folders(
+    states: str, some_failed: bool, verdicts: str | None
+) -> None:
     found = {path: MoveState[word.upper()] for path, word in zip((A, B, C), states.split(), strict=False)}
     if verdicts is None:
         with pytest.raises(TwinLogs):
@@ -118,7 +133,15 @@ def test_what_a_start_makes_of_logs_in_several_folders(states: str, some_failed:
     assert list(resolve_twins(found, some_failed=some_failed).values()) == wanted
 
 
-VIEW = View(source_first=10, source_start=10, bytes_left=0, future_first=10, future_end=50, truncated_to=None, is_flushed=True)
+VIEW = View(
+    source_first=10,
+    source_start=10,
+    bytes_left=0,
+    future_first=10,
+    future_end=50,
+    truncated_to=None,
+    is_flushed=True,
+)
 
 
 @pytest.mark.parametrize(
@@ -158,10 +181,15 @@ def test_what_a_move_does_next(changes: dict[str, Any], step: Step) -> None:
 def test_logs_agree_as_far_as_the_same_epochs_wrote_them(
     mine: Any, my_end: int, theirs: Any, their_end: int, agreed: int
 ) -> None:
-    assert agreeing_end(mine, my_end, theirs, their_end) == agreed == agreeing_end(theirs, their_end, mine, my_end)
+    assert (
+        agreeing_end(mine, my_end, theirs, their_end)
+        == agreed
+        == agreeing_end(theirs, their_end, mine, my_end)
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------- one move
+# ------------------------------------------------------------------------------------------------------------
+# one move
 
 
 def test_a_moved_log_is_the_same_object_with_the_same_records() -> None:
@@ -191,7 +219,9 @@ def test_what_is_appended_during_a_move_is_in_the_moved_log() -> None:
 
 
 @pytest.mark.parametrize("ablated", [False, True])
-def test_producers_transactions_epochs_and_the_log_start_are_as_before(monkeypatch: pytest.MonkeyPatch, ablated: bool) -> None:
+def test_producers_transactions_epochs_and_the_log_start_are_as_before(
+    monkeypatch: pytest.MonkeyPatch, ablated: bool
+) -> None:
     disk, folders, log = with_log(records=0)
     append(log, batch(1, pid=5, epoch=0, sequence=0))  # of a producer whose records are deleted later
     append(log, batch(1, pid=7, epoch=0, sequence=0, transactional=True))
@@ -296,7 +326,9 @@ def test_a_cut_of_the_log_cuts_the_copy_before_a_restart_and_after_it(
     assert future is not None and not future.is_over and future.offset_lag < 20
     if ablated:
         monkeypatch.setattr(FutureReplica, "source_truncated", lambda self, offset: None)
-        monkeypatch.setattr(future_replica, "agreeing_end", lambda mine, my_end, theirs, their_end: min(my_end, their_end))
+        monkeypatch.setattr(
+            future_replica, "agreeing_end", lambda mine, my_end, theirs, their_end: min(my_end, their_end)
+        )
     log.truncate_to(5)
     for _ in range(30):
         append(log, batch(1, size=33), leader_epoch=4)
@@ -356,7 +388,9 @@ def test_a_failed_decision_leaves_the_log_in_its_folder_for_good(
     assert where(again) == B
 
 
-def test_a_leaving_log_is_not_used_while_the_other_folder_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leaving_log_is_not_used_while_the_other_folder_is_unreadable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     disk, folders, _log = with_log()
     write_move_state(disk, A / "t-0", MoveState.LEAVING)
     disk.kill()
@@ -384,10 +418,13 @@ def test_two_logs_of_one_name_that_did_not_move_are_refused() -> None:
         opened(disk)
 
 
-# --------------------------------------------------------------------------------------------------------------- ablations
+# ------------------------------------------------------------------------------------------------------------
+# ablations
 
 
-def broken(monkeypatch: pytest.MonkeyPatch, where: object, name: str, instead: Any, *, seeds: int = 400) -> bool:
+def broken(
+    monkeypatch: pytest.MonkeyPatch, where: object, name: str, instead: Any, *, seeds: int = 400
+) -> bool:
     monkeypatch.setattr(where, name, instead)
     for seed in range(seeds):
         try:
@@ -408,7 +445,9 @@ def test_ablation_a_decision_before_the_copy_is_flushed_is_found(monkeypatch: py
     assert broken(monkeypatch, Log, "needs_flush", property(lambda self: False))
 
 
-def test_ablation_an_old_folder_that_does_not_say_that_it_leaves_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_an_old_folder_that_does_not_say_that_it_leaves_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def silent(disk: Any, directory: Path, standing: MoveState) -> None:
         if standing is not MoveState.LEAVING:
             write_move_state(disk, directory, standing)
@@ -427,7 +466,14 @@ def test_ablation_an_old_folder_renamed_before_the_decision_is_found(monkeypatch
 
 
 def test_a_copy_that_was_refused_by_a_full_disk_is_made_again() -> None:
-    steps = [("create", 0, 0), ("move", 0, 1), ("produce", 0, 0), ("carry_on", 0, 0), ("full", 64, 1), ("carry_on", 0, 0)]
+    steps = [
+        ("create", 0, 0),
+        ("move", 0, 1),
+        ("produce", 0, 0),
+        ("carry_on", 0, 0),
+        ("full", 64, 1),
+        ("carry_on", 0, 0),
+    ]
     MovesHistory(5355, steps=steps).run()
 
 

@@ -1,4 +1,5 @@
-"""A folder of very many segments needs few open files and little memory, and nobody loses a file that is in use."""
+"""A folder of very many segments needs few open files and little memory, and nobody loses a file that is in
+use."""
 
 from __future__ import annotations
 
@@ -72,7 +73,9 @@ def test_ten_thousand_segments_of_one_folder_open_and_answer(tmp_path: Path) -> 
         folder = tmp_path / f"t-{partition}"
         folder.mkdir()
         for path in source.iterdir():
-            os.link(path, folder / path.name) if path.suffix == ".log" else (folder / path.name).write_bytes(path.read_bytes())
+            os.link(path, folder / path.name) if path.suffix == ".log" else (folder / path.name).write_bytes(
+                path.read_bytes()
+            )
     row = (tmp_path / "partition-checkpoint").read_bytes().decode().splitlines()[2].split(" ")
     rows = [["t", str(partition), *row[2:]] for partition in range(100)]
     (tmp_path / "partition-checkpoint").write_bytes(encode_checkpoint(rows))
@@ -110,7 +113,9 @@ def test_a_read_in_another_thread_never_loses_its_file(tmp_path: Path, files_max
     assert [read.run()[0] != b"" for read in reads] == [True] * 6
 
 
-def test_ablation_when_files_are_closed_on_the_way_out_reads_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_when_files_are_closed_on_the_way_out_reads_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     close = Segment.close
 
     def closing(segment: Segment) -> None:
@@ -153,7 +158,13 @@ def test_an_index_that_names_other_places_is_built_again_when_it_is_used(tmp_pat
     data[8 * entry + 7] ^= 1  # another position, which still rises
     index.write_bytes(data)
     again = Log.open(
-        RealDisk(), tmp_path, topic="t", partition=0, config=config, clean=True, recovery_point=log.log_end_offset
+        RealDisk(),
+        tmp_path,
+        topic="t",
+        partition=0,
+        config=config,
+        clean=True,
+        recovery_point=log.log_end_offset,
     )
     for offset in range(again.log_end_offset):
         for max_bytes in (1, 600, 5000):
@@ -167,7 +178,9 @@ def test_a_segment_ends_when_its_index_is_full() -> None:
     log = open_log(LyingDisk(), config=LogConfig(index_interval_bytes=1, segment_index_bytes=80))
     for turn in range(40):
         append(log, batch(1, timestamp_ms=NOW_MS + turn))
-    assert [segment.next_offset - segment.base_offset for segment in log.segments][:-1] == [7] * (len(log.segments) - 1)
+    assert [segment.next_offset - segment.base_offset for segment in log.segments][:-1] == [7] * (
+        len(log.segments) - 1
+    )
     assert len(stored(log)) == 40
 
 

@@ -1,4 +1,5 @@
-"""A node that was killed on a full disk starts on it: what is there is read, and the rest follows when there is room."""
+"""A node that was killed on a full disk starts on it: what is there is read, and the rest follows when there
+is room."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ ROOT = Path("/data")
 
 
 def written(log: Log, random: Random | None = None) -> None:
-    """Several segments, two epochs, producers, an aborted transaction in the active segment; some of it unflushed."""
+    """Several segments, two epochs, producers, an aborted transaction in the active segment; some of it
+    unflushed."""
     for number in range(12):
         append(log, batch(3, pid=7, epoch=0, sequence=3 * number), leader_epoch=number // 8)
         if number == 5 or (random is not None and random.random() < 0.2):
@@ -47,7 +49,8 @@ def fill(disk: LyingDisk) -> None:
 
 
 def used_in_full(disk: LyingDisk) -> None:
-    """Opens the log on the full disk, as it would be found with room, refuses an append, and opens it once more."""
+    """Opens the log on the full disk, as it would be found with room, refuses an append, and opens it once
+    more."""
     reference = open_log(deepcopy(disk))
     expected, end = seen(reference), reference.log_end_offset
     for _ in range(2):
@@ -116,12 +119,15 @@ def test_ablation_a_recovery_point_that_does_not_wait_loses_epochs(monkeypatch: 
     assert seen(open_log(disk, recovery_point=point)) != expected
 
 
-# ------------------------------------------------------------------------------------------------------------------ folders
+# ------------------------------------------------------------------------------------------------------------
+# folders
 
 
 def opened(disks: Mounts) -> DataFolders:
     numbers = count()
-    folders = DataFolders(disks, (A, B), "c", 1, lambda: f"id-{next(numbers)}", essential=(A, "it is the metadata quorum's"))
+    folders = DataFolders(
+        disks, (A, B), "c", 1, lambda: f"id-{next(numbers)}", essential=(A, "it is the metadata quorum's")
+    )
     folders.open_all(lambda topic: SMALL, now_ms=NOW_MS)
     return folders
 
@@ -218,7 +224,9 @@ def test_a_log_that_needs_room_to_be_opened_is_opened_when_there_is_some() -> No
     for _ in range(2):
         with pytest.raises(KafkaError, match="no room to open flights-0") as refused:
             folder.create("flights", UUID(int=1), 0, SMALL, now_ms=NOW_MS)
-        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR and not isinstance(refused.value, CorruptLog)
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR and not isinstance(
+            refused.value, CorruptLog
+        )
     disk.capacity = None
     assert seen(folder.create("flights", UUID(int=1), 0, SMALL, now_ms=NOW_MS)) == expected
     assert not folder.unusable

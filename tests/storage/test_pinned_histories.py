@@ -1,6 +1,8 @@
-"""Short histories that broke a promise once, each by a defect of its own: what random histories have found must stay found.
+"""Short histories that broke a promise once, each by a defect of its own: what random histories have found
+must stay found.
 
-They were made short by `chaos/sim/shrink.py`; the numbers of a step choose sizes and fates (`chaos/sim/storage/log_history.py`).
+They were made short by `chaos/sim/shrink.py`; the numbers of a step choose sizes and fates
+(`chaos/sim/storage/log_history.py`).
 """
 
 from __future__ import annotations
@@ -28,40 +30,49 @@ PINNED: dict[str, tuple[Shape, list[Step]]] = {
     ),
     "a cleaning after one that found no room for its decision": (
         COMPACTED,
-        [("append", 0, 0), ("roll", 0, 0), ("cut", 3, 0), ("watermark", 1, 0), during("full", "clean", 12), ("clean", 0, 0)],
+        [("append", 0, 0), ("roll", 0, 0), ("cut", 3, 0), ("watermark", 1, 0), during("full", "clean", 12),
+            ("clean", 0, 0)],
     ),
     "a power cut while recovery builds a transaction index again": (
         SNAPSHOTS,
-        [("transaction", 0, 2), ("roll", 0, 0), ("follow", 841828, 0), ("kill", 0, 0), ("abort", 0, 2), ("cut", 3, 243438),
+        [("transaction", 0, 2), ("roll", 0, 0), ("follow", 841828, 0), ("kill", 0, 0), ("abort", 0, 2),
+            ("cut", 3, 243438),
          ("flush", 0, 0), ("checkpoint", 0, 0), ("follow", 1, 2), ("idempotent", 0, 0), ("follow", 923708, 1),
          ("cut_open", 501662, 5)],
     ),
     "a checkpoint whose rename came through and whose sync failed": (
-        Shape(), [("append", 1, 0), ("flush", 0, 0), during("any_sync_fails", "checkpoint", 1), ("truncate", 0, 0)],
+        Shape(),
+        [("append", 1, 0), ("flush", 0, 0), during("any_sync_fails", "checkpoint", 1), ("truncate", 0, 0)],
     ),
     "producers of a cleaned segment that retention has removed, and no checkpoint": (
         COMPACTED,
-        [("abort", 0, 0), ("abort", 0, 0), ("follow", 366314, 86580), ("abort", 0, 1), ("idempotent", 623767, 0),
-         ("abort", 0, 1), ("idempotent", 0, 0), ("transaction", 1, 1), ("kill", 0, 0), ("watermark", 753751, 0), ("clean", 0, 0),
+        [("abort", 0, 0), ("abort", 0, 0), ("follow", 366314, 86580), ("abort", 0, 1),
+            ("idempotent", 623767, 0),
+         ("abort", 0, 1), ("idempotent", 0, 0), ("transaction", 1, 1), ("kill", 0, 0),
+         ("watermark", 753751, 0), ("clean", 0, 0),
          ("delete", 2, 0)],
     ),
     "a snapshot of them is not replaced by a scan that knows less": (
         Shape(segment_bytes=500),
         [("idempotent", 0, 0), ("follow", 379621, 1), ("watermark", 444611, 0), ("delete", 1, 0), TO_COMPACT,
-         ("checkpoint", 0, 0), ("transaction", 0, 0), ("full_open", 3, 0), ("clean", 0, 0), ("full_open", 3, 0)],
+         ("checkpoint", 0, 0), ("transaction", 0, 0), ("full_open", 3, 0), ("clean", 0, 0),
+         ("full_open", 3, 0)],
     ),
     "no snapshot at the end of a log that was cut into a hole": (
         SNAPSHOTS._replace(policies="compact"),
         [("transaction", 0, 0), ("close", 0, 0), ("transaction", 6889, 0), ("abort", 0, 0), ("follow", 0, 1),
-         ("idempotent", 0, 0), ("truncate", 626565, 912265), ("flush", 0, 0), ("transaction", 0, 0), ("cut", 0, 0)],
+         ("idempotent", 0, 0), ("truncate", 626565, 912265), ("flush", 0, 0), ("transaction", 0, 0),
+         ("cut", 0, 0)],
     ),
     "nor after a clean close of such a log": (
         Shape("compact"),
-        [("abort", 0, 0), ("idempotent", 1, 0), ("follow", 0, 2), ("truncate", 5, 1), ("close", 0, 0), ("kill", 0, 0)],
+        [("abort", 0, 0), ("idempotent", 1, 0), ("follow", 0, 2), ("truncate", 5, 1), ("close", 0, 0),
+            ("kill", 0, 0)],
     ),
     "a snapshot that retention writes at once vouches for indexes that are there": (
         Shape(index_interval_bytes=1),
-        [("idempotent", 0, 0), ("close", 0, 0), ("transaction", 0, 0), ("roll", 0, 0), ("watermark", 2, 0), ("cut", 1018072, 8)],
+        [("idempotent", 0, 0), ("close", 0, 0), ("transaction", 0, 0), ("roll", 0, 0), ("watermark", 2, 0),
+            ("cut", 1018072, 8)],
     ),
 }  # fmt: skip
 
@@ -78,6 +89,13 @@ def test_a_deletion_that_an_opening_has_finished_is_finished_for_good() -> None:
 
 
 def test_a_cut_whose_last_sync_failed_lost_nothing() -> None:
-    """Some of the segments were gone after the crash; the seal of the one in front of them told where the next one had begun."""
-    steps = [("transaction", 2, 0), ("follow", 379728, 1), ("append", 428072, 0), ("commit", 0, 0), ("transaction", 1, 0)]
+    """Some of the segments were gone after the crash; the seal of the one in front of them told where the
+    next one had begun."""
+    steps = [
+        ("transaction", 2, 0),
+        ("follow", 379728, 1),
+        ("append", 428072, 0),
+        ("commit", 0, 0),
+        ("transaction", 1, 0),
+    ]
     StorageHistory(8001854, steps=[*steps, ("kill", 0, 0), ("any_sync_fails", 356665, 1033709)]).run()

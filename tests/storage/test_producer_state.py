@@ -1,11 +1,16 @@
-"""The rules of producers and markers (docs/semantics.md I1 to I13, L1 to L4), as tables over the pure core; each safeguard with
-its ablation."""
+"""The rules of producers and markers (docs/semantics.md I1 to I13, L1 to L4), as tables over the pure core;
+each safeguard with its ablation."""
 
 from __future__ import annotations
 
 import pytest
 from tidegate.storage.producers.producer_snapshot import SnapshotInvalid, decode_snapshot, encode_snapshot
-from tidegate.storage.producers.producer_state import AppendOrigin, PreparedAppend, ProducerState, VerificationGuard
+from tidegate.storage.producers.producer_state import (
+    AppendOrigin,
+    PreparedAppend,
+    ProducerState,
+    VerificationGuard,
+)
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import BatchHeader, decode_marker, parse_header
 
@@ -23,7 +28,11 @@ class Partition:
         self.end = 0
 
     def append(
-        self, data: bytes, origin: AppendOrigin = CLIENT, guard: VerificationGuard | None = None, version: int = 2
+        self,
+        data: bytes,
+        origin: AppendOrigin = CLIENT,
+        guard: VerificationGuard | None = None,
+        version: int = 2,
     ) -> PreparedAppend:
         header = parse_header(data)
         prepared = self.state.prepare(origin, guard, version)
@@ -39,22 +48,30 @@ class Partition:
         self.append(batch(count, pid=pid, epoch=epoch, sequence=sequence, transactional=True), guard=guard)
         return offset
 
-    def end_transaction(self, pid: int, epoch: int, *, commit: bool = True, coordinator_epoch: int = 0, version: int = 2) -> None:
-        self.append(marker(pid, epoch, commit=commit, coordinator_epoch=coordinator_epoch), COORDINATOR, version=version)
+    def end_transaction(
+        self, pid: int, epoch: int, *, commit: bool = True, coordinator_epoch: int = 0, version: int = 2
+    ) -> None:
+        self.append(
+            marker(pid, epoch, commit=commit, coordinator_epoch=coordinator_epoch),
+            COORDINATOR,
+            version=version,
+        )
 
 
 def refused(code: ErrorCode) -> pytest.RaisesExc[KafkaError]:
     return pytest.raises(KafkaError, check=lambda error: error.code == code)
 
 
-# ------------------------------------------------------------------------------------------------------------- sequences
+# ------------------------------------------------------------------------------------------------------------
+# sequences
 
 
 @pytest.mark.parametrize(
     ("known", "epoch", "sequence", "error"),
     [
         ([], 0, 0, None),
-        ([], 0, 1, ErrorCode.UNKNOWN_PRODUCER_ID),  # rule I5: an unknown producer begins at 0; this makes clients do so
+        # rule I5: an unknown producer begins at 0; this makes clients do so
+        ([], 0, 1, ErrorCode.UNKNOWN_PRODUCER_ID),
         ([(0, 0, 3)], 0, 3, None),
         ([(0, 0, 3)], 0, 4, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),  # a gap
         ([(0, 0, 3)], 0, 2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),  # an overlap
@@ -64,7 +81,9 @@ def refused(code: ErrorCode) -> pytest.RaisesExc[KafkaError]:
         ([(1, 0, 3)], 0, 0, ErrorCode.INVALID_PRODUCER_EPOCH),
     ],
 )
-def test_sequences_and_epochs(known: list[tuple[int, int, int]], epoch: int, sequence: int, error: ErrorCode | None) -> None:
+def test_sequences_and_epochs(
+    known: list[tuple[int, int, int]], epoch: int, sequence: int, error: ErrorCode | None
+) -> None:
     partition = Partition()
     for known_epoch, known_sequence, count in known:
         partition.append(batch(count, pid=7, epoch=known_epoch, sequence=known_sequence))
@@ -82,7 +101,9 @@ def test_sequences_and_epochs(known: list[tuple[int, int, int]], epoch: int, seq
 def at_sequence(last: int) -> Partition:
     """A producer whose last batch ended at sequence `last`, as if it had written for years."""
     partition = Partition()
-    header = parse_header(batch(3, pid=7, epoch=0, sequence=0))._replace(base_sequence=(last - 2) & SEQUENCE_MAX)
+    header = parse_header(batch(3, pid=7, epoch=0, sequence=0))._replace(
+        base_sequence=(last - 2) & SEQUENCE_MAX
+    )
     prepared = partition.state.prepare(REPLICATION)
     prepared.check_batch(header, 0)
     partition.state.publish(prepared, 3)
@@ -92,7 +113,13 @@ def at_sequence(last: int) -> Partition:
 
 @pytest.mark.parametrize(
     ("last", "following", "accepted"),
-    [(SEQUENCE_MAX, 0, True), (SEQUENCE_MAX, 1, False), (SEQUENCE_MAX - 1, SEQUENCE_MAX, True), (1, 2, True), (1, 0, False)],
+    [
+        (SEQUENCE_MAX, 0, True),
+        (SEQUENCE_MAX, 1, False),
+        (SEQUENCE_MAX - 1, SEQUENCE_MAX, True),
+        (1, 2, True),
+        (1, 0, False),
+    ],
 )
 def test_sequences_wrap_from_the_greatest_to_zero(last: int, following: int, accepted: bool) -> None:
     partition = at_sequence(last)
@@ -108,7 +135,10 @@ def test_the_last_five_batches_are_recognised_and_older_ones_are_not() -> None:
     partition = Partition()
     for index in range(7):
         partition.append(batch(2, pid=7, epoch=0, sequence=2 * index))
-    found = [partition.state.find_duplicate(parse_header(batch(2, pid=7, epoch=0, sequence=2 * i))) for i in range(7)]
+    found = [
+        partition.state.find_duplicate(parse_header(batch(2, pid=7, epoch=0, sequence=2 * i)))
+        for i in range(7)
+    ]
     assert [each and each.first_offset for each in found] == [None, None, 4, 6, 8, 10, 12]
 
 
@@ -116,7 +146,10 @@ def test_the_last_five_batches_are_recognised_and_older_ones_are_not() -> None:
 def test_a_duplicate_has_exactly_the_same_sequences_and_epoch(count: int, sequence: int, epoch: int) -> None:
     partition = Partition()
     partition.append(batch(2, pid=7, epoch=0, sequence=0))
-    assert partition.state.find_duplicate(parse_header(batch(count, pid=7, epoch=epoch, sequence=sequence))) is None
+    assert (
+        partition.state.find_duplicate(parse_header(batch(count, pid=7, epoch=epoch, sequence=sequence)))
+        is None
+    )
     assert partition.state.find_duplicate(parse_header(batch(2, pid=7, epoch=0, sequence=0))) is not None
 
 
@@ -132,7 +165,8 @@ def test_a_batch_that_shares_only_the_last_sequence_is_no_duplicate() -> None:
 
 
 def test_batches_that_overtake_a_transactions_first_are_out_of_order() -> None:
-    """Rule I5: both asked for verification; a producer told that it is unknown would give its transaction up."""
+    """Rule I5: both asked for verification; a producer told that it is unknown would give its transaction
+    up."""
     partition = Partition()
     guard = partition.state.start_verification(7, 1, 0)
     assert partition.state.start_verification(7, 1, 5) is guard
@@ -158,7 +192,8 @@ def test_a_coordinators_append_is_checked_for_the_epoch_a_followers_not() -> Non
     assert len(prepared.warnings) == 1
 
 
-# ---------------------------------------------------------------------------------------------------------- transactions
+# ----------------------------------------------------------------------------------------------------------
+# transactions
 
 
 def test_a_batch_outside_of_an_open_transaction_is_refused() -> None:
@@ -184,13 +219,16 @@ def test_the_first_append_of_a_transaction_needs_the_very_guard() -> None:
     guard = partition.state.start_verification(7, 0, 0)
     with refused(ErrorCode.INVALID_TXN_STATE):
         partition.append(data, guard=VerificationGuard(7, 0))
-    assert partition.state.start_verification(7, 0, 1) is guard, "requests of one transaction share their guard"
+    assert partition.state.start_verification(7, 0, 1) is guard, (
+        "requests of one transaction share their guard"
+    )
     partition.append(data, guard=guard)
     partition.append(batch(1, pid=7, epoch=0, sequence=1, transactional=True))  # open now: no guard is needed
 
 
 def late_verification() -> Partition:
-    """KIP-890's ABA: verified for the first transaction, which is then aborted; a second one waits for its own verification."""
+    """KIP-890's ABA: verified for the first transaction, which is then aborted; a second one waits for its
+    own verification."""
     partition = Partition()
     stale = partition.state.start_verification(7, 0, 0)
     partition.end_transaction(7, 0, commit=False, version=0)
@@ -204,7 +242,9 @@ def test_a_guard_of_an_aborted_transaction_does_not_open_the_next() -> None:
         late_verification()
 
 
-def test_ablation_a_guard_compared_by_state_opens_a_hanging_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_guard_compared_by_state_opens_a_hanging_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def by_state(self: ProducerState, guard: VerificationGuard | None, producer_id: int, epoch: int) -> bool:
         return guard is not None and producer_id in self._verifications and guard.epoch == epoch
 
@@ -213,7 +253,8 @@ def test_ablation_a_guard_compared_by_state_opens_a_hanging_transaction(monkeypa
 
 
 def test_a_marker_keeps_the_guard_of_the_next_transaction() -> None:
-    """TV2: the marker of the transaction of epoch 0 carries epoch 1, and may come while the next one, of epoch 1, is enlisted."""
+    """TV2: the marker of the transaction of epoch 0 carries epoch 1, and may come while the next one, of
+    epoch 1, is enlisted."""
     partition = Partition()
     partition.begin(7, 0)
     guard = partition.state.start_verification(7, 1, 0)
@@ -251,7 +292,8 @@ def test_during_verification_sequences_above_the_lowest_are_rejected() -> None:
     partition.append(batch(1, pid=7, epoch=0, sequence=5, transactional=True), guard=guard)
 
 
-# --------------------------------------------------------------------------------------------------------------- markers
+# ------------------------------------------------------------------------------------------------------------
+# markers
 
 
 MARKERS = [
@@ -290,7 +332,10 @@ def test_marker_epochs(version: int, current: int, is_open: bool, epoch: int, ac
 def test_ablation_unchecked_marker_epochs_end_the_wrong_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PreparedAppend, "_check_marker_epoch", lambda self, header, entry: None)
     wrong = [row for row in MARKERS if not row[4]]
-    assert all(not run_marker(version, is_open, epoch).state.has_open_transaction(7) for version, _, is_open, epoch, _ in wrong)
+    assert all(
+        not run_marker(version, is_open, epoch).state.has_open_transaction(7)
+        for version, _, is_open, epoch, _ in wrong
+    )
 
 
 def test_a_marker_from_an_older_coordinator_epoch_is_refused() -> None:
@@ -328,7 +373,8 @@ def test_an_emptied_control_batch_has_no_effect() -> None:
     assert partition.state.has_open_transaction(7)
 
 
-# ----------------------------------------------------------------------------------------------- last stable offset, bounds
+# ----------------------------------------------------------------------------------------------- last stable
+# offset, bounds
 
 
 def test_an_ended_transaction_bounds_readers_until_its_marker_is_replicated() -> None:
@@ -339,7 +385,9 @@ def test_an_ended_transaction_bounds_readers_until_its_marker_is_replicated() ->
     partition.end_transaction(7, 1)  # marker at offset 2
     assert partition.state.first_unstable_offset == first
     partition.state.set_high_watermark(2)
-    assert partition.state.first_unstable_offset == first, "a high watermark *at* the marker does not cover it"
+    assert partition.state.first_unstable_offset == first, (
+        "a high watermark *at* the marker does not cover it"
+    )
     partition.state.set_high_watermark(3)
     assert partition.state.first_unstable_offset == second
     partition.end_transaction(8, 1)
@@ -416,7 +464,8 @@ def test_a_refused_batch_among_several_leaves_nothing_behind() -> None:
     assert partition.state.as_comparable() == before
 
 
-# ------------------------------------------------------------------------------------------------------------- snapshots
+# ------------------------------------------------------------------------------------------------------------
+# snapshots
 
 
 def rich_state() -> ProducerState:
@@ -432,7 +481,10 @@ def test_a_snapshot_gives_the_same_state_back() -> None:
     state, loaded = rich_state(), ProducerState()
     decode_snapshot(encode_snapshot(state), loaded)
     assert loaded.as_comparable() == state.as_comparable()
-    assert (loaded.end_offset, loaded.first_unstable_offset) == (state.end_offset, state.first_unstable_offset)
+    assert (loaded.end_offset, loaded.first_unstable_offset) == (
+        state.end_offset,
+        state.first_unstable_offset,
+    )
     assert [e.producer_id for e in loaded.entries()] == [e.producer_id for e in state.entries()]
 
 

@@ -1,4 +1,5 @@
-"""Topic configuration, epoch history, indexes and checkpoint files: pure parts against tables and plain models."""
+"""Topic configuration, epoch history, indexes and checkpoint files: pure parts against tables and plain
+models."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from tidegate.storage.segment.transaction_index import TransactionIndexEntry, de
 from tidegate.storage.topic_config import TOPIC_CONFIGS, CleanupPolicy, parsed_topic_config, unread_settings
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-# ---------------------------------------------------------------------------------------------------- topic configuration
+# ---------------------------------------------------------------------------------------------------- topic
+# configuration
 
 
 def test_every_default_is_valid_and_makes_a_log_configuration() -> None:
@@ -32,7 +34,11 @@ def test_every_default_is_valid_and_makes_a_log_configuration() -> None:
         ("min.insync.replica", "1", "did you mean 'min.insync.replicas'?"),
         ("flush.policy", "alwys", "did you mean 'always'?"),
         ("nonsense", "1", "Unknown topic config name: nonsense"),
-        ("segment.bytes", "many", "Invalid value many for configuration segment.bytes: Not a number of type INT"),
+        (
+            "segment.bytes",
+            "many",
+            "Invalid value many for configuration segment.bytes: Not a number of type INT",
+        ),
         ("segment.bytes", "1", "Value must be at least 1024"),
         ("segment.bytes", str(2**31), "Value must be no more than 2147483647"),
         ("min.cleanable.dirty.ratio", "1.5", "Value must be no more than 1"),
@@ -68,7 +74,9 @@ def test_a_wrong_configuration_is_refused_and_says_what_to_do(key: str, value: s
         ({"segment.ms": "5", "x": "y"}, "segment_ms", 5),
     ],
 )
-def test_what_a_later_version_wrote_has_no_effect_and_removes_nothing(written: dict[str, str], field: str, value: object) -> None:
+def test_what_a_later_version_wrote_has_no_effect_and_removes_nothing(
+    written: dict[str, str], field: str, value: object
+) -> None:
     config = LogConfig.from_topic_config(written)
     assert getattr(config, field) == value and decode_config(encode_config(config)) == config
     assert unread_settings(written) == [name for name, text in written.items() if text != "5"]
@@ -82,12 +90,15 @@ def test_a_change_is_checked_and_what_stands_beside_it_is_not() -> None:
 
 
 def test_a_configuration_reaches_the_log() -> None:
-    config = LogConfig.from_topic_config({"cleanup.policy": "compact, delete", "flush.policy": "os", "segment.ms": "5"})
+    config = LogConfig.from_topic_config(
+        {"cleanup.policy": "compact, delete", "flush.policy": "os", "segment.ms": "5"}
+    )
     assert config.cleanup_policy == {CleanupPolicy.COMPACT, CleanupPolicy.DELETE}
     assert (config.flush_policy, config.segment_ms, config.is_compacted) == (FlushPolicy.OS, 5, True)
 
 
-# ----------------------------------------------------------------------------------------------------------- epoch history
+# -----------------------------------------------------------------------------------------------------------
+# epoch history
 
 
 @pytest.mark.parametrize(
@@ -136,16 +147,22 @@ def test_the_history_agrees_with_the_batches(batches: list[tuple[int, int]]) -> 
         end += count
     for offset, epoch in enumerate(written):
         assert cache.epoch_at(offset) == epoch
-        assert tuple(cache.end_of(epoch, end)) == (epoch, max(i for i, e in enumerate(written) if e == epoch) + 1)
+        assert tuple(cache.end_of(epoch, end)) == (
+            epoch,
+            max(i for i, e in enumerate(written) if e == epoch) + 1,
+        )
 
 
-# ---------------------------------------------------------------------------------------------------------------- indexes
+# ------------------------------------------------------------------------------------------------------------
+# indexes
 
 ENTRIES = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 5000)), max_size=40)
 
 
 @given(ENTRIES, st.integers(0, 2**40))
-def test_an_offset_index_finds_what_a_scan_finds_and_survives_its_file(steps: list[tuple[int, int]], base: int) -> None:
+def test_an_offset_index_finds_what_a_scan_finds_and_survives_its_file(
+    steps: list[tuple[int, int]], base: int
+) -> None:
     index, rows = OffsetIndex(base), []
     offset, position = base, 0
     for gap, size in steps:
@@ -168,7 +185,8 @@ READS = st.lists(st.tuples(st.integers(0, 2100), st.integers(0, 60_000), st.inte
 def test_a_stretch_holds_the_asked_batch_and_ends_at_boundaries(
     steps: list[tuple[int, int]], reads: list[tuple[int, int, int]], many: bool
 ) -> None:
-    """Whatever was read before it, and also where a hole comes first: entries, and both ends of the segment, are boundaries."""
+    """Whatever was read before it, and also where a hole comes first: entries, and both ends of the segment,
+    are boundaries."""
     base, offset, position = 7, 17, 0
     index, bounds = OffsetIndex(base), []
     for gap, size in steps * (20 if many else 1):
@@ -249,7 +267,8 @@ def test_entries_of_a_transaction_index_without_a_check_are_taken() -> None:
     assert decode_transaction_index(bytes(2) + entry.encode()[2:]) == entries
 
 
-# ------------------------------------------------------------------------------------------------------------- checkpoints
+# ------------------------------------------------------------------------------------------------------------
+# checkpoints
 
 
 def test_a_checkpoint_reads_back_and_any_damage_is_noticed() -> None:

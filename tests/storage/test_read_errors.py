@@ -1,4 +1,5 @@
-"""Bytes that are gone or cannot be read are damage of one log; failed writes, and read errors in many logs, are the folder's."""
+"""Bytes that are gone or cannot be read are damage of one log; failed writes, and read errors in many logs,
+are the folder's."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ class Folder:
 
     def lose(self, *partitions: int) -> None:
         """The second segments of these can not be read any more."""
-        self.disk.unreadable = frozenset(self.logs[partition].segments[1].path("log") for partition in partitions)
+        self.disk.unreadable = frozenset(
+            self.logs[partition].segments[1].path("log") for partition in partitions
+        )
 
     def read(self, partition: int) -> None:
         with pytest.raises(KafkaError) as refused:
@@ -106,7 +109,9 @@ LOOK_UPS: dict[str, Callable[[Log], object]] = {
 
 
 @pytest.mark.parametrize("look_up", LOOK_UPS.values(), ids=LOOK_UPS)
-def test_a_look_up_that_meets_a_read_error_takes_only_its_log_offline(look_up: Callable[[Log], object]) -> None:
+def test_a_look_up_that_meets_a_read_error_takes_only_its_log_offline(
+    look_up: Callable[[Log], object],
+) -> None:
     folder = Folder()
     log = folder.logs[0]
     folder.disk.unreadable = frozenset(segment.path("log") for segment in log.segments)
@@ -115,8 +120,12 @@ def test_a_look_up_that_meets_a_read_error_takes_only_its_log_offline(look_up: C
     assert log.is_offline and not folder.directory.is_offline and folder.damaged
 
 
-def test_ablation_treating_a_lost_file_as_a_disk_error_stops_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health.Health, "fail_read", lambda self, what, error, _offset=-1: self.fail(what, error))
+def test_ablation_treating_a_lost_file_as_a_disk_error_stops_the_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        health.Health, "fail_read", lambda self, what, error, _offset=-1: self.fail(what, error)
+    )
     folder = Folder()
     gone(folder, folder.logs[2])
     folder.read(2)
@@ -132,7 +141,9 @@ def test_read_errors_in_several_logs_in_short_order_are_a_disk_that_dies() -> No
         assert not folder.directory.is_offline
         folder.now_s += UNREADABLE_WITHIN_S / UNREADABLE_LOGS_MAX
     folder.read(UNREADABLE_LOGS_MAX - 1)
-    assert folder.directory.is_offline and len(folder.offline) == 1 and isinstance(folder.offline[0], ReadFailed)
+    assert (
+        folder.directory.is_offline and len(folder.offline) == 1 and isinstance(folder.offline[0], ReadFailed)
+    )
     assert all(log.is_offline for log in folder.logs)
 
 
@@ -193,7 +204,11 @@ def test_too_many_open_files_refuse_a_read_and_nothing_more(monkeypatch: pytest.
     log = folder.logs[0]
     folder.directory.files.forget(log.segments[1].path("log"))
     with monkeypatch.context() as patch:
-        patch.setattr(folder.disk, "open", lambda *_args, **_options: _raise(OSError(errno.EMFILE, "too many open files")))
+        patch.setattr(
+            folder.disk,
+            "open",
+            lambda *_args, **_options: _raise(OSError(errno.EMFILE, "too many open files")),
+        )
         folder.read(0)
     assert not log.is_offline and stored(log)
 
@@ -202,7 +217,8 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-# ------------------------------------------------------------------------------------------------------------ at the start
+# ------------------------------------------------------------------------------------------------------------
+# at the start
 
 
 def stopped() -> LyingDisk:
@@ -232,15 +248,20 @@ def test_read_errors_in_several_logs_at_the_start_fail_the_folder(name: str) -> 
         LogDirectory(disk, DATA, "c", 1).open_all(now_ms=NOW_MS)
     unreadable, disk = disk.unreadable, stopped()
     disk.unreadable = unreadable
-    folders = DataFolders(Mounts({DATA: disk, Path("/b"): LyingDisk()}), [DATA, Path("/b/data")], "c", 1, iter("xy").__next__)
+    folders = DataFolders(
+        Mounts({DATA: disk, Path("/b"): LyingDisk()}), [DATA, Path("/b/data")], "c", 1, iter("xy").__next__
+    )
     folders.open_all(now_ms=NOW_MS)
     assert folders.offline_folders == [DATA] and not folders.is_offline
 
 
-# --------------------------------------------------------------------------------------------------------- the disk port
+# ---------------------------------------------------------------------------------------------------------
+# the disk port
 
 
-def test_the_real_disk_tells_a_read_error_from_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_disk_tells_a_read_error_from_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk, path = RealDisk(), tmp_path / "file"
     path.write_bytes(b"abc")
     file = disk.open(path)
@@ -248,12 +269,15 @@ def test_the_real_disk_tells_a_read_error_from_all_others(tmp_path: Path, monkey
 
     def failing(name: str) -> Callable[..., object]:
         right = getattr(os, name)
-        return lambda *args, **options: _raise(OSError(broken[name], "no")) if name in broken else right(*args, **options)
+        return lambda *args, **options: (
+            _raise(OSError(broken[name], "no")) if name in broken else right(*args, **options)
+        )
 
     for name in ("pread", "pwrite", "stat", "listdir", "open", "fdatasync"):
         monkeypatch.setattr(os, name, failing(name))
     reads: dict[str, Callable[[], object]] = {
-        "pread": lambda: file.read_at(0, 3), "stat": lambda: disk.size(path), "listdir": lambda: disk.list_names(tmp_path),
+        "pread": lambda: file.read_at(0, 3), "stat": lambda: disk.size(path),
+        "listdir": lambda: disk.list_names(tmp_path),
         "open": lambda: disk.open(path),
     }  # fmt: skip
     for name, read in reads.items():

@@ -1,4 +1,5 @@
-"""`compression.type`: a leader keeps a client's batch in the topic's codec, and nothing else of it changes."""
+"""`compression.type`: a leader keeps a client's batch in the topic's codec, and nothing else of it
+changes."""
 
 from __future__ import annotations
 
@@ -12,11 +13,19 @@ from tidegate.storage.topic_config import LogConfig
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.recompression import recompressed
-from tidegate.wire.records import BatchHeader, NewRecord, decode_batch, encode_batch, parse_header, validate_batch
+from tidegate.wire.records import (
+    BatchHeader,
+    NewRecord,
+    decode_batch,
+    encode_batch,
+    parse_header,
+    validate_batch,
+)
 
 NOW_MS = 1_700_000_000_500
 RECORDS = [
-    NewRecord(b"key-%d" % n, b"value " * 50, (("header", b"x"), ("none", None)), 1_700_000_000_000 + n) for n in range(200)
+    NewRecord(b"key-%d" % n, b"value " * 50, (("header", b"x"), ("none", None)), 1_700_000_000_000 + n)
+    for n in range(200)
 ]
 TARGETS = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 
@@ -33,7 +42,13 @@ def header_but_for_codec(header: BatchHeader) -> BatchHeader:
 @pytest.mark.parametrize(("source", "target"), list(product(Compression, TARGETS)))
 def test_recompression_keeps_one_batch_with_the_same_records(source: Compression, target: str) -> None:
     batch = encode_batch(
-        RECORDS, compression=source, producer_id=7, producer_epoch=3, base_sequence=11, transactional=True, base_offset=0
+        RECORDS,
+        compression=source,
+        producer_id=7,
+        producer_epoch=3,
+        base_sequence=11,
+        transactional=True,
+        base_offset=0,
     )
     found = kept(batch, compression_type=target)
     ((position, header),) = found.batches
@@ -51,8 +66,13 @@ def test_at_the_same_codec_or_the_producers_the_bytes_are_what_came() -> None:
 
 @pytest.mark.parametrize(("codec", "low", "high"), [("gzip", "1", "9"), ("zstd", "-100", "19")])
 def test_the_level_is_the_topics(codec: str, low: str, high: str) -> None:
-    batch = encode_batch([NewRecord(None, b"%d some words that repeat %d" % (n, n * n), (), NOW_MS) for n in range(2000)])
-    sizes = [len(kept(batch, compression_type=codec, **{f"compression_{codec}_level": level}).view) for level in (low, high)]
+    batch = encode_batch(
+        [NewRecord(None, b"%d some words that repeat %d" % (n, n * n), (), NOW_MS) for n in range(2000)]
+    )
+    sizes = [
+        len(kept(batch, compression_type=codec, **{f"compression_{codec}_level": level}).view)
+        for level in (low, high)
+    ]
     assert sizes[1] < sizes[0] < len(batch)
 
 
@@ -86,4 +106,7 @@ def test_the_bound_on_unfolded_bytes_holds_here_too(monkeypatch: pytest.MonkeyPa
 def test_only_another_codec_than_the_topics_costs_anything() -> None:
     header = parse_header(encode_batch(RECORDS, compression=Compression.LZ4))
     configs = {target: LogConfig(compression_type=target) for target in (*TARGETS, "producer")}
-    assert [target for target in configs if not is_to_be_recompressed(header, configs[target])] == ["lz4", "producer"]
+    assert [target for target in configs if not is_to_be_recompressed(header, configs[target])] == [
+        "lz4",
+        "producer",
+    ]

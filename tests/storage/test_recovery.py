@@ -18,7 +18,8 @@ from .workload import FOLDER, append, append_marker, batch, marker, open_log, st
 
 
 def filled(disk: LyingDisk) -> Log:
-    """Ten-odd batches over several segments, producers, an open transaction and an aborted one, all flushed."""
+    """Ten-odd batches over several segments, producers, an open transaction and an aborted one, all
+    flushed."""
     log = open_log(disk)
     for turn in range(4):
         append(log, batch(2, size=300, pid=1, epoch=0, sequence=2 * turn), leader_epoch=turn)
@@ -178,7 +179,9 @@ def test_a_damaged_transaction_index_of_a_trusted_segment_is_built_again() -> No
     log = filled(disk)
     before, point = everything(log), log.recovery_point
     disk.kill()
-    disk.write_atomic(next(FOLDER / name for name in disk.list_names(FOLDER) if name.endswith(".txnindex")), b"\xff" * 40)
+    disk.write_atomic(
+        next(FOLDER / name for name in disk.list_names(FOLDER) if name.endswith(".txnindex")), b"\xff" * 40
+    )
     assert everything(open_log(disk, recovery_point=point)) == before
 
 
@@ -225,7 +228,9 @@ def test_damage_in_flushed_data_is_refused_and_named() -> None:
         open_log(disk, recovery_point=end)
     assert caught.value.path == target.path("log") and caught.value.position == position
     assert (
-        caught.value.offset < end and str(caught.value.path) in caught.value.message and "Nothing was cut" in caught.value.message
+        caught.value.offset < end
+        and str(caught.value.path) in caught.value.message
+        and "Nothing was cut" in caught.value.message
     )
     assert disk.size(target.path("log")) == size
 
@@ -275,7 +280,9 @@ def test_a_snapshot_above_the_end_does_not_come_back_to_life() -> None:
     disk.open(second.path("log")).truncate(0)
     again = open_log(disk, recovery_point=0)
     assert again.log_end_offset == second.base_offset
-    assert [name for name in disk.list_names(FOLDER) if name.endswith(".snapshot")] == [f"{second.base_offset:020d}.snapshot"]
+    assert [name for name in disk.list_names(FOLDER) if name.endswith(".snapshot")] == [
+        f"{second.base_offset:020d}.snapshot"
+    ]
     assert first.base_offset == 0
 
 
@@ -295,8 +302,8 @@ def test_producers_equal_a_replay_from_zero_with_any_snapshot() -> None:
 def test_a_producer_known_only_to_the_last_snapshot_is_kept(
     monkeypatch: pytest.MonkeyPatch, asks: bool
 ) -> None:
-    """Its batches went with the log's front, and the snapshot that stood there rots; with the notes gone everything is scanned
-    (docs/semantics.md C5).  Ablation: nobody asks the last snapshot."""
+    """Its batches went with the log's front, and the snapshot that stood there rots; with the notes gone
+    everything is scanned (docs/semantics.md C5).  Ablation: nobody asks the last snapshot."""
     disk = LyingDisk()
     log = open_log(disk)
     append(log, batch(pid=7, epoch=3, sequence=0))
@@ -406,8 +413,11 @@ def test_what_a_snapshot_proves_to_be_flushed_is_not_silently_cut(monkeypatch: p
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_batches_missing_right_below_a_snapshot_are_missed(monkeypatch: pytest.MonkeyPatch, sealed: bool) -> None:
-    """The index fits the shorter file, which ends with a whole batch, below what the snapshot says was flushed."""
+def test_batches_missing_right_below_a_snapshot_are_missed(
+    monkeypatch: pytest.MonkeyPatch, sealed: bool
+) -> None:
+    """The index fits the shorter file, which ends with a whole batch, below what the snapshot says was
+    flushed."""
     monkeypatch.setattr("tidegate.storage.durability.flush.RESUME_BYTES", 1)
     disk = LyingDisk()
     log = open_log(disk, config=LogConfig(index_interval_bytes=300))
@@ -419,14 +429,17 @@ def test_batches_missing_right_below_a_snapshot_are_missed(monkeypatch: pytest.M
     disk.open(log.segments.active.path("log")).truncate(last)
     if not sealed:
         remove_checksums(disk)
-    wanted = f"{last} bytes where {log.size_bytes} had been flushed" if sealed else "up to offset 12 was flushed"
+    wanted = (
+        f"{last} bytes where {log.size_bytes} had been flushed" if sealed else "up to offset 12 was flushed"
+    )
     with pytest.raises(CorruptLog, match=wanted) as damage:
         unclean(disk, 12, 12)
     assert damage.value.position == last
 
 
 def test_damage_below_segment_checksums_is_not_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash came between a seal and its snapshot, and the notes are lost.  Batches are durable before they are sealed."""
+    """A crash came between a seal and its snapshot, and the notes are lost.  Batches are durable before they
+    are sealed."""
     disk = LyingDisk()
     log, snapshot = long_active_segment(disk, monkeypatch)
     path, size = log.segments.active.path("log"), log.segments.active.size_bytes
@@ -440,12 +453,16 @@ def test_damage_below_segment_checksums_is_not_truncated(monkeypatch: pytest.Mon
         unclean(disk, 1, 0)
     assert damage.value.position == at and disk.size(path) == size
     remove_checksums(disk)  # ablation: then it is a torn tail
-    assert open_log(disk, config=LogConfig(index_interval_bytes=300), recovery_point=1).log_end_offset == damage.value.offset
+    assert (
+        open_log(disk, config=LogConfig(index_interval_bytes=300), recovery_point=1).log_end_offset
+        == damage.value.offset
+    )
 
 
 @pytest.mark.parametrize("vouched", [True, False])
 def test_a_seal_vouches_for_all_before_its_segment(vouched: bool) -> None:
-    """Notes are lost, and the seal of the damaged segment.  A later one was written after all of them were synced."""
+    """Notes are lost, and the seal of the damaged segment.  A later one was written after all of them were
+    synced."""
     disk = LyingDisk()
     log = filled(disk)
     segments = list(log.segments)
@@ -470,7 +487,9 @@ def test_a_flushed_segment_is_not_removed_for_bytes_before_it() -> None:
     segments = list(log.segments)
     disk.kill()
     for name in disk.list_names(FOLDER):
-        if name.endswith(".snapshot") or (name.endswith(".seal") and int(name[:20]) < segments[-2].base_offset):
+        if name.endswith(".snapshot") or (
+            name.endswith(".seal") and int(name[:20]) < segments[-2].base_offset
+        ):
             disk.remove(FOLDER / name)
     before = segments[-3]
     disk.open(before.path("log")).write_at(before.size_bytes, b"not a batch")
@@ -500,7 +519,8 @@ def test_where_the_next_segment_began_is_forgotten_when_it_is_removed() -> None:
 
 @pytest.mark.parametrize("flushed", [True, False])
 def test_a_leader_epoch_that_falls_is_damage(flushed: bool) -> None:
-    """It stands outside of the checksum; believed, it would make the log refuse what the true leader appends."""
+    """It stands outside of the checksum; believed, it would make the log refuse what the true leader
+    appends."""
     disk = LyingDisk()
     log = open_log(disk)
     for _ in range(4):

@@ -1,5 +1,5 @@
-"""Old segments go from the log at once and from the disk in a thread: whatever happens in between, and after a crash, the log
-has no hole, and nothing comes back that a checkpoint hides."""
+"""Old segments go from the log at once and from the disk in a thread: whatever happens in between, and after
+a crash, the log has no hole, and nothing comes back that a checkpoint hides."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def test_a_flush_in_flight_neither_fails_nor_loses_anything(flush: str) -> None:
     assert not later.log.is_offline
     end, found = later.log.log_end_offset, offsets(later.log)
     names = later.disk.list_names(FOLDER)
-    assert not [name for name in names if name[:20].isdigit() and int(name[:20]) < start], "a flush wrote files of what is gone"
+    assert not [name for name in names if name[:20].isdigit() and int(name[:20]) < start], (
+        "a flush wrote files of what is gone"
+    )
     later.disk.crash(Random(3))
     again = open_log(later.disk, recovery_point=end)
     assert offsets(again) == found and again.producers()[0].last_sequence == 47
@@ -113,7 +115,9 @@ def test_what_is_known_of_producers_by_what_goes_is_written_first() -> None:
     log.set_high_watermark(log.log_end_offset)
     log.advance_log_start(log.segments[1].base_offset)
     disk.crash(Random(0))
-    assert [(each.producer_id, each.epoch) for each in open_log(disk, recovery_point=1).producers()] == [(9, 3)]
+    assert [(each.producer_id, each.epoch) for each in open_log(disk, recovery_point=1).producers()] == [
+        (9, 3)
+    ]
 
 
 EVENTS: dict[str, Callable[[Log], None]] = {
@@ -147,7 +151,9 @@ def test_a_crash_at_any_point_around_a_removal_leaves_no_hole(event: str) -> Non
         except KafkaError:
             assert event == "beginning anew"  # all segments may be gone: its recovery point was noted at 0
             found = []
-        assert found == [offset for offset in before if found[0] <= offset <= found[-1]] if found else True, "a hole"
+        assert found == [offset for offset in before if found[0] <= offset <= found[-1]] if found else True, (
+            "a hole"
+        )
         if event not in ("truncation", "beginning anew"):
             assert found[-1] == before[-1]
         elif event == "truncation":
@@ -215,10 +221,13 @@ def test_a_full_disk_becomes_emptier_even_without_room_for_a_snapshot() -> None:
     later.disk.capacity = None
     later.log.flush_now()
     first = later.log.segments[0].base_offset
-    assert later.disk.exists(FOLDER / f"{first:020d}.snapshot"), "what found no room is written when there is some"
+    assert later.disk.exists(FOLDER / f"{first:020d}.snapshot"), (
+        "what found no room is written when there is some"
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------- in its thread
+# ----------------------------------------------------------------------------------------------------------
+# in its thread
 
 
 class Watched(RealDisk):
@@ -278,7 +287,9 @@ async def test_nothing_is_unlinked_on_the_loops_thread(tmp_path: Path) -> None:
     assert other.is_closed and not (tmp_path / "b-0").exists()
     await until(lambda: not file_deleter.waiting)
     assert disk.threads == {"rename": {"file_deleter"}, "unlink": {"file_deleter"}, "tree": {"file_deleter"}}
-    assert sorted(int(path.stem) for path in (tmp_path / "a-0").glob("*.log")) == [s.base_offset for s in log.segments]
+    assert sorted(int(path.stem) for path in (tmp_path / "a-0").glob("*.log")) == [
+        s.base_offset for s in log.segments
+    ]
     assert not list(tmp_path.glob("*-delete")) and not list(tmp_path.rglob("*.deleted"))
     file_deleter.close()
     directory.close(clean=True)
@@ -313,7 +324,9 @@ async def test_a_stop_waits_for_no_queue_and_the_next_start_finishes_it(tmp_path
     assert not list((tmp_path / "b-0").glob(f"{0:020d}.log")), "a clean close settles what waits"
     again = directory_at(tmp_path, RealDisk(), None)
     assert not list(tmp_path.rglob("*.deleted"))
-    assert again.logs["b", 0].log_start_offset == start and again.logs["b", 0].segments[0].base_offset == start
+    assert (
+        again.logs["b", 0].log_start_offset == start and again.logs["b", 0].segments[0].base_offset == start
+    )
     again.close(clean=True)
 
 
@@ -328,8 +341,8 @@ async def test_after_the_eraser_is_closed_whoever_removes_waits(tmp_path: Path) 
 
 
 def hanging_after_a_removal_without_room(disk_crashes: int) -> int:
-    """How many restarts find a transaction open whose marker was removed: the snapshot that knew it as ended found no room, and
-    an older one came back."""
+    """How many restarts find a transaction open whose marker was removed: the snapshot that knew it as ended
+    found no room, and an older one came back."""
     hanging = 0
     for seed in range(disk_crashes):
         disk = LyingDisk()

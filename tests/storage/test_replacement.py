@@ -1,5 +1,5 @@
-"""A replacement waits for the disk in a thread, and the loop runs on: whatever happens between its steps, the log says what it
-would say if the replacement had been made at once, or not at all; also after a crash."""
+"""A replacement waits for the disk in a thread, and the loop runs on: whatever happens between its steps, the
+log says what it would say if the replacement had been made at once, or not at all; also after a crash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ STEPS = ("begun", "decided", "switched", "carried out")
 
 
 class Work:
-    """A replacement of the second and third segment, step by step; `meanwhile` happens on the loop behind `step`."""
+    """A replacement of the second and third segment, step by step; `meanwhile` happens on the loop behind
+    `step`."""
 
     def __init__(self, disk: LyingDisk) -> None:
         self.disk = disk
@@ -33,7 +34,9 @@ class Work:
         self.old = self.log.segments[1:3]
         self.new = clean(self.log, disk, self.old)
         self.before = offsets(self.log)
-        lost = {h.base_offset for s in self.old for h in headers(s)} - {h.base_offset for h in headers(self.new)}
+        lost = {h.base_offset for s in self.old for h in headers(s)} - {
+            h.base_offset for h in headers(self.new)
+        }
         self.after = [offset for offset in self.before if offset not in lost]
         self.refused = False
 
@@ -61,14 +64,18 @@ class Work:
                 self.disk.remove(path)
         return replacement
 
-    def check(self, log: Log, *, replaced: bool | None = None, appended: int = 0, end: int | None = None) -> None:
+    def check(
+        self, log: Log, *, replaced: bool | None = None, appended: int = 0, end: int | None = None
+    ) -> None:
         """All old batches, or the new ones; `replaced` says which when that is certain."""
         found = offsets(log)
         ways = {True: [self.after], False: [self.before], None: [self.before, self.after]}[replaced]
         last = self.before[-1]
         behind = [offset for offset in found if offset > last]
         assert len(behind) == appended
-        assert [offset for offset in found if offset <= last] in [[o for o in way if end is None or o < end] for way in ways]
+        assert [offset for offset in found if offset <= last] in [
+            [o for o in way if end is None or o < end] for way in ways
+        ]
 
 
 def nothing(_log: Log) -> None:
@@ -95,8 +102,8 @@ def test_readers_see_whole_segments_at_every_step(step: str) -> None:
 def test_a_late_reader_of_a_replaced_segment_does_not_keep_its_file_cached(
     monkeypatch: pytest.MonkeyPatch, forgets: bool
 ) -> None:
-    """A reader took the old segment before the switch and opens its file after it: under the name that the new one gets.
-    Ablation: the open files are not told that the name is another file's now."""
+    """A reader took the old segment before the switch and opens its file after it: under the name that the
+    new one gets. Ablation: the open files are not told that the name is another file's now."""
     work = Work(LyingDisk())
 
     def looks(_log: Log) -> None:
@@ -152,7 +159,9 @@ def test_a_truncation_interrupted_at_any_step_leaves_no_truncated_batch(step: st
     found, end = offsets(work.log), work.log.log_end_offset
     assert work.refused == (step in ("begun", "decided"))
     way = work.before if work.refused else work.after
-    assert [offset for offset in found if offset + 2 <= cut] == [offset for offset in way if offset + 2 <= cut]
+    assert [offset for offset in found if offset + 2 <= cut] == [
+        offset for offset in way if offset + 2 <= cut
+    ]
     assert len([offset for offset in found if offset + 2 > cut]) == 1  # what was appended since
     for seed in range(5):
         work.disk.crash(Random(seed))
@@ -166,7 +175,9 @@ def test_a_removal_at_the_front_at_any_step_is_not_undone(step: str) -> None:
     work.log.set_high_watermark(work.log.log_end_offset)
     work.run(lambda log: log.advance_log_start(start), step)
     end, found = work.log.log_end_offset, offsets(work.log)
-    assert found[0] in (start, next(o for o in work.after if o >= start)) and work.log.log_start_offset == start
+    assert (
+        found[0] in (start, next(o for o in work.after if o >= start)) and work.log.log_start_offset == start
+    )
     for seed in range(5):
         work.disk.crash(Random(seed))
         again = reopened(work.disk, end)
@@ -231,13 +242,18 @@ def test_a_disk_that_fails_behind_the_switch_takes_the_log_offline() -> None:
     work.check(reopened(work.disk, end), replaced=True)
 
 
-# ----------------------------------------------------------------------------------------------------------------- crashes
+# ------------------------------------------------------------------------------------------------------------
+# crashes
 
 
 def crash_everywhere(
-    step: str, meanwhile: Callable[[Log], None], check: Callable[[Work, Log], None], point: Callable[[Work], int]
+    step: str,
+    meanwhile: Callable[[Log], None],
+    check: Callable[[Work, Log], None],
+    point: Callable[[Work], int],
 ) -> int:
-    """The power goes at every change of the disk, in `meanwhile` as well; `point` is the recovery point.  Number of crashes."""
+    """The power goes at every change of the disk, in `meanwhile` as well; `point` is the recovery point.
+    Number of crashes."""
     for cut in range(1000):
         work = Work(LyingDisk())
         work.log.set_high_watermark(work.log.log_end_offset)
@@ -265,7 +281,8 @@ def test_a_crash_at_any_point_with_a_truncation_in_between(step: str) -> None:
     def check(work: Work, log: Log) -> None:
         found, stays = offsets(log), work.before[: len(work.before) // 6]
         assert found[: len(stays)] == stays
-        assert found in (work.before[: len(found)], work.after[: len(found)])  # a cut removes from the back, segment by segment
+        # a cut removes from the back, segment by segment
+        assert found in (work.before[: len(found)], work.after[: len(found)])
 
     assert crash_everywhere(step, truncates, check, lambda work: work.before[len(work.before) // 6]) > 8
 
@@ -283,7 +300,8 @@ def test_a_crash_at_any_point_with_a_removal_in_between(step: str) -> None:
     assert crash_everywhere(step, removes, check, lambda work: work.before[-1] + 2) > 8
 
 
-# --------------------------------------------------------------------------------------------------------------- ablations
+# ------------------------------------------------------------------------------------------------------------
+# ablations
 
 
 def test_ablation_a_truncation_that_does_not_settle_first_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +310,9 @@ def test_ablation_a_truncation_that_does_not_settle_first_is_undone(monkeypatch:
         test_a_truncation_interrupted_at_any_step_leaves_no_truncated_batch("decided", True)
 
 
-def test_ablation_a_close_without_abandon_lets_a_thread_change_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_close_without_abandon_lets_a_thread_change_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Replacements, "abandon", lambda self: None)
     with pytest.raises(AssertionError):
         test_a_close_at_any_step_leaves_a_log_that_opens("begun", False)

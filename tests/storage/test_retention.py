@@ -78,7 +78,9 @@ def test_nothing_goes_at_or_above_the_high_watermark() -> None:
 def test_nothing_goes_of_a_transaction_that_is_open() -> None:
     log = open_log(LyingDisk(), config=replace(SMALL, retention_ms=1))
     append(log, batch(2, size=200, timestamp_ms=NOW_MS - HOUR_MS))
-    first = append(log, batch(1, pid=7, epoch=0, sequence=0, transactional=True, timestamp_ms=NOW_MS - HOUR_MS)).first_offset
+    first = append(
+        log, batch(1, pid=7, epoch=0, sequence=0, transactional=True, timestamp_ms=NOW_MS - HOUR_MS)
+    ).first_offset
     for _ in range(24):
         append(log, batch(2, size=200, timestamp_ms=NOW_MS - HOUR_MS))
     log.set_high_watermark(log.log_end_offset)
@@ -113,7 +115,9 @@ def test_the_new_start_survives_a_restart_without_a_checkpoint() -> None:
     disk = LyingDisk()
     log = open_log(disk, config=replace(SMALL, retention_ms=HOUR_MS))
     for number in range(24):
-        append(log, batch(2, size=200, timestamp_ms=NOW_MS + number * HOUR_MS), now_ms=NOW_MS + number * HOUR_MS)
+        append(
+            log, batch(2, size=200, timestamp_ms=NOW_MS + number * HOUR_MS), now_ms=NOW_MS + number * HOUR_MS
+        )
     log.flush_now()
     log.set_high_watermark(log.log_end_offset)
     steps = retain(log, NOW_MS + 23 * HOUR_MS)

@@ -1,4 +1,5 @@
-"""One flipped bit in the places where it would do the most harm: nobody is led past a batch, or told a wrong answer."""
+"""One flipped bit in the places where it would do the most harm: nobody is led past a batch, or told a wrong
+answer."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def file_of(disk: LyingDisk, suffix: str, number: int = 1):  # type: ignore[no-u
 
 
 def test_a_batch_whose_end_is_wrong_does_not_lead_readers_past_itself() -> None:
-    """The last offset delta is below the checksum, which a read does not compute: the batch seems to end far above."""
+    """The last offset delta is below the checksum, which a read does not compute: the batch seems to end far
+    above."""
     disk, end = closed()
     path = file_of(disk, ".log")
     log = opened(disk, end)
@@ -50,7 +52,8 @@ def test_a_batch_whose_end_is_wrong_does_not_lead_readers_past_itself() -> None:
 
 @pytest.mark.parametrize("byte", [3, 9, 17, 25])
 def test_a_damaged_entry_of_the_transaction_index_is_not_believed(byte: int) -> None:
-    """Neither another producer nor another place: records of an aborted transaction would pass for committed ones."""
+    """Neither another producer nor another place: records of an aborted transaction would pass for committed
+    ones."""
     disk, end = closed(aborted=True)
     right = opened(disk, end).aborted_transactions(0, end)
     for suffix in (".txnindex", ".seal"):

@@ -1,4 +1,5 @@
-"""What a seal does not vouch for is noticed at the start: files beside the batches are built again, lost batches are named."""
+"""What a seal does not vouch for is noticed at the start: files beside the batches are built again, lost
+batches are named."""
 
 from __future__ import annotations
 
@@ -44,7 +45,11 @@ def everything(path: Path) -> tuple[dict[str, Seen], list[str]]:
 
 
 def derived_of(path: Path, log: str) -> list[Path]:
-    return sorted(each for each in (path / log).iterdir() if each.suffix in (".index", ".timeindex", ".txnindex", ".seal"))
+    return sorted(
+        each
+        for each in (path / log).iterdir()
+        if each.suffix in (".index", ".timeindex", ".txnindex", ".seal")
+    )
 
 
 @pytest.mark.parametrize("how", ["missing", "short", "empty", "long"])
@@ -61,7 +66,9 @@ def test_a_file_that_is_not_as_the_stop_left_it_is_built_again(tmp_path: Path, s
             case "missing":
                 file.unlink()
             case "short":
-                file.write_bytes(content[: -{".index": 8, ".timeindex": 12, ".txnindex": 34, ".seal": 2}[suffix]])
+                file.write_bytes(
+                    content[: -{".index": 8, ".timeindex": 12, ".txnindex": 34, ".seal": 2}[suffix]]
+                )
             case "empty":
                 file.write_bytes(b"")
             case "long":
@@ -78,7 +85,11 @@ def test_ablation_checksums_without_the_transaction_index_show_aborted_ones(tmp_
         if file.suffix == ".txnindex":
             file.unlink()
         if file.suffix == ".seal":
-            file.write_bytes(decode_checksums(file.read_bytes(), int(file.stem))._replace(aborted=0, aborted_crc=0).encode())
+            file.write_bytes(
+                decode_checksums(file.read_bytes(), int(file.stem))
+                ._replace(aborted=0, aborted_crc=0)
+                .encode()
+            )
     found, recovered = everything(path)
     assert not recovered and found["flights-0"]["aborted"] != wanted["flights-0"]["aborted"]
 
@@ -167,7 +178,8 @@ def test_a_segment_without_its_last_batch_and_checksums_is_refused(tmp_path: Pat
 
 @pytest.mark.parametrize("with_checksums", [True, False])
 def test_an_offset_gap_of_a_cleaning_is_known_by_the_checksums_before_it(with_checksums: bool) -> None:
-    """Checkpoint and snapshots know nothing: without the seal, what stands behind the hole would be cut like a torn tail."""
+    """Checkpoint and snapshots know nothing: without the seal, what stands behind the hole would be cut like
+    a torn tail."""
     disk = LyingDisk()
     log = open_log(disk, config=COMPACTED)
     for _ in range(2):
@@ -188,7 +200,9 @@ def test_an_offset_gap_of_a_cleaning_is_known_by_the_checksums_before_it(with_ch
 def test_checksums_of_an_active_segment_do_not_name_the_next(tmp_path: Path) -> None:
     path = build(tmp_path / "data")
     checksums = [
-        decode_checksums(each.read_bytes(), int(each.stem)) for each in derived_of(path, "flights-0") if each.suffix == ".seal"
+        decode_checksums(each.read_bytes(), int(each.stem))
+        for each in derived_of(path, "flights-0")
+        if each.suffix == ".seal"
     ]
     assert [each.end_offset == STILL_OPEN for each in checksums] == [False] * (len(checksums) - 1) + [True]
     bases = [int(each.stem) for each in data_of(path, "flights-0")]

@@ -17,7 +17,9 @@ from tidegate.wire.records import iterate_headers
 
 from .workload import FOLDER, append, batch, open_log, stored
 
-COMPACTED = LogConfig(segment_bytes=2000, index_interval_bytes=300, cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
+COMPACTED = LogConfig(
+    segment_bytes=2000, index_interval_bytes=300, cleanup_policy=frozenset({CleanupPolicy.COMPACT})
+)
 
 
 def filled(disk: LyingDisk) -> Log:
@@ -61,9 +63,9 @@ def test_a_replacement_keeps_offsets_and_survives_a_restart() -> None:
     assert log.size_bytes == sum(segment.size_bytes for segment in log.segments)
     for offset in range(log.log_start_offset, end):  # also in the gaps, also with small reads
         result = log.read(offset, 1, upper_offset=end)
-        assert result.first_offset == max([o for o in after if o <= offset < o + 2], default=-1) or result.first_offset == min(
-            o for o in after if o >= offset
-        )
+        assert result.first_offset == max(
+            [o for o in after if o <= offset < o + 2], default=-1
+        ) or result.first_offset == min(o for o in after if o >= offset)
     for path in doomed:
         disk.remove(path)
     disk.crash(Random(0))
@@ -73,7 +75,8 @@ def test_a_replacement_keeps_offsets_and_survives_a_restart() -> None:
 
 
 def crash_everywhere(power: bool, check: Callable[[list[int], list[int], list[int], bool], None]) -> int:
-    """Interrupts a replacement at every changing operation; `check(found, before, after, was done)`.  Number of crashes."""
+    """Interrupts a replacement at every changing operation; `check(found, before, after, was done)`.  Number
+    of crashes."""
     for cut in range(1000):
         disk = LyingDisk()
         log = filled(disk)
@@ -159,7 +162,11 @@ def test_a_full_disk_refuses_the_replacement_and_leaves_no_decision_behind() -> 
     disk.capacity = 0
     with pytest.raises(KafkaError):
         log.replacements.replace_now(old, new)
-    assert offsets(log) == before and not log.is_offline and not disk.exists(swap_path(FOLDER, old[0].base_offset))
+    assert (
+        offsets(log) == before
+        and not log.is_offline
+        and not disk.exists(swap_path(FOLDER, old[0].base_offset))
+    )
     disk.capacity = None
     log.replacements.replace_now(old, new)
     assert offsets(log) != before

@@ -28,7 +28,10 @@ def with_three(disk: LyingDisk) -> list[int]:
     directory = LogDirectory(disk, DATA, "c", 1)
     directory.open_all(now_ms=NOW_MS)
     for partition in range(3):
-        append(directory.create("t", ID, partition, LogConfig(), now_ms=NOW_MS), batch(1, size=1000 * (partition + 1)))
+        append(
+            directory.create("t", ID, partition, LogConfig(), now_ms=NOW_MS),
+            batch(1, size=1000 * (partition + 1)),
+        )
     directory.close(clean=True, broker_epoch=1)
     for partition in range(3):
         disk.write_atomic(DATA / f"t-{partition}" / DAMAGED, b"it is")
@@ -36,19 +39,27 @@ def with_three(disk: LyingDisk) -> list[int]:
     directory.open_all(now_ms=NOW_MS)
     for partition in range(3):
         directory.set_aside("t", partition, now_ms=NOW_MS + partition * DAY_MS)
-    return [sum(disk.size(DATA / name / each) for each in disk.list_names(DATA / name)) for name in kept(disk)]
+    return [
+        sum(disk.size(DATA / name / each) for each in disk.list_names(DATA / name)) for name in kept(disk)
+    ]
 
 
-def swept(disk: LyingDisk, days: float, *, retention_days: float = -1, retention_bytes: int = -1) -> list[str]:
+def swept(
+    disk: LyingDisk, days: float, *, retention_days: float = -1, retention_bytes: int = -1
+) -> list[str]:
     retention_ms = -1 if retention_days < 0 else int(retention_days * DAY_MS)
-    remove_old_damaged(disk, DATA, NOW_MS + int(days * DAY_MS), DamagedRetention(retention_ms, retention_bytes))
+    remove_old_damaged(
+        disk, DATA, NOW_MS + int(days * DAY_MS), DamagedRetention(retention_ms, retention_bytes)
+    )
     return kept(disk)
 
 
 def test_it_is_noted_when_a_log_was_set_aside_and_which_one_it_was() -> None:
     disk = LyingDisk()
     with_three(disk)
-    assert decode_checkpoint(disk.read(DATA / "1-damaged" / SET_ASIDE), 3) == [[str(NOW_MS + DAY_MS), "t", "1"]]
+    assert decode_checkpoint(disk.read(DATA / "1-damaged" / SET_ASIDE), 3) == [
+        [str(NOW_MS + DAY_MS), "t", "1"]
+    ]
 
 
 def test_the_old_ones_go_and_the_others_stay() -> None:
@@ -91,7 +102,9 @@ def test_a_damaged_log_that_is_not_set_aside_is_never_removed() -> None:
     disk.make_directory(DATA / "x-damaged")
     disk.make_directory(DATA / "t-5")
     disk.write_atomic(DATA / "t-5" / DAMAGED, b"it is")
-    assert swept(disk, 500, retention_days=0, retention_bytes=0) == ["x-damaged"] and disk.exists(DATA / "t-5" / DAMAGED)
+    assert swept(disk, 500, retention_days=0, retention_bytes=0) == ["x-damaged"] and disk.exists(
+        DATA / "t-5" / DAMAGED
+    )
 
 
 def test_every_data_folder_is_looked_at_also_when_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:

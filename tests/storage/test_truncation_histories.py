@@ -1,4 +1,5 @@
-"""Histories of logs that are cut again and again, with power cuts in the middle of that; and what the safeguards are for."""
+"""Histories of logs that are cut again and again, with power cuts in the middle of that; and what the
+safeguards are for."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def without_folder_sync(method: Callable[..., Any]) -> Callable[..., Any]:
     return changed
 
 
-def test_ablation_a_truncation_that_does_not_sync_its_folder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_truncation_that_does_not_sync_its_folder_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Truncated data comes back."""
     monkeypatch.setattr(Segments, "_remove", without_folder_sync(Segments._remove))
     assert first_broken_cut() is not None
@@ -62,13 +65,19 @@ def test_ablation_a_truncation_that_does_not_sync_its_folder_is_found(monkeypatc
 CUTS_OF_HISTORIES: dict[int, tuple[int, Shape, list[Step]]] = {
     # Which sync is left out: the seed of the last crash, the shape, the steps.
     1: (
-        124, Shape("delete", segment_bytes=500, index_interval_bytes=600, index_bytes_max=0, failed_sync_keeps_cache=True),
-        [("cut", 948888, 0), ("cut", 0, 0), ("abort", 0, 0), ("append", 3, 0), ("abort", 0, 0), ("idempotent", 0, 0),
-         ("follow", 1, 1), ("cut", 1, 237956), ("append", 1019493, 0), ("abort", 0, 0), ("checkpoint", 0, 0), ("cut", 3, 8),
+        124,
+        Shape("delete", segment_bytes=500, index_interval_bytes=600, index_bytes_max=0,
+              failed_sync_keeps_cache=True),
+        [("cut", 948888, 0), ("cut", 0, 0), ("abort", 0, 0), ("append", 3, 0), ("abort", 0, 0),
+            ("idempotent", 0, 0),
+         ("follow", 1, 1), ("cut", 1, 237956), ("append", 1019493, 0), ("abort", 0, 0), ("checkpoint", 0, 0),
+         ("cut", 3, 8),
          ("cut", 301563, 834180)],
     ),
     2: (
-        177, Shape("delete", segment_bytes=2500, index_interval_bytes=200, files_max=2, failed_sync_keeps_cache=False),
+        177,
+        Shape("delete", segment_bytes=2500, index_interval_bytes=200, files_max=2,
+              failed_sync_keeps_cache=False),
         [("append", 1, 0), ("epoch", 0, 0), ("flush", 0, 0), ("truncate", 0, 1), ("idempotent", 0, 0)],
     ),
 }  # fmt: skip
@@ -99,10 +108,12 @@ def _cut_history_without(sync: int) -> Callable[[Durability, int], None]:
 
 
 @pytest.mark.parametrize("sync", [1, 2])
-def test_a_cut_of_the_epoch_history_needs_both_syncs_of_its_folder(monkeypatch: pytest.MonkeyPatch, sync: int) -> None:
-    """A history that is cut below a snapshot that is still there is not asked of the batches again; nor is one that comes back
-    after batches were cut, and others have taken their offsets (docs/semantics.md E8).  Ablation: the power goes without the
-    sync."""
+def test_a_cut_of_the_epoch_history_needs_both_syncs_of_its_folder(
+    monkeypatch: pytest.MonkeyPatch, sync: int
+) -> None:
+    """A history that is cut below a snapshot that is still there is not asked of the batches again; nor is
+    one that comes back after batches were cut, and others have taken their offsets (docs/semantics.md E8).
+    Ablation: the power goes without the sync."""
     seed, shape, steps = CUTS_OF_HISTORIES[sync]
     TruncationHistory(seed, shape=shape, steps=steps).run()
     monkeypatch.setattr(Durability, "truncate_history", _cut_history_without(sync))
@@ -128,7 +139,8 @@ def test_a_flush_that_was_cancelled_has_synced_no_folder() -> None:
 
 
 def test_a_new_segment_shows_nothing_of_what_its_file_held() -> None:
-    """A leftover of a removal: it lies behind what is appended, and a restart after a kill would take it for batches."""
+    """A leftover of a removal: it lies behind what is appended, and a restart after a kill would take it for
+    batches."""
     disk = LyingDisk()
     log = open_log(disk)
     append(log, batch(2))
@@ -138,7 +150,10 @@ def test_a_new_segment_shows_nothing_of_what_its_file_held() -> None:
     log.roll()
     append(log, batch(1))
     disk.kill()
-    assert [each.header.base_offset for each in stored(open_log(disk, recovery_point=2, flushed_end=2))] == [0, 2]
+    assert [each.header.base_offset for each in stored(open_log(disk, recovery_point=2, flushed_end=2))] == [
+        0,
+        2,
+    ]
 
 
 def test_ablation_a_recovery_that_trusts_the_page_cache_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

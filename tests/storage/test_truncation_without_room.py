@@ -1,4 +1,5 @@
-"""A cut that meets a full disk is refused, and nothing is cut; when there is room it is done.  A crash changes nothing there."""
+"""A cut that meets a full disk is refused, and nothing is cut; when there is room it is done.  A crash
+changes nothing there."""
 
 from __future__ import annotations
 
@@ -75,7 +76,9 @@ def test_a_cut_is_refused_or_done_whatever_room_there_is(cut: Callable[[Log], No
             cut(wanted)
             assert stored(log) == stored(wanted) and log.log_end_offset == wanted.log_end_offset
             assert (log.log_start_offset, log.latest_epoch) == (wanted.log_start_offset, wanted.latest_epoch)
-            assert [view.last_sequence for view in log.producers()] == [view.last_sequence for view in wanted.producers()]
+            assert [view.last_sequence for view in log.producers()] == [
+                view.last_sequence for view in wanted.producers()
+            ]
             disk.capacity = None
             disk.crash(Random(room))
             again = opened(disk).logs["t", 0]
@@ -110,7 +113,9 @@ def test_after_a_refused_truncation_records_are_appended_and_kept() -> None:
     assert stored(opened(disk).logs["t", 0]) == wanted
 
 
-def test_ablation_a_truncation_without_room_that_stops_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_a_truncation_without_room_that_stops_the_log_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Health, "room_needed", Health.disk_at_work)
     broken = first_broken(StorageHistory)
     assert broken is not None and "took the log offline" in str(broken)

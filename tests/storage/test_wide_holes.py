@@ -1,4 +1,5 @@
-"""Compacted topics with holes that no segment can span: billions of updates to a few keys (indexes hold 32 bits)."""
+"""Compacted topics with holes that no segment can span: billions of updates to a few keys (indexes hold 32
+bits)."""
 
 from __future__ import annotations
 
@@ -44,7 +45,10 @@ def offsets(log: Log) -> list[int]:
 def test_a_follower_takes_what_the_leader_has_and_finds_it_again(hole: str, end: str, together: bool) -> None:
     disk = LyingDisk()
     directory, log = opened(disk)
-    sent = [batch(1, pid=1, epoch=0, sequence=number, base_offset=at, leader_epoch=0) for number, at in enumerate(HOLES[hole])]
+    sent = [
+        batch(1, pid=1, epoch=0, sequence=number, base_offset=at, leader_epoch=0)
+        for number, at in enumerate(HOLES[hole])
+    ]
     while len(there := offsets(log)) < len(sent):  # a follower fetches from where its log ends
         log.append_follower(b"".join(sent[len(there) :]) if together else sent[len(there)])
     assert offsets(log) == HOLES[hole]

@@ -51,11 +51,19 @@ def batch(
 
 
 def marker(pid: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0) -> bytes:
-    return encode_marker(ControlType.COMMIT if commit else ControlType.ABORT, pid, epoch, coordinator_epoch, NOW_MS)
+    return encode_marker(
+        ControlType.COMMIT if commit else ControlType.ABORT, pid, epoch, coordinator_epoch, NOW_MS
+    )
 
 
 def open_log(
-    disk: Disk, *, folder: Path = FOLDER, config: LogConfig = SMALL, clean: bool = False, recovery_point: int = 0, **rest: int
+    disk: Disk,
+    *,
+    folder: Path = FOLDER,
+    config: LogConfig = SMALL,
+    clean: bool = False,
+    recovery_point: int = 0,
+    **rest: int,
 ) -> Log:
     return Log.open(
         disk,
@@ -70,19 +78,30 @@ def open_log(
 
 
 def append(
-    log: Log, data: bytes, *, leader_epoch: int = 0, guard: VerificationGuard | None = None, now_ms: int = NOW_MS
+    log: Log,
+    data: bytes,
+    *,
+    leader_epoch: int = 0,
+    guard: VerificationGuard | None = None,
+    now_ms: int = NOW_MS,
 ) -> AppendInfo:
     """As a client; transactional batches get a guard of their own when their transaction is not open."""
     header = next((header for _, header in iterate_headers(data)), None)
     if guard is None and header is not None and header.is_transactional:
         if not log.transaction_open(header.producer_id, header.producer_epoch):
             guard = log.start_verification(header.producer_id, header.producer_epoch, header.base_sequence)
-    return log.append_leader(data, leader_epoch=leader_epoch, origin=AppendOrigin.CLIENT, now_ms=now_ms, guard=guard)
+    return log.append_leader(
+        data, leader_epoch=leader_epoch, origin=AppendOrigin.CLIENT, now_ms=now_ms, guard=guard
+    )
 
 
 def append_marker(log: Log, data: bytes, *, version: int = 2, leader_epoch: int = 0) -> AppendInfo:
     return log.append_leader(
-        data, leader_epoch=leader_epoch, origin=AppendOrigin.COORDINATOR, now_ms=NOW_MS, transaction_version=version
+        data,
+        leader_epoch=leader_epoch,
+        origin=AppendOrigin.COORDINATOR,
+        now_ms=NOW_MS,
+        transaction_version=version,
     )
 
 
@@ -91,7 +110,9 @@ class Stored(NamedTuple):
     data: bytes
 
 
-def stored(log: Log, start: int | None = None, *, max_bytes: int = 700, upper: int | None = None) -> list[Stored]:
+def stored(
+    log: Log, start: int | None = None, *, max_bytes: int = 700, upper: int | None = None
+) -> list[Stored]:
     """All batches from `start`, by as many reads as it takes."""
     offset = log.log_start_offset if start is None else start
     upper = log.log_end_offset if upper is None else upper
@@ -100,8 +121,12 @@ def stored(log: Log, start: int | None = None, *, max_bytes: int = 700, upper: i
         result = log.read(offset, max_bytes, upper_offset=upper)
         if not result.data:
             break
-        batches = [Stored(h, bytes(result.data[p : p + h.size_bytes])) for p, h in iterate_headers(result.data)]
-        assert sum(len(b.data) for b in batches) == len(result.data), "a read returned something else than whole batches"
+        batches = [
+            Stored(h, bytes(result.data[p : p + h.size_bytes])) for p, h in iterate_headers(result.data)
+        ]
+        assert sum(len(b.data) for b in batches) == len(result.data), (
+            "a read returned something else than whole batches"
+        )
         assert batches[0].header.base_offset == result.first_offset
         assert batches[-1].header.next_offset <= result.next_offset > offset  # less before a gap
         found += batches
@@ -121,7 +146,14 @@ class Model:
                 assert found is not None
                 first = self.open.pop(header.producer_id, None)
                 if first is not None:
-                    self.ended.append((header.producer_id, first, header.base_offset, found.control_type is ControlType.ABORT))
+                    self.ended.append(
+                        (
+                            header.producer_id,
+                            first,
+                            header.base_offset,
+                            found.control_type is ControlType.ABORT,
+                        )
+                    )
             elif header.is_transactional:
                 self.open.setdefault(header.producer_id, header.base_offset)
 
@@ -131,6 +163,10 @@ class Model:
 
     def aborted(self, start: int, upper: int) -> list[tuple[int, int]]:
         return sorted(
-            ((pid, first) for pid, first, last, aborted in self.ended if aborted and last >= start and first < upper),
+            (
+                (pid, first)
+                for pid, first, last, aborted in self.ended
+                if aborted and last >= start and first < upper
+            ),
             key=lambda pair: pair[1],
         )

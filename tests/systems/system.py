@@ -1,4 +1,5 @@
-"""A foreign system at work on three nodes, and what a test of one needs: its process, its input, kills, and what it wrote.
+"""A foreign system at work on three nodes, and what a test of one needs: its process, its input, kills, and
+what it wrote.
 
 `make foreign-systems` runs these tests; they take minutes, and are not among those of `make test`.
 """
@@ -30,7 +31,9 @@ END_TIMEOUT_S: Final = 60.0
 class System:
     """One process of a Java program, `main arguments...`, of a system that foreign_clients.py has fetched."""
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path, main: str = "Main", heap: str = "512m") -> None:
+    def __init__(
+        self, name: str, arguments: Sequence[str], log: Path, main: str = "Main", heap: str = "512m"
+    ) -> None:
         try:
             command, _ = command_for(name)
         except Missing as reason:
@@ -64,7 +67,8 @@ class System:
         self._process.wait()
 
     def close(self, number: int | None = None) -> int:
-        """Ends the program, by the end of its input or by a signal; its exit code.  AssertionError when it goes on."""
+        """Ends the program, by the end of its input or by a signal; its exit code.  AssertionError when it
+        goes on."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         if number is not None and not self.ended:
@@ -73,7 +77,9 @@ class System:
             return self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"the program did not end within {END_TIMEOUT_S:g} s:\n{self.last_words()}") from None
+            raise AssertionError(
+                f"the program did not end within {END_TIMEOUT_S:g} s:\n{self.last_words()}"
+            ) from None
 
     def last_words(self) -> str:
         return self.log.read_text(errors="replace")[-4000:]
@@ -87,9 +93,13 @@ class System:
 
 
 async def until(
-    what: str, condition: Callable[[], Awaitable[bool]], system: System | None = None, patience_s: float = PATIENCE_S
+    what: str,
+    condition: Callable[[], Awaitable[bool]],
+    system: System | None = None,
+    patience_s: float = PATIENCE_S,
 ) -> None:
-    """Waits until the condition holds.  AssertionError when it does not for long, or when the system has ended instead."""
+    """Waits until the condition holds.  AssertionError when it does not for long, or when the system has
+    ended instead."""
     deadline = time.monotonic() + patience_s
     while not await condition():
         words = "" if system is None else f"; its log ends:\n{system.last_words()}"
@@ -100,7 +110,9 @@ async def until(
 
 async def make_topics(cluster: LocalCluster, *names: str, partitions: int = 4) -> None:
     async with Admin(cluster.bootstrap) as admin:
-        await admin.create_topics([NewTopic(name, partitions, 3, {"min.insync.replicas": "2"}) for name in names])
+        await admin.create_topics(
+            [NewTopic(name, partitions, 3, {"min.insync.replicas": "2"}) for name in names]
+        )
 
 
 async def fill(cluster: LocalCluster, topic: str, records: Sequence[tuple[str, str]]) -> None:
@@ -116,7 +128,9 @@ async def written(cluster: LocalCluster, topic: str) -> int:
     try:
         async with Admin(cluster.bootstrap) as admin:
             (description,) = await admin.describe_topics([topic], config=False)
-            ends = await admin.end_offsets([(topic, partition.partition) for partition in description.partitions])
+            ends = await admin.end_offsets(
+                [(topic, partition.partition) for partition in description.partitions]
+            )
         return sum(ends.values())
     except Exception:  # what is asked for again soon
         return -1
@@ -129,7 +143,9 @@ async def read_committed(cluster: LocalCluster, topic: str) -> dict[int, list[tu
         partitions = [(topic, each.partition) for each in description.partitions]
         ends = await admin.end_offsets(partitions)
     found: dict[int, list[tuple[str, str]]] = {number: [] for _, number in partitions}
-    async with Consumer(cluster.bootstrap, auto_offset_reset="earliest", isolation="read_committed") as consumer:
+    async with Consumer(
+        cluster.bootstrap, auto_offset_reset="earliest", isolation="read_committed"
+    ) as consumer:
         consumer.assign(partitions)
         deadline = time.monotonic() + PATIENCE_S
         while any([await consumer.position(partition) < ends[partition] for partition in partitions]):
@@ -139,7 +155,9 @@ async def read_committed(cluster: LocalCluster, topic: str) -> dict[int, list[tu
     return found
 
 
-async def kill_and_restart(cluster: LocalCluster, node_id: int, meanwhile: Callable[[], Awaitable[None]]) -> None:
+async def kill_and_restart(
+    cluster: LocalCluster, node_id: int, meanwhile: Callable[[], Awaitable[None]]
+) -> None:
     """SIGKILL to one node; it is started again when what is done meanwhile has gone through without it."""
     node = cluster.node(node_id)
     node.kill()

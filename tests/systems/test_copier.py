@@ -1,4 +1,5 @@
-"""Kafka's TransactionalMessageCopier, several of them in one group, with random aborts, while nodes and copiers are killed."""
+"""Kafka's TransactionalMessageCopier, several of them in one group, with random aborts, while nodes and
+copiers are killed."""
 
 from __future__ import annotations
 
@@ -27,12 +28,17 @@ async def test_every_record_is_copied_once(cluster: LocalCluster, tmp_path: Path
 
     def start(number: int) -> System:
         lives[number] += 1
-        arguments = f"--broker-list {cluster.bootstrap} --input-topic input --input-partition -1 --output-topic output"
+        arguments = (
+            f"--broker-list {cluster.bootstrap} --input-topic input --input-partition -1 --output-topic "
+            "output"
+        )
         arguments += f" --max-messages {RECORDS} --consumer-group copiers --transaction-size 100"
         arguments += f" --transactional-id copier-{number}"
         arguments += " --enable-random-aborts --group-mode --use-group-metadata --transaction-timeout 10000"
         log = tmp_path / f"copier-{number}-{lives[number]}.log"
-        return System("kafka-tools", arguments.split(), log, main="org.apache.kafka.tools.TransactionalMessageCopier")
+        return System(
+            "kafka-tools", arguments.split(), log, main="org.apache.kafka.tools.TransactionalMessageCopier"
+        )
 
     copiers = [start(number) for number in range(COPIERS)]
 

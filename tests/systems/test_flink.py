@@ -1,4 +1,5 @@
-"""A Flink job, KafkaSource to KafkaSink with EXACTLY_ONCE, while nodes are killed and a task fails: every record once."""
+"""A Flink job, KafkaSource to KafkaSink with EXACTLY_ONCE, while nodes are killed and a task fails: every
+record once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Kafka Streams with exactly_once_v2, while nodes and the application itself are killed: every update once, in order."""
+"""Kafka Streams with exactly_once_v2, while nodes and the application itself are killed: every update once,
+in order."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ async def test_every_record_is_counted_and_passed_once(cluster: LocalCluster, tm
     sent: list[tuple[str, str]] = []
 
     async def feed() -> None:
-        records = [(f"key-{number % KEYS}", f"value-{number}") for number in range(len(sent), len(sent) + ROUND)]
+        records = [
+            (f"key-{number % KEYS}", f"value-{number}") for number in range(len(sent), len(sent) + ROUND)
+        ]
         await fill(cluster, "input", records)
         sent.extend(records)
 

@@ -1,4 +1,5 @@
-"""An older version of Tidegate out of the git history, in a folder of its own, for nodes of it beside nodes of this tree."""
+"""An older version of Tidegate out of the git history, in a folder of its own, for nodes of it beside nodes
+of this tree."""
 
 from __future__ import annotations
 
@@ -17,26 +18,37 @@ BUILD_TIMEOUT_S = 300
 
 
 def installed(commit: str, folder: Path) -> Path:
-    """A folder for PYTHONPATH whose `tidegate` is that commit's, with its own generated modules.  Skips, and says why, where the
-    history is not at hand."""
+    """A folder for PYTHONPATH whose `tidegate` is that commit's, with its own generated modules.  Skips, and
+    says why, where the history is not at hand."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("this tree has no git history: the older version cannot be had")
-    archived = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, timeout=60, check=False)
+    archived = subprocess.run(
+        ["git", "archive", commit], cwd=ROOT, capture_output=True, timeout=60, check=False
+    )
     if archived.returncode != 0:
-        pytest.skip(f"{commit} is not in the git history (a shallow clone?): {archived.stderr.decode().strip()}")
+        pytest.skip(
+            f"{commit} is not in the git history (a shallow clone?): {archived.stderr.decode().strip()}"
+        )
     tree = folder / "tidegate"
     tree.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(archived.stdout)) as archive:
         archive.extractall(tree, filter="data")
-    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the generators stand beside the interpreter
+    # the generators stand beside the interpreter
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     built = subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_py"],
-        cwd=tree, env=os.environ | {"PATH": tools}, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False,
+        cwd=tree, env=os.environ | {"PATH": tools}, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S,
+        check=False,
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
     where = subprocess.run(
         [sys.executable, "-c", "import tidegate.proto.controller_pb2 as found; print(found.__file__)"],
-        cwd=folder, env=os.environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert Path(where.stdout.strip()).is_relative_to(tree), "the nodes would run another version"
     return folder

@@ -1,8 +1,10 @@
-"""A cluster under load is rolled from an older version to this one, back, and again; then its metadata feature is raised.
+"""A cluster under load is rolled from an older version to this one, back, and again; then its metadata
+feature is raised.
 
-The load is that of the chaos scenarios, and so is the judgement: transactions, a consume-transform-produce job in a classic
-group, librdkafka, plain writers; no record may be lost, doubled or torn, all replicas hold the same bytes.  Beside it two
-consumers share a group of the newer protocol (KIP-848) and must be given every committed record.
+The load is that of the chaos scenarios, and so is the judgement: transactions, a consume-transform-produce
+job in a classic group, librdkafka, plain writers; no record may be lost, doubled or torn, all replicas hold
+the same bytes.  Beside it two consumers share a group of the newer protocol (KIP-848) and must be given every
+committed record.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class GroupOfTheNewerProtocol:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._topic = topic
-        self._threads = [threading.Thread(target=self._read, args=(bootstrap, n), daemon=True) for n in range(members)]
+        self._threads = [
+            threading.Thread(target=self._read, args=(bootstrap, n), daemon=True) for n in range(members)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -57,7 +61,8 @@ class GroupOfTheNewerProtocol:
         consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap, "group.id": GROUP, "group.protocol": "consumer",
-                "client.id": f"newer-{number}", "auto.offset.reset": "earliest", "isolation.level": "read_committed",
+                "client.id": f"newer-{number}", "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
                 "auto.commit.interval.ms": 500,
             }
         )  # fmt: skip
@@ -101,7 +106,8 @@ class RollingUpgrade:
         await self._group_catches_up(run)
 
     async def _group_catches_up(self, run: Run) -> None:
-        """The group commits up to where the partitions end now; up to there it must have been given everything."""
+        """The group commits up to where the partitions end now; up to there it must have been given
+        everything."""
         assert self.group is not None
         async with Admin(run.cluster.bootstrap, client_id="upgrade", clock=run.cluster.clock) as admin:
             partitions = run.workload.plan.input_partitions
@@ -110,9 +116,15 @@ class RollingUpgrade:
             behind = partitions
             while behind and run.now() < deadline:
                 found = await admin.group_offsets(GROUP)
-                behind = [each for each in partitions if each not in found or found[each].offset < self.group.ends[each]]
+                behind = [
+                    each
+                    for each in partitions
+                    if each not in found or found[each].offset < self.group.ends[each]
+                ]
                 await run.load(BETWEEN_S)
-        run.outcome.require("the group of the newer protocol keeps up", not behind, f"behind in {behind}" if behind else "")
+        run.outcome.require(
+            "the group of the newer protocol keeps up", not behind, f"behind in {behind}" if behind else ""
+        )
 
     async def _roll_all(self, run: Run, python_path: Path | None, what: str) -> None:
         for node in run.cluster.nodes:
@@ -128,7 +140,9 @@ class RollingUpgrade:
         step = f"node {node.id}, {what}"
         run.outcome.require(f"a stop by SIGTERM is clean ({step})", code == 0, f"exit code {code}")
         node.python_path = python_path
-        await run.recovery(step, InjectedFault(node.id, begin, code), "everybody", lambda commit: commit.invoked >= begin)
+        await run.recovery(
+            step, InjectedFault(node.id, begin, code), "everybody", lambda commit: commit.invoked >= begin
+        )
         recovered = (await node.status()).recovered_logs
         run.outcome.require(f"a start needs no recovery ({step})", recovered == 0, f"{recovered} logs")
         await run.wait_in_sync()
@@ -137,10 +151,13 @@ class RollingUpgrade:
     def _require_running(self, run: Run, step: str) -> None:
         ended = [node.id for node in run.cluster.nodes if not node.running]
         said = "; ".join(last_words(run.cluster.node(node_id).log_path, 0) for node_id in ended)
-        run.outcome.require(f"no node stops by itself ({step})", not ended, f"{ended}: {said}" if ended else "")
+        run.outcome.require(
+            f"no node stops by itself ({step})", not ended, f"{ended}: {said}" if ended else ""
+        )
 
     async def _administrate(self, run: Run, name: str) -> None:
-        """In a mixture: topics come and change, and what only level 4 knows is refused by whichever node is the controller."""
+        """In a mixture: topics come and change, and what only level 4 knows is refused by whichever node is
+        the controller."""
         async with Admin(run.cluster.bootstrap, client_id="upgrade", clock=run.cluster.clock) as admin:
             topic = f"made-{name}"
             await admin.create_topics([NewTopic(topic, 2, config={"retention.ms": "86400000"})])
@@ -149,7 +166,8 @@ class RollingUpgrade:
             moved = {(topic, 0): [3, 1, 2]}
             await admin.reassign_partitions(moved)
             refusal = await refused(admin.alter_config(topic, SETTING_OF_LEVEL_4))
-            expected = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_CONFIG)  # an old controller knows no such setting
+            # an old controller knows no such setting
+            expected = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_CONFIG)
             run.outcome.require(f"what level 4 brings is refused ({name})", refusal in expected, f"{refusal}")
             await admin.delete_topics([topic])
         self._require_running(run, f"topics made and changed, {name}")
@@ -196,12 +214,21 @@ async def refused(change: object) -> ErrorCode | None:
     return None
 
 
-def committed(logs: Mapping[tuple[str, int], Sequence[tuple[int, object]]], ends: Mapping[tuple[str, int], int]) -> Seen:
+def committed(
+    logs: Mapping[tuple[str, int], Sequence[tuple[int, object]]], ends: Mapping[tuple[str, int], int]
+) -> Seen:
     """Every committed record below the ends."""
-    return {(*partition, offset) for partition, end in ends.items() for offset, _ in logs[partition] if offset < end}
+    return {
+        (*partition, offset)
+        for partition, end in ends.items()
+        for offset, _ in logs[partition]
+        if offset < end
+    }
 
 
-async def test_nothing_is_lost_or_doubled_from_the_old_version_to_the_new_one_and_back(tmp_path: Path) -> None:
+async def test_nothing_is_lost_or_doubled_from_the_old_version_to_the_new_one_and_back(
+    tmp_path: Path,
+) -> None:
     older = await asyncio.to_thread(installed, LAST_OF_LEVEL_3, tmp_path / "older")
     upgrade = RollingUpgrade(older)
     plan = Plan(writers=2, transforms=2, pause_max_s=0.1)

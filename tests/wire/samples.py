@@ -1,4 +1,5 @@
-"""Random messages of every kind and version, as kio entities and as the dictionaries that our encoder takes."""
+"""Random messages of every kind and version, as kio entities and as the dictionaries that our encoder
+takes."""
 
 from __future__ import annotations
 

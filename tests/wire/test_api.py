@@ -23,22 +23,28 @@ def test_versions_flexibility_and_headers_are_those_of_kafkas_schemas(key: ApiKe
 
 
 def test_produce_is_advertised_from_version_0_although_served_from_3() -> None:
-    """librdkafka 2.0 sends gzip, snappy and lz4 uncompressed, silently, when the advertised minimum is higher."""
+    """librdkafka 2.0 sends gzip, snappy and lz4 uncompressed, silently, when the advertised minimum is
+    higher."""
     assert (0, 0, 13) in api.advertised(list(ApiKey))
     assert SUPPORTED[ApiKey.PRODUCE] == (3, 13)
     assert not api.is_supported(ApiKey.PRODUCE, 2) and api.is_supported(ApiKey.PRODUCE, 3)
 
 
-# What clients in use send, by key: the lowest and the highest version that a broker should serve (Java 3.9 and 4.2, librdkafka 2,
-# kafka-python 3, aiokafka, kafkajs, franz-go), with what transactions v2 (KIP-890) and consumer groups (KIP-848) need.
+# What clients in use send, by key: the lowest and the highest version that a broker should serve (Java 3.9
+# and 4.2, librdkafka 2, kafka-python 3, aiokafka, kafkajs, franz-go), with what transactions v2 (KIP-890) and
+# consumer groups (KIP-848) need.
 IN_USE = {
     0: (3, 13), 1: (4, 18), 2: (1, 10), 3: (0, 13), 8: (2, 9), 9: (1, 9), 10: (0, 6), 11: (0, 9), 12: (0, 4),
-    13: (0, 5), 14: (0, 5), 15: (0, 5), 16: (0, 4), 18: (0, 3), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5),
-    23: (2, 4), 24: (0, 5), 25: (0, 3), 26: (0, 5), 27: (1, 1), 28: (0, 5), 32: (1, 4), 33: (0, 2), 37: (0, 3),
-    42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0), 60: (0, 1), 61: (0, 0), 65: (0, 0),
+    13: (0, 5), 14: (0, 5), 15: (0, 5), 16: (0, 4), 18: (0, 3), 19: (2, 7), 20: (1, 6), 21: (0, 2),
+    22: (0, 5),
+    23: (2, 4), 24: (0, 5), 25: (0, 3), 26: (0, 5), 27: (1, 1), 28: (0, 5), 32: (1, 4), 33: (0, 2),
+    37: (0, 3),
+    42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0), 60: (0, 1), 61: (0, 0),
+    65: (0, 0),
     66: (0, 2), 68: (0, 1), 69: (0, 1), 75: (0, 0),
 }  # fmt: skip
-# Advertised, these would be used: SASL, access rules, quotas and credentials, delegation tokens, share groups.
+# Advertised, these would be used: SASL, access rules, quotas and credentials, delegation tokens, share
+# groups.
 NOT_SERVED = {17, 36, 29, 30, 31, 38, 39, 40, 41, 48, 49, 50, 51, 76, 77, 78, 79}
 
 
@@ -55,7 +61,10 @@ def test_what_is_not_served_is_not_advertised() -> None:
 
 
 def test_offset_delete_never_became_flexible() -> None:
-    assert not api.is_flexible(ApiKey.OFFSET_DELETE, 0) and api.response_header_version(ApiKey.OFFSET_DELETE, 0) == 0
+    assert (
+        not api.is_flexible(ApiKey.OFFSET_DELETE, 0)
+        and api.response_header_version(ApiKey.OFFSET_DELETE, 0) == 0
+    )
 
 
 def test_only_requests_with_a_handler_are_advertised() -> None:

@@ -1,4 +1,5 @@
-"""Every message in every version: the bytes are kio's, and no payload whatever does more than raise KafkaError."""
+"""Every message in every version: the bytes are kio's, and no payload whatever does more than raise
+KafkaError."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ MESSAGES = [
     for is_request in (True, False)
 ]
 every_message = pytest.mark.parametrize(
-    ("key", "version", "is_request"), MESSAGES, ids=[f"{k.name}-{v}-{'request' if r else 'response'}" for k, v, r in MESSAGES]
+    ("key", "version", "is_request"),
+    MESSAGES,
+    ids=[f"{k.name}-{v}-{'request' if r else 'response'}" for k, v, r in MESSAGES],
 )
 
 
@@ -47,19 +50,27 @@ def decode(key: ApiKey, version: int, is_request: bool, frame: bytes | bytearray
 
 
 @every_message
-def test_a_dictionary_is_encoded_as_kio_encodes_the_entity(key: ApiKey, version: int, is_request: bool) -> None:
+def test_a_dictionary_is_encoded_as_kio_encodes_the_entity(
+    key: ApiKey, version: int, is_request: bool
+) -> None:
     for seed in range(12):
         made = entity(message_class(key, version, is_request), random.Random(seed))
         body = kio_bytes(made)
         assert encode(key, version, is_request, as_fields(made)) == body
         frame = frame_of(key, version, is_request, body)
         assert decode(key, version, is_request, frame) == entity_reader(type(made))(body, 0)[0]
-        assert decode(key, version, is_request, memoryview(bytearray(frame))) == decode(key, version, is_request, frame)
+        assert decode(key, version, is_request, memoryview(bytearray(frame))) == decode(
+            key, version, is_request, frame
+        )
 
 
 @every_message
-def test_a_message_that_is_cut_is_refused_and_so_is_a_response_with_a_tail(key: ApiKey, version: int, is_request: bool) -> None:
-    frame = frame_of(key, version, is_request, kio_bytes(entity(message_class(key, version, is_request), random.Random(3))))
+def test_a_message_that_is_cut_is_refused_and_so_is_a_response_with_a_tail(
+    key: ApiKey, version: int, is_request: bool
+) -> None:
+    frame = frame_of(
+        key, version, is_request, kio_bytes(entity(message_class(key, version, is_request), random.Random(3)))
+    )
     for cut in {0, 3, 4, len(frame) // 2, len(frame) - 1}:
         with pytest.raises(KafkaError) as caught:
             decode(key, version, is_request, frame[:cut])
@@ -74,9 +85,13 @@ def test_a_message_that_is_cut_is_refused_and_so_is_a_response_with_a_tail(key: 
 
 @settings(max_examples=400)
 @given(message=st.sampled_from(MESSAGES), data=st.data())
-def test_a_damaged_message_gives_an_error_or_an_entity(message: tuple[ApiKey, int, bool], data: st.DataObject) -> None:
+def test_a_damaged_message_gives_an_error_or_an_entity(
+    message: tuple[ApiKey, int, bool], data: st.DataObject
+) -> None:
     key, version, is_request = message
-    body = kio_bytes(entity(message_class(key, version, is_request), random.Random(data.draw(st.integers(0, 50)))))
+    body = kio_bytes(
+        entity(message_class(key, version, is_request), random.Random(data.draw(st.integers(0, 50))))
+    )
     frame = bytearray(frame_of(key, version, is_request, body))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(8 if is_request else 4, len(frame)))
@@ -88,7 +103,9 @@ def test_a_damaged_message_gives_an_error_or_an_entity(message: tuple[ApiKey, in
         elif kind == "grow":
             frame[at:at] = data.draw(st.binary(max_size=9))
         elif kind == "int32" and at + 4 <= len(frame):
-            struct.pack_into(">i", frame, at, data.draw(st.sampled_from([-1, 2**31 - 1, -(2**31), 10_000_000])))
+            struct.pack_into(
+                ">i", frame, at, data.draw(st.sampled_from([-1, 2**31 - 1, -(2**31), 10_000_000]))
+            )
         elif kind == "varint":
             frame[at : at + 5] = b"\xff\xff\xff\xff" + bytes([data.draw(st.sampled_from([7, 15, 1, 0]))])
     try:
@@ -114,7 +131,8 @@ def test_a_claim_of_two_billion_elements_is_refused_before_kio_reserves_them() -
 
 
 def test_kio_alone_would_end_the_process() -> None:
-    """The ablation: without the walk before it, nine bytes kill the node.  Should this turn green one day, skim may go."""
+    """The ablation: without the walk before it, nine bytes kill the node.  Should this turn green one day,
+    skim may go."""
     script = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
         "from kio.serial import entity_reader\n"
@@ -127,7 +145,9 @@ def test_kio_alone_would_end_the_process() -> None:
 
 
 def test_a_message_above_the_bound_is_refused() -> None:
-    body = codec.request(ApiKey.SYNC_GROUP, 0, {"assignments": [{"member_id": "m", "assignment": bytes(17 << 20)}]})
+    body = codec.request(
+        ApiKey.SYNC_GROUP, 0, {"assignments": [{"member_id": "m", "assignment": bytes(17 << 20)}]}
+    )
     with pytest.raises(KafkaError, match="at most"):
         codec.decode_request(ApiKey.SYNC_GROUP, 0, codec.encode_request_frame(1, ApiKey.SYNC_GROUP, 0, body))
 
@@ -155,25 +175,33 @@ def test_tags_that_nobody_knows_are_skipped() -> None:
 
 def test_unknown_tags_are_skipped_between_known_ones_and_inside_structures() -> None:
     features = [{"name": "transaction.version", "max_version_level": 2, "min_version_level": 2}]
-    fields = {"api_keys": [{"api_key": 1, "min_version": 4, "max_version": 12}], "finalized_features": features}
+    fields = {
+        "api_keys": [{"api_key": 1, "min_version": 4, "max_version": 12}],
+        "finalized_features": features,
+    }
     body = codec.response(ApiKey.API_VERSIONS, 3, {**fields, "finalized_features_epoch": 5})
     keys_end = 2 + 1 + 6
     assert body[keys_end : keys_end + 1] == b"\0", "the tags of the one key"
     tail = body[keys_end + 1 :]
     assert tail[4:5] == b"\x02", "two tags: the epoch and the features"
     damaged = body[:keys_end] + b"\x01\x63\x02xy" + tail[:4] + b"\x03" + tail[5:] + b"\x09\x01z"
-    answer = codec.decode_response(ApiKey.API_VERSIONS, 3, codec.encode_response_frame(1, ApiKey.API_VERSIONS, 3, damaged))[1]
+    answer = codec.decode_response(
+        ApiKey.API_VERSIONS, 3, codec.encode_response_frame(1, ApiKey.API_VERSIONS, 3, damaged)
+    )[1]
     assert answer.finalized_features_epoch == 5 and answer.finalized_features[0].max_version_level == 2
     assert answer.api_keys[0].max_version == 12
 
 
 @every_message
-def test_dropping_unknown_tags_leaves_a_message_without_them_as_it_is(key: ApiKey, version: int, is_request: bool) -> None:
+def test_dropping_unknown_tags_leaves_a_message_without_them_as_it_is(
+    key: ApiKey, version: int, is_request: bool
+) -> None:
     made = entity(message_class(key, version, is_request), random.Random(11))
     assert without_unknown_tags(type(made), b"head" + kio_bytes(made), 4) == kio_bytes(made)
 
 
-# ---------------------------------------------------------------------------------------------------------------- encoding
+# ------------------------------------------------------------------------------------------------------------
+# encoding
 
 
 def test_fields_of_other_versions_are_dropped() -> None:
@@ -196,14 +224,17 @@ def test_a_value_that_does_not_fit_names_the_field() -> None:
 
 def test_missing_fields_take_the_schemas_default_and_null_where_it_is_allowed() -> None:
     body = codec.response(ApiKey.METADATA, 9, {"topics": [{"name": "t"}]})
-    answer = codec.decode_response(ApiKey.METADATA, 9, codec.encode_response_frame(1, ApiKey.METADATA, 9, body))[1]
+    answer = codec.decode_response(
+        ApiKey.METADATA, 9, codec.encode_response_frame(1, ApiKey.METADATA, 9, body)
+    )[1]
     assert (answer.cluster_id, answer.controller_id, answer.brokers) == (None, -1, ())
     assert answer.topics[0].topic_authorized_operations == -(2**31)
     assert answer.throttle_time == timedelta(0)
 
 
 @pytest.mark.parametrize(
-    "given_as", [{"throttle_time_ms": 1500}, {"throttle_time": 1500}, {"throttle_time": timedelta(seconds=1.5)}]
+    "given_as",
+    [{"throttle_time_ms": 1500}, {"throttle_time": 1500}, {"throttle_time": timedelta(seconds=1.5)}],
 )
 def test_durations_are_integer_milliseconds(given_as: dict[str, Any]) -> None:
     body = codec.response(ApiKey.HEARTBEAT, 4, {"error_code": 0, **given_as})
@@ -223,7 +254,8 @@ def test_topic_ids_are_uuids_or_none() -> None:
         assert codec.decode_response(ApiKey.METADATA, 12, frame)[1].topics[0].topic_id == value
 
 
-# ---------------------------------------------------------------------------------------------------------------- headers
+# ------------------------------------------------------------------------------------------------------------
+# headers
 
 
 @pytest.mark.parametrize("client_id", [None, "", "rdkafka", "ä" * 100])

@@ -1,4 +1,5 @@
-"""Codecs: what other implementations write is read, what we write is read by them, and nothing unfolds without bound."""
+"""Codecs: what other implementations write is read, what we write is read by them, and nothing unfolds
+without bound."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ TEXT = b"N123AA,LGA,ORD,2013-01-01T05:00:00Z;" * 5000 + os.urandom(1000)
 
 @pytest.mark.parametrize("codec", list(Compression))
 @pytest.mark.parametrize(
-    "data", [b"", b"x", TEXT, os.urandom(100_000), bytes(3_000_000)], ids=["empty", "one", "text", "noise", "zeros"]
+    "data",
+    [b"", b"x", TEXT, os.urandom(100_000), bytes(3_000_000)],
+    ids=["empty", "one", "text", "noise", "zeros"],
 )
 def test_what_is_compressed_comes_back(codec: Compression, data: bytes) -> None:
     assert bytes(decompress(codec, compress(codec, data))) == data
@@ -74,7 +77,8 @@ def test_a_bomb_costs_no_more_memory_than_the_bound(codec: Compression) -> None:
         (Compression.SNAPPY, b"\x82SNAPPY\x00" + struct.pack(">iii", 1, 1, 2**31 - 1)),
         (Compression.SNAPPY, b"\x82SNAPPY\x00" + struct.pack(">iii", 1, 1, -1)),
         (Compression.SNAPPY, b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + b"\x00\x00"),
-        (Compression.GZIP, gzip.compress(b"x", mtime=0)[:-4] + b"\xff\xff\xff\x7f"),  # a false size at the end
+        # a false size at the end
+        (Compression.GZIP, gzip.compress(b"x", mtime=0)[:-4] + b"\xff\xff\xff\x7f"),
         (Compression.ZSTD, b"\x28\xb5\x2f\xfd\xe0" + b"\xff" * 8),  # a false size in the header
         (Compression.LZ4, b"\x04\x22\x4d\x18\x68\x40" + b"\xff" * 9),
     ],
@@ -88,7 +92,9 @@ def test_claimed_sizes_are_not_believed(codec: Compression, data: bytes) -> None
 
 @pytest.mark.parametrize("codec", PACKED)
 @given(data=st.data())
-def test_damaged_data_gives_an_error_or_data_but_no_other_exception(codec: Compression, data: st.DataObject) -> None:
+def test_damaged_data_gives_an_error_or_data_but_no_other_exception(
+    codec: Compression, data: st.DataObject
+) -> None:
     packed = bytearray(compress(codec, TEXT[:2000]))
     for _ in range(data.draw(st.integers(0, 4))):
         packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))

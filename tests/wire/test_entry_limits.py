@@ -1,4 +1,5 @@
-"""No request gets more entries past its first reading than the loop can bear: counted, for every array of every request."""
+"""No request gets more entries past its first reading than the loop can bear: counted, for every array of
+every request."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from tidegate.wire.primitives import ENTRIES_MAX, REQUEST_BYTES_MAX, TAGS_MAX, R
 from tidegate.wire.schema import FieldShape, Shape, request_class, shape_of
 
 Path = tuple[str, ...]
-SIZES = {"int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "float64": 8, "bool": 1, "uuid": 16,
+SIZES = {"int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "float64": 8, "bool": 1,
+    "uuid": 16,
          "error_code": 2, "timedelta_i32": 4, "timedelta_i64": 8, "datetime_i64": 8}  # fmt: skip
 
 
@@ -35,7 +37,8 @@ def length(count: int, flexible: bool, small: bool = False) -> bytes:
 
 
 def message(shape: Shape, path: Path, count: int) -> bytes:
-    """The smallest message whose array at `path` has `count` elements, each enclosing array one, and all others none."""
+    """The smallest message whose array at `path` has `count` elements, each enclosing array one, and all
+    others none."""
     body = b"".join(_field(field, shape.flexible, path, count) for field in shape.plain)
     return body + (b"\x00" if shape.flexible else b"")
 
@@ -44,7 +47,9 @@ def _field(field: FieldShape, flexible: bool, path: Path, count: int) -> bytes:
     here = bool(path) and path[0] == field.name
     if not field.is_array:
         if field.entity is not None:
-            return (b"\x01" if field.nullable else b"") + message(field.entity, path[1:] if here else (), count)
+            return (b"\x01" if field.nullable else b"") + message(
+                field.entity, path[1:] if here else (), count
+            )
         return _item(field, flexible)
     if not here:
         return length(0, flexible)
@@ -70,7 +75,9 @@ ARRAYS = [
 ]
 
 
-@pytest.mark.parametrize(("key", "version", "path"), ARRAYS, ids=[f"{k.name}-{v}-{'.'.join(p)}" for k, v, p in ARRAYS])
+@pytest.mark.parametrize(
+    ("key", "version", "path"), ARRAYS, ids=[f"{k.name}-{v}-{'.'.join(p)}" for k, v, p in ARRAYS]
+)
 def test_every_array_of_every_request_is_bounded(key: ApiKey, version: int, path: Path) -> None:
     shape = shape_of(request_class(key, version))
     allowed = min(ENTRIES_MAX, codec._ENTRIES_MAX.get(key, ENTRIES_MAX)) - (len(path) - 1)
@@ -102,8 +109,16 @@ def produce_body(version: int, topics: int, partitions: int) -> bytes:
     flexible = version >= 9
     tags = b"\x00" if flexible else b""
     partition = pack(">i", 0) + (b"\x00" if flexible else pack(">i", -1)) + tags
-    topic = length(1, flexible, small=True) + b"t" + length(partitions, flexible) + partition * partitions + tags
-    return length(-1, flexible, small=True) + pack(">hi", -1, 100) + length(topics, flexible) + topic * topics + tags
+    topic = (
+        length(1, flexible, small=True) + b"t" + length(partitions, flexible) + partition * partitions + tags
+    )
+    return (
+        length(-1, flexible, small=True)
+        + pack(">hi", -1, 100)
+        + length(topics, flexible)
+        + topic * topics
+        + tags
+    )
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 12])
@@ -125,11 +140,23 @@ def fetch_body(version: int, topics: int, partitions: int, forgotten: int = 0) -
     flexible = version >= 12
     tags = b"\x00" if flexible else b""
     part = {4: 16, 7: 24, 11: 28, 12: 32}[version]
-    topic = length(1, flexible, small=True) + b"t" + length(partitions, flexible) + (bytes(part) + tags) * partitions + tags
-    body = pack(">iiiib", -1, 100, 1, 1, 0) + (pack(">ii", 0, -1) if version >= 7 else b"") + length(topics, flexible)
+    topic = (
+        length(1, flexible, small=True)
+        + b"t"
+        + length(partitions, flexible)
+        + (bytes(part) + tags) * partitions
+        + tags
+    )
+    body = (
+        pack(">iiiib", -1, 100, 1, 1, 0)
+        + (pack(">ii", 0, -1) if version >= 7 else b"")
+        + length(topics, flexible)
+    )
     body += topic * topics
     if version >= 7:
-        left_out = length(1, flexible, small=True) + b"t" + length(forgotten, flexible) + bytes(4) * forgotten + tags
+        left_out = (
+            length(1, flexible, small=True) + b"t" + length(forgotten, flexible) + bytes(4) * forgotten + tags
+        )
         body += length(1 if forgotten else 0, flexible) + (left_out if forgotten else b"")
     return body + (length(0, flexible, small=True) if version >= 11 else b"") + tags
 
@@ -171,10 +198,18 @@ def test_only_a_produce_may_be_as_large_as_a_frame(key: ApiKey) -> None:
 
 def test_answers_of_large_clusters_are_not_bounded_by_what_requests_may_hold() -> None:
     partitions = [
-        {"error_code": 0, "partition_index": index, "leader_id": 1, "replica_nodes": [1, 2, 3], "isr_nodes": [1, 2, 3]}
+        {
+            "error_code": 0,
+            "partition_index": index,
+            "leader_id": 1,
+            "replica_nodes": [1, 2, 3],
+            "isr_nodes": [1, 2, 3],
+        }
         for index in range(ENTRIES_MAX)
     ]
     topic = {"error_code": 0, "name": "t", "is_internal": False, "partitions": partitions}
     answer = codec.response(ApiKey.METADATA, 4, {"brokers": [], "topics": [topic], "controller_id": 1})
-    _, decoded = codec.decode_response(ApiKey.METADATA, 4, codec.encode_response_frame(1, ApiKey.METADATA, 4, answer))
+    _, decoded = codec.decode_response(
+        ApiKey.METADATA, 4, codec.encode_response_frame(1, ApiKey.METADATA, 4, answer)
+    )
     assert len(decoded.topics[0].partitions) == ENTRIES_MAX

@@ -1,4 +1,5 @@
-"""The hand-written messages: byte for byte what kio writes and reads, in every version, without copying records."""
+"""The hand-written messages: byte for byte what kio writes and reads, in every version, without copying
+records."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ from hypothesis import strategies as st
 from kio.serial import entity_reader
 from tidegate.wire import codec, fetch, produce
 from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.fetch import AbortedTransaction, FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
+from tidegate.wire.fetch import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResponsePartition,
+)
 from tidegate.wire.produce import ProduceRequest, ProduceResponse, ProduceResponsePartition
 
 from .samples import entity, kio_bytes, message_class
@@ -50,7 +57,10 @@ def random_produce_request(version: int, rng: random.Random) -> ProduceRequest:
     def partition() -> tuple[int, memoryview]:
         return rng.randrange(2**31), memoryview(rng.randbytes(rng.choice([0, 5, 70_000])))
 
-    topics = [(f"t{i}" * rng.choice([1, 90]), [partition() for _ in range(rng.randrange(3))]) for i in range(rng.randrange(4))]
+    topics = [
+        (f"t{i}" * rng.choice([1, 90]), [partition() for _ in range(rng.randrange(3))])
+        for i in range(rng.randrange(4))
+    ]
     made = ProduceRequest(rng.choice([None, "txn"]), rng.choice([-1, 0, 1]), rng.randrange(2**31))
     if version > produce.NAMES_TO:
         made.topics_by_id = [(an_id(rng), partitions) for _, partitions in topics]
@@ -67,13 +77,19 @@ def random_produce_response(version: int, rng: random.Random) -> ProduceResponse
             made.log_start_offset = rng.randrange(2**40)
         if version >= 8:
             made.error_message = rng.choice([None, "", "too bad"])
-            made.record_errors = [(rng.randrange(9), rng.choice([None, "x"])) for _ in range(rng.randrange(3))]
+            made.record_errors = [
+                (rng.randrange(9), rng.choice([None, "x"])) for _ in range(rng.randrange(3))
+            ]
         if version >= 10 and rng.random() < 0.5:
             made.current_leader = (rng.randrange(9), rng.randrange(9))
         return made
 
     topics = [(f"t{i}", [part() for _ in range(rng.randrange(3))]) for i in range(rng.randrange(3))]
-    nodes = [(i, f"host-{i}" * 20, 9092, rng.choice([None, "r"])) for i in range(rng.randrange(3))] if version >= 10 else []
+    nodes = (
+        [(i, f"host-{i}" * 20, 9092, rng.choice([None, "r"])) for i in range(rng.randrange(3))]
+        if version >= 10
+        else []
+    )
     made = ProduceResponse(topics, rng.randrange(1000), nodes or ())
     if version > produce.NAMES_TO:
         made.topics, made.topics_by_id = [], [(an_id(rng), parts) for _, parts in topics]
@@ -90,26 +106,35 @@ def kio_produce_response(version: int, response: ProduceResponse) -> Any:
             "index": p.partition,
             "error_code": p.error,
             "base_offset": p.base_offset,
-            "log_append_time": None if p.log_append_time_ms < 0 else datetime.fromtimestamp(p.log_append_time_ms / 1000, UTC),
+            "log_append_time": None
+            if p.log_append_time_ms < 0
+            else datetime.fromtimestamp(p.log_append_time_ms / 1000, UTC),
         }
         if version >= 5:
             values["log_start_offset"] = p.log_start_offset
         if version >= 8:
             values["record_errors"] = tuple(
-                module.BatchIndexAndErrorMessage(batch_index=i, batch_index_error_message=m) for i, m in p.record_errors
+                module.BatchIndexAndErrorMessage(batch_index=i, batch_index_error_message=m)
+                for i, m in p.record_errors
             )
             values["error_message"] = p.error_message
         if version >= 10 and p.current_leader is not None:
-            values["current_leader"] = module.LeaderIdAndEpoch(leader_id=p.current_leader[0], leader_epoch=p.current_leader[1])
+            values["current_leader"] = module.LeaderIdAndEpoch(
+                leader_id=p.current_leader[0], leader_epoch=p.current_leader[1]
+            )
         return module.PartitionProduceResponse(**values)
 
     topics = tuple(
         module.TopicProduceResponse(
-            partition_responses=tuple(part(p) for p in ps), **{"topic_id" if version > produce.NAMES_TO else "name": t}
+            partition_responses=tuple(part(p) for p in ps),
+            **{"topic_id" if version > produce.NAMES_TO else "name": t},
         )
         for t, ps in topics_of(response)
     )
-    values: dict[str, Any] = {"responses": topics, "throttle_time": timedelta(milliseconds=response.throttle_ms)}
+    values: dict[str, Any] = {
+        "responses": topics,
+        "throttle_time": timedelta(milliseconds=response.throttle_ms),
+    }
     if version >= 10:
         values["node_endpoints"] = tuple(
             module.NodeEndpoint(node_id=n, host=h, port=p, rack=r) for n, h, p, r in response.node_endpoints
@@ -117,7 +142,8 @@ def kio_produce_response(version: int, response: ProduceResponse) -> Any:
     return cls(**values)
 
 
-# ---------------------------------------------------------------------------------------------------------------- produce
+# ------------------------------------------------------------------------------------------------------------
+# produce
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
@@ -126,13 +152,19 @@ def test_a_produce_request_is_kios_in_both_directions(version: int) -> None:
         made = random_produce_request(version, random.Random(seed))
         body = joined(
             produce.encode_produce_request(
-                version, topics_of(made), acks=made.acks, timeout_ms=made.timeout_ms, transactional_id=made.transactional_id
+                version,
+                topics_of(made),
+                acks=made.acks,
+                timeout_ms=made.timeout_ms,
+                transactional_id=made.transactional_id,
             )
         )
         theirs, end = entity_reader(message_class(0, version, True))(body, 0)
         assert end == len(body)
         assert kio_bytes(theirs) == body
-        topics = [(name_or_id(t), [(p.index, p.records) for p in t.partition_data]) for t in theirs.topic_data]
+        topics = [
+            (name_or_id(t), [(p.index, p.records) for p in t.partition_data]) for t in theirs.topic_data
+        ]
         assert topics == [(t, [(i, bytes(r)) for i, r in ps]) for t, ps in topics_of(made)]
         parsed = produce.parse_produce_request(version, memoryview(b"head" + body), 4)
         assert parsed == made
@@ -144,7 +176,10 @@ def test_kios_random_produce_requests_are_read_alike(version: int) -> None:
         theirs = entity(message_class(0, version, True), random.Random(seed))
         ours = produce.parse_produce_request(version, memoryview(kio_bytes(theirs)))
         assert ours.transactional_id == theirs.transactional_id and ours.acks == theirs.acks
-        asked = [(name_or_id(t), [(p.index, p.records or b"") for p in t.partition_data]) for t in theirs.topic_data]
+        asked = [
+            (name_or_id(t), [(p.index, p.records or b"") for p in t.partition_data])
+            for t in theirs.topic_data
+        ]
         assert topics_of(ours) == asked
 
 
@@ -158,7 +193,9 @@ def test_a_produce_response_is_kios_in_both_directions(version: int) -> None:
 
 
 def test_records_of_a_produce_request_are_views_of_the_frame() -> None:
-    frame = bytearray(joined(produce.encode_produce_request(9, [("t", [(0, b"records")])], acks=-1, timeout_ms=1)))
+    frame = bytearray(
+        joined(produce.encode_produce_request(9, [("t", [(0, b"records")])], acks=-1, timeout_ms=1))
+    )
     records = produce.parse_produce_request(9, memoryview(frame)).topics[0][1][0][1]
     records[0] = ord("R")
     assert b"Records" in frame
@@ -193,7 +230,8 @@ def test_a_produce_version_before_record_batches_fails_every_partition(version: 
         produce.refuse_old_produce(3, request)
 
 
-# ---------------------------------------------------------------------------------------------------------------- fetch
+# ------------------------------------------------------------------------------------------------------------
+# fetch
 
 
 def random_fetch_request(version: int, rng: random.Random) -> FetchRequest:
@@ -208,7 +246,9 @@ def random_fetch_request(version: int, rng: random.Random) -> FetchRequest:
         return made
 
     topics = [(f"t{i}", [part() for _ in range(rng.randrange(3))]) for i in range(rng.randrange(3))]
-    made = FetchRequest(rng.randrange(-1, 9), rng.randrange(9999), rng.randrange(99), rng.randrange(2**31), topics=topics)
+    made = FetchRequest(
+        rng.randrange(-1, 9), rng.randrange(9999), rng.randrange(99), rng.randrange(2**31), topics=topics
+    )
     made.isolation_level = rng.randrange(2)
     if version >= 7:
         made.session_id, made.session_epoch = rng.randrange(99), rng.randrange(-1, 99)
@@ -222,7 +262,10 @@ def random_fetch_request(version: int, rng: random.Random) -> FetchRequest:
         for topic_id, parts in made.topics_by_id:
             for each in parts:
                 each.topic_id = topic_id
-        made.forgotten_topics, made.forgotten_by_id = [], [(an_id(rng), each) for _, each in made.forgotten_topics]
+        made.forgotten_topics, made.forgotten_by_id = (
+            [],
+            [(an_id(rng), each) for _, each in made.forgotten_topics],
+        )
     if version >= 15 and made.replica_id >= 0:
         made.replica_epoch = rng.randrange(99)
     return made
@@ -238,16 +281,21 @@ def test_a_fetch_request_is_kios_in_both_directions(version: int) -> None:
         assert kio_bytes(theirs) == body
         assert theirs.max_wait == timedelta(milliseconds=made.max_wait_ms)
         asked = [
-            (name_or_id(t), [(p.partition, p.fetch_offset, p.partition_max_bytes) for p in t.partitions]) for t in theirs.topics
+            (name_or_id(t), [(p.partition, p.fetch_offset, p.partition_max_bytes) for p in t.partitions])
+            for t in theirs.topics
         ]
-        assert asked == [(t, [(p.partition, p.fetch_offset, p.max_bytes) for p in ps]) for t, ps in topics_of(made)]
+        assert asked == [
+            (t, [(p.partition, p.fetch_offset, p.max_bytes) for p in ps]) for t, ps in topics_of(made)
+        ]
         replica = theirs.replica_state if version >= 15 else theirs
         assert replica.replica_id == made.replica_id
         assert fetch.parse_fetch_request(version, b"head" + body, 4) == made
 
 
 def test_a_followers_broker_epoch_and_topic_ids_travel_as_tags_that_others_skip() -> None:
-    made = FetchRequest(replica_id=2, replica_epoch=77, topics=[("t", [FetchPartition(0, 5, 100, topic_id=UUID(int=9))])])
+    made = FetchRequest(
+        replica_id=2, replica_epoch=77, topics=[("t", [FetchPartition(0, 5, 100, topic_id=UUID(int=9))])]
+    )
     body = fetch.encode_fetch_request(12, made)
     assert fetch.parse_fetch_request(12, body) == made
     theirs = codec.decode_request_body(1, 12, body, 0)
@@ -258,9 +306,13 @@ def test_a_followers_broker_epoch_and_topic_ids_travel_as_tags_that_others_skip(
 
 def random_fetch_response(version: int, rng: random.Random) -> FetchResponse:
     def part() -> FetchResponsePartition:
-        made = FetchResponsePartition(rng.randrange(99), rng.choice(list(ErrorCode)), rng.randrange(2**50), rng.randrange(2**50))
+        made = FetchResponsePartition(
+            rng.randrange(99), rng.choice(list(ErrorCode)), rng.randrange(2**50), rng.randrange(2**50)
+        )
         made.records = rng.randbytes(rng.choice([0, 1, 300, 70_000]))
-        made.aborted = rng.choice([None, [], [AbortedTransaction(rng.randrange(99), rng.randrange(99)) for _ in range(2)]])
+        made.aborted = rng.choice(
+            [None, [], [AbortedTransaction(rng.randrange(99), rng.randrange(99)) for _ in range(2)]]
+        )
         if version >= 5:
             made.log_start_offset = rng.randrange(99)
         if version >= 11:
@@ -277,7 +329,9 @@ def random_fetch_response(version: int, rng: random.Random) -> FetchResponse:
     if version > fetch.NAMES_TO:
         made.topics, made.topics_by_id = [], [(an_id(rng), parts) for _, parts in topics]
     if version >= 16:
-        made.node_endpoints = [(i, f"host-{i}", 9092, rng.choice([None, "r"])) for i in range(rng.randrange(3))] or ()
+        made.node_endpoints = [
+            (i, f"host-{i}", 9092, rng.choice([None, "r"])) for i in range(rng.randrange(3))
+        ] or ()
     return made
 
 
@@ -305,11 +359,17 @@ def test_a_fetch_response_is_kios_in_both_directions(version: int) -> None:
                     p.partition_index, p.error_code, p.high_watermark, p.records
                 )  # fmt: skip
                 assert ours.aborted == (
-                    None if p.aborted_transactions is None else [(a.producer_id, a.first_offset) for a in p.aborted_transactions]
+                    None
+                    if p.aborted_transactions is None
+                    else [(a.producer_id, a.first_offset) for a in p.aborted_transactions]
                 )
                 if version >= 12:
-                    assert (p.diverging_epoch.epoch, p.diverging_epoch.end_offset) == (ours.diverging_epoch or (-1, -1))
-                    assert (p.current_leader.leader_id, p.current_leader.leader_epoch) == (ours.current_leader or (-1, -1))
+                    assert (p.diverging_epoch.epoch, p.diverging_epoch.end_offset) == (
+                        ours.diverging_epoch or (-1, -1)
+                    )
+                    assert (p.current_leader.leader_id, p.current_leader.leader_epoch) == (
+                        ours.current_leader or (-1, -1)
+                    )
         assert fetch.parse_fetch_response(version, memoryview(b"head" + body), 4) == made
 
 
@@ -323,7 +383,8 @@ def test_records_of_a_fetch_response_are_not_copied() -> None:
     assert 7 in frame
 
 
-# ---------------------------------------------------------------------------------------------------------------- damage
+# ------------------------------------------------------------------------------------------------------------
+# damage
 
 PARSERS = {
     "produce request": (PRODUCE_VERSIONS, produce.parse_produce_request),
@@ -367,7 +428,9 @@ def test_a_damaged_message_gives_an_error_or_a_value(kind: str, seed: int, data:
         elif change == "grow":
             body[at:at] = data.draw(st.binary(max_size=9))
         elif change == "int32" and at + 4 <= len(body):
-            struct.pack_into(">i", body, at, data.draw(st.sampled_from([-1, 2**31 - 1, -(2**31), 10_000_000])))
+            struct.pack_into(
+                ">i", body, at, data.draw(st.sampled_from([-1, 2**31 - 1, -(2**31), 10_000_000]))
+            )
         elif change == "varint":
             body[at : at + 5] = b"\xff\xff\xff\xff" + bytes([data.draw(st.sampled_from([7, 15, 1, 0]))])
     try:

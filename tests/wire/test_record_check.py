@@ -1,4 +1,5 @@
-"""A batch that a leader took can be read: whatever is wrong with its records is found before, in every codec."""
+"""A batch that a leader took can be read: whatever is wrong with its records is found before, in every
+codec."""
 
 from __future__ import annotations
 
@@ -43,12 +44,15 @@ def refused(batch: bytes, *, every_record: bool = False) -> KafkaError:
 
 
 def records(sizes: list[int], key: bytes | None = b"k") -> list[NewRecord]:
-    return [NewRecord(key, b"v" * size, (("h", b"1"), ("n", None)) if size % 7 == 1 else (), i) for i, size in enumerate(sizes)]
+    return [
+        NewRecord(key, b"v" * size, (("h", b"1"), ("n", None)) if size % 7 == 1 else (), i)
+        for i, size in enumerate(sizes)
+    ]
 
 
-size_lists = st.lists(st.sampled_from([0, 1, 40, 50, 56, 57, 100, 101, 8100, 8200, 20_000]), min_size=1, max_size=12).flatmap(
-    lambda chosen: st.lists(st.sampled_from(chosen), min_size=1, max_size=300)
-)
+size_lists = st.lists(
+    st.sampled_from([0, 1, 40, 50, 56, 57, 100, 101, 8100, 8200, 20_000]), min_size=1, max_size=12
+).flatmap(lambda chosen: st.lists(st.sampled_from(chosen), min_size=1, max_size=300))
 
 
 @given(sizes=size_lists, codec=st.sampled_from(Compression))
@@ -61,8 +65,11 @@ def test_what_a_client_encodes_is_taken(sizes: list[int], codec: Compression) ->
 
 @given(sizes=size_lists, data=st.data())
 @settings(max_examples=200, deadline=None)
-def test_a_damaged_length_is_refused_wherever_readers_refuse_it(sizes: list[int], data: st.DataObject) -> None:
-    """Whatever byte is changed: if the lengths do not lead to the end any more, the batch is refused like a reader would."""
+def test_a_damaged_length_is_refused_wherever_readers_refuse_it(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    """Whatever byte is changed: if the lengths do not lead to the end any more, the batch is refused like a
+    reader would."""
     batch = bytearray(encode_batch(records(sizes)))
     at = data.draw(st.integers(61, len(batch) - 1))
     batch[at] ^= data.draw(st.integers(1, 255))
@@ -89,7 +96,9 @@ def test_one_record_too_many_or_too_few_is_found_in_runs_and_out_of_them(size: i
         assert refused(with_payload(payload, count)).code is ErrorCode.INVALID_RECORD
 
 
-@pytest.mark.parametrize("wrong", [b"\x00", b"\x01", b"\x0a", b"\x80\x00", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"])
+@pytest.mark.parametrize(
+    "wrong", [b"\x00", b"\x01", b"\x0a", b"\x80\x00", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"]
+)
 @pytest.mark.parametrize("position", [0, 1, 20, 99])
 @pytest.mark.parametrize("size", [20, 100])
 def test_lengths_that_no_record_has_are_refused(wrong: bytes, position: int, size: int) -> None:
@@ -100,7 +109,8 @@ def test_lengths_that_no_record_has_are_refused(wrong: bytes, position: int, siz
 
 def test_a_length_of_three_bytes_is_never_followed_as_one_of_two() -> None:
     """Everything about this run is right, if only the first two bytes of its lengths counted."""
-    false = [b"\xa8\x81\x01\0" + zigzag(delta) + bytes(81) for delta in range(1, 41)]  # 8192 + 84 bytes; without the third, 84
+    # 8192 + 84 bytes; without the third, 84
+    false = [b"\xa8\x81\x01\0" + zigzag(delta) + bytes(81) for delta in range(1, 41)]
     ends = [encode_batch(records([30] * 42))[61:][at * 38 :][:38] for at in (0, 41)]
     assert "ends within" in refused(with_payload(ends[0] + b"".join(false) + ends[1], 42)).message
     true = [b"\xa8\x01\0\0" + zigzag(delta) + bytes(81) for delta in range(1, 41)]
@@ -169,7 +179,9 @@ def test_few_records_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in followed:
         follow = getattr(record_check, name)
 
-        def counted(*arguments: Any, name: str = name, follow: Callable[..., tuple[int, int]] = follow) -> tuple[int, int]:
+        def counted(
+            *arguments: Any, name: str = name, follow: Callable[..., tuple[int, int]] = follow
+        ) -> tuple[int, int]:
             done, at = follow(*arguments)
             followed[name] += done
             return done, at
@@ -185,7 +197,9 @@ def test_few_records_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def deltas(*wanted: int, size: int = 20, timestamp: bytes = b"\0") -> bytes:
     """Records of one size that say these offset deltas."""
-    bodies = [b"\0" + timestamp + zigzag(delta) + b"\1" + zigzag(size) + bytes(size) + b"\0" for delta in wanted]
+    bodies = [
+        b"\0" + timestamp + zigzag(delta) + b"\1" + zigzag(size) + bytes(size) + b"\0" for delta in wanted
+    ]
     return b"".join(zigzag(len(body)) + body for body in bodies)
 
 
@@ -215,11 +229,14 @@ def test_a_million_records_with_repeated_deltas_are_refused() -> None:
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_changed_deltas_and_timestamps_are_judged_as_a_reader_sees_them(data: st.DataObject) -> None:
-    """Whatever sizes records and timestamps have: taken if and only if a reader finds offsets one after the other."""
+    """Whatever sizes records and timestamps have: taken if and only if a reader finds offsets one after the
+    other."""
     count = data.draw(st.sampled_from([2, 5, 40, 70, 200, 300]))
     sizes = data.draw(st.lists(st.sampled_from([0, 10, 50, 55, 60, 100, 300, 9000]), min_size=1, max_size=5))
     times = data.draw(st.lists(st.sampled_from([0, 1, 63, 64, 9000, 10**6, 10**12]), min_size=1, max_size=5))
-    made = [NewRecord(None, bytes(sizes[at * at % len(sizes)]), (), times[at % len(times)]) for at in range(count)]
+    made = [
+        NewRecord(None, bytes(sizes[at * at % len(sizes)]), (), times[at % len(times)]) for at in range(count)
+    ]
     batch = bytearray(encode_batch(made))
     check(bytes(batch))
     at = data.draw(st.integers(61, len(batch) - 1))
@@ -268,7 +285,8 @@ def test_what_a_batch_may_unfold_to(batch_bytes: int, max_message_bytes: int, mo
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
 @pytest.mark.parametrize(
-    ("value_bytes", "count"), [(100, 20_000), (1_000, 15_000), (10_000, 1_600), (1_000_000, 1), (1_000_000, 16)]
+    ("value_bytes", "count"),
+    [(100, 20_000), (1_000, 15_000), (10_000, 1_600), (1_000_000, 1), (1_000_000, 16)],
 )
 def test_what_a_producer_of_zeros_sends_is_taken(codec: Compression, value_bytes: int, count: int) -> None:
     batch = encode_batch([NewRecord(None, bytes(value_bytes), (), 1)] * count, compression=codec)
@@ -277,7 +295,11 @@ def test_what_a_producer_of_zeros_sends_is_taken(codec: Compression, value_bytes
 
 
 def test_beyond_that_only_what_zstd_does_to_nothing_but_zeros_is_refused() -> None:
-    for codec, refused_at_50_mib in ((Compression.GZIP, False), (Compression.LZ4, False), (Compression.ZSTD, True)):
+    for codec, refused_at_50_mib in (
+        (Compression.GZIP, False),
+        (Compression.LZ4, False),
+        (Compression.ZSTD, True),
+    ):
         batch = encode_batch([NewRecord(None, bytes(50 << 20), (), 1)], compression=codec)
         most = record_check.unfolded_bytes_max(len(batch), 1_048_588)
         assert (most < 50 << 20) == refused_at_50_mib

@@ -37,7 +37,9 @@ from tidegate.wire.records import (
 )
 
 _bytes = st.none() | st.binary(max_size=300)
-_headers = st.lists(st.tuples(st.text(max_size=10), st.none() | st.binary(max_size=20)), max_size=3).map(tuple)
+_headers = st.lists(st.tuples(st.text(max_size=10), st.none() | st.binary(max_size=20)), max_size=3).map(
+    tuple
+)
 _new_records = st.lists(
     st.builds(NewRecord, _bytes, _bytes, _headers, st.integers(0, 2**45)), min_size=1, max_size=8
 )
@@ -45,10 +47,15 @@ _codecs = st.sampled_from(list(Compression))
 
 
 def three_records() -> list[NewRecord]:
-    return [NewRecord(b"k%d" % i, b"v" * 40, (("h", b"1"), ("n", None)) if i else (), 1_700_000_000_000 + i) for i in range(3)]
+    return [
+        NewRecord(b"k%d" % i, b"v" * 40, (("h", b"1"), ("n", None)) if i else (), 1_700_000_000_000 + i)
+        for i in range(3)
+    ]
 
 
-def refused(batch: bytes | bytearray, *, from_client: bool = False, max_bytes: int | None = None) -> ErrorCode:
+def refused(
+    batch: bytes | bytearray, *, from_client: bool = False, max_bytes: int | None = None
+) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
         validate_batch(memoryview(batch), 0, max_bytes, from_client=from_client)
     assert caught.value.message
@@ -63,18 +70,22 @@ def patched(batch: bytes, position: int, format_: str, value: int, *, fix_crc: b
     return changed
 
 
-# ---------------------------------------------------------------------------------------------------------------- encoding
+# ------------------------------------------------------------------------------------------------------------
+# encoding
 
 
 @given(records=_new_records, codec=_codecs, base_offset=st.integers(0, 2**40))
-def test_records_come_back_as_they_were_written(records: list[NewRecord], codec: Compression, base_offset: int) -> None:
+def test_records_come_back_as_they_were_written(
+    records: list[NewRecord], codec: Compression, base_offset: int
+) -> None:
     batch = encode_batch(records, base_offset=base_offset, compression=codec, leader_epoch=5)
     header = validate_batch(memoryview(batch), from_client=True)
     assert header == parse_header(batch)
     assert header.size_bytes == len(batch)
     assert header.compression is codec
     assert decode_batch(batch) == [
-        Record(base_offset + i, r.timestamp_ms, r.key, r.value, tuple(r.headers)) for i, r in enumerate(records)
+        Record(base_offset + i, r.timestamp_ms, r.key, r.value, tuple(r.headers))
+        for i, r in enumerate(records)
     ]
 
 
@@ -82,12 +93,18 @@ def test_records_come_back_as_they_were_written(records: list[NewRecord], codec:
     ("reader", "codec"),
     [
         *((AiokafkaRecords, codec) for codec in Compression),
-        *((KafkaPythonRecords, codec) for codec in (Compression.NONE, Compression.GZIP)),  # it has no libraries for the others
+        # it has no libraries for the others
+        *((KafkaPythonRecords, codec) for codec in (Compression.NONE, Compression.GZIP)),
     ],
 )
 def test_other_clients_read_our_batches(reader: Callable[[bytes], object], codec: Compression) -> None:
     new = [
-        NewRecord(b"key-%d" % i if i % 3 else None, b"v" * (i * 50) if i % 5 else None, (("h", b"x"),), 10_000 + i * 70)
+        NewRecord(
+            b"key-%d" % i if i % 3 else None,
+            b"v" * (i * 50) if i % 5 else None,
+            (("h", b"x"),),
+            10_000 + i * 70,
+        )
         for i in range(200)
     ]
     records = reader(encode_batch(new, base_offset=77, compression=codec))
@@ -111,7 +128,9 @@ def test_a_batch_of_ours_equals_the_other_clients_byte_for_byte() -> None:
     builder = KafkaPythonBuilder(magic=2, compression_type=0, batch_size=1 << 20)
     new = [NewRecord(b"k%d" % i, b"v" * i * 30, (("head", b"x"),), 10_000 + i * 99) for i in range(100)]
     for record in new:
-        builder.append(timestamp=record.timestamp_ms, key=record.key, value=record.value, headers=list(record.headers))
+        builder.append(
+            timestamp=record.timestamp_ms, key=record.key, value=record.value, headers=list(record.headers)
+        )
     builder.close()
     theirs = bytearray(builder.buffer())
     assign_in_place(theirs, 0, 0, -1)
@@ -130,11 +149,14 @@ def test_timestamps_before_the_first_and_far_apart_survive() -> None:
     assert parse_header(batch).max_timestamp == max(moments)
 
 
-# ---------------------------------------------------------------------------------------------------------------- header
+# ------------------------------------------------------------------------------------------------------------
+# header
 
 
 def test_sequences_wrap_to_zero_after_the_largest_int32() -> None:
-    header = parse_header(encode_batch(three_records(), producer_id=1, producer_epoch=0, base_sequence=2**31 - 2))
+    header = parse_header(
+        encode_batch(three_records(), producer_id=1, producer_epoch=0, base_sequence=2**31 - 2)
+    )
     assert header.last_sequence == 0
     assert next_sequence(header.last_sequence) == 1
     assert next_sequence(2**31 - 1) == 0
@@ -143,8 +165,12 @@ def test_sequences_wrap_to_zero_after_the_largest_int32() -> None:
 
 def test_attributes_are_told_apart() -> None:
     plain = parse_header(encode_batch(three_records()))
-    assert not (plain.is_transactional or plain.is_control or plain.has_producer_id or plain.is_log_append_time)
-    batch = encode_batch(three_records(), producer_id=9, producer_epoch=2, base_sequence=0, transactional=True)
+    assert not (
+        plain.is_transactional or plain.is_control or plain.has_producer_id or plain.is_log_append_time
+    )
+    batch = encode_batch(
+        three_records(), producer_id=9, producer_epoch=2, base_sequence=0, transactional=True
+    )
     header = parse_header(batch)
     assert header.is_transactional and header.has_producer_id and not header.is_control
     assert (header.last_offset, header.next_offset) == (2, 3)
@@ -185,7 +211,8 @@ def test_iteration_over_a_senseless_length_ends_with_an_error_and_not_in_a_loop(
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
-# ---------------------------------------------------------------------------------------------------------------- validation
+# ------------------------------------------------------------------------------------------------------------
+# validation
 
 
 def test_a_wrong_checksum_is_refused() -> None:
@@ -216,7 +243,9 @@ def test_the_checksum_test_can_tell_when_nobody_checks(monkeypatch: pytest.Monke
         (23, ">i", -5, ErrorCode.INVALID_RECORD),
     ],
 )
-def test_a_header_that_makes_no_sense_is_refused(position: int, format_: str, value: int, code: ErrorCode) -> None:
+def test_a_header_that_makes_no_sense_is_refused(
+    position: int, format_: str, value: int, code: ErrorCode
+) -> None:
     assert refused(patched(encode_batch(three_records()), position, format_, value)) is code
 
 
@@ -261,13 +290,20 @@ def test_what_only_brokers_may_write_is_refused_from_clients_and_replicated(batc
     validate_batch(memoryview(batch))
 
 
-# ---------------------------------------------------------------------------------------------------------------- damage
+# ------------------------------------------------------------------------------------------------------------
+# damage
 
 
 def try_everything(data: bytes) -> None:
     """Every reader answers with a value or a KafkaError."""
     view = memoryview(data)
-    for read in (parse_header, validate_batch, decode_batch, decode_marker, lambda v: list(iterate_headers(v))):
+    for read in (
+        parse_header,
+        validate_batch,
+        decode_batch,
+        decode_marker,
+        lambda v: list(iterate_headers(v)),
+    ):
         try:
             read(view)
         except KafkaError as error:
@@ -284,7 +320,9 @@ def try_everything(data: bytes) -> None:
 def test_a_damaged_batch_gives_an_error_or_records_but_no_other_exception(
     records: list[NewRecord], codec: Compression, data: st.DataObject
 ) -> None:
-    batch = bytearray(encode_batch(records, compression=codec, producer_id=3, producer_epoch=0, base_sequence=0))
+    batch = bytearray(
+        encode_batch(records, compression=codec, producer_id=3, producer_epoch=0, base_sequence=0)
+    )
     for _ in range(data.draw(st.integers(1, 4))):
         kind = data.draw(st.sampled_from(["byte", "cut", "grow", "int"]))
         at = data.draw(st.integers(0, max(0, len(batch) - 1)))
@@ -301,10 +339,14 @@ def test_a_damaged_batch_gives_an_error_or_records_but_no_other_exception(
 
 @settings(max_examples=300)
 @given(records=_new_records, data=st.data())
-def test_damage_below_a_valid_checksum_gives_an_error_or_records(records: list[NewRecord], data: st.DataObject) -> None:
+def test_damage_below_a_valid_checksum_gives_an_error_or_records(
+    records: list[NewRecord], data: st.DataObject
+) -> None:
     batch = bytearray(encode_batch(records))
     for _ in range(data.draw(st.integers(1, 3))):
-        batch[data.draw(st.integers(HEADER_BYTES, len(batch) - 1))] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF, 2]))
+        batch[data.draw(st.integers(HEADER_BYTES, len(batch) - 1))] = data.draw(
+            st.sampled_from([0, 1, 0x7F, 0x80, 0xFF, 2])
+        )
     struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
     validate_batch(memoryview(batch))
     try_everything(bytes(batch))
@@ -341,7 +383,8 @@ def test_decompression_in_a_batch_is_bounded() -> None:
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
-# ---------------------------------------------------------------------------------------------------------------- markers
+# ------------------------------------------------------------------------------------------------------------
+# markers
 
 
 @pytest.mark.parametrize("control_type", list(ControlType))
@@ -349,13 +392,20 @@ def test_a_marker_is_a_transactional_control_batch_of_one_offset(control_type: C
     batch = bytearray(encode_marker(control_type, 4000, 7, 12, 1_700_000_000_000))
     assign_in_place(batch, 0, 100, 3)
     header = validate_batch(memoryview(batch))
-    assert header.is_control and header.is_transactional and header.record_count == 1 and header.base_sequence == -1
+    assert (
+        header.is_control
+        and header.is_transactional
+        and header.record_count == 1
+        and header.base_sequence == -1
+    )
     assert (header.last_offset, header.producer_id, header.producer_epoch) == (100, 4000, 7)
     marker = decode_marker(batch)
     assert marker == (control_type, 12, 4000, 7, 100, 1_700_000_000_000)
 
 
-@pytest.mark.parametrize(("control_type", "key"), [(ControlType.ABORT, b"\0\0\0\0"), (ControlType.COMMIT, b"\0\0\0\1")])
+@pytest.mark.parametrize(
+    ("control_type", "key"), [(ControlType.ABORT, b"\0\0\0\0"), (ControlType.COMMIT, b"\0\0\0\1")]
+)
 def test_aiokafka_reads_a_marker_as_we_mean_it(control_type: ControlType, key: bytes) -> None:
     batch = AiokafkaRecords(encode_marker(control_type, 4000, 7, 12, 5)).next_batch()
     assert batch.is_control_batch and batch.is_transactional
@@ -377,7 +427,8 @@ def test_an_emptied_control_batch_is_no_marker() -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [NewRecord(None, b"x", (), 0), NewRecord(b"\0\0", b"x", (), 0), NewRecord(b"\0\0\0\1", b"\0", (), 0)]
+    "record",
+    [NewRecord(None, b"x", (), 0), NewRecord(b"\0\0", b"x", (), 0), NewRecord(b"\0\0\0\1", b"\0", (), 0)],
 )
 def test_a_marker_without_type_or_epoch_is_refused(record: NewRecord) -> None:
     with pytest.raises(KafkaError) as caught:

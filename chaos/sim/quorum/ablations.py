@@ -1,8 +1,8 @@
 """The quorum with one safeguard taken away each.
 
-An ablation that no seed notices means that the safeguard is not tested.  `ABLATIONS` says for each what is missing, by which
-parts, and optionally a kind of run in which it is found soon.  The two at the end matter in one exact situation only, which
-tests/controller/test_raft_scenarios.py plays by hand.
+An ablation that no seed notices means that the safeguard is not tested.  `ABLATIONS` says for each what is
+missing, by which parts, and optionally a kind of run in which it is found soon.  The two at the end matter in
+one exact situation only, which tests/controller/test_raft_scenarios.py plays by hand.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from .options import QuorumOptions
 from .process import Process
 from .schedule import Schedule
 
-# ---- the journal and the snapshot ---------------------------------------------------------------------------------------------
+# ---- the journal and the snapshot
+# ---------------------------------------------------------------------------------------------
 
 
 class _AcknowledgesUnsynced(DurableJournal):
@@ -66,11 +67,13 @@ class _TrimsBeforeSnapshot(RaftCore):
             self._journal.deleteEntriesTo(len(self._journal) - 20)
 
 
-# ---- Raft's own rules ---------------------------------------------------------------------------------------------------------
+# ---- Raft's own rules
+# ---------------------------------------------------------------------------------------------------------
 
 
 class _AcknowledgesBeforeSync(RaftCore):
-    """The right order of one round the wrong way round: acknowledgements leave before the entries are on the disk."""
+    """The right order of one round the wrong way round: acknowledgements leave before the entries are on the
+    disk."""
 
     def _flush_replies(self) -> None:
         replies, self._replies = self._replies, []
@@ -94,11 +97,14 @@ class _CommitsWhatItHasNotSeen(RaftCore):
     def _on_append(self, node: Any, message: AppendEntries) -> None:
         super()._on_append(node, message)
         if message.term == self.term and self.role != LEADER:
-            self._SyncObj__raftCommitIndex = max(self.commit_index, min(message.commit_index, self.last_index))
+            self._SyncObj__raftCommitIndex = max(
+                self.commit_index, min(message.commit_index, self.last_index)
+            )
 
 
 class _CommitsOlderTerms(RaftCore):
-    """An entry of an older term counts as committed as soon as a majority has it, without an entry of the leader's own term."""
+    """An entry of an older term counts as committed as soon as a majority has it, without an entry of the
+    leader's own term."""
 
     def _onTick(self, timeToWait: float = 0.0) -> None:
         if self.role == LEADER:
@@ -138,7 +144,8 @@ class _ActiveWhenElected(RaftCore):
         return self.role == LEADER
 
 
-# ---- voters and votes ---------------------------------------------------------------------------------------------------------
+# ---- voters and votes
+# ---------------------------------------------------------------------------------------------------------
 
 
 class _VotesWhileFresh(RaftCore):
@@ -188,10 +195,18 @@ class _ReturnsWhenProposed(RaftCore):
     def _append_missing(self, previous: int, entries: tuple[Entry, ...]) -> int:
         match = super()._append_missing(previous, entries)
         for command, index, _ in entries:
-            if command[:1] == VOTER_RETURNS and decode_return(command) == (self.selfNode.id, self._journal.journal_id):
+            if command[:1] == VOTER_RETURNS and decode_return(command) == (
+                self.selfNode.id,
+                self._journal.journal_id,
+            ):
                 journal = self._journal
-                journal._voting, journal._voter_records[self.selfNode.id] = True, (self.selfNode.id, journal.journal_id, index)
-                journal._disk.write_atomic(journal._vote_path, journal._encode_vote(journal._term, journal._vote))
+                journal._voting, journal._voter_records[self.selfNode.id] = (
+                    True,
+                    (self.selfNode.id, journal.journal_id, index),
+                )
+                journal._disk.write_atomic(
+                    journal._vote_path, journal._encode_vote(journal._term, journal._vote)
+                )
         return match
 
 
@@ -199,7 +214,8 @@ def _with_membership(membership: type[VoterMembership]) -> type[RaftCore]:
     return type(membership.__name__, (RaftCore,), {"voter_membership_class": membership})
 
 
-# ---- the state machine --------------------------------------------------------------------------------------------------------
+# ---- the state machine
+# --------------------------------------------------------------------------------------------------------
 
 
 class _ReadsByRole(Machine):
@@ -262,7 +278,9 @@ class _AnswersInTableOrder(ClusterState):
 
     def apply(self, index: int, term: int, command: bytes) -> ApplyResult:
         result = super().apply(index, term, command)
-        return result if result.ok else replace(result, message=f"{result.message}: {', '.join(self._topics)}")
+        return (
+            result if result.ok else replace(result, message=f"{result.message}: {', '.join(self._topics)}")
+        )
 
 
 class _LooksAtNoLevel(ClusterState):
@@ -274,7 +292,12 @@ class _OlderNode(Machine):
     """One voter of a version that does not look at a level which the others do look at."""
 
     def __init__(
-        self, process: Process, snapshots: SnapshotStore, ledger: Ledger, schedule: Schedule, options: QuorumOptions
+        self,
+        process: Process,
+        snapshots: SnapshotStore,
+        ledger: Ledger,
+        schedule: Schedule,
+        options: QuorumOptions,
     ) -> None:
         if process.node_id == 1:
             self.state_class = _LooksAtNoLevel
@@ -285,12 +308,14 @@ def _with_state(state: type[ClusterState]) -> type[Machine]:
     return type(state.__name__, (Machine,), {"state_class": state})
 
 
-# ---- all of them --------------------------------------------------------------------------------------------------------------
+# ---- all of them
+# ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, frozen=True)
 class Ablation:
-    """What is missing.  `kind` makes of a drawn run one in which it is found sooner; the safe quorum must hold in it as well."""
+    """What is missing.  `kind` makes of a drawn run one in which it is found sooner; the safe quorum must
+    hold in it as well."""
 
     parts: Parts
     kind: Callable[[QuorumOptions], QuorumOptions] = lambda options: options
@@ -306,7 +331,9 @@ def _datagrams(options: QuorumOptions) -> QuorumOptions:
 
 def _deposed(options: QuorumOptions) -> QuorumOptions:
     timings = replace(options.timings, batch_bytes=30, compact_after_entries=400)
-    options = replace(options, timings=timings, delay_s=0.02, operation_every_s=0.01, datagrams=False, late_replies=False)
+    options = replace(
+        options, timings=timings, delay_s=0.02, operation_every_s=0.01, datagrams=False, late_replies=False
+    )
     return options.only("depose_in_turn", "isolate_leader", every_s=0.5)
 
 
@@ -353,7 +380,9 @@ ABLATIONS: dict[str, Ablation] = {
     "choice while applying": Ablation(Parts(machine_class=_ChoosesWhileApplying)),
     "partial snapshot": Ablation(Parts(machine_class=_with_state(_WithoutProducerIds))),
     "snapshot without node settings": Ablation(Parts(machine_class=_with_state(_WithoutNodeSettings))),
-    "snapshot without settings of resources": Ablation(Parts(machine_class=_with_state(_WithoutResourceSettings))),
+    "snapshot without settings of resources": Ablation(
+        Parts(machine_class=_with_state(_WithoutResourceSettings))
+    ),
     "answer in the order of a table": Ablation(Parts(machine_class=_with_state(_AnswersInTableOrder))),
     "level that one node does not look at": Ablation(Parts(machine_class=_OlderNode), _three_voters),
 }
@@ -361,4 +390,5 @@ ABLATIONS: dict[str, Ablation] = {
 NO_PREVOTE = Parts(core_class=_StandsAtOnce)
 """Breaks no promise of safety; it shows in the number of terms."""
 NO_TERMS_IN_ACKNOWLEDGEMENTS = Parts(core_class=_CountsAnyTerm)
-"""Does harm when an acknowledgement outlives two elections and meets the same leader again: seeds hardly get there."""
+"""Does harm when an acknowledgement outlives two elections and meets the same leader again: seeds hardly get
+there."""

@@ -1,8 +1,9 @@
-"""Clients of the metadata: named commands, repeated when their outcome is unknown, and reads behind the barrier.
+"""Clients of the metadata: named commands, repeated when their outcome is unknown, and reads behind the
+barrier.
 
-A client asks a member that it believes to lead, which may only believe so itself.  Many commands give out blocks of
-producer ids: given twice, or lost, it shows.  The others are of every kind (`commands`), with a name or, as the controller's own,
-without one.
+A client asks a member that it believes to lead, which may only believe so itself.  Many commands give out
+blocks of producer ids: given twice, or lost, it shows.  The others are of every kind (`commands`), with a
+name or, as the controller's own, without one.
 """
 
 from __future__ import annotations
@@ -102,7 +103,9 @@ class Clients:
             allocate = pb.AllocateProducerIds(node_id=BROKER, broker_epoch=broker.broker_epoch, count=1)
             command = pb.Command(operations=[pb.Operation(allocate_producer_ids=allocate)])
         elif broker is None and random.random() < ALLOCATIONS:
-            register = pb.RegisterBroker(node_id=BROKER, incarnation="first", expected_broker_epoch=NO_BROKER_EPOCH)
+            register = pb.RegisterBroker(
+                node_id=BROKER, incarnation="first", expected_broker_epoch=NO_BROKER_EPOCH
+            )
             command = pb.Command(operations=[pb.Operation(register_broker=register)])
         else:
             command = self._commands.draw(state, machine.status.term)

@@ -29,7 +29,9 @@ class Cluster:
     def leader(self) -> Member | None:
         """Of the newest term."""
         leaders = [m for m in self.members.values() if m.core is not None and m.core.role == LEADER]
-        return max(leaders, key=lambda member: member.core.term if member.core is not None else -1, default=None)
+        return max(
+            leaders, key=lambda member: member.core.term if member.core is not None else -1, default=None
+        )
 
     def without_vote(self) -> set[int]:
         """The voters whose disk was lost, and which have not got the vote back yet."""

@@ -1,8 +1,8 @@
-"""Commands of every kind, right and wrong ones: `apply` must make the same of each of them on every voter, at every level of the
-metadata, whether the state came from the log or from a snapshot.
+"""Commands of every kind, right and wrong ones: `apply` must make the same of each of them on every voter, at
+every level of the metadata, whether the state came from the log or from a snapshot.
 
-Most of them are what the active controller would plan on the state that a member has, which may be old; the others have fields
-drawn from what there is, what there was, and what never was.
+Most of them are what the active controller would plan on the state that a member has, which may be old; the
+others have fields drawn from what there is, what there was, and what never was.
 """
 
 from __future__ import annotations
@@ -72,13 +72,16 @@ class Commands:
             operations = [self._any(state) for _ in range(random.choice((1, 1, 1, 2, OPERATIONS_MAX)))]
         return pb.Command(controller_epoch=epoch, operations=operations)
 
-    # ---- as the controller plans ----------------------------------------------------------------------------------------------
+    # ---- as the controller plans
+    # ----------------------------------------------------------------------------------------------
 
     def _planned(self, state: ClusterState) -> list[pb.Operation]:
         planner = ControllerPlanner(state, CONFIG, 0.0)
         plans: tuple[Callable[[ClusterState, ControllerPlanner], list[pb.Operation]], ...] = (
-            self._new_term, self._registration, self._heartbeat, self._silence, self._isr, self._isr, self._creation,
-            self._creation, self._deletion, self._enlargement, self._configuration, self._settings, self._move, self._move,
+            self._new_term, self._registration, self._heartbeat, self._silence, self._isr, self._isr,
+            self._creation,
+            self._creation, self._deletion, self._enlargement, self._configuration, self._settings,
+            self._move, self._move,
             self._election, self._forgetting, self._level, self._resources,
         )  # fmt: skip
         if not state.cluster_id:
@@ -87,12 +90,15 @@ class Commands:
             plans = (self._registration, self._heartbeat, self._heartbeat)
         try:
             return self._random.choice(plans)(state, planner)
-        except (KafkaError, ValueError):  # a setting that no plan would have let in cannot be read by the next one
+        # a setting that no plan would have let in cannot be read by the next one
+        except (KafkaError, ValueError):
             return []
 
     def _new_term(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         level = self._random.randint(1, SUPPORTED_FEATURES[METADATA_VERSION])
-        return planner.begin_term(self._node(), "simulated", "first", {name_of_metadata_level(level): level}).operations
+        return planner.begin_term(
+            self._node(), "simulated", "first", {name_of_metadata_level(level): level}
+        ).operations
 
     def _registration(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         node_id = self._node()
@@ -101,7 +107,9 @@ class Commands:
             node_id=node_id,
             incarnation=self._random.choice("rrrrst"),
             directory_id=self._random.choice(("", "disk", "other")),
-            clean_shutdown_broker_epoch=NO_BROKER_EPOCH if known is None else known.broker_epoch - self._random.randrange(2),
+            clean_shutdown_broker_epoch=NO_BROKER_EPOCH
+            if known is None
+            else known.broker_epoch - self._random.randrange(2),
             supported_features=as_messages(SUPPORTED),
             offline_replicas=self._replicas(state),
         )
@@ -155,19 +163,29 @@ class Commands:
             return []
         factor, partitions = self._random.randint(1, 3), self._random.randint(1, 3)
         topic = rpc.NewTopic(name=self._name(), partitions=partitions, replication_factor=factor)
-        request = rpc.CreateTopicsRequest(request_id=rpc.RequestId(client_id=str(self._random.random())), topics=[topic])
+        request = rpc.CreateTopicsRequest(
+            request_id=rpc.RequestId(client_id=str(self._random.random())), topics=[topic]
+        )
         request.allow_internal = True
-        return plan_creation(state, CONFIG, request, lambda: uuid5(NAMESPACE_OID, request.request_id.client_id)).operations
+        return plan_creation(
+            state, CONFIG, request, lambda: uuid5(NAMESPACE_OID, request.request_id.client_id)
+        ).operations
 
     def _deletion(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
-        return plan_deletion(state, rpc.DeleteTopicsRequest(names=[self._name()]), applied_before=False).operations
+        return plan_deletion(
+            state, rpc.DeleteTopicsRequest(names=[self._name()]), applied_before=False
+        ).operations
 
     def _enlargement(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         wanted = [rpc.PartitionsToCreate(name=self._name(), total=self._random.randint(1, 4))]
-        return plan_enlargement(state, CONFIG, rpc.CreatePartitionsRequest(topics=wanted), applied_before=False).operations
+        return plan_enlargement(
+            state, CONFIG, rpc.CreatePartitionsRequest(topics=wanted), applied_before=False
+        ).operations
 
     def _configuration(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
-        change = rpc.ConfigChange(name=self._name(), set={"min.insync.replicas": str(self._random.randint(1, 3))})
+        change = rpc.ConfigChange(
+            name=self._name(), set={"min.insync.replicas": str(self._random.randint(1, 3))}
+        )
         return plan_configuration(state, rpc.AlterConfigsRequest(topics=[change])).operations
 
     def _settings(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
@@ -177,15 +195,21 @@ class Commands:
         return plan_node_configuration(state, rpc.AlterConfigsRequest(nodes=[change])).operations
 
     def _resources(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
-        change = rpc.ConfigChange(name=self._name(), set={"consumer.session.timeout.ms": str(45_000 + self._random.randrange(3))})
+        change = rpc.ConfigChange(
+            name=self._name(), set={"consumer.session.timeout.ms": str(45_000 + self._random.randrange(3))}
+        )
         if self._random.random() < 0.3:
             change = rpc.ConfigChange(name=self._name(), replace_all=True)
         wanted = rpc.ResourceChange(resource_type=ResourceType.GROUP, change=change)
-        return plan_resource_configuration(state, GROUP_LIMITS, rpc.AlterConfigsRequest(resources=[wanted])).operations
+        return plan_resource_configuration(
+            state, GROUP_LIMITS, rpc.AlterConfigsRequest(resources=[wanted])
+        ).operations
 
     def _move(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         replicas, cancel = self._some(BROKERS), self._random.random() < 0.2
-        wanted = rpc.Reassignment(topic=self._name(), partition=self._random.randrange(3), replicas=replicas, cancel=cancel)
+        wanted = rpc.Reassignment(
+            topic=self._name(), partition=self._random.randrange(3), replicas=replicas, cancel=cancel
+        )
         return plan_reassignments(state, rpc.ReassignPartitionsRequest(partitions=[wanted])).plan.operations
 
     def _election(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
@@ -200,7 +224,8 @@ class Commands:
         plan: Plan = plan_update(state, rpc.UpdateFeaturesRequest(updates=[update]), {1: SUPPORTED})
         return plan.operations
 
-    # ---- as no controller plans -----------------------------------------------------------------------------------------------
+    # ---- as no controller plans
+    # -----------------------------------------------------------------------------------------------
 
     def _any(self, state: ClusterState) -> pb.Operation:
         """One operation of any kind; rarely none at all, as of a newer version."""
@@ -265,7 +290,11 @@ class Commands:
             case "partition" | "expected_partitions":
                 return random.randrange(4)
             case "expected_partition_epoch":
-                epochs = [each.partition_epoch for topic in state.topics.values() for each in topic.partitions.values()]
+                epochs = [
+                    each.partition_epoch
+                    for topic in state.topics.values()
+                    for each in topic.partitions.values()
+                ]
                 return random.choice((*epochs, 0))
             case "bump_leader_epoch":
                 return random.random() < 0.3
@@ -273,7 +302,8 @@ class Commands:
                 return random.choice((0, 9092))
         return random.choice(("", "r", "s", "t"))
 
-    # ---- draws ----------------------------------------------------------------------------------------------------------------
+    # ---- draws
+    # --------------------------------------------------------------------------------------------------------
 
     def _node(self) -> int:
         return self._random.choice(BROKERS)
@@ -286,4 +316,7 @@ class Commands:
 
     def _replicas(self, state: ClusterState) -> list[rpc.ReplicasOfTopic]:
         ids = [topic.topic_id.bytes for topic in state.topics.values()]
-        return [rpc.ReplicasOfTopic(topic_id=each, partitions=[self._random.randrange(2)]) for each in self._some(ids)]
+        return [
+            rpc.ReplicasOfTopic(topic_id=each, partitions=[self._random.randrange(2)])
+            for each in self._some(ids)
+        ]

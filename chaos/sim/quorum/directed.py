@@ -1,4 +1,5 @@
-"""Coincidences that single faults hardly ever make: the situations for which a rule of Raft exists, approached on purpose.
+"""Coincidences that single faults hardly ever make: the situations for which a rule of Raft exists,
+approached on purpose.
 
 Each plan only pushes; what comes of it is still the seed's luck.
 """
@@ -29,14 +30,17 @@ class Plans:
         return self._cluster.schedule.now < self._until
 
     def lose_disk_at_the_worst_time(self) -> None:
-        """A follower that has just acknowledged or voted loses its disk while some of the others have nothing of that; then the
-        leader or candidate that it was promised to loses its power (or comes back, deposed)."""
+        """A follower that has just acknowledged or voted loses its disk while some of the others have nothing
+        of that; then the leader or candidate that it was promised to loses its power (or comes back,
+        deposed)."""
         cluster, schedule, network = self._cluster, self._cluster.schedule, self._cluster.network
         if self._runs():
             return
         random, leader = schedule.random, cluster.leader()
         without = cluster.without_vote()
-        others = [m for m in cluster.members.values() if m.is_up and m is not leader and m.node_id not in without]
+        others = [
+            m for m in cluster.members.values() if m.is_up and m is not leader and m.node_id not in without
+        ]
         if leader is None or len(others) < len(cluster.members) // 2 + 1 or not cluster.may_lose_disk():
             return
         random.shuffle(others)
@@ -77,8 +81,9 @@ class Plans:
         self._until = schedule.now + lost_in + 2.5
 
     def depose_in_turn(self) -> None:
-        """Every new leader is cut off soon after its election, with entries that no other member has, and comes back when the
-        next one is cut off: logs full of short, conflicting terms ("figure 8" of the Raft paper)."""
+        """Every new leader is cut off soon after its election, with entries that no other member has, and
+        comes back when the next one is cut off: logs full of short, conflicting terms ("figure 8" of the Raft
+        paper)."""
         cluster, schedule, network = self._cluster, self._cluster.schedule, self._cluster.network
         if self._runs():
             return
@@ -107,7 +112,9 @@ class Plans:
                 core = member.core
                 if core is not None and core.role == LEADER and core.term not in seen:
                     seen.add(core.term)
-                    leads_for_s = random.choice((0.0, 1.0, 3.0, 10.0)) * random.random() * cluster.options.delay_s
+                    leads_for_s = (
+                        random.choice((0.0, 1.0, 3.0, 10.0)) * random.random() * cluster.options.delay_s
+                    )
                     schedule.after(leads_for_s, partial(fall, node_id))
             schedule.after(WATCH_EVERY_S, watch)
 

@@ -1,6 +1,7 @@
 """What goes wrong, drawn from the seed: one fault at a time, many at once, and coincidences (`directed`).
 
-Within what a quorum must survive: the disks that are lost and have not got their vote back stay below what leaves a majority.
+Within what a quorum must survive: the disks that are lost and have not got their vote back stay below what
+leaves a majority.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Faults:
         a, b = self._random.sample(ids, 2)
         return a, b
 
-    # ---- processes and power --------------------------------------------------------------------------------------------------
+    # ---- processes and power
+    # --------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
         self._member().kill()
@@ -73,7 +75,8 @@ class Faults:
         self._cut_followers_at_acknowledgement = True
 
     def acknowledged(self) -> None:
-        """The power of all goes at this moment; or of all but the leader, which is cut off: the others go on without it."""
+        """The power of all goes at this moment; or of all but the leader, which is cut off: the others go on
+        without it."""
         leader = None
         if self._cut_followers_at_acknowledgement:
             leader = self._cluster.leader()
@@ -103,7 +106,8 @@ class Faults:
         member = self._random.choice([self._member(), self._cluster.leader() or self._member()])
         member.process.pause(self._random.random() * PAUSE_S_MAX)
 
-    # ---- disks ----------------------------------------------------------------------------------------------------------------
+    # ---- disks
+    # --------------------------------------------------------------------------------------------------------
 
     def slow_disk(self) -> None:
         member, random = self._member(), self._random
@@ -132,7 +136,8 @@ class Faults:
         if self._cluster.may_lose_disk() and member.node_id not in self._cluster.without_vote():
             member.lose_disk()
 
-    # ---- the network ----------------------------------------------------------------------------------------------------------
+    # ---- the network
+    # --------------------------------------------------------------------------------------------------------
 
     def cut(self) -> None:
         pair = self._pair()
@@ -162,7 +167,8 @@ class Faults:
             self._network.isolate(leader.node_id)
             self._schedule.after(self._random.random() * 1.5, self._network.mend_all)
 
-    # ---- coincidences ---------------------------------------------------------------------------------------------------------
+    # ---- coincidences
+    # --------------------------------------------------------------------------------------------------------
 
     def lose_disk_at_the_worst_time(self) -> None:
         self._plans.lose_disk_at_the_worst_time()

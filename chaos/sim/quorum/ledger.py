@@ -2,11 +2,11 @@
 
 * one leader a term, and it has every entry that was committed before its term (leader completeness)
 * log matching: an entry of one index and term is the same everywhere, and so is all before it
-* what is committed never differs: order, commands, their results, the hash of the state, and at the end its bytes, also when the
-  whole log is applied once more
+* what is committed never differs: order, commands, their results, the hash of the state, and at the end its
+  bytes, also when the whole log is applied once more
 * a commit index never goes back in one life; nothing is applied that is not committed
-* real time: what is answered has its place after everything that was acknowledged before it was asked for.  As all members apply
-  one sequence, that is linearizability, of reads behind the barrier and of writes
+* real time: what is answered has its place after everything that was acknowledged before it was asked for.
+  As all members apply one sequence, that is linearizability, of reads behind the barrier and of writes
 * a controller that becomes active knows all that was acknowledged in earlier terms
 * what a member called durable it still has when it starts again (`promises`)
 * a command with a name has one outcome, however often it was proposed
@@ -61,7 +61,8 @@ class Ledger:
         self.refused = 0
         self._committed_in: dict[int, int] = {}  # the term of the member that applied it first
         self._acknowledged_in: dict[int, int] = {}  # the highest index acknowledged in each term
-        self._entries: dict[tuple[int, int], tuple[bytes, int]] = {}  # (index, term): command, term of the entry before
+        # (index, term): command, term of the entry before
+        self._entries: dict[tuple[int, int], tuple[bytes, int]] = {}
         self._results: dict[int, ApplyResult] = {}
         self._hashes: dict[int, str] = {}
         self._outcomes: dict[tuple[str, int], tuple[object, object]] = {}
@@ -69,9 +70,12 @@ class Ledger:
         self.promises: dict[int, Promises] = {node_id: Promises() for node_id in options.ids}
 
     def broken(self, what: str) -> NoReturn:
-        raise Broken(f"seed {self._options.seed}, {self._options.voters} voters, at {self._schedule.now:.3f} s: {what}")
+        raise Broken(
+            f"seed {self._options.seed}, {self._options.voters} voters, at {self._schedule.now:.3f} s: {what}"
+        )
 
-    # ---- members --------------------------------------------------------------------------------------------------------------
+    # ---- members
+    # --------------------------------------------------------------------------------------------------------
 
     def started(self, node_id: int, core: RaftCore) -> None:
         self._looks[node_id] = _Look()
@@ -92,7 +96,9 @@ class Ledger:
         self._look_at_log(node_id, core, look)
         commit_index = core.commit_index
         if not look.commit_index <= commit_index or not core.applied_index <= commit_index <= core.last_index:
-            state = f"{look.commit_index} to {commit_index}, applied {core.applied_index}, last {core.last_index}"
+            state = (
+                f"{look.commit_index} to {commit_index}, applied {core.applied_index}, last {core.last_index}"
+            )
             self.broken(f"the commit index of node {node_id} went from {state}")
         look.commit_index = commit_index
         if core.role != LEADER:
@@ -102,9 +108,14 @@ class Ledger:
             self._leads(node_id, core)
         if core.active and look.active_term != core.term:
             look.active_term = core.term
-            known = max((index for term, index in self._acknowledged_in.items() if term < core.term), default=0)
+            known = max(
+                (index for term, index in self._acknowledged_in.items() if term < core.term), default=0
+            )
             if core.applied_index < known:
-                self.broken(f"node {node_id} is active in term {core.term} without entry {known}, which was acknowledged")
+                self.broken(
+                    f"node {node_id} is active in term {core.term} without entry {known}, which was "
+                    "acknowledged"
+                )
 
     def _leads(self, node_id: int, core: RaftCore) -> None:
         if self.leaders.setdefault(core.term, node_id) != node_id:
@@ -134,7 +145,8 @@ class Ledger:
                 here = f"on node {node_id} {command!r} after term {before[2]}"
                 self.broken(f"entry {index} of term {term} is {known[0]!r} after term {known[1]}, {here}")
 
-    # ---- commands -------------------------------------------------------------------------------------------------------------
+    # ---- commands
+    # --------------------------------------------------------------------------------------------------------
 
     def committed(self, node_id: int, core: RaftCore | None, entries: list[Entry]) -> None:
         """On the Raft thread of this member; without a core while that is being opened."""
@@ -145,7 +157,10 @@ class Ledger:
             if core is not None:
                 self._committed_in[index] = min(self._committed_in.get(index, core.term), core.term)
             if index > self.last_index + 1:
-                self.broken(f"entry {index} is applied on node {node_id}, and no member has seen entry {self.last_index + 1}")
+                self.broken(
+                    f"entry {index} is applied on node {node_id}, and no member has seen entry "
+                    f"{self.last_index + 1}"
+                )
             self.last_index = max(self.last_index, index)
 
     def applied(self, node_id: int, index: int, result: ApplyResult) -> None:
@@ -161,8 +176,8 @@ class Ledger:
             self.broken(f"the state after entry {index} is another one on node {node_id}")
 
     def compare_states(self, states: Mapping[int, ClusterState]) -> None:
-        """Every member has applied the same, each in its own way: from the log, from snapshots, over restarts.  Once more from
-        the log, and the bytes of each member's state must be the same."""
+        """Every member has applied the same, each in its own way: from the log, from snapshots, over
+        restarts.  Once more from the log, and the bytes of each member's state must be the same."""
         replayed = ClusterState()
         for index in sorted(self.history):
             command, term = self.history[index]
@@ -182,9 +197,13 @@ class Ledger:
     def answered(
         self, asked_after: int, result: ApplyResult, name: tuple[str, int] | None, *, is_read: bool = False
     ) -> None:
-        """A client got this result; when it was asked for, everything up to `asked_after` had been acknowledged."""
+        """A client got this result; when it was asked for, everything up to `asked_after` had been
+        acknowledged."""
         if result.index <= asked_after:
-            self.broken(f"an answer as of entry {result.index} to a request sent after entry {asked_after} was acknowledged")
+            self.broken(
+                f"an answer as of entry {result.index} to a request sent after entry {asked_after} "
+                "was acknowledged"
+            )
         if result.index not in self.history:
             self.broken(f"entry {result.index} was acknowledged and is not committed")
         self.acknowledged_index = max(self.acknowledged_index, result.index)
@@ -193,8 +212,12 @@ class Ledger:
         self.reads += is_read
         self.refused += not result.ok
         if name is None or result.error is ErrorCode.NOT_CONTROLLER:
-            return  # planned in another term: refused whenever it is proposed in this one, whatever became of it in that one
+            # planned in another term: refused whenever it is proposed in this one, whatever became of it in
+            # that one
+            return
         self.duplicates += result.duplicate
         outcome = (result.error, result.value)
         if self._outcomes.setdefault(name, outcome) != outcome:
-            self.broken(f"the command {name} came to {self._outcomes[name]} and, proposed again, to {outcome}")
+            self.broken(
+                f"the command {name} came to {self._outcomes[name]} and, proposed again, to {outcome}"
+            )

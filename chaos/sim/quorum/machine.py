@@ -1,5 +1,5 @@
-"""The event loop's side of a member, as `controller/service/metadata_log.py` has it: what the Raft thread decided crosses over
-in order, is applied to the real `ClusterState`, and only then answers its proposer.
+"""The event loop's side of a member, as `controller/service/metadata_log.py` has it: what the Raft thread
+decided crosses over in order, is applied to the real `ClusterState`, and only then answers its proposer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ class Machine:
     state_class: type[ClusterState] = ClusterState
 
     def __init__(
-        self, process: Process, snapshots: SnapshotStore, ledger: Ledger, schedule: Schedule, options: QuorumOptions
+        self,
+        process: Process,
+        snapshots: SnapshotStore,
+        ledger: Ledger,
+        schedule: Schedule,
+        options: QuorumOptions,
     ) -> None:
         self._process, self._snapshots, self._ledger = process, snapshots, ledger
         self._random, self._lag_s = schedule.random, options.lag_s
@@ -39,7 +44,8 @@ class Machine:
         self._crossing: deque[Callable[[], None]] = deque()
         self._waiting: dict[int, tuple[int, Answer]] = {}
 
-    # ---- called on the Raft thread --------------------------------------------------------------------------------------------
+    # ---- called on the Raft thread
+    # --------------------------------------------------------------------------------------------
 
     def applied(self, entries: list[Entry]) -> None:
         self._ledger.committed(self._process.node_id, self._process.core, entries)
@@ -58,7 +64,8 @@ class Machine:
         self._crossing.append(event)
         self._process.later(self._lag_s * self._random.random(), self.turn)
 
-    # ---- on the loop ----------------------------------------------------------------------------------------------------------
+    # ---- on the loop
+    # --------------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
         while self._crossing:
@@ -79,7 +86,8 @@ class Machine:
         return True
 
     def read(self, answer: Answer) -> bool:
-        """A committed barrier: when it is answered, `state` holds everything that was acknowledged before it was asked for."""
+        """A committed barrier: when it is answered, `state` holds everything that was acknowledged before it
+        was asked for."""
         return self.propose(b"", answer)
 
     def _set_status(self, status: QuorumStatus) -> None:
@@ -98,13 +106,16 @@ class Machine:
 
     def _install(self, snapshot: Snapshot) -> None:
         self.state.restore(bytes(snapshot.state))
-        assert self.state.index == snapshot.index, f"the snapshot of entry {snapshot.index} holds entry {self.state.index}"
+        assert self.state.index == snapshot.index, (
+            f"the snapshot of entry {snapshot.index} holds entry {self.state.index}"
+        )
         self._ledger.state_is(self._process.node_id, snapshot.index, self.state.state_hash())
         for index in [index for index in self._waiting if index <= snapshot.index]:
             self._waiting.pop(index)[1](None)
 
     def _make_snapshot(self) -> None:
-        """Frozen now, encoded and stored a little later on another thread, and again later the Raft thread hears of it."""
+        """Frozen now, encoded and stored a little later on another thread, and again later the Raft thread
+        hears of it."""
         index, term, encode = self.state.index, self.state.term, self.state.freeze()
         process, random = self._process, self._random
 

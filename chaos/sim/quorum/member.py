@@ -1,7 +1,8 @@
 """One voter: a process, and the host that it runs on.
 
-The process is killed, paused and started (`process`).  The host's power goes, its disk is slow, full, fails to sync, or is lost.
-A member stops by itself only when its disk fails (fail-stop): for any other reason it is a broken promise.
+The process is killed, paused and started (`process`).  The host's power goes, its disk is slow, full, fails
+to sync, or is lost. A member stops by itself only when its disk fails (fail-stop): for any other reason it is
+a broken promise.
 """
 
 from __future__ import annotations
@@ -55,7 +56,13 @@ class Member:
     """See the module's text."""
 
     def __init__(
-        self, process: Process, network: Network, schedule: Schedule, ledger: Ledger, options: QuorumOptions, parts: Parts
+        self,
+        process: Process,
+        network: Network,
+        schedule: Schedule,
+        ledger: Ledger,
+        options: QuorumOptions,
+        parts: Parts,
     ) -> None:
         self.process, self.node_id = process, process.node_id
         self._network, self._schedule, self._ledger = network, schedule, ledger
@@ -83,7 +90,8 @@ class Member:
     def is_up(self) -> bool:
         return self.process.is_up
 
-    # ---- the process ----------------------------------------------------------------------------------------------------------
+    # ---- the process
+    # --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         if self.is_up or self.stays_down:
@@ -128,10 +136,12 @@ class Member:
     def post(self, event: Event) -> None:
         self.process.post(event)
 
-    # ---- the host -------------------------------------------------------------------------------------------------------------
+    # ---- the host
+    # --------------------------------------------------------------------------------------------------------
 
     def cut_power(self) -> None:
-        """What was not synced is lost, torn or reordered; also what a process killed before has left in the page cache."""
+        """What was not synced is lost, torn or reordered; also what a process killed before has left in the
+        page cache."""
         self.disk.crash(self._fate)
         if self.is_up:
             self._end(silently=True)

@@ -1,8 +1,8 @@
 """Connections between voters, and what befalls frames.
 
-As a stream (`datagrams` off): frames of one connection arrive in order or not at all; a cut holds them back until it is mended or
-the connection is given up.  As datagrams: each frame may be lost, doubled or overtaken, more than any transport of ours allows.
-Every frame is encoded and decoded, as on a wire.
+As a stream (`datagrams` off): frames of one connection arrive in order or not at all; a cut holds them back
+until it is mended or the connection is given up.  As datagrams: each frame may be lost, doubled or overtaken,
+more than any transport of ours allows. Every frame is encoded and decoded, as on a wire.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Network:
         self._held: dict[Way, list[tuple[int, PeerEvent]]] = defaultdict(list)
         self._wiped: dict[int, int] = defaultdict(int)
 
-    # ---- connections ----------------------------------------------------------------------------------------------------------
+    # ---- connections
+    # --------------------------------------------------------------------------------------------------------
 
     def dial(self) -> None:
         """Every pair tries again and again."""
@@ -55,7 +56,8 @@ class Network:
         self._travel((b, a), PeerUp(b, number), number)
 
     def reset(self, a: int, b: int, *, silently: bool = False) -> None:
-        """The connection ends; what is on its way may still arrive before the news of it.  `silently`: the news takes long."""
+        """The connection ends; what is on its way may still arrive before the news of it.  `silently`: the
+        news takes long."""
         number = self._numbers.pop(frozenset((a, b)), None)
         if number is None:
             return
@@ -105,7 +107,8 @@ class Network:
     def mend_all(self) -> None:
         self.mend(*sorted(self.cuts))
 
-    # ---- frames ---------------------------------------------------------------------------------------------------------------
+    # ---- frames
+    # --------------------------------------------------------------------------------------------------------
 
     def send(self, source: int, target: int, message: Message) -> None:
         number = self._up.get((source, target))
@@ -150,6 +153,7 @@ class Network:
             if self._numbers.get(frozenset(way)) != number:
                 return
             self._up[target, source] = number
-        elif isinstance(event, Received) and self._options.late_replies:  # as if frames of replaced connections were heeded
+        # as if frames of replaced connections were heeded
+        elif isinstance(event, Received) and self._options.late_replies:
             event = Received(source, self._up.get((target, source), number), event.message)
         process.post(event)

@@ -1,4 +1,5 @@
-"""What a seed draws before anything happens: every run is of another kind, so that rare combinations are somewhere common."""
+"""What a seed draws before anything happens: every run is of another kind, so that rare combinations are
+somewhere common."""
 
 from __future__ import annotations
 
@@ -11,10 +12,13 @@ VOTERS = (3, 3, 5, 1)
 SECONDS = 6.0
 
 WEIGHTS = {
-    "kill": 4.0, "cut_power": 5.0, "cut_all_power": 1.0, "kill_all": 1.0, "cut_while_writing": 5.0, "kill_while_writing": 5.0,
-    "cut_all_at_acknowledgement": 2.0, "cut_followers_at_acknowledgement": 2.0, "cut": 6.0, "cut_one_way": 6.0, "mend": 8.0,
+    "kill": 4.0, "cut_power": 5.0, "cut_all_power": 1.0, "kill_all": 1.0, "cut_while_writing": 5.0,
+    "kill_while_writing": 5.0,
+    "cut_all_at_acknowledgement": 2.0, "cut_followers_at_acknowledgement": 2.0, "cut": 6.0,
+    "cut_one_way": 6.0, "mend": 8.0,
     "reset": 5.0, "pause": 5.0, "slow_disk": 2.0, "full_disk": 2.0, "sync_fails": 3.0, "lose_disk": 3.0,
-    "kill_while_writing_then_cut_power": 4.0, "isolate_leader": 6.0, "lose_disk_at_the_worst_time": 4.0, "depose_in_turn": 4.0,
+    "kill_while_writing_then_cut_power": 4.0, "isolate_leader": 6.0, "lose_disk_at_the_worst_time": 4.0,
+    "depose_in_turn": 4.0,
 }  # fmt: skip
 """How often each fault is drawn, in a run that has it."""
 

@@ -1,7 +1,8 @@
-"""The process of one voter: it starts, is paused and ends, and what it does later it does only in the same life.
+"""The process of one voter: it starts, is paused and ends, and what it does later it does only in the same
+life.
 
-Its rounds are those of `controller/raft/thread.py`.  It sleeps for as long as its core says that nothing can happen by itself, as
-the real thread does: a core that sleeps too long makes no progress.
+Its rounds are those of `controller/raft/thread.py`.  It sleeps for as long as its core says that nothing can
+happen by itself, as the real thread does: a core that sleeps too long makes no progress.
 """
 
 from __future__ import annotations
@@ -40,11 +41,14 @@ class Process:
     def is_up(self) -> bool:
         return self.core is not None
 
-    # ---- its life -------------------------------------------------------------------------------------------------------------
+    # ---- its life
+    # --------------------------------------------------------------------------------------------------------
 
-    def start(self, open_core: Callable[[], RaftCore], disk_fails: Callable[[PowerCut | OSError], None]) -> None:
-        """A new life, unless the core cannot be opened.  `disk_fails` is called with what the disk raises, then and later: it
-        ends the process."""
+    def start(
+        self, open_core: Callable[[], RaftCore], disk_fails: Callable[[PowerCut | OSError], None]
+    ) -> None:
+        """A new life, unless the core cannot be opened.  `disk_fails` is called with what the disk raises,
+        then and later: it ends the process."""
         self.life += 1
         self._inbox.clear()
         self._disk_fails = disk_fails
@@ -66,8 +70,9 @@ class Process:
         self._inbox.clear()
 
     def pause(self, seconds: float) -> None:
-        """SIGSTOP, or a long collection of garbage: it wakes up believing what it believed.  Pauses that overlap do not add up:
-        a process that stood still for longer than the bound for progress would break it without being at fault."""
+        """SIGSTOP, or a long collection of garbage: it wakes up believing what it believed.  Pauses that
+        overlap do not add up: a process that stood still for longer than the bound for progress would break
+        it without being at fault."""
         self._busy_until = max(self._busy_until, self._schedule.now + seconds)
 
     @property
@@ -75,7 +80,8 @@ class Process:
         """How long it will still stand still."""
         return max(0.0, self._busy_until - self._schedule.now)
 
-    # ---- its rounds -----------------------------------------------------------------------------------------------------------
+    # ---- its rounds
+    # --------------------------------------------------------------------------------------------------------
 
     def post(self, event: Event) -> None:
         if self.is_up:
@@ -117,7 +123,8 @@ class Process:
         self._ledger.observe(self.node_id, core)
         self._sleeps_s = AT_ONCE_S if more or self._inbox else core.seconds_to_wake()
 
-    # ---- what happens later in it ---------------------------------------------------------------------------------------------
+    # ---- what happens later in it
+    # ---------------------------------------------------------------------------------------------
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
         """Unless the process has ended by then; not while it is paused."""
@@ -134,7 +141,8 @@ class Process:
         self._schedule.after(seconds, run)
 
     def _guarded(self, action: Callable[[], object]) -> None:
-        """Fail-stop for a disk that fails, and a broken promise for everything else that would end the process."""
+        """Fail-stop for a disk that fails, and a broken promise for everything else that would end the
+        process."""
         try:
             action()
         except Broken:

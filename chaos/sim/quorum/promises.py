@@ -1,7 +1,8 @@
 """What each member has called durable, held against what it finds when it starts again.
 
-A lost acknowledgement or vote does harm only in coincidences; that it was lost shows at the next start.  Promised are the entries
-that a journal calls durable or that were acknowledged, unless a conflict has cut them since, and every vote that was given.
+A lost acknowledgement or vote does harm only in coincidences; that it was lost shows at the next start.
+Promised are the entries that a journal calls durable or that were acknowledged, unless a conflict has cut
+them since, and every vote that was given.
 """
 
 from __future__ import annotations
@@ -66,11 +67,15 @@ class Promises:
 
     def missing_in(self, journal: DurableJournal) -> str:
         """What a member that starts again has lost; "" when nothing."""
-        if journal[-1][2] > self.term:  # no loss leaves that: a snapshot of a newer term, and a crash before the cut
+        # no loss leaves that: a snapshot of a newer term, and a crash before the cut
+        if journal[-1][2] > self.term:
             self.cut_after(journal[-1])
         position = self.index - journal[0][1]
         if position >= len(journal) or (position > 0 and journal[position][2] != self.term):
-            return f"entry {self.index} of term {self.term} was durable and is gone: the journal ends with entry {journal[-1][1]}"
+            return (
+                f"entry {self.index} of term {self.term} was durable and is gone: the journal ends with "
+                f"entry {journal[-1][1]}"
+            )
         if (journal.getCurrentTerm(), journal.getVotedForNodeId()) != (self.vote_term, self.vote):
             if journal.getCurrentTerm() <= self.vote_term and self.vote is not None:
                 return f"the vote for node {self.vote} in term {self.vote_term} is forgotten"

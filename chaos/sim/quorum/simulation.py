@@ -21,10 +21,11 @@ from .network import DIAL_EVERY_S
 from .options import QuorumOptions
 
 PROGRESS_S_MAX = 6.0
-"""After healing: a command that is proposed then is acknowledged, every member has the vote and the same state, within this time.
-The rest of a pause (`faults.PAUSE_S_MAX`) is part of it."""
+"""After healing: a command that is proposed then is acknowledged, every member has the vote and the same
+state, within this time. The rest of a pause (`faults.PAUSE_S_MAX`) is part of it."""
 PROGRESS_DELAYS_MAX = 50
-"""And so many delays of a frame more: hundreds of entries that wait may each be a frame, sixteen of them in flight."""
+"""And so many delays of a frame more: hundreds of entries that wait may each be a frame, sixteen of them in
+flight."""
 FIRST_START_S_MAX = 2.0
 CHECK_EVERY_S = 0.25
 EVENTS_MAX = 400_000
@@ -49,7 +50,8 @@ class QuorumSimulation:
         return self.schedule.now
 
     def pass_time(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Lets things happen; True as soon as `until` holds (looked at after every event), False when the time is over."""
+        """Lets things happen; True as soon as `until` holds (looked at after every event), False when the
+        time is over."""
         end = self.now + seconds
         while self.schedule.step(end):
             self._happened += 1
@@ -60,7 +62,8 @@ class QuorumSimulation:
         self.schedule.now = end
         return False
 
-    # ---- the run --------------------------------------------------------------------------------------------------------------
+    # ---- the run
+    # --------------------------------------------------------------------------------------------------------
 
     def run(self) -> Counter[str]:
         """Raises Broken."""
@@ -73,7 +76,8 @@ class QuorumSimulation:
         ledger = self.ledger
         self.counts.update(
             {
-                "acknowledged": ledger.acknowledged - ledger.reads, "reads": ledger.reads, "duplicates": ledger.duplicates,
+                "acknowledged": ledger.acknowledged - ledger.reads, "reads": ledger.reads,
+                "duplicates": ledger.duplicates,
                 "refused": ledger.refused,
             }
         )  # fmt: skip
@@ -93,7 +97,9 @@ class QuorumSimulation:
         """Every member is started, some later."""
         for member in self.members.values():
             late = self.options.fault_every_s and self.schedule.random.random() < 0.2
-            self.schedule.after(self.schedule.random.random() * FIRST_START_S_MAX if late else 0.0, member.start)
+            self.schedule.after(
+                self.schedule.random.random() * FIRST_START_S_MAX if late else 0.0, member.start
+            )
         self.schedule.repeat(DIAL_EVERY_S, self.network.dial)
         if self.options.operation_every_s:
             self.schedule.repeat(self.options.operation_every_s, self.clients.act)
@@ -103,7 +109,9 @@ class QuorumSimulation:
         self.faults.end()
         self.network.mend_all()
         for member in self.members.values():
-            member.disk.capacity = member.disk.fail_after = member.disk.cut_after = member.disk.fail_sync_after = None
+            member.disk.capacity = member.disk.fail_after = member.disk.cut_after = (
+                member.disk.fail_sync_after
+            ) = None
             member.process.sync_s, member.stays_down = 0.0, False
             self.schedule.after(0.0, member.start)
         before, healed_at = self.ledger.acknowledged - self.ledger.reads, self.now
@@ -119,7 +127,8 @@ class QuorumSimulation:
         self.ledger.compare_states(self.cluster.states())
 
     def agreed(self, last_index: int) -> bool:
-        """Every member is up, has a vote, and has applied everything that was committed, which is at least `last_index`."""
+        """Every member is up, has a vote, and has applied everything that was committed, which is at least
+        `last_index`."""
         return all(
             member.core is not None
             and member.machine is not None
@@ -136,9 +145,12 @@ class QuorumSimulation:
                 lines.append(f"{node_id} is down")
             else:
                 status = member.core.status()
-                paused = f" paused for {member.process.paused_s:.1f} s more" if member.process.paused_s else ""
+                paused = (
+                    f" paused for {member.process.paused_s:.1f} s more" if member.process.paused_s else ""
+                )
                 lines.append(
-                    f"{node_id}: role {status.role} term {status.term} leader {status.leader_id} commit {status.commit_index} "
+                    f"{node_id}: role {status.role} term {status.term} leader {status.leader_id} "
+                    f"commit {status.commit_index} "
                     f"last {status.last_index} connected {status.connected} {status.waits_for}{paused}"
                 )
         return "; ".join(lines)

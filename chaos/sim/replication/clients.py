@@ -1,4 +1,5 @@
-"""Producers with acks=1 and acks=all, idempotent or not, consumers that track leader epochs (KIP-320), and who deletes records.
+"""Producers with acks=1 and acks=all, idempotent or not, consumers that track leader epochs (KIP-320), and
+who deletes records.
 
 They believe old metadata for a while, ask deposed leaders, give up waiting and try again, as clients do.
 """
@@ -40,7 +41,11 @@ class Clients:
 
     def leader(self, partition: int) -> tuple[int, int, UUID] | None:
         """(leader, leader epoch, topic id) as some node that is up knows them, rightly or not."""
-        up = [node for node in self.nodes.values() if node.serving and node.process is not None and not node.process.paused]
+        up = [
+            node
+            for node in self.nodes.values()
+            if node.serving and node.process is not None and not node.process.paused
+        ]
         if not up:
             return None
         broker = self.random.choice(up).broker
@@ -55,7 +60,9 @@ class Clients:
 class Producer:
     """Sends one batch at a time to one partition."""
 
-    def __init__(self, clients: Clients, number: int, partition: int, acks: int, idempotent: bool, pause_s: float) -> None:
+    def __init__(
+        self, clients: Clients, number: int, partition: int, acks: int, idempotent: bool, pause_s: float
+    ) -> None:
         self._clients = clients
         self._partition = partition
         self._acks = acks
@@ -74,14 +81,17 @@ class Producer:
                 await self.send(random.choice((1, 1, 1, 2, 5)))
 
     async def send(self, records: int, tries_max: int = TRIES_MAX, *, when_quiet: bool = False) -> bool:
-        """True when it is acknowledged.  Unless `when_quiet`, it is given up when the clients are to be quiet."""
+        """True when it is acknowledged.  Unless `when_quiet`, it is given up when the clients are to be
+        quiet."""
         clients = self._clients
         clients.batch_id += 1
         batch_id = clients.batch_id
         made = [NewRecord(None, b"v", (), batch_id) for _ in range(records)]
         if self._idempotent:
             clients.idempotent.add(batch_id)
-            batch = encode_batch(made, producer_id=self._producer_id, producer_epoch=0, base_sequence=self._sequence)
+            batch = encode_batch(
+                made, producer_id=self._producer_id, producer_epoch=0, base_sequence=self._sequence
+            )
         else:
             batch = encode_batch(made)
         for _ in range(tries_max if self._idempotent else 1):
@@ -107,9 +117,11 @@ class Producer:
         work = clients.network.call(
             CLIENTS,
             target.node_id,
-            lambda _process: target.produce(clients.topic, self._partition, batch, batch_id, self._acks, ANSWER_S)
-            if target.serving
-            else None,
+            lambda _process: (
+                target.produce(clients.topic, self._partition, batch, batch_id, self._acks, ANSWER_S)
+                if target.serving
+                else None
+            ),
         )
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -142,14 +154,18 @@ class Consumer:
             return
         leader, epoch, topic_id = known
         position, last_epoch = len(self.records), self._epochs[-1] if self._epochs else -1
-        part = FetchPartition(self._partition, position, clients.random.choice((1, 500, 1 << 20)), epoch, last_epoch, 0)
+        part = FetchPartition(
+            self._partition, position, clients.random.choice((1, 500, 1 << 20)), epoch, last_epoch, 0
+        )
         deleted_below = clients.truth.deleted_below((topic_id, self._partition))
         request = FetchRequest(max_wait_ms=clients.random.choice((0, 200)), topics=[(clients.topic, [part])])
         target = clients.nodes[leader]
         work = clients.network.call(
             CLIENTS,
             leader,
-            lambda _process: target.consume(clients.topic, self._partition, request) if target.serving else None,
+            lambda _process: (
+                target.consume(clients.topic, self._partition, request) if target.serving else None
+            ),
         )
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -212,9 +228,11 @@ class Deleter:
         work = clients.network.call(
             CLIENTS,
             target.node_id,
-            lambda _process: target.delete_records(clients.topic, self._partition, before_offset, ANSWER_S)
-            if target.serving
-            else None,
+            lambda _process: (
+                target.delete_records(clients.topic, self._partition, before_offset, ANSWER_S)
+                if target.serving
+                else None
+            ),
         )
         try:
             async with asyncio.timeout(ANSWER_S):

@@ -21,16 +21,20 @@ READ_MAX = 1 << 24
 GONE: Record = (-1, -1)
 
 
-def agree(held: Sequence[Record], others: Sequence[Record], length: int, gone_below: int, begin: int = 0) -> bool:
-    """Whether both have the same records from `begin` on up to `length`.  Either may have lost some at the front, below
-    `gone_below`."""
+def agree(
+    held: Sequence[Record], others: Sequence[Record], length: int, gone_below: int, begin: int = 0
+) -> bool:
+    """Whether both have the same records from `begin` on up to `length`.  Either may have lost some at the
+    front, below `gone_below`."""
     gone = max(_gone(held, length), _gone(others, length))
     first = max(gone, begin)
     return gone <= gone_below and held[first:length] == others[first:length]
 
 
 def _gone(records: Sequence[Record], length: int) -> int:
-    return next((at for at, record in enumerate(records[:length]) if record != GONE), min(len(records), length))
+    return next(
+        (at for at, record in enumerate(records[:length]) if record != GONE), min(len(records), length)
+    )
 
 
 @dataclass(slots=True)
@@ -64,7 +68,9 @@ class Contents:
             data = log.read(len(read.records), READ_MAX, upper_offset=end).data
             for _, header in iterate_headers(data):
                 first = max(0, len(read.records) - header.base_offset)
-                read.records.extend((header.base_timestamp, place) for place in range(first, header.last_offset_delta + 1))
+                read.records.extend(
+                    (header.base_timestamp, place) for place in range(first, header.last_offset_delta + 1)
+                )
         return read.records
 
     def log_of(self, node: SimulatedNode, key: Key) -> Log | None:
@@ -77,27 +83,38 @@ class Contents:
                 return directory.logs[name]
         return None
 
-    def kept_by(self, node: SimulatedNode, key: Key, flushed: bool, *, within_a_change: bool = False) -> Sequence[Record] | None:
-        """What the node would have of a partition after a stop: all that is flushed, or, when its topic does not ask for that,
-        all; None: nothing.  In the middle of a change the log cannot be read: it had what it was last seen with."""
+    def kept_by(
+        self, node: SimulatedNode, key: Key, flushed: bool, *, within_a_change: bool = False
+    ) -> Sequence[Record] | None:
+        """What the node would have of a partition after a stop: all that is flushed, or, when its topic does
+        not ask for that, all; None: nothing.  In the middle of a change the log cannot be read: it had what
+        it was last seen with."""
         if node.directory is None:
             return self._left.get((node.node_id, key))
         log = self.log_of(node, key)
         if log is None:
             return None
         read = self._read.get(id(log))
-        held = self.of(log) if not within_a_change else read.records if read is not None and read.log is log else []
+        held = (
+            self.of(log)
+            if not within_a_change
+            else read.records
+            if read is not None and read.log is log
+            else []
+        )
         return held[: log.flushed_end_offset] if flushed else held
 
     def kept_start(self, node: SimulatedNode, key: Key) -> int:
-        """Below which offset the node would show nothing of a partition after a stop, whatever becomes of its log start."""
+        """Below which offset the node would show nothing of a partition after a stop, whatever becomes of its
+        log start."""
         if node.directory is None:
             return self._start_left.get((node.node_id, key), 0)
         log = self.log_of(node, key)
         return 0 if log is None else log.noted_start_offset
 
     def node_stops(self, node: SimulatedNode, keys: dict[Key, bool], *, within_a_change: bool) -> None:
-        """To be called before the node ends: notes what it keeps of each partition (`keys`: is it flushed?)."""
+        """To be called before the node ends: notes what it keeps of each partition (`keys`: is it
+        flushed?)."""
         if node.directory is None:
             return  # it ends before it had opened anything: what it kept is known
         for key, flushed in keys.items():

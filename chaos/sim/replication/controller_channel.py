@@ -1,4 +1,5 @@
-"""A gRPC channel over the simulated network, under the product's own `ControllerClient` and `MetadataFollower`.
+"""A gRPC channel over the simulated network, under the product's own `ControllerClient` and
+`MetadataFollower`.
 
 Messages cross as bytes, by the stubs' own serializers, so nothing is shared between processes.
 """
@@ -49,7 +50,9 @@ class ControllerChannel:
         self._on_reply = on_reply
         self._before_reply = before_reply
 
-    def unary_unary(self, method: str, request_serializer: Any, response_deserializer: Any, **_options: Any) -> Any:
+    def unary_unary(
+        self, method: str, request_serializer: Any, response_deserializer: Any, **_options: Any
+    ) -> Any:
         name = _name(method)
 
         async def call(request: Any, timeout: float | None = None) -> Any:
@@ -58,9 +61,12 @@ class ControllerChannel:
 
             async def work(_process: Process) -> bytes:
                 if name == "RegisterBroker" and not sender.alive:
-                    # It would supersede the process that was started since, which then ends itself: safe, and nothing to watch.
+                    # It would supersede the process that was started since, which then ends itself: safe, and
+                    # nothing to watch.
                     raise ConnectionError("whoever asked is gone")
-                reply = await getattr(self._services[self._target], name)(type(request).FromString(data), None)
+                reply = await getattr(self._services[self._target], name)(
+                    type(request).FromString(data), None
+                )
                 await self._before_reply(name)
                 return bytes(reply.SerializeToString())
 
@@ -76,7 +82,9 @@ class ControllerChannel:
 
         return call
 
-    def unary_stream(self, method: str, request_serializer: Any, response_deserializer: Any, **_options: Any) -> Any:
+    def unary_stream(
+        self, method: str, request_serializer: Any, response_deserializer: Any, **_options: Any
+    ) -> Any:
         name = _name(method)
 
         def call(request: Any) -> StreamCall:
@@ -84,7 +92,9 @@ class ControllerChannel:
             data = request_serializer(request)
 
             def updates() -> AsyncIterator[Any]:
-                answered: AsyncIterator[Any] = getattr(self._services[self._target], name)(type(request).FromString(data), None)
+                answered: AsyncIterator[Any] = getattr(self._services[self._target], name)(
+                    type(request).FromString(data), None
+                )
                 return answered
 
             stream.open(self._network, self._source, self._target, updates)
@@ -102,7 +112,8 @@ class ControllerChannel:
 
 
 class StreamCall:
-    """The client's end of a stream of updates: they arrive in order, and a gap ends it, as it ends a connection."""
+    """The client's end of a stream of updates: they arrive in order, and a gap ends it, as it ends a
+    connection."""
 
     def __init__(self, deserialize: Callable[[bytes], Any]) -> None:
         self._deserialize = deserialize
@@ -112,7 +123,9 @@ class StreamCall:
         self._over = self._begun = False
         self._updates: deque[bytes] = deque()
 
-    def open(self, network: Network, source: int, target: int, updates: Callable[[], AsyncIterator[Any]]) -> None:
+    def open(
+        self, network: Network, source: int, target: int, updates: Callable[[], AsyncIterator[Any]]
+    ) -> None:
         reader = current_process()
         assert reader is not None
 
@@ -127,7 +140,8 @@ class StreamCall:
 
         def begin() -> None:
             process = network.processes.get(target)
-            if process is not None and process.alive and not self._begun:  # once, however often the request arrives
+            # once, however often the request arrives
+            if process is not None and process.alive and not self._begun:
                 self._begun = True
                 process.spawn(pump())
 

@@ -1,7 +1,7 @@
 """How long a simulated disk takes to flush: an executor that runs each flush at some moment of its delay.
 
-The disk itself is `chaos.sim.disk.LyingDisk`.  Half of the flushes are on the disk at once and their end is told late, the others
-happen late: a crash in between finds both.
+The disk itself is `chaos.sim.disk.LyingDisk`.  Half of the flushes are on the disk at once and their end is
+told late, the others happen late: a crash in between finds both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ FLUSH_S = 0.004
 class DelayedFlushes(Executor):
     """Flushes of one process; `slow_s` is how much longer they take at the moment, at most."""
 
-    def __init__(self, loop: VirtualLoop, random: Random, process: Process, slow_s: Callable[[], float]) -> None:
+    def __init__(
+        self, loop: VirtualLoop, random: Random, process: Process, slow_s: Callable[[], float]
+    ) -> None:
         self._loop = loop
         self._random = random
         self._process = process

@@ -1,4 +1,5 @@
-"""What befalls the cluster of a history: one method a fault.  Each ends by itself, and at the latest when the history heals."""
+"""What befalls the cluster of a history: one method a fault.  Each ends by itself, and at the latest when the
+history heals."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ class Faults:
             node = self._nodes.get(states[0].leader, node) if states else node
         return node
 
-    # ---- crashes --------------------------------------------------------------------------------------------------------------
+    # ---- crashes
+    # --------------------------------------------------------------------------------------------------------
 
     def stop_node(self, node: SimulatedNode, *, power: bool, disk_lost: bool = False) -> bool:
         """An unclean end; False when more would be lost than the cluster promises to survive."""
@@ -143,7 +145,8 @@ class Faults:
         return None
 
     def _power_cut_within(self) -> bool | None:
-        """The power goes in the middle of one of the next changes of the disk; the history sees to the rest."""
+        """The power goes in the middle of one of the next changes of the disk; the history sees to the
+        rest."""
         node = self._any_node()
         if not node.alive or not self._options.flushed:
             return False
@@ -173,7 +176,8 @@ class Faults:
         node.leaving = True
         return None
 
-    # ---- things that pass -----------------------------------------------------------------------------------------------------
+    # ---- things that pass
+    # -----------------------------------------------------------------------------------------------------
 
     def _pause(self) -> bool | None:
         process = self._any_node().process
@@ -187,7 +191,9 @@ class Faults:
     def _cut(self, pairs: list[tuple[int, int]]) -> None:
         """Both directions, or one."""
         direction = self._random.choice((0, 0, 1, 2))
-        cut = {pair for pair in pairs if direction in (0, 1)} | {pair[::-1] for pair in pairs if direction in (0, 2)}
+        cut = {pair for pair in pairs if direction in (0, 1)} | {
+            pair[::-1] for pair in pairs if direction in (0, 2)
+        }
         self._network.cuts |= cut
         seconds_max = self._options.timings.session_timeout_s * self._random.choice((0.5, 3.0))
         self._later(seconds_max, lambda: self._network.cuts.difference_update(cut))
@@ -229,7 +235,8 @@ class Faults:
         return None
 
     def _out_of_room(self) -> None:
-        """What is left of the disk is for the node itself: it takes no more records, and goes on otherwise."""
+        """What is left of the disk is for the node itself: it takes no more records, and goes on
+        otherwise."""
         node = self._any_node()
         node.out_of_room = True
 
@@ -246,7 +253,8 @@ class Faults:
         self._suspect.append(node)
         return None
 
-    # ---- the controller's doing -----------------------------------------------------------------------------------------------
+    # ---- the controller's doing
+    # -----------------------------------------------------------------------------------------------
 
     def _pause_controller(self) -> bool | None:
         """The active controller stands still; the others elect another when they miss it."""
@@ -301,14 +309,22 @@ class Faults:
         wanted = list(self._nodes)
         self._random.shuffle(wanted)
         replicas = wanted[: self._options.replicas + self._random.choice((0, 0, 0, 1))]
-        return self._ask_controller(pb_rpc.Reassignment(topic=self._topic, partition=number, replicas=replicas))
+        return self._ask_controller(
+            pb_rpc.Reassignment(topic=self._topic, partition=number, replicas=replicas)
+        )
 
     def _cancel_move(self) -> bool | None:
         topic = self._quorum.state.topics.get(self._topic)
-        moving = [number for number, partition in topic.partitions.items() if partition.target] if topic is not None else []
+        moving = (
+            [number for number, partition in topic.partitions.items() if partition.target]
+            if topic is not None
+            else []
+        )
         if not moving:
             return False
-        return self._ask_controller(pb_rpc.Reassignment(topic=self._topic, partition=self._random.choice(moving), cancel=True))
+        return self._ask_controller(
+            pb_rpc.Reassignment(topic=self._topic, partition=self._random.choice(moving), cancel=True)
+        )
 
     def _ask_controller(self, wanted: pb_rpc.Reassignment) -> bool | None:
         """As whoever asks the right one at once, and cares for no answer."""
@@ -334,16 +350,23 @@ class Faults:
             return False  # later, by whoever waits for it
         self._random.shuffle(active)
         self._random.shuffle(away)
-        create = pb.CreateTopic(name=self._topic, topic_id=UUID(int=self._random.getrandbits(128), version=4).bytes)
+        create = pb.CreateTopic(
+            name=self._topic, topic_id=UUID(int=self._random.getrandbits(128), version=4).bytes
+        )
         for number in range(self._options.partitions):
             present = active[number % len(active) :] + active[: number % len(active)]
             replicas = (present + away)[: self._options.replicas]  # as `placement.py` has them
-            create.partitions.add(replicas=replicas, isr=[node_id for node_id in replicas if node_id in active])
+            create.partitions.add(
+                replicas=replicas, isr=[node_id for node_id in replicas if node_id in active]
+            )
         for key, value in self._options.topic_config().items():
             create.config.add(key=key, value=value)
         topic = TopicState(self._topic, UUID(bytes=create.topic_id), self._options.topic_config())
         return self._propose(
-            [pb.Operation(create_topic=create), *topics.eligible_from_the_start(topic, enumerate(create.partitions))]
+            [
+                pb.Operation(create_topic=create),
+                *topics.eligible_from_the_start(topic, enumerate(create.partitions)),
+            ]
         )
 
     def _change_minimum(self) -> bool | None:

@@ -1,4 +1,5 @@
-"""One history: a cluster, clients, faults, and then peace, in which everything must come right within a bound.
+"""One history: a cluster, clients, faults, and then peace, in which everything must come right within a
+bound.
 
     History(seed).run()        raises Broken when a promise does not hold, always in the same way
 """
@@ -40,7 +41,9 @@ REBALANCE_MS = 1000
 class History:
     """See the module's text."""
 
-    def __init__(self, seed: int, options: Options | None = None, *, drawn_by: Callable[[Random], Options] = draw) -> None:
+    def __init__(
+        self, seed: int, options: Options | None = None, *, drawn_by: Callable[[Random], Options] = draw
+    ) -> None:
         self.seed = seed
         self.seen: Counter[str] = Counter()
         self._random = random = Random(seed)
@@ -53,7 +56,8 @@ class History:
         self.truth = Truth(self.nodes, self.seen, self._controller_deposed_lately, self._names())
         around = Surroundings(
             loop, random, self.network, self.quorum, CONTROLLERS, self.options.timings, self.seen, self.names,
-            self.options.names_lag_s is not None, self.options.heartbeats_late_s, self.options.single_heartbeats,
+            self.options.names_lag_s is not None, self.options.heartbeats_late_s,
+            self.options.single_heartbeats,
         )  # fmt: skip
         config = ControllerConfig(
             session_timeout_ms=int(self.options.timings.session_timeout_s * 1000), tick_interval_ms=200,
@@ -76,7 +80,8 @@ class History:
         self._errors = _Errors()
         loop.after_step = self._after_step
 
-    # ---- what is told to the truth --------------------------------------------------------------------------------------------
+    # ---- what is told to the truth
+    # --------------------------------------------------------------------------------------------
 
     def _committed(self, state: ClusterState, result: ApplyResult) -> None:
         self._guard(lambda: self.truth.on_commit(state, result, self.loop.time()))
@@ -140,7 +145,8 @@ class History:
             return
         self.truth.look_at(node)
 
-    # ---- the history ----------------------------------------------------------------------------------------------------------
+    # ---- the history
+    # --------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Raises Broken."""
@@ -165,7 +171,9 @@ class History:
         clients = self.network.processes[CLIENTS]
         for number, (acks, idempotent) in enumerate(self.options.producers):
             partition = number % self.options.partitions
-            producer = Producer(self.clients, number, partition, acks, idempotent, self.options.produce_pause_s)
+            producer = Producer(
+                self.clients, number, partition, acks, idempotent, self.options.produce_pause_s
+            )
             clients.spawn(producer.run())
         self.consumers = [Consumer(self.clients, number, 0.3) for number in range(self.options.partitions)]
         for consumer in self.consumers:
@@ -187,7 +195,8 @@ class History:
             self.faults.strike()
 
     async def _restart_ended(self) -> None:
-        """Whoever watches over processes: those that ended themselves, or left, are started again; a lost topic is created."""
+        """Whoever watches over processes: those that ended themselves, or left, are started again; a lost
+        topic is created."""
         while True:
             await asyncio.sleep(1.0)
             self.restart_ended()
@@ -201,7 +210,8 @@ class History:
                 node.start()
 
     def _heal(self) -> None:
-        """All come back and the network works: every replica joins, all are equal, and a new record is committed."""
+        """All come back and the network works: every replica joins, all are equal, and a new record is
+        committed."""
         self.clients.quiet = True
         self.faults.stop()
         self.names.heal()
@@ -209,21 +219,39 @@ class History:
         self.restart_ended()
         deadline_s = self.loop.time() + HEAL_S_MAX
         self._wait(lambda: not self._unsettled(), HEAL_S_MAX, "the cluster does not come right")
-        producers = [Producer(self.clients, 100 + number, number, -1, True, 0.1) for number in range(self.options.partitions)]
-        work = [self.network.processes[CLIENTS].spawn(producer.send(1, tries_max=100, when_quiet=True)) for producer in producers]
-        self._wait(lambda: all(task.done() for task in work), deadline_s - self.loop.time() + 5.0, "no new record is committed")
+        producers = [
+            Producer(self.clients, 100 + number, number, -1, True, 0.1)
+            for number in range(self.options.partitions)
+        ]
+        work = [
+            self.network.processes[CLIENTS].spawn(producer.send(1, tries_max=100, when_quiet=True))
+            for producer in producers
+        ]
+        self._wait(
+            lambda: all(task.done() for task in work),
+            deadline_s - self.loop.time() + 5.0,
+            "no new record is committed",
+        )
         if not all(task.result() for task in work):
             raise Broken("no new record is acknowledged")
         self._delete_again()
-        # In one look: a request of a client that has given up may arrive late, and is replicated like any other.
-        self._wait(lambda: not self._unsettled() and self._consumed(), 20.0, "what is committed does not reach all")
+        # In one look: a request of a client that has given up may arrive late, and is replicated like any
+        # other.
+        self._wait(
+            lambda: not self._unsettled() and self._consumed(), 20.0, "what is committed does not reach all"
+        )
         self.truth.check_all(self.clients.idempotent)
 
     def _delete_again(self) -> None:
         """What somebody asked for, and perhaps was not answered: now it must be done."""
-        wanted = {number: min(truth.gone_below, len(truth.committed)) for (_, number), truth in self.truth.partitions.items()}
+        wanted = {
+            number: min(truth.gone_below, len(truth.committed))
+            for (_, number), truth in self.truth.partitions.items()
+        }
         work = [
-            self.network.processes[CLIENTS].spawn(Deleter(self.clients, number, 0.0).delete_until_answered(before_offset, 15.0))
+            self.network.processes[CLIENTS].spawn(
+                Deleter(self.clients, number, 0.0).delete_until_answered(before_offset, 15.0)
+            )
             for number, before_offset in wanted.items()
             if before_offset
         ]
@@ -237,11 +265,17 @@ class History:
 
     def _consumed(self) -> bool:
         for number, consumer in enumerate(self.consumers):
-            truth = next((truth for (_topic_id, place), truth in self.truth.partitions.items() if place == number), None)
+            truth = next(
+                (truth for (_topic_id, place), truth in self.truth.partitions.items() if place == number),
+                None,
+            )
             if truth is None or len(consumer.records) != len(truth.committed):
                 return False
-            # What was deleted nobody can compare: a consumer that had read it before an unclean election is not told.
-            if not agree(consumer.records, truth.committed, len(truth.committed), truth.gone_below, truth.gone_below):
+            # What was deleted nobody can compare: a consumer that had read it before an unclean election is
+            # not told.
+            if not agree(
+                consumer.records, truth.committed, len(truth.committed), truth.gone_below, truth.gone_below
+            ):
                 return False
         return True
 

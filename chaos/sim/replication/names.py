@@ -1,7 +1,9 @@
-"""Names and addresses: every life of a node has an address of its own, and what a name means is known to each asker later.
+"""Names and addresses: every life of a node has an address of its own, and what a name means is known to each
+asker later.
 
-An asker that has an old address reaches nothing there.  One that never asked before, or was started anew, is told the truth.
-Clients and controllers are not part of this: clients look everywhere, controllers stay where they are.
+An asker that has an old address reaches nothing there.  One that never asked before, or was started anew, is
+told the truth. Clients and controllers are not part of this: clients look everywhere, controllers stay where
+they are.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class Names:
         self._addresses[node_id] = life
         self._known = {pair: address for pair, address in self._known.items() if pair[0] != node_id}
         for pair in [pair for pair in self._known if pair[1] == node_id]:
-            self._loop.world_later(self.lag_s_max * self._random.random(), partial(self._known.pop, pair, None))
+            self._loop.world_later(
+                self.lag_s_max * self._random.random(), partial(self._known.pop, pair, None)
+            )
 
     def require(self, asker: int, node_id: int) -> None:
         """Raises ConnectionRefusedError where the asker would look in the wrong place."""

@@ -1,8 +1,9 @@
-"""The simulated network between processes: delays, loss, duplicates, reordering, and cuts in one or both directions.
+"""The simulated network between processes: delays, loss, duplicates, reordering, and cuts in one or both
+directions.
 
-Every message takes its own time, so later ones overtake earlier ones.  A lost request, or one into a cut, is answered by nobody;
-a request to a process that is not there is refused.  A process that was started anew under the same id never sees an answer to
-its predecessor.
+Every message takes its own time, so later ones overtake earlier ones.  A lost request, or one into a cut, is
+answered by nobody; a request to a process that is not there is refused.  A process that was started anew
+under the same id never sees an answer to its predecessor.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Network:
         self._seen = seen
 
     def send(self, source: int, target: int, deliver: Callable[[], object]) -> None:
-        """`deliver` runs in no process's name, unless the message is lost or the way is cut when it would arrive."""
+        """`deliver` runs in no process's name, unless the message is lost or the way is cut when it would
+        arrive."""
         weather, random = self.weather, self._random
         if weather.loss and random.random() < weather.loss:
             self._seen["message lost"] += 1
@@ -66,7 +68,8 @@ class Network:
             self._loop.world_later(delay_s, arrive)
 
     async def call(self, source: int, target: int, serve: Serve) -> Any:
-        """The result of `serve(process)` at the target; without a coroutine it is refused.  Waits for ever if nobody answers.
+        """The result of `serve(process)` at the target; without a coroutine it is refused.  Waits for ever if
+        nobody answers.
 
         Raises KafkaError from there, and ConnectionError.
         """

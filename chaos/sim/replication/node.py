@@ -1,6 +1,7 @@
 """One simulated node: the product's broker, from its metadata follower down to its logs, on a disk that lies.
 
-The parts are put together, started and stopped in the order of `node/node.py`; only loop, network, disk and quorum are others.
+The parts are put together, started and stopped in the order of `node/node.py`; only loop, network, disk and
+quorum are others.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ class Produced:
 
 @dataclass(slots=True, frozen=True)
 class Fetched:
-    """The answer to a consumer's fetch, with what only a simulation can see: which topic and epoch it is from."""
+    """The answer to a consumer's fetch, with what only a simulation can see: which topic and epoch it is
+    from."""
 
     topic_id: UUID
     leader_epoch: int
@@ -108,7 +110,9 @@ class _FetchTransport:
         leader = self._node.peers(self._leader_id)
         self._node.around.names.require(self._node.node_id, self._leader_id)
         found: FetchResponse = await self._node.network.call(
-            self._node.node_id, self._leader_id, lambda _process: leader.replicas.fetch(request) if leader.serving else None
+            self._node.node_id,
+            self._leader_id,
+            lambda _process: leader.replicas.fetch(request) if leader.serving else None,
         )
         return found
 
@@ -117,7 +121,8 @@ class _FetchTransport:
 
 
 class _WatchedManager(ReplicaManager):
-    """Says at once when a high watermark may have moved: within one step a leader may commit and then learn of its successor."""
+    """Says at once when a high watermark may have moved: within one step a leader may commit and then learn
+    of its successor."""
 
     on_progress: Callable[[], None]
 
@@ -188,7 +193,8 @@ class SimulatedNode:
         assert self.broker is not None
         return self.broker.replicas
 
-    # ---- lives ----------------------------------------------------------------------------------------------------------------
+    # ---- lives
+    # --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         assert not self.alive
@@ -230,7 +236,9 @@ class SimulatedNode:
         client = ControllerClient(endpoints, clock, channel_factory=self._channel)
         broker = self._assemble(client, directory, commit, clock)
         self.broker = broker
-        registration = await broker.lifecycle.register(self._registration(broker, directory, clock), METADATA_TIMEOUT_S)
+        registration = await broker.lifecycle.register(
+            self._registration(broker, directory, clock), METADATA_TIMEOUT_S
+        )
         await broker.metadata.start(broker.application.apply)
         await broker.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S)
         self.lease_until_s = clock.monotonic() + timings.session_timeout_s
@@ -245,8 +253,9 @@ class SimulatedNode:
         await self._leave(broker, directory, commit)
 
     def _configuration(self) -> Configuration:
-        """A real one, so that no part can ask it what it does not know: all is as by default, and nothing listens.
-        The controllers have nodes of their own (`self.around`): their addresses are not asked for."""
+        """A real one, so that no part can ask it what it does not know: all is as by default, and nothing
+        listens. The controllers have nodes of their own (`self.around`): their addresses are not asked
+        for."""
         values = {
             "node.id": self.node_id, "cluster.id": CLUSTER_ID, "data.dirs": DATA, "roles": "broker",
             "quorum.voters": f"{self.node_id + 1}@127.0.0.1:9094:9093",
@@ -255,7 +264,12 @@ class SimulatedNode:
 
     def _channel(self, target: str) -> Any:
         return ControllerChannel(
-            self.network, self.around.quorum.services, self.node_id, int(target), self._controller_answered, self._answer_late
+            self.network,
+            self.around.quorum.services,
+            self.node_id,
+            int(target),
+            self._controller_answered,
+            self._answer_late,
         )
 
     def _controller_answered(self, name: str, sent_at_s: float, reply: Any) -> None:
@@ -294,16 +308,23 @@ class SimulatedNode:
         )
         requests = IsrRequests(cluster, client, lambda: lifecycle.broker_epoch)
         replicas = self._manager(
-            cluster, lifecycle, requests, lambda topic, partition: application.replica_offline(topic, partition), directory,
+            cluster, lifecycle, requests, lambda topic,
+            partition: application.replica_offline(topic, partition), directory,
             commit, clock,
         )  # fmt: skip
         finding = Finding(cluster, lifecycle, reached_by, self._ask, clock, self._fail_stop)
         application = MetadataApplication(
-            cluster, RunTimeSettings(configuration), lifecycle, replicas, directory, cast(Any, _NoGroups()), clock,
+            cluster, RunTimeSettings(configuration), lifecycle, replicas, directory, cast(Any, _NoGroups()),
+            clock,
             on_brokers_changed=finding.brokers_changed,
         )  # fmt: skip
         return BrokerParts(
-            cluster=cluster, metadata=metadata, lifecycle=lifecycle, replicas=replicas, application=application, finding=finding
+            cluster=cluster,
+            metadata=metadata,
+            lifecycle=lifecycle,
+            replicas=replicas,
+            application=application,
+            finding=finding,
         )
 
     async def _ask(self, other: BrokerState, question: Question) -> bool:
@@ -359,7 +380,9 @@ class SimulatedNode:
         manager.on_progress = lambda: self.on_progress(self)
         return manager
 
-    def _registration(self, broker: BrokerParts, directory: DataFolders, clock: VirtualClock) -> pb.RegisterBrokerRequest:
+    def _registration(
+        self, broker: BrokerParts, directory: DataFolders, clock: VirtualClock
+    ) -> pb.RegisterBrokerRequest:
         previous = directory.previous_broker_epoch
         return pb.RegisterBrokerRequest(
             node_id=self.node_id,
@@ -389,20 +412,26 @@ class SimulatedNode:
         self.end()
 
     def _fail_stop(self, error: BaseException) -> None:
-        """The process ends itself; a disk that fails while metadata is applied is the only reason for it in this world."""
+        """The process ends itself; a disk that fails while metadata is applied is the only reason for it in
+        this world."""
         if not isinstance(error, KafkaError) or error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
             self.around.loop.unhandled.append(error)
         self.failed = True
         assert self.process is not None
         self.process.kill()
 
-    # ---- requests of clients --------------------------------------------------------------------------------------------------
+    # ---- requests of clients
+    # --------------------------------------------------------------------------------------------------
 
-    async def produce(self, topic: str, partition: int, batch: bytes, batch_id: int, acks: int, timeout_s: float) -> Produced:
+    async def produce(
+        self, topic: str, partition: int, batch: bytes, batch_id: int, acks: int, timeout_s: float
+    ) -> Produced:
         """As `node/handlers/log/produce.py`."""
         manager = self.replicas
         try:
-            info = manager.append_now(topic, partition, bytearray(batch), origin=AppendOrigin.CLIENT, required_acks=acks)
+            info = manager.append_now(
+                topic, partition, bytearray(batch), origin=AppendOrigin.CLIENT, required_acks=acks
+            )
         except KafkaError as error:
             return Produced(error.code)
         replica = manager.replica(topic, partition)

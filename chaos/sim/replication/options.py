@@ -1,8 +1,9 @@
 """What a seed decides about a history: the cluster, its topics, its clients, and how badly it is treated.
 
-Faults stay within what the cluster promises to survive.  With `flush.policy=always` that is any number of power cuts, also of all
-nodes at once.  What a replaced disk takes away, and with `flush.policy=os` what an unclean stop takes away, must be held by
-others: of these at most `min.insync.replicas - 1` nodes are without their data at a time.
+Faults stay within what the cluster promises to survive.  With `flush.policy=always` that is any number of
+power cuts, also of all nodes at once.  What a replaced disk takes away, and with `flush.policy=os` what an
+unclean stop takes away, must be held by others: of these at most `min.insync.replicas - 1` nodes are without
+their data at a time.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Options:
     delete_pause_s: float = 0.0  # between deletions of records, on average; 0: none
     spare: int = 0  # nodes without a replica, to which one may move
     names_lag_s: float | None = None
-    """A node that is started anew has another address, which others know so much later at most; None: nobody asks who is there,
-    as in versions before."""
+    """A node that is started anew has another address, which others know so much later at most; None: nobody
+    asks who is there, as in versions before."""
     heartbeats_late_s: tuple[float, float] = (0.0, 0.0)
     """Every answer to a heartbeat takes between these longer: the processes get little time."""
     single_heartbeats: bool = False
@@ -54,8 +55,10 @@ class Options:
 
 
 FAULTS = (
-    "kill", "power_cut", "power_cut_within", "power_cut_all", "replace_disk", "pause", "cut_pair", "cut_controllers", "isolate",
-    "slow_disk", "full_disk", "failing_sync", "fail_over_controller", "move_leader", "move_leaders_fast", "leave",
+    "kill", "power_cut", "power_cut_within", "power_cut_all", "replace_disk", "pause", "cut_pair",
+    "cut_controllers", "isolate",
+    "slow_disk", "full_disk", "failing_sync", "fail_over_controller", "move_leader", "move_leaders_fast",
+    "leave",
     "recreate_topic", "change_minimum",
 )  # fmt: skip
 
@@ -94,12 +97,16 @@ def draw_first(random: Random) -> Options:
         min_insync_replicas=random.choice([each for each in (1, 2, 2, 2, 3) if each <= replicas]),
         flushed=flushed,
         unclean_elections=random.random() < 0.2,
-        timings=NodeTimings(session_s, session_s / random.choice((3, 5)), random.choice((0.8, 2.0, 4.0)), 0.5),
+        timings=NodeTimings(
+            session_s, session_s / random.choice((3, 5)), random.choice((0.8, 2.0, 4.0)), 0.5
+        ),
         weather=_weather(random),
         faults=tuple(faults.items()),
         fault_pause_s=random.choice((0.2, 0.6, 1.5)),
         duration_s=random.choice((6.0, 10.0, 15.0)),
-        producers=tuple((random.choice((-1, -1, 1)), random.random() < 0.5) for _ in range(random.choice((1, 2, 3)))),
+        producers=tuple(
+            (random.choice((-1, -1, 1)), random.random() < 0.5) for _ in range(random.choice((1, 2, 3)))
+        ),
         produce_pause_s=random.choice((0.03, 0.15, 0.4)),
     )
 
@@ -110,4 +117,6 @@ def _weather(random: Random) -> Weather:
         return Weather()
     if kind < 0.6:
         return Weather(loss=0.02, duplication=0.03, late=0.05, late_s_max=0.5)
-    return Weather(loss=random.choice((0.0, 0.05)), duplication=0.1, late=0.15, late_s_max=random.choice((0.3, 1.0, 4.0)))
+    return Weather(
+        loss=random.choice((0.0, 0.05)), duplication=0.1, late=0.15, late_s_max=random.choice((0.3, 1.0, 4.0))
+    )

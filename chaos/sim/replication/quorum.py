@@ -1,11 +1,12 @@
-"""The metadata quorum, reduced to what it promises: one committed log, one active controller a term, proposals that may get lost.
+"""The metadata quorum, reduced to what it promises: one committed log, one active controller a term,
+proposals that may get lost.
 
-How the quorum keeps these promises is the Raft simulator's business.  Here they are given, with all that they leave open: a
-proposal takes time, its outcome may stay unknown to whoever made it, and a deposed controller may believe for up to
-`LEADER_FALLBACK_S` that it is active, answer heartbeats and serve the log as it had it.
+How the quorum keeps these promises is the Raft simulator's business.  Here they are given, with all that they
+leave open: a proposal takes time, its outcome may stay unknown to whoever made it, and a deposed controller
+may believe for up to `LEADER_FALLBACK_S` that it is active, answer heartbeats and serve the log as it had it.
 
-`VoterLog` stands where a controller has its `MetadataLog`; everything above it is the product's: `ControllerLeadership`,
-`ControllerService`, `ControllerPlanner`, `ClusterState`.
+`VoterLog` stands where a controller has its `MetadataLog`; everything above it is the product's:
+`ControllerLeadership`, `ControllerService`, `ControllerPlanner`, `ClusterState`.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ class VoterLog:
         """Any number may be under way: they are committed in this order."""
         if not self.is_active:
             raise NotController(self.leader_id)
-        self._submitted = asyncio.get_running_loop().create_task(self._quorum.commit(self, command, self._submitted))
+        self._submitted = asyncio.get_running_loop().create_task(
+            self._quorum.commit(self, command, self._submitted)
+        )
         return self._submitted
 
     async def propose(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
@@ -107,14 +110,17 @@ class VoterLog:
 class Quorum:
     """The committed log and who is active; `on_commit(state, result)` is told of every entry, at once."""
 
-    def __init__(self, loop: VirtualLoop, random: Random, on_commit: Callable[[ClusterState, ApplyResult], None]) -> None:
+    def __init__(
+        self, loop: VirtualLoop, random: Random, on_commit: Callable[[ClusterState, ApplyResult], None]
+    ) -> None:
         self.entries: list[LogEntry] = []
         self.term = 0
         self.leader_id = -1
         self.deposed_at_s = -1e9  # when a controller was deposed last, which may not have known for a while
         self.logs: dict[int, VoterLog] = {}
         self.services: dict[int, ControllerService] = {}
-        self._asleep: dict[int, tuple[float, int | None]] = {}  # since when, and the term that is over meanwhile
+        # since when, and the term that is over meanwhile
+        self._asleep: dict[int, tuple[float, int | None]] = {}
         self._loop = loop
         self._random = random
         self._on_commit = on_commit
@@ -135,7 +141,8 @@ class Quorum:
         return newest.state
 
     def elect(self, node_id: int, *, deposed_knows: bool) -> None:
-        """Another controller takes over; the former one learns it at once, or only when it misses its majority."""
+        """Another controller takes over; the former one learns it at once, or only when it misses its
+        majority."""
         former, log = self.logs.get(self.leader_id), self.logs[node_id]
         self.leader_id = -1
         self.deposed_at_s = self._loop.time()
@@ -149,7 +156,9 @@ class Quorum:
 
         def win() -> None:
             if self.term == term and node_id in self._asleep:
-                another = self._random.choice([each for each in self.logs if each not in self._asleep] or [node_id])
+                another = self._random.choice(
+                    [each for each in self.logs if each not in self._asleep] or [node_id]
+                )
                 self._loop.world_later(ELECTION_S_MIN, lambda: self.elect(another, deposed_knows=True))
             elif self.term == term:
                 self.leader_id, log.term = node_id, term
@@ -177,7 +186,9 @@ class Quorum:
 
         def missed() -> None:
             if self.term == term and node_id in self._asleep:
-                self.elect(self._random.choice([each for each in self.logs if each != node_id]), deposed_knows=False)
+                self.elect(
+                    self._random.choice([each for each in self.logs if each != node_id]), deposed_knows=False
+                )
 
         if node_id == self.leader_id:
             self._loop.world_later(ELECTION_S_MIN * (1 + self._random.random()), missed)
@@ -192,9 +203,13 @@ class Quorum:
         if deposed_term is not None:
             self._loop.world_later(0.05 * self._random.random(), lambda: self._resign(log, deposed_term))
 
-    async def commit(self, log: VoterLog, command: bytes, after: asyncio.Future[ApplyResult] | None) -> ApplyResult:
+    async def commit(
+        self, log: VoterLog, command: bytes, after: asyncio.Future[ApplyResult] | None
+    ) -> ApplyResult:
         term = log.term
-        await asyncio.sleep(0.001 + 0.01 * self._random.random() + (0.3 if self._random.random() < 0.02 else 0.0))
+        await asyncio.sleep(
+            0.001 + 0.01 * self._random.random() + (0.3 if self._random.random() < 0.02 else 0.0)
+        )
         if after is not None and not after.done():
             await asyncio.wait([after])
         if log.term != term or not log.is_active or self.leader_id != log.node_id:

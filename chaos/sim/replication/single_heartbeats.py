@@ -1,4 +1,5 @@
-"""A broker as it was before: one heartbeat at a time, given up after its interval.  A simulation shows what that costs."""
+"""A broker as it was before: one heartbeat at a time, given up after its interval.  A simulation shows what
+that costs."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from ....node.lifecycle.broker_lifecycle import BrokerLifecycle
 
 
 class SingleHeartbeats(BrokerLifecycle):
-    """What is answered later than an interval is thrown away, however good it would still be for the session."""
+    """What is answered later than an interval is thrown away, however good it would still be for the
+    session."""
 
     async def _heartbeat_forever(self) -> None:
         while True:

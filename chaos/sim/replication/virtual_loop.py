@@ -1,9 +1,10 @@
 """An event loop in virtual time, on which several simulated processes live, die, sleep and are resumed.
 
-Time jumps to the next timer when nothing is ready, so a minute of a cluster's life takes a fraction of a second and every run
-follows from its seed.  A `Process` owns everything that was started in its context: callbacks, timers, tasks and whatever those
-start.  A killed process never runs again, not even a `finally`; a paused one (SIGSTOP) finds, when it is resumed, all that fell
-due meanwhile, in the order that is worst for a lease: what came by the network first, its own timers after that.
+Time jumps to the next timer when nothing is ready, so a minute of a cluster's life takes a fraction of a
+second and every run follows from its seed.  A `Process` owns everything that was started in its context:
+callbacks, timers, tasks and whatever those start.  A killed process never runs again, not even a `finally`; a
+paused one (SIGSTOP) finds, when it is resumed, all that fell due meanwhile, in the order that is worst for a
+lease: what came by the network first, its own timers after that.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Process:
     def resume(self) -> None:
         self.paused = False
         held, self._held = self._held, []
-        held.sort(key=lambda handle: isinstance(handle, asyncio.TimerHandle))  # what the sockets had, then the timers
+        # what the sockets had, then the timers
+        held.sort(key=lambda handle: isinstance(handle, asyncio.TimerHandle))
         for handle in held:
             self._loop.ready(handle)
 
@@ -71,7 +73,8 @@ def current_process() -> Process | None:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """As much of an event loop as tasks, futures and timers need; no selector, no threads, nothing of the base's own."""
+    """As much of an event loop as tasks, futures and timers need; no selector, no threads, nothing of the
+    base's own."""
 
     def __init__(self) -> None:
         self.after_step: Callable[[Process | None], None] = lambda _process: None
@@ -86,7 +89,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._world = copy_context()
         self._world.run(_PROCESS.set, None)
 
-    # ---- running --------------------------------------------------------------------------------------------------------------
+    # ---- running
+    # --------------------------------------------------------------------------------------------------------
 
     def run_until(self, done: Callable[[], bool], until_s: float) -> bool:
         """Runs until `done()`, looked at after every step, or until the time is `until_s`; True: done."""
@@ -140,7 +144,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._tasks.clear()
         self._ready.clear()
 
-    # ---- what asyncio asks of a loop ------------------------------------------------------------------------------------------
+    # ---- what asyncio asks of a loop
+    # ------------------------------------------------------------------------------------------
 
     def time(self) -> float:
         return self._now
@@ -177,9 +182,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=None if name is None else str(name), context=context)
-        self._tasks.append(task)  # kept, so that nothing is closed by the collector, at a moment that no seed decides
+    def create_task(
+        self, coro: Any, *, name: object = None, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(
+            coro, loop=self, name=None if name is None else str(name), context=context
+        )
+        # kept, so that nothing is closed by the collector, at a moment that no seed decides
+        self._tasks.append(task)
         return task
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:

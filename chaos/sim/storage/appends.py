@@ -1,4 +1,5 @@
-"""The steps of a storage history that append, as a leader and as a follower; the model learns what must be stored."""
+"""The steps of a storage history that append, as a leader and as a follower; the model learns what must be
+stored."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ from contextlib import contextmanager
 
 from ....storage.log.log import AppendOrigin, Log
 from ....wire.errors import KafkaError
-from ....wire.records import ControlType, NewRecord, assign_in_place, encode_batch, encode_marker, iterate_headers
+from ....wire.records import (
+    ControlType,
+    NewRecord,
+    assign_in_place,
+    encode_batch,
+    encode_marker,
+    iterate_headers,
+)
 from ..disk import PowerCut
 from .checks import read_all
 from .model import LogModel
@@ -23,7 +31,8 @@ class AppendSteps:
         self.model = LogModel()
         self.leader_epoch = 0
         self.counter = 0
-        self.ghosts: list[tuple[int, bytes]] = []  # rejected appends: until a sync, a crash may bring their bytes back
+        # rejected appends: until a sync, a crash may bring their bytes back
+        self.ghosts: list[tuple[int, bytes]] = []
         self.last_append: tuple[bytes, int, int] | None = None
 
     def _value(self, a: int, size: int) -> bytes | None:
@@ -31,15 +40,34 @@ class AppendSteps:
         self.counter += 1
         return None if a % 11 == 0 else b"%d." % self.counter + b"v" * size
 
-    def _batch(self, a: int, b: int, *, pid: int = -1, epoch: int = -1, sequence: int = -1, transactional: bool = False) -> bytes:
+    def _batch(
+        self,
+        a: int,
+        b: int,
+        *,
+        pid: int = -1,
+        epoch: int = -1,
+        sequence: int = -1,
+        transactional: bool = False,
+    ) -> bytes:
         size = (a >> 4) % 120
         records = [
-            NewRecord(b"key%d" % ((b >> 8) % 5 + i), self._value(a + i, size), (), NOW_MS + (b >> 4) % 1000 + 7 * i)
+            NewRecord(
+                b"key%d" % ((b >> 8) % 5 + i), self._value(a + i, size), (), NOW_MS + (b >> 4) % 1000 + 7 * i
+            )
             for i in range(1 + a % 3)
         ]
-        return encode_batch(records, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=transactional)
+        return encode_batch(
+            records,
+            producer_id=pid,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
 
-    def _lead(self, data: bytes, *, origin: AppendOrigin = AppendOrigin.CLIENT, transaction_version: int = 0) -> None:
+    def _lead(
+        self, data: bytes, *, origin: AppendOrigin = AppendOrigin.CLIENT, transaction_version: int = 0
+    ) -> None:
         """An append as the leader; the model learns what must be stored, also when the power fails during the
         append."""
         stored, offset, guard = bytearray(data), self.log.log_end_offset, None
@@ -48,7 +76,9 @@ class AppendSteps:
             offset += header.last_offset_delta + 1
             if header.is_transactional and not header.is_control:
                 if not self.log.transaction_open(header.producer_id, header.producer_epoch):
-                    guard = self.log.start_verification(header.producer_id, header.producer_epoch, header.base_sequence)
+                    guard = self.log.start_verification(
+                        header.producer_id, header.producer_epoch, header.base_sequence
+                    )
         with self._attempt(stored):
             info = self.log.append_leader(
                 data, leader_epoch=self.leader_epoch, origin=origin, now_ms=NOW_MS, guard=guard,
@@ -88,7 +118,8 @@ class AppendSteps:
         self.last_append = data, offset, self.log.log_end_offset
 
     def repeat(self, _a: int, _b: int) -> None:
-        """The producer sends its last batch again: when that batch is still in the log, nothing is appended."""
+        """The producer sends its last batch again: when that batch is still in the log, nothing is
+        appended."""
         if self.last_append is None:
             return
         data, first, end = self.last_append
@@ -96,7 +127,9 @@ class AppendSteps:
         if there != [data[21:]]:  # all behind offset, length, leader epoch, magic and checksum
             return
         before = self.log.log_end_offset
-        info = self.log.append_leader(data, leader_epoch=self.leader_epoch, origin=AppendOrigin.CLIENT, now_ms=NOW_MS)
+        info = self.log.append_leader(
+            data, leader_epoch=self.leader_epoch, origin=AppendOrigin.CLIENT, now_ms=NOW_MS
+        )
         still = self.model.batches[-1].header.base_offset - first < 5
         assert info.duplicate or not still
         assert (info.first_offset, info.next_offset, self.log.log_end_offset) == (first, end, before)
@@ -148,7 +181,9 @@ class AppendSteps:
         for offset, data in self.ghosts:
             if not self.log.log_start_offset <= offset < self.log.log_end_offset:
                 continue
-            there = b"".join(batch.data for batch in read_all(self.log, offset, self.log.log_end_offset, 100_000))
+            there = b"".join(
+                batch.data for batch in read_all(self.log, offset, self.log.log_end_offset, 100_000)
+            )
             ends = [at + header.size_bytes for at, header in iterate_headers(data)]
             whole = max((end for end in ends if there[:end] == data[:end]), default=0)
             if whole and flushed <= offset:

@@ -20,7 +20,9 @@ def read_all(log: Log, start: int, upper: int, max_bytes: int) -> list[StoredBat
         if not result.data:
             break
         headers = list(iterate_headers(result.data))
-        assert sum(header.size_bytes for _, header in headers) == len(result.data), "a read of something else than whole batches"
+        assert sum(header.size_bytes for _, header in headers) == len(result.data), (
+            "a read of something else than whole batches"
+        )
         assert headers[0][1].base_offset == result.first_offset
         assert headers[-1][1].next_offset <= result.next_offset and offset < result.next_offset
         found += [StoredBatch(header, result.data[at : at + header.size_bytes]) for at, header in headers]
@@ -29,15 +31,18 @@ def read_all(log: Log, start: int, upper: int, max_bytes: int) -> list[StoredBat
 
 
 def check_survivors(log: Log, model: LogModel, flushed: int, start_noted: int, start_most: int) -> None:
-    """After a restart the log is a prefix of the appended batches, with all that were flushed.  The model becomes this prefix.
+    """After a restart the log is a prefix of the appended batches, with all that were flushed.  The model
+    becomes this prefix.
 
-    `start_noted` <= log start <= `start_most`: the last start that a checkpoint noted, and the greatest one that was requested.
+    `start_noted` <= log start <= `start_most`: the last start that a checkpoint noted, and the greatest one
+    that was requested.
     """
     end = log.log_end_offset
     assert end >= flushed, f"flushed up to {flushed}, only {end} is left"
     assert log.flushed_end_offset == end, "what was recovered is not durable"
     assert min(start_noted, end) <= log.log_start_offset <= max(start_most, model.start), (
-        f"the log start is {log.log_start_offset}, noted was {start_noted}, asked for {max(start_most, model.start)}"
+        f"the log start is {log.log_start_offset}, noted was {start_noted}, asked for "
+        f"{max(start_most, model.start)}"
     )
     keep = sum(batch.header.next_offset <= end for batch in model.batches)
     if not keep and not flushed:
@@ -56,7 +61,9 @@ def forget_removed(log: Log, model: LogModel) -> None:
         model.forget_below(log.segments[0].base_offset)
 
 
-def check_log(log: Log, model: LogModel, config: LogConfig, random: Random, *, times: int = 1, indexes: bool = True) -> None:
+def check_log(
+    log: Log, model: LogModel, config: LogConfig, random: Random, *, times: int = 1, indexes: bool = True
+) -> None:
     """Every answer of the log agrees with the model; `times` look-ups by time; with `indexes`, all entries of
     indexes."""
     end = log.log_end_offset
@@ -79,20 +86,24 @@ def _check_data(log: Log, model: LogModel, random: Random) -> None:
     visible = model.visible()
     found = read_all(log, log.log_start_offset, log.log_end_offset, random.choice((1, 300, 100_000)))
     assert [batch.data for batch in found] == [batch.data for batch in visible], (
-        f"readers see offsets {[b.header.base_offset for b in found]}, written were {[b.header.base_offset for b in visible]}"
+        f"readers see offsets {[b.header.base_offset for b in found]}, written were "
+        f"{[b.header.base_offset for b in visible]}"
     )
     if visible:
         start = random.randrange(log.log_start_offset, log.log_end_offset + 1)
         upper = random.randrange(start, log.log_end_offset + 1)
         part = [b.data for b in visible if b.header.next_offset > start and b.header.next_offset <= upper]
-        assert [b.data for b in read_all(log, start, upper, random.randrange(900))] == part, f"the read of [{start}, {upper})"
+        assert [b.data for b in read_all(log, start, upper, random.randrange(900))] == part, (
+            f"the read of [{start}, {upper})"
+        )
 
 
 def _check_producers(log: Log, model: LogModel) -> None:
-    """Producers are those of a replay from zero of all batches that were appended and not truncated, also of those that
-    readers lost.
+    """Producers are those of a replay from zero of all batches that were appended and not truncated, also of
+    those that readers lost.
 
-    Of a cleaned log, a restart may know only the last batch of a producer (docs/semantics.md C5), and only its marker's time.
+    Of a cleaned log, a restart may know only the last batch of a producer (docs/semantics.md C5), and only
+    its marker's time.
     """
     found = {
         view.producer_id: ModelProducer(
@@ -110,7 +121,9 @@ def _check_producers(log: Log, model: LogModel) -> None:
 
 def _lasting(producer: ModelProducer) -> ModelProducer:
     """What compaction must leave of a producer."""
-    return ModelProducer(producer.epoch, first_offset=producer.first_offset, batches=_without_times(producer.batches[-1:]))
+    return ModelProducer(
+        producer.epoch, first_offset=producer.first_offset, batches=_without_times(producer.batches[-1:])
+    )
 
 
 def _without_times(batches: tuple[tuple[int, int, int, int], ...]) -> tuple[tuple[int, int, int, int], ...]:
@@ -124,12 +137,15 @@ def _batches(log: Log, producer_id: int) -> tuple[tuple[int, int, int, int], ...
 
 def _check_transactions(log: Log, model: LogModel, random: Random) -> None:
     replay = model.replay()
-    # A marker that was once below the high watermark is replicated, also when a restart knows only an older high watermark.
+    # A marker that was once below the high watermark is replicated, also when a restart knows only an older
+    # high watermark.
     wanted = [
         replay.last_stable_offset(log.high_watermark, replicated_to, log.log_start_offset)
         for replicated_to in (log.high_watermark, max(log.high_watermark, model.watermark_most))
     ]
-    assert wanted[0] <= log.last_stable_offset <= wanted[1], f"the last stable offset is {log.last_stable_offset}, not {wanted}"
+    assert wanted[0] <= log.last_stable_offset <= wanted[1], (
+        f"the last stable offset is {log.last_stable_offset}, not {wanted}"
+    )
     low, end = log.log_start_offset, log.log_end_offset
     start = random.randrange(low, end + 1)
     for first, upper in ((low, end), (start, random.randrange(start, end + 1))):
@@ -143,7 +159,9 @@ def _check_transactions(log: Log, model: LogModel, random: Random) -> None:
         if model.forgotten_to:  # the index may know more of the past than a replay of what is left
             found = [each for each in found if each[1] >= model.forgotten_to or each in wanted_aborts]
             wanted_aborts = [each for each in wanted_aborts if each[1] > model.forgotten_to or each in found]
-        assert found == wanted_aborts, f"aborted in [{first}, {upper}): {found}, a replay gives {wanted_aborts}"
+        assert found == wanted_aborts, (
+            f"aborted in [{first}, {upper}): {found}, a replay gives {wanted_aborts}"
+        )
 
 
 def _check_epochs(log: Log, model: LogModel) -> None:
@@ -154,7 +172,9 @@ def _check_epochs(log: Log, model: LogModel) -> None:
         if found < 0 and first < model.start_most:
             continue  # below a log start that was forgotten: the history was cut there
         latest = header.partition_leader_epoch
-        assert found == latest, f"offset {header.base_offset} is of leader epoch {latest}, and said to be of {found}"
+        assert found == latest, (
+            f"offset {header.base_offset} is of leader epoch {latest}, and said to be of {found}"
+        )
         assert log.epoch_end(latest).end_offset >= header.next_offset
     assert log.latest_epoch >= latest
 
@@ -171,13 +191,17 @@ def _check_indexes(log: Log, model: LogModel, config: LogConfig) -> None:
                 at += 1
         index = segment.index
         entries = [index.entry(number) for number in range(len(index))]
-        assert all(positions.get(offset) == position for offset, position in entries), f"the index of {segment.base_offset}"
+        assert all(positions.get(offset) == position for offset, position in entries), (
+            f"the index of {segment.base_offset}"
+        )
         assert bool(entries) == bool(positions)
         boundaries = [*sorted(positions.values()), segment.size_bytes]
         marks = [position for _offset, position in entries] + [segment.size_bytes]
         for left, right in zip(marks, marks[1:], strict=False):
             single = boundaries[boundaries.index(left) + 1] == right
-            assert single or right - left <= config.index_interval_bytes, f"a gap of {right - left} bytes in the index"
+            assert single or right - left <= config.index_interval_bytes, (
+                f"a gap of {right - left} bytes in the index"
+            )
     assert at == len(batches)
 
 
@@ -185,9 +209,13 @@ def _check_times(log: Log, model: LogModel, random: Random, times: int) -> None:
     records = model.records()
     greatest = log.max_timestamp()
     wanted = max((record.timestamp_ms for record in records), default=None)
-    assert (greatest.timestamp_ms if greatest else None) == wanted, f"the greatest timestamp is {greatest}, not {wanted}"
+    assert (greatest.timestamp_ms if greatest else None) == wanted, (
+        f"the greatest timestamp is {greatest}, not {wanted}"
+    )
     for _ in range(times if records else 0):
         asked = random.choice(records).timestamp_ms + random.randrange(-1, 2)
         first = next((r.offset for r in records if r.timestamp_ms >= asked), None)
         found = log.offset_for_timestamp(asked, log.log_end_offset)
-        assert (found.offset if found else None) == first, f"the first record from {asked} on is {first}, not {found}"
+        assert (found.offset if found else None) == first, (
+            f"the first record from {asked} on is {first}, not {found}"
+        )

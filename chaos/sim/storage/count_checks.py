@@ -16,11 +16,15 @@ def check_counts(log: Log, model: LogModel, random: Random) -> None:
     for committed, high in ((True, log.last_stable_offset), (False, log.high_watermark)):
         offsets = _data_offsets(model, committed=committed)
         for turn in range(4):
-            start, end = sorted((random.randint(low, high), random.randint(low, high))) if turn else (low, high)
+            start, end = (
+                sorted((random.randint(low, high), random.randint(low, high))) if turn else (low, high)
+            )
             wanted = sum(start <= offset < end for offset in offsets)
             found = count_now(log, start, end, committed=committed)
             what = "committed" if committed else "data"
-            assert found == wanted, f"{found} {what} records are counted in [{start}, {end}), there are {wanted}"
+            assert found == wanted, (
+                f"{found} {what} records are counted in [{start}, {end}), there are {wanted}"
+            )
 
 
 def _data_offsets(model: LogModel, *, committed: bool) -> list[int]:
@@ -28,7 +32,8 @@ def _data_offsets(model: LogModel, *, committed: bool) -> list[int]:
     found: list[int] = []
     for header, data in model.visible():
         void = header.is_transactional and any(
-            each.producer_id == header.producer_id and each.first_offset <= header.base_offset < each.marker_offset
+            each.producer_id == header.producer_id
+            and each.first_offset <= header.base_offset < each.marker_offset
             for each in aborted
         )
         if not header.is_control and not void:

@@ -1,12 +1,14 @@
-"""Random histories of a node's data folders, each on its own disk: partitions are created, deleted, and created again with
-the name.
+"""Random histories of a node's data folders, each on its own disk: partitions are created, deleted, and
+created again with the name.
 
 What must hold, besides what `log_history` asks of each log:
 
-* a partition that was created is there after any crash, in its folder, and one that was deleted never comes back: a crash in the
-  middle of either shows the partition as before or as after, complete, and never a mix;
-* a disk that fails takes only its own logs out of use; all that they had acknowledged is there after a restart;
-* the same holds when several threads open the logs, in any order of their steps, also when the power fails meanwhile.
+* a partition that was created is there after any crash, in its folder, and one that was deleted never comes
+  back: a crash in the middle of either shows the partition as before or as after, complete, and never a mix;
+* a disk that fails takes only its own logs out of use; all that they had acknowledged is there after a
+  restart;
+* the same holds when several threads open the logs, in any order of their steps, also when the power fails
+  meanwhile.
 
 Everything follows from the steps.
 """
@@ -36,11 +38,23 @@ from .steps import NOW_MS, broken
 
 KEYS: tuple[PartitionKey, ...] = (("t", 0), ("t", 1), ("t-1", 0), ("u", 0))
 WEIGHTS = {
-    "produce": 14, "flush": 6, "settle": 3, "cut_front": 2, "checkpoint": 3, "create": 9, "delete": 4, "recreate": 3,
+    "produce": 14, "flush": 6, "settle": 3, "cut_front": 2, "checkpoint": 3, "create": 9, "delete": 4,
+    "recreate": 3,
     "full": 2, "disk_fails": 2, "close": 1, "kill": 1, "crash": 2, "cut": 5, "cut_open": 2, "check": 1,
 }  # fmt: skip
 _PRODUCE = ("append", "idempotent", "transaction", "commit", "abort", "follow", "epoch", "roll")
-CUTTABLE = ("produce", "flush", "cut_front", "checkpoint", "create", "delete", "recreate", "delete", "recreate", "close")
+CUTTABLE = (
+    "produce",
+    "flush",
+    "cut_front",
+    "checkpoint",
+    "create",
+    "delete",
+    "recreate",
+    "delete",
+    "recreate",
+    "close",
+)
 
 
 def random_steps(seed: int, length: int, weights: Mapping[str, int] = WEIGHTS) -> list[Step]:
@@ -68,7 +82,8 @@ class Life(AppendSteps):
             self.flushed = max(self.flushed, self.end_of_batches(self.log.flushed_end_offset))
 
     def end_of_batches(self, offset: int) -> int:
-        """The end of the last batch that ends at or below `offset`: a restart does not know an offset gap behind it."""
+        """The end of the last batch that ends at or below `offset`: a restart does not know an offset gap
+        behind it."""
         ends = (batch.header.next_offset for batch in reversed(self.model.batches))
         return next((end for end in ends if end <= offset), 0)
 
@@ -90,7 +105,9 @@ class FoldersHistory:
     WEIGHTS = WEIGHTS
     FOLDERS_MIN = 1
 
-    def __init__(self, seed: int = 0, *, lies: Lie = Lie.NONE, steps: Sequence[Step] | None = None, length: int = 25) -> None:
+    def __init__(
+        self, seed: int = 0, *, lies: Lie = Lie.NONE, steps: Sequence[Step] | None = None, length: int = 25
+    ) -> None:
         self.seed = seed
         random = Random(~seed)
         self.steps = random_steps(seed, length, self.WEIGHTS) if steps is None else list(steps)
@@ -100,7 +117,9 @@ class FoldersHistory:
             each.failed_sync_keeps_cache = random.random() < 0.5
         self.config = LogConfig(
             segment_bytes=random.choice((500, 1000)), index_interval_bytes=200,
-            cleanup_policy=frozenset({CleanupPolicy.COMPACT if random.random() < 0.2 else CleanupPolicy.DELETE}),
+            cleanup_policy=frozenset(
+                {CleanupPolicy.COMPACT if random.random() < 0.2 else CleanupPolicy.DELETE}
+            ),
         )  # fmt: skip
         self.threads = random.choice((1, 2, 3))
         self.crashes = 0
@@ -139,7 +158,8 @@ class FoldersHistory:
         usable = [life for life in self.lives.values() if not life.log.is_offline]
         return usable[a % len(usable)] if usable else None
 
-    # -------------------------------------------------------------------------------------------------------- of one log
+    # --------------------------------------------------------------------------------------------------------
+    # of one log
 
     def produce(self, a: int, b: int) -> None:
         life = self._life(a)
@@ -179,7 +199,8 @@ class FoldersHistory:
             if not life.log.is_offline:
                 check_log(life.log, life.model, self.config, Random(a ^ b))
 
-    # ------------------------------------------------------------------------------------------------- partitions come and go
+    # -------------------------------------------------------------------------------------------------
+    # partitions come and go
 
     def create(self, a: int, _b: int) -> None:
         """Creates a partition; or requests an existing one again."""
@@ -230,13 +251,17 @@ class FoldersHistory:
     def _place(self, life: Life) -> None:
         folder = self.folders.folder_of(*life.key)
         assert folder is not None
-        assert life.place in (None, folder.path) or folder.path in life.may_be, f"{life.key}: {life.place}, now {folder.path}"
+        assert life.place in (None, folder.path) or folder.path in life.may_be, (
+            f"{life.key}: {life.place}, now {folder.path}"
+        )
         life.place = folder.path
 
-    # ------------------------------------------------------------------------------------------------------------- faults
+    # --------------------------------------------------------------------------------------------------------
+    # faults
 
     def full(self, a: int, b: int) -> None:
-        """A disk without room refuses writes and stays in use; deletions work, because they are what frees room."""
+        """A disk without room refuses writes and stays in use; deletions work, because they are what frees
+        room."""
         name = self.CUT[a % (len(self.CUT) - 1)]
         disk = list(self.disk.disks.values())[b % len(self.paths)]
         disk.full_after = (b >> 4) % 8
@@ -251,7 +276,8 @@ class FoldersHistory:
         for key, life in lives.items():
             if key in self.lives and self.lives[key] is life and name == "cut_front":
                 life.start_most = max(life.start_most, life.log.log_start_offset)
-        if self.perhaps or name == "cut_front":  # what is half done, a restart settles; so does what could not be noted
+        # what is half done, a restart settles; so does what could not be noted
+        if self.perhaps or name == "cut_front":
             self.close(a, b)
 
     def disk_fails(self, a: int, b: int) -> None:
@@ -269,7 +295,9 @@ class FoldersHistory:
         fired = disk.fail_sync_after is None
         disk.fail_sync_after = None
         if failed and fired:
-            assert self.folders.offline_folders == [place], f"a sync failed in {place}, offline is {self.folders.offline_folders}"
+            assert self.folders.offline_folders == [place], (
+                f"a sync failed in {place}, offline is {self.folders.offline_folders}"
+            )
         for life in self.lives.values():
             if life.place == place and fired and failed:
                 assert life.log.is_offline, f"{life.key} is in use on a failed disk"
@@ -294,7 +322,8 @@ class FoldersHistory:
             raise AssertionError(f"{life.key} on a failed disk still takes orders")
         assert life.log.flushed_end_offset == before
 
-    # --------------------------------------------------------------------------------------------------- ends and restarts
+    # --------------------------------------------------------------------------------------------------- ends
+    # and restarts
 
     def close(self, a: int, b: int) -> None:
         try:
@@ -345,7 +374,8 @@ class FoldersHistory:
         for disk in self.disk.disks.values():
             disk.on_call = turns.hand_on
         self.folders = DataFolders(
-            self.disk, self.paths, "cluster", 1, lambda: f"id-{next(self._names)}", recovery_threads=self.threads,
+            self.disk, self.paths, "cluster", 1, lambda: f"id-{next(self._names)}",
+            recovery_threads=self.threads,
             recovery_pool=lambda _threads: turns,
         )  # fmt: skip
         report = self.folders.open_all(lambda _topic: self.config, now_ms=NOW_MS)
@@ -359,14 +389,20 @@ class FoldersHistory:
         for key, may_be in self.perhaps.items():
             topic_id = self.folders.topic_ids.get(key)
             found = next((life for life in may_be if life is not None and life.topic_id == topic_id), None)
-            assert found is not None or (topic_id is None and None in may_be), f"{key} is {topic_id}, nobody knows it"
+            assert found is not None or (topic_id is None and None in may_be), (
+                f"{key} is {topic_id}, nobody knows it"
+            )
             if found is not None:
                 self.lives[key] = found
         self.perhaps.clear()
         there = self.folders.logs
-        assert there.keys() == self.lives.keys(), f"partitions are {sorted(there)}, should be {sorted(self.lives)}"
+        assert there.keys() == self.lives.keys(), (
+            f"partitions are {sorted(there)}, should be {sorted(self.lives)}"
+        )
         for key, life in self.lives.items():
-            assert self.folders.topic_ids[key] == life.topic_id, f"{key} is {self.folders.topic_ids[key]}, not {life.topic_id}"
+            assert self.folders.topic_ids[key] == life.topic_id, (
+                f"{key} is {self.folders.topic_ids[key]}, not {life.topic_id}"
+            )
             life.log = there[key]
             self._place(life)
             life.came_back()
@@ -381,5 +417,7 @@ class FoldersHistory:
     def _check_names(self, folder: LogDirectory) -> None:
         mine = {f"{topic}-{partition}" for topic, partition in folder.logs}
         names = set(self.disk.list_names(folder.path))
-        strange = [name for name in names - mine if name.rpartition("-")[2].isdigit() or name.endswith("-delete")]
+        strange = [
+            name for name in names - mine if name.rpartition("-")[2].isdigit() or name.endswith("-delete")
+        ]
         assert not strange, f"{folder.path} has {strange}"

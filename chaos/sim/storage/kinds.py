@@ -1,7 +1,7 @@
 """The kinds of storage histories, for the command and the tests that run them by their seeds (`runs`).
 
-A history that breaks a promise is shortened (`shrink`) before it is reported: its seed repeats the long history, its steps the
-short one.
+A history that breaks a promise is shortened (`shrink`) before it is reported: its seed repeats the long
+history, its steps the short one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class HistoryType(Protocol):
 
 
 KINDS: dict[str, HistoryType] = {
-    "log": StorageHistory, "truncations": TruncationHistory, "folders": FoldersHistory, "moves": MovesHistory, "rot": RotHistory,
+    "log": StorageHistory, "truncations": TruncationHistory, "folders": FoldersHistory, "moves": MovesHistory,
+    "rot": RotHistory,
 }  # fmt: skip
 """One log; one that is mostly truncated; several data folders with partitions that come and go; the same with
 logs that move between folders; one log with a bit flip in its folder at the end."""

@@ -1,12 +1,14 @@
 """Random histories of one log in a data folder on a disk that lies, compared with a plain model.
 
-    history = StorageHistory(seed)
-    history.run()                  raises Broken (an AssertionError) with the seed and all steps when a promise does not hold
+    history = StorageHistory(seed) history.run()                  raises Broken (an AssertionError) with the
+    seed and all steps when a promise does not hold
 
-A history is a list of steps `(operation, a, b)`; the numbers choose sizes, offsets and fates.  What must hold after any crash:
+A history is a list of steps `(operation, a, b)`; the numbers choose sizes, offsets and fates.  What must hold
+after any crash:
 
 * flushed batches are there, byte for byte; no torn, invented or truncated batch is readable;
-* producers, open and aborted transactions and the last stable offset are those of a replay of all batches from zero;
+* producers, open and aborted transactions and the last stable offset are those of a replay of all batches
+  from zero;
 * leader epochs, indexes and time look-ups agree with the batches;
 * offsets keep their order, and the log start does not fall below what a checkpoint has noted.
 
@@ -43,15 +45,19 @@ TOPIC, PARTITION = "flights", 0
 TOPIC_ID = UUID(int=7)
 
 WEIGHTS = {
-    "append": 5, "idempotent": 4, "transaction": 6, "commit": 3, "abort": 4, "follow": 3, "repeat": 1, "epoch": 2, "roll": 2,
-    "flush": 5, "flush_begin": 3, "flush_run": 3, "flush_finish": 3, "watermark": 4, "delete": 2, "retain": 1, "clean": 3,
-    "truncate": 2, "checkpoint": 3, "full": 3, "full_open": 1, "sync_fails": 1, "any_sync_fails": 1, "undo_fails": 1,
+    "append": 5, "idempotent": 4, "transaction": 6, "commit": 3, "abort": 4, "follow": 3, "repeat": 1,
+    "epoch": 2, "roll": 2,
+    "flush": 5, "flush_begin": 3, "flush_run": 3, "flush_finish": 3, "watermark": 4, "delete": 2, "retain": 1,
+    "clean": 3,
+    "truncate": 2, "checkpoint": 3, "full": 3, "full_open": 1, "sync_fails": 1, "any_sync_fails": 1,
+    "undo_fails": 1,
     "reconfigure": 1, "close": 1, "kill": 1, "crash": 3, "cut": 5, "cut_open": 1, "check": 1,
 }  # fmt: skip
 """How often each operation is drawn."""
 CLEANING_WEIGHTS = WEIGHTS | {"clean": 14, "roll": 10, "flush": 12, "watermark": 10, "truncate": 1}
 CUTTABLE = (
-    "append", "transaction", "abort", "follow", "roll", "flush", "flush", "flush_run", "delete", "truncate", "checkpoint",
+    "append", "transaction", "abort", "follow", "roll", "flush", "flush", "flush_run", "delete", "truncate",
+    "checkpoint",
     "checkpoint", "clean", "clean", "close", "reconfigure",
 )  # fmt: skip
 """The operations that a power cut may interrupt, or that may meet a full disk."""
@@ -81,7 +87,8 @@ class Shape(NamedTuple):
         if compacted or random.random() < 0.35:
             policies = random.choice(("compact", "compact", "compact,delete"))
         return cls(
-            policies, random.choice((500, 1000, 2500)), random.choice((1, 200, 600)), random.choice((2, 4096)),
+            policies, random.choice((500, 1000, 2500)), random.choice((1, 200, 600)),
+            random.choice((2, 4096)),
             random.choice((0, 1 << 20)), random.choice((300, 1 << 20)), random.random() < 0.5,
         )  # fmt: skip
 
@@ -169,7 +176,8 @@ class StorageHistory(AppendSteps):
         ends = (b.header.next_offset for b in reversed(self.model.batches) if self.model.is_stored(b))
         return next((end for end in ends if end <= offset), 0)
 
-    # ----------------------------------------------------------------------------------------------------------- flushing
+    # --------------------------------------------------------------------------------------------------------
+    # flushing
 
     def flush(self, _a: int, _b: int) -> None:
         self.ticket = None
@@ -201,10 +209,12 @@ class StorageHistory(AppendSteps):
         self.directory.write_checkpoints()
         self.start_noted = self.log.log_start_offset
 
-    # ------------------------------------------------------------------------------------------------------------ cutting
+    # --------------------------------------------------------------------------------------------------------
+    # cutting
 
     def watermark(self, a: int, _b: int) -> None:
-        # With the flush policy `os` it may be above what is flushed; but what a cleaner takes for settled, a crash may not undo.
+        # With the flush policy `os` it may be above what is flushed; but what a cleaner takes for settled, a
+        # crash may not undo.
         most = self.log.flushed_end_offset if self.was_compacted else self.log.log_end_offset
         self.log.set_high_watermark(a % (most + 1))
         self.model.watermark_most = max(self.model.watermark_most, self.log.high_watermark)
@@ -229,7 +239,8 @@ class StorageHistory(AppendSteps):
             self.start_noted = max(self.start_noted, note.noted)
 
     def retain(self, a: int, _b: int) -> None:
-        """Retention by time: removes only batches that are old enough, and none when the topic is only compacted."""
+        """Retention by time: removes only batches that are old enough, and none when the topic is only
+        compacted."""
         now_ms = NOW_MS + self.config.retention_ms + a % 1200
         self.start_most = max(self.start_most, self.log.last_stable_offset)
         for start in apply_retention(self.log, now_ms):
@@ -271,7 +282,8 @@ class StorageHistory(AppendSteps):
     def _truncate(self, a: int, b: int) -> None:
         low = self.log.log_start_offset
         end = self.log.log_end_offset
-        lowest = min(end, max(0, low - 2, self.settled))  # a cleaner takes for settled what is below the high watermark
+        # a cleaner takes for settled what is below the high watermark
+        lowest = min(end, max(0, low - 2, self.settled))
         target = lowest + a % (end - lowest + 1)
         if b % 8 == 0:
             target += b % 5
@@ -300,7 +312,8 @@ class StorageHistory(AppendSteps):
         self.start_noted = min(self.start_noted, self._end_of_batches(target))
         self.start_most = max(self.start_most, restart)
 
-    # ------------------------------------------------------------------------------------------------------------- faults
+    # --------------------------------------------------------------------------------------------------------
+    # faults
 
     def full(self, a: int, b: int) -> None:
         """A full disk: an operation is refused, and the log is as before."""
@@ -405,7 +418,8 @@ class StorageHistory(AppendSteps):
     def check(self, a: int, b: int) -> None:
         check_log(self.log, self.model, self.config, Random(a ^ b))
 
-    # --------------------------------------------------------------------------------------------------- ends and restarts
+    # --------------------------------------------------------------------------------------------------- ends
+    # and restarts
 
     def close(self, a: int, b: int) -> None:
         self.ticket = None
@@ -419,7 +433,8 @@ class StorageHistory(AppendSteps):
         self._open(clean=True)
         assert not self.log.recovered, "a clean close, and yet a scan"
         check_survivors(self.log, self.model, self.flushed, self.start_noted, self.start_most)
-        self.start_noted = min(self.start_noted, self.model.start)  # it was in an offset gap that the log lost
+        # it was in an offset gap that the log lost
+        self.start_noted = min(self.start_noted, self.model.start)
         self.check(a, b)
 
     def kill(self, a: int, b: int) -> None:
@@ -495,7 +510,8 @@ class StorageHistory(AppendSteps):
         assert report.clean or not clean
         self.log: Log = self.directory.logs.get((TOPIC, PARTITION)) or self._create(waits=bool(report.failed))
         self.log._durability.resume_bytes = self.shape.resume_bytes
-        self.removals: deque[Removal] = deque()  # taken over by a thread, which comes to them at a later checkpoint
+        # taken over by a thread, which comes to them at a later checkpoint
+        self.removals: deque[Removal] = deque()
         if self.seed & 1:
             self.log.removals.in_background = self._take_over
         self.config = self.log.config

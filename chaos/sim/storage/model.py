@@ -1,7 +1,8 @@
-"""The answers that a partition's log must give, computed in the plain way from all batches that were appended and not truncated.
+"""The answers that a partition's log must give, computed in the plain way from all batches that were appended
+and not truncated.
 
-The model knows nothing of files, segments, indexes, snapshots or caches.  It holds every batch as it must be stored, byte for
-byte, and computes all else from zero.
+The model knows nothing of files, segments, indexes, snapshots or caches.  It holds every batch as it must be
+stored, byte for byte, and computes all else from zero.
 """
 
 from __future__ import annotations
@@ -9,7 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ....wire.records import BatchHeader, ControlType, Record, decode_batch, decode_marker, iterate_headers, parse_header
+from ....wire.records import (
+    BatchHeader,
+    ControlType,
+    Record,
+    decode_batch,
+    decode_marker,
+    iterate_headers,
+    parse_header,
+)
 
 BATCHES_REMEMBERED = 5
 
@@ -86,8 +95,11 @@ class Replay:
         return max(min([high_watermark, *open_ones, *undecided]), min(log_start, high_watermark))
 
     def aborted(self, start: int, upper: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions that overlap [start, upper), by first offset."""
-        found = [e for e in self.ended if e.is_aborted and e.marker_offset >= start and e.first_offset < upper]
+        """(producer id, first offset) of the aborted transactions that overlap [start, upper), by first
+        offset."""
+        found = [
+            e for e in self.ended if e.is_aborted and e.marker_offset >= start and e.first_offset < upper
+        ]
         return sorted(((e.producer_id, e.first_offset) for e in found), key=lambda pair: pair[1])
 
 
@@ -150,7 +162,8 @@ class LogModel:
         self._replay = None
 
     def store_cleaned(self, data_at: dict[int, bytes], limit: int) -> None:
-        """The batches that readers see now, by base offset; below `limit` there may be fewer records than before."""
+        """The batches that readers see now, by base offset; below `limit` there may be fewer records than
+        before."""
         self._cleaned = data_at
         self.hidden_to = self.start
         self.cleaned_to = max(self.cleaned_to, limit)

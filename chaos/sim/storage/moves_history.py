@@ -1,8 +1,9 @@
 """Random histories of a node whose logs move between its data folders (KIP-113), each folder on its own disk.
 
-What must hold, besides the rules of `folders_history`: a log is in one folder, with all acknowledged records, at every step of a
-move and after any crash; its holders keep the same `Log` object; a move resumes after a restart and reaches its target; a
-truncation, a deletion, another order or a failed disk during the move leaves no part of the copy that blocks a later operation.
+What must hold, besides the rules of `folders_history`: a log is in one folder, with all acknowledged records,
+at every step of a move and after any crash; its holders keep the same `Log` object; a move resumes after a
+restart and reaches its target; a truncation, a deletion, another order or a failed disk during the move
+leaves no part of the copy that blocks a later operation.
 """
 
 from __future__ import annotations
@@ -23,9 +24,19 @@ TURNS_MAX = 400
 class MovesHistory(FoldersHistory):
     """See the module's text."""
 
-    CUT = (*CUTTABLE[:-1], *["carry_on", "carry_out"] * 6, "move", "stay", "truncate", "rewrite", "rewrite", "close")
+    CUT = (
+        *CUTTABLE[:-1],
+        *["carry_on", "carry_out"] * 6,
+        "move",
+        "stay",
+        "truncate",
+        "rewrite",
+        "rewrite",
+        "close",
+    )
     WEIGHTS = WEIGHTS | {
-        "move": 9, "carry_on": 24, "carry_out": 4, "stay": 2, "truncate": 3, "rewrite": 6, "cut": 12, "delete": 2, "recreate": 1,
+        "move": 9, "carry_on": 24, "carry_out": 4, "stay": 2, "truncate": 3, "rewrite": 6, "cut": 12,
+        "delete": 2, "recreate": 1,
     }  # fmt: skip
     FOLDERS_MIN = 2
 
@@ -93,7 +104,8 @@ class MovesHistory(FoldersHistory):
         self._settle_place(life)
 
     def rewrite(self, a: int, b: int) -> None:
-        """The cleaner is at a log, and at any point of it a move goes on; what it writes is the same again."""
+        """The cleaner is at a log, and at any point of it a move goes on; what it writes is the same
+        again."""
         life = self._life(a)
         if life is None:
             return
@@ -160,7 +172,9 @@ class MovesHistory(FoldersHistory):
     def _settle_place(self, life: Life) -> None:
         """The folder that the node reports, and those where a crash may leave the log."""
         folder = self.folders.folder_of(*life.key)
-        assert folder is not None and (folder.logs.get(life.key) is life.log or life.log.is_offline), "another log took its place"
+        assert folder is not None and (folder.logs.get(life.key) is life.log or life.log.is_offline), (
+            "another log took its place"
+        )
         future = self.folders.futures.get(life.key)
         if not self.folders.offline_folders:
             self.swaps += life.place != folder.path
@@ -173,7 +187,9 @@ class MovesHistory(FoldersHistory):
         if life is None:
             return
         watermark = life.log.high_watermark
-        places = [each.header.base_offset for each in life.model.batches if each.header.base_offset >= watermark]
+        places = [
+            each.header.base_offset for each in life.model.batches if each.header.base_offset >= watermark
+        ]
         target = [*places, life.log.log_end_offset][b % (len(places) + 1)]
         life.flushed = min(life.flushed, life.end_of_batches(target))
         life.start_noted = min(life.start_noted, target)
@@ -196,5 +212,9 @@ class MovesHistory(FoldersHistory):
         mine = {f"{topic}-{partition}" for topic, partition in folder.logs}
         mine |= {future.name for future in self.folders.futures.values() if future.target is folder}
         names = set(self.disk.list_names(folder.path))
-        strange = [name for name in names - mine if name.rpartition("-")[2].isdigit() or name.endswith(("-delete", "-future"))]
+        strange = [
+            name
+            for name in names - mine
+            if name.rpartition("-")[2].isdigit() or name.endswith(("-delete", "-future"))
+        ]
         assert not strange, f"{folder.path} has {strange}"

@@ -1,11 +1,15 @@
-"""Random histories of one log that end with a flipped bit, anywhere in the data folder: rot is found, or does no harm.
+"""Random histories of one log that end with a flipped bit, anywhere in the data folder: rot is found, or does
+no harm.
 
-* In the batches: all that a restart knows to be flushed is there, byte for byte, or the damage shows: the log is refused, a read
-  fails, or the batch fails its checksum, which every client verifies.  A refused log is not truncated.
-* In the derived files and notes (indexes, snapshots, checkpoints, the epoch history): the log answers as before.
+* In the batches: all that a restart knows to be flushed is there, byte for byte, or the damage shows: the log
+  is refused, a read fails, or the batch fails its checksum, which every client verifies.  A refused log is
+  not truncated.
+* In the derived files and notes (indexes, snapshots, checkpoints, the epoch history): the log answers as
+  before.
 
-Fields that Kafka's format leaves outside of the checksum, the base offset and the leader epoch of a batch, are checked where a
-read begins, by recovery, and by followers; a flipped one may be read in between, which `tidegate log verify` finds.
+Fields that Kafka's format leaves outside of the checksum, the base offset and the leader epoch of a batch,
+are checked where a read begins, by recovery, and by followers; a flipped one may be read in between, which
+`tidegate log verify` finds.
 """
 
 from __future__ import annotations
@@ -104,12 +108,16 @@ class RotHistory(StorageHistory):
         try:
             report = self.directory.open_all(lambda _topic: self.config, now_ms=NOW_MS)
         except DirectoryRefused:
-            assert self.rotten.name == META_PROPERTIES, f"a bit of {self.rotten} makes the folder another node's"
+            assert self.rotten.name == META_PROPERTIES, (
+                f"a bit of {self.rotten} makes the folder another node's"
+            )
             self.outcomes["folder refused"] += 1
             return False
         if report.failed:
             self.outcomes["log refused"] += 1
-            right = self.rotten.suffix in (".log", ".swap", ".txnindex") or self.rotten.name == PARTITION_METADATA
+            right = (
+                self.rotten.suffix in (".log", ".swap", ".txnindex") or self.rotten.name == PARTITION_METADATA
+            )
             right = right or (self.rotten.suffix == ".snapshot" and self._has_lost_its_beginning())
             assert right, f"a bit of {self.rotten} takes the log out of use: {report.failed}"
             after = bytearray(self.disk.read(self.rotten))
@@ -140,7 +148,9 @@ class RotHistory(StorageHistory):
             if not result.data:
                 break
             try:
-                batches = [bytes(result.data[at : at + h.size_bytes]) for at, h in iterate_headers(result.data)]
+                batches = [
+                    bytes(result.data[at : at + h.size_bytes]) for at, h in iterate_headers(result.data)
+                ]
                 headers = [validate_batch(memoryview(data)) for data in batches]
             except KafkaError:
                 self.outcomes["checksum wrong"] += 1
@@ -185,5 +195,7 @@ class RotHistory(StorageHistory):
             assert self.rotten.suffix == ".txnindex" and self.log.is_offline
             self.outcomes["look-up refused"] += 1
             return
-        check_log(self.log, self.model, self.config, Random(seed), times=50, indexes=self.rotten.suffix != ".index")
+        check_log(
+            self.log, self.model, self.config, Random(seed), times=50, indexes=self.rotten.suffix != ".index"
+        )
         self.outcomes[f"no harm: {self.rotten.suffix or self.rotten.name}"] += 1

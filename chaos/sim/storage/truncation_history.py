@@ -1,7 +1,7 @@
 """Random histories of one log that is truncated again and again, with power cuts during truncations.
 
-Truncations are rare in the life of a log, take a dozen changes of the disk, and only their order keeps truncated data from coming
-back: the histories of `log_history` interrupt one in twenty of them.
+Truncations are rare in the life of a log, take a dozen changes of the disk, and only their order keeps
+truncated data from coming back: the histories of `log_history` interrupt one in twenty of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ class TruncationHistory(StorageHistory):
 
     CUT = ("truncate", "truncate", "truncate", "roll", "checkpoint", "clean", "flush", "flush_run", "delete")
     WEIGHTS = WEIGHTS | {
-        "roll": 10, "flush": 9, "truncate": 7, "cut": 16, "checkpoint": 6, "flush_begin": 5, "flush_run": 6, "flush_finish": 5,
+        "roll": 10, "flush": 9, "truncate": 7, "cut": 16, "checkpoint": 6, "flush_begin": 5, "flush_run": 6,
+        "flush_finish": 5,
         "watermark": 7, "clean": 6,
     }  # fmt: skip
 

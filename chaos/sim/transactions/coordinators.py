@@ -1,4 +1,5 @@
-"""The coordinators: on each of three nodes the product's runtime, shard and marker queue, upon a modelled state partition."""
+"""The coordinators: on each of three nodes the product's runtime, shard and marker queue, upon a modelled
+state partition."""
 
 from __future__ import annotations
 
@@ -100,7 +101,9 @@ class Node:
     def execute(self, partition: int, epoch: int, effect: Any) -> None:
         if isinstance(effect, SendMarkers):
             if effect.identity.prepare_offset >= self.state.committed:
-                self.environment.violations.append(f"markers of {effect.transactional_id} before its PREPARE is committed")
+                self.environment.violations.append(
+                    f"markers of {effect.transactional_id} before its PREPARE is committed"
+                )
             self.finish(self.queue.add(0, effect))
 
     def finish(self, result: Any) -> None:
@@ -133,7 +136,9 @@ class Node:
         for send, partition in wanted:
             self.partitions[partition.partition].mark(send, partial(note, send, partition))
 
-    def answered(self, batch: MarkerBatch, errors: dict[tuple[int, str, int], ErrorCode], incarnation: int) -> None:
+    def answered(
+        self, batch: MarkerBatch, errors: dict[tuple[int, str, int], ErrorCode], incarnation: int
+    ) -> None:
         if self.alive and self.incarnation == incarnation:
             self.finish(self.queue.complete(batch, errors, self.environment.now_ms))
 
@@ -145,12 +150,16 @@ class Node:
 class Coordinators:
     """All nodes, and which of them leads the state partition."""
 
-    def __init__(self, environment: Environment, partitions: Sequence[DataPartition], completion_wait_ms: int) -> None:
+    def __init__(
+        self, environment: Environment, partitions: Sequence[DataPartition], completion_wait_ms: int
+    ) -> None:
         self._environment = environment
         self.state = StatePartition()
         self.producer_ids = count(100)
         config = TransactionConfig(
-            max_producer_epoch=environment.faults.max_epoch, timeout_scan_interval_ms=100, completion_wait_ms=completion_wait_ms
+            max_producer_epoch=environment.faults.max_epoch,
+            timeout_scan_interval_ms=100,
+            completion_wait_ms=completion_wait_ms,
         )
 
         def make_shard(epoch: int) -> TransactionShard:
@@ -176,7 +185,8 @@ class Coordinators:
             self.elect(self._environment.random.choice(able))
 
     def fetch(self, node: Node) -> None:
-        """A follower fetches from the true leader: truncates what differs, acknowledges, takes a batch or two."""
+        """A follower fetches from the true leader: truncates what differs, acknowledges, takes a batch or
+        two."""
         leader = self.leader
         if leader is None or not node.alive or node is leader or node.leads:
             return
@@ -194,7 +204,10 @@ class Coordinators:
     def advance_watermark(self, leader: Node) -> None:
         if len(self.state.in_sync) < 2 or leader.number not in self.state.in_sync:
             return
-        ends = [leader.end if number == leader.number else leader.follower_ends.get(number, 0) for number in self.state.in_sync]
+        ends = [
+            leader.end if number == leader.number else leader.follower_ends.get(number, 0)
+            for number in self.state.in_sync
+        ]
         if min(ends) > leader.watermark:
             leader.watermark = min(ends)
             self.state.committed = max(self.state.committed, leader.watermark)

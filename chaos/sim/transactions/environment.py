@@ -1,4 +1,5 @@
-"""What every part of a history has around it: the random numbers of its seed, its time, its faults, and the network."""
+"""What every part of a history has around it: the random numbers of its seed, its time, its faults, and the
+network."""
 
 from __future__ import annotations
 

@@ -11,9 +11,10 @@ from ....coordinator.transaction.shard import TransactionShard
 
 @dataclass(frozen=True)
 class Faults:
-    """Chances: of a message (duplicate, late, lose, resend), of an append (refuse, full), of a step (the others).  `late_markers`
-    are those whose sender still waits, `late_produces` and `late_ends` are Produce and EndTxn whose sender does not; `learn` is
-    how soon a deposed coordinator hears of it; `move` is of the data partitions' leaders."""
+    """Chances: of a message (duplicate, late, lose, resend), of an append (refuse, full), of a step (the
+    others).  `late_markers` are those whose sender still waits, `late_produces` and `late_ends` are Produce
+    and EndTxn whose sender does not; `learn` is how soon a deposed coordinator hears of it; `move` is of the
+    data partitions' leaders."""
 
     transaction_version: int = 2
     duplicate: float = 0.15
@@ -40,8 +41,10 @@ class Faults:
 
 
 TV1 = Faults(
-    transaction_version=1, duplicate=0.0, late=0.0, late_markers=0.2, late_produces=0.05, late_ends=0.05, lose=0.0,
+    transaction_version=1, duplicate=0.0, late=0.0, late_markers=0.2, late_produces=0.05, late_ends=0.05,
+    lose=0.0,
     resend=0.0, crash_client=0.0,
 )  # fmt: skip
-"""TV1 cannot tell the transactions of one producer apart (KAFKA-17754): of its requests only Produce and EndTxn outlive their
-sender's patience, and no marker does, which could end the next transaction; but every coordinator fault happens."""
+"""TV1 cannot tell the transactions of one producer apart (KAFKA-17754): of its requests only Produce and
+EndTxn outlive their sender's patience, and no marker does, which could end the next transaction; but every
+coordinator fault happens."""

@@ -1,8 +1,9 @@
-"""Partitions that transactions write to: three real logs each, of which one leads, and a reader of committed data behind them.
+"""Partitions that transactions write to: three real logs each, of which one leads, and a reader of committed
+data behind them.
 
-Modelled: who leads, how far followers are, and that all three are in sync, so that any of them may lead next.  Everything that is
-promised about producers, guards, markers and the last stable offset (docs/semantics.md, chapters I and L) is the product's own:
-`storage.log`.
+Modelled: who leads, how far followers are, and that all three are in sync, so that any of them may lead next.
+Everything that is promised about producers, guards, markers and the last stable offset (docs/semantics.md,
+chapters I and L) is the product's own: `storage.log`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class DataPartition:
         self.disk = LyingDisk()
         self.logs = [
             Log.open(
-                self.disk, Path(f"/{number}/{name.topic}-{name.partition}"), topic=name.topic, partition=name.partition,
+                self.disk, Path(f"/{number}/{name.topic}-{name.partition}"), topic=name.topic,
+                partition=name.partition,
                 config=_CONFIG, clean=False, recovery_point=0,
             )
             for number in range(REPLICAS)
@@ -65,10 +67,12 @@ class DataPartition:
     def log(self) -> Log:
         return self.logs[self.leader]
 
-    # --- appends -----------------------------------------------------------------------------------------------------------
+    # --- appends
+    # --------------------------------------------------------------------------------------------------------
 
     def append(
-        self, at: int, batch: bytes, origin: AppendOrigin, guard: VerificationGuard | None, version: int, reply: Reply,
+        self, at: int, batch: bytes, origin: AppendOrigin, guard: VerificationGuard | None, version: int,
+        reply: Reply,
         *, full: bool = False,
     ) -> None:  # fmt: skip
         """At the replica `at`, when that leads.  `reply` when it is committed, or what hinders it."""
@@ -78,7 +82,12 @@ class DataPartition:
         self.disk.capacity = self.disk.used_bytes() if full else None
         try:
             info = self.log.append_leader(
-                bytearray(batch), leader_epoch=self.epoch, origin=origin, now_ms=NOW_MS, guard=guard, transaction_version=version
+                bytearray(batch),
+                leader_epoch=self.epoch,
+                origin=origin,
+                now_ms=NOW_MS,
+                guard=guard,
+                transaction_version=version,
             )
         except KafkaError as error:
             reply(error.code)
@@ -93,7 +102,8 @@ class DataPartition:
         marker = encode_marker(kind, send.producer_id, send.producer_epoch, send.coordinator_epoch, NOW_MS)
         self.append(self.leader, marker, AppendOrigin.COORDINATOR, None, send.transaction_version, reply)
 
-    # --- replication -------------------------------------------------------------------------------------------------------
+    # --- replication
+    # -------------------------------------------------------------------------------------------------------
 
     def replicate(self, random: Random, *, everything: bool) -> None:
         """Followers take a batch or two, or all; then what all have is committed, and the reader reads on."""
@@ -103,7 +113,9 @@ class DataPartition:
                 continue
             if log.log_end_offset < leader.log_end_offset and (everything or random.random() < 0.5):
                 size = _ALL if everything else random.choice((1, 300))
-                log.append_follower(leader.read(log.log_end_offset, size, upper_offset=leader.log_end_offset).data)
+                log.append_follower(
+                    leader.read(log.log_end_offset, size, upper_offset=leader.log_end_offset).data
+                )
             log.set_high_watermark(min(leader.high_watermark, log.log_end_offset))
         leader.set_high_watermark(min(log.log_end_offset for log in self.logs))
         self._read()
@@ -113,14 +125,22 @@ class DataPartition:
             reply(ErrorCode.NONE)
 
     def move(self, to: int) -> None:
-        """Another replica leads; the others truncate what it does not have, and producers whose request waits send it again."""
+        """Another replica leads; the others truncate what it does not have, and producers whose request waits
+        send it again."""
         self.leader, self.epoch, self._stable = to, self.epoch + 1, 0
         self.moves += 1
         leader = self.log
         leader.assign_epoch(self.epoch, leader.log_end_offset)
-        undecided = [view.current_txn_first_offset for view in leader.producers() if view.current_txn_first_offset is not None]
+        undecided = [
+            view.current_txn_first_offset
+            for view in leader.producers()
+            if view.current_txn_first_offset is not None
+        ]
         if undecided and min(undecided) < self._exposed:
-            what = f"readers were told that all is decided below {self._exposed}, and at the next leader {min(undecided)} is not"
+            what = (
+                f"readers were told that all is decided below {self._exposed}, and at the next leader "
+                f"{min(undecided)} is not"
+            )
             self.violations.append(f"{self.name.partition}: {what}")
         for log in self.logs:
             end = _common_end(leader, log)
@@ -130,13 +150,17 @@ class DataPartition:
         for _offset, reply in waiting:
             reply(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    # --- what readers see --------------------------------------------------------------------------------------------------
+    # --- what readers see
+    # --------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """A read_committed consumer, as clients do it: below the last stable offset, less the aborted transactions."""
+        """A read_committed consumer, as clients do it: below the last stable offset, less the aborted
+        transactions."""
         log, stable = self.log, self.log.last_stable_offset
         if stable < self._stable:
-            self.violations.append(f"{self.name.partition}: the last stable offset went back from {self._stable} to {stable}")
+            self.violations.append(
+                f"{self.name.partition}: the last stable offset went back from {self._stable} to {stable}"
+            )
         self._stable, self._exposed = stable, max(stable, self._exposed)
         while self._position < stable:
             found = log.read(self._position, 600, upper_offset=stable)
@@ -150,7 +174,9 @@ class DataPartition:
                 if header.is_control:
                     hidden.discard(header.producer_id)
                 elif header.producer_id not in hidden:
-                    self.seen += [value_of(record.key, record.value) for record in decode_batch(found.data, at)]
+                    self.seen += [
+                        value_of(record.key, record.value) for record in decode_batch(found.data, at)
+                    ]
             self._position = found.next_offset
 
     def batches(self) -> bytes:
@@ -162,14 +188,16 @@ class DataPartition:
         return data
 
     def committed(self) -> list[tuple[bytes | None, int]]:
-        """(key, number) of what the markers in the log have committed, in the order of the records: the truth."""
+        """(key, number) of what the markers in the log have committed, in the order of the records: the
+        truth."""
         pending: dict[int, list[tuple[int, bytes | None, int]]] = {}
         decided: list[tuple[int, bytes | None, int]] = []
         data = self.batches()
         for at, header in iterate_headers(data):
             if not header.is_control:
                 pending.setdefault(header.producer_id, []).extend(
-                    (record.offset, record.key, value_of(record.key, record.value)) for record in decode_batch(data, at)
+                    (record.offset, record.key, value_of(record.key, record.value))
+                    for record in decode_batch(data, at)
                 )
                 continue
             marker = decode_marker(data, at)
@@ -179,7 +207,9 @@ class DataPartition:
         return [(key, value) for _offset, key, value in sorted(decided, key=lambda each: each[0])]
 
     def open_producers(self) -> list[int]:
-        return [view.producer_id for view in self.log.producers() if view.current_txn_first_offset is not None]
+        return [
+            view.producer_id for view in self.log.producers() if view.current_txn_first_offset is not None
+        ]
 
 
 def _common_end(one: Log, other: Log) -> int:
@@ -187,8 +217,11 @@ def _common_end(one: Log, other: Log) -> int:
     offset = min(one.high_watermark, other.high_watermark)
     while True:
         ours = one.read(offset, 1, upper_offset=one.log_end_offset) if offset < one.log_end_offset else None
-        theirs = other.read(offset, 1, upper_offset=other.log_end_offset) if offset < other.log_end_offset else None
+        theirs = (
+            other.read(offset, 1, upper_offset=other.log_end_offset)
+            if offset < other.log_end_offset
+            else None
+        )
         if ours is None or theirs is None or ours.data != theirs.data:
             return offset
         offset = ours.next_offset
-

@@ -1,4 +1,5 @@
-"""Producers that follow the protocol, one request at a time, and the outcomes of their transactions as they know them."""
+"""Producers that follow the protocol, one request at a time, and the outcomes of their transactions as they
+know them."""
 
 from __future__ import annotations
 
@@ -7,7 +8,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from ....coordinator.transaction.events import AddPartitions, EndTxn, InitProducerId, PartitionsReply, ProducerReply
+from ....coordinator.transaction.events import (
+    AddPartitions,
+    EndTxn,
+    InitProducerId,
+    PartitionsReply,
+    ProducerReply,
+)
 from ....wire.errors import ErrorCode
 from .environment import Environment
 from .partitions import DATA_PARTITIONS, OFFSETS
@@ -27,7 +34,8 @@ RETRIABLE = {
 
 @dataclass
 class Transaction:
-    """What a producer did.  outcome: "committed", "aborted" (no commit was asked for, or an abort was confirmed), "unknown"."""
+    """What a producer did.  outcome: "committed", "aborted" (no commit was asked for, or an abort was
+    confirmed), "unknown"."""
 
     values: dict[Any, int] = field(default_factory=dict)  # value -> partition
     outcome: str = "aborted"
@@ -44,7 +52,9 @@ class Workload:
 class Client:
     """A producer that follows the protocol, one request at a time."""
 
-    def __init__(self, environment: Environment, requests: Requests, workload: Workload, transactional_id: str) -> None:
+    def __init__(
+        self, environment: Environment, requests: Requests, workload: Workload, transactional_id: str
+    ) -> None:
         self._environment, self._random = environment, environment.random
         self._requests, self._workload = requests, workload
         self.id = transactional_id
@@ -133,11 +143,14 @@ class Client:
                 else:
                     self.fail(code)
 
-        self.resend = lambda: self._requests.produce(self.id, self.version, place, pid, epoch, sequence, value, reply)
+        self.resend = lambda: self._requests.produce(
+            self.id, self.version, place, pid, epoch, sequence, value, reply
+        )
         self.resend()
 
     def _give_up(self) -> None:
-        """Aborts, though the record may still be on its way: its sequence number must not be given to another one."""
+        """Aborts, though the record may still be on its way: its sequence number must not be given to another
+        one."""
         self.todo.clear()
         self.commit, self.in_doubt, self.phase = False, True, "ending"
 
@@ -148,12 +161,15 @@ class Client:
             self.fail(reply.code)
 
     def fail(self, code: ErrorCode) -> None:
-        """Retriable: the same again.  Else the transaction is given up, and the identity is asked for anew (KIP-360)."""
+        """Retriable: the same again.  Else the transaction is given up, and the identity is asked for anew
+        (KIP-360)."""
         if code in RETRIABLE:
             return
         self.todo.clear()
         self.phase = "init"
-        resumes = self.identity[0] >= 0 and code is not ErrorCode.PRODUCER_FENCED and self.expected == (-1, -1)
+        resumes = (
+            self.identity[0] >= 0 and code is not ErrorCode.PRODUCER_FENCED and self.expected == (-1, -1)
+        )
         self.expected = self.identity if resumes else (-1, -1)
 
     def initialised(self, reply: Any) -> None:
@@ -180,13 +196,16 @@ class Client:
             self.phase = "idle"
             if self.in_doubt and self.version < 2:
                 self.phase, self.expected = "init", self.identity
-        elif reply.code is ErrorCode.NETWORK_EXCEPTION and self._random.random() < (0.3 if self.version >= 2 else 1.0):
+        elif reply.code is ErrorCode.NETWORK_EXCEPTION and self._random.random() < (
+            0.3 if self.version >= 2 else 1.0
+        ):
             self._outcome_is_unknown()
         else:
             self.fail(reply.code)
 
     def _outcome_is_unknown(self) -> None:
-        """A late copy of this EndTxn could end the next transaction, unless that has another epoch (KAFKA-17754)."""
+        """A late copy of this EndTxn could end the next transaction, unless that has another epoch
+        (KAFKA-17754)."""
         if self._environment.faults.initialises_after_unknown_end:
             self.phase, self.expected = "init", self.identity
         else:

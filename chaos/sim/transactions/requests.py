@@ -1,4 +1,5 @@
-"""How a producer's requests reach the coordinator and the partitions' leaders, and what the brokers do upon them."""
+"""How a producer's requests reach the coordinator and the partitions' leaders, and what the brokers do upon
+them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from .partitions import NOW_MS, OFFSETS, DataPartition
 class Requests:
     """See the module's text."""
 
-    def __init__(self, environment: Environment, coordinators: Coordinators, partitions: Sequence[DataPartition]) -> None:
+    def __init__(
+        self, environment: Environment, coordinators: Coordinators, partitions: Sequence[DataPartition]
+    ) -> None:
         self._environment, self._coordinators, self.partitions = environment, coordinators, partitions
 
     def to_coordinator(self, event: Any, reply: Callable[[Any], None]) -> None:
@@ -30,7 +33,9 @@ class Requests:
             if not target.alive:
                 environment.post(lambda: reply(KafkaError(ErrorCode.NETWORK_EXCEPTION)))
                 return
-            target.runtime.submit(0, event, lambda value: environment.post(lambda: reply(value)), environment.now_ms)
+            target.runtime.submit(
+                0, event, lambda value: environment.post(lambda: reply(value)), environment.now_ms
+            )
 
         def lost() -> None:
             reply(KafkaError(ErrorCode.NETWORK_EXCEPTION))
@@ -42,13 +47,16 @@ class Requests:
         environment.post(arrive, on_lost=lost)
 
     def produce(
-        self, transactional_id: str, version: int, place: int, pid: int, epoch: int, sequence: int, value: int,
+        self, transactional_id: str, version: int, place: int, pid: int, epoch: int, sequence: int,
+        value: int,
         reply: Callable[[ErrorCode], None],
     ) -> None:  # fmt: skip
         """KIP-890: the first append of a transaction is enlisted (TV2) or verified (TV1) under a guard."""
         environment, partition = self._environment, self.partitions[place]
         record = _record(transactional_id, place, value)
-        batch = encode_batch([record], producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=True)
+        batch = encode_batch(
+            [record], producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=True
+        )
 
         def answer(code: ErrorCode) -> None:
             environment.post(lambda: reply(code))

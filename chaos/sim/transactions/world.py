@@ -1,13 +1,15 @@
 """One history: all parts together, the schedule that its seed draws, and what must hold.
 
-Real: `CoordinatorRuntime`, `TransactionShard`, `MarkerQueue` and their records, one of each on every node; the logs of the
-partitions that are written to, with their producers, guards, markers and indexes; the group shard that reads the offsets.
-Modelled: the replicated state partition (three replicas, in-sync set, high watermark, elections, truncation), who leads the other
-partitions, a network that delays, reorders, duplicates and loses, and producers that follow the protocol.
+Real: `CoordinatorRuntime`, `TransactionShard`, `MarkerQueue` and their records, one of each on every node;
+the logs of the partitions that are written to, with their producers, guards, markers and indexes; the group
+shard that reads the offsets. Modelled: the replicated state partition (three replicas, in-sync set, high
+watermark, elections, truncation), who leads the other partitions, a network that delays, reorders, duplicates
+and loses, and producers that follow the protocol.
 
-A run draws faults from its seed, then heals, waits for rest, and `check` holds the history against the promises: no torn
-transaction, no lost write, no aborted read at any time; offsets and output atomic; no marker before its PREPARE is committed; the
-last stable offset never back within a leader epoch; nothing open or prepared at rest; no epoch out of range.
+A run draws faults from its seed, then heals, waits for rest, and `check` holds the history against the
+promises: no torn transaction, no lost write, no aborted read at any time; offsets and output atomic; no
+marker before its PREPARE is committed; the last stable offset never back within a leader epoch; nothing open
+or prepared at rest; no epoch out of range.
 """
 
 from __future__ import annotations
@@ -37,8 +39,12 @@ class World:
     def __init__(self, seed: int, faults: Faults | None = None, clients: int = 2) -> None:
         self.environment = Environment(seed, faults or Faults())
         self.faults, self.random = self.environment.faults, self.environment.random
-        self.partitions = [DataPartition(TransactionPartition("t", index)) for index in range(DATA_PARTITIONS + 1)]
-        self.coordinators = Coordinators(self.environment, self.partitions, completion_wait_ms=(0, 30, 400)[seed % 3])
+        self.partitions = [
+            DataPartition(TransactionPartition("t", index)) for index in range(DATA_PARTITIONS + 1)
+        ]
+        self.coordinators = Coordinators(
+            self.environment, self.partitions, completion_wait_ms=(0, 30, 400)[seed % 3]
+        )
         self.requests = Requests(self.environment, self.coordinators, self.partitions)
         self.workload = Workload()
         self.clients = [self.client(f"client-{number}") for number in range(clients)]
@@ -81,7 +87,9 @@ class World:
             coordinators.choose_leader(besides=coordinators.leader)  # the old leader does not know yet
         elif 0.7 < draw < 0.7 + 3 * self.faults.learn and node.leads and not leads:
             node.follow()  # one node in three is drawn
-        elif 0.5 < draw < 0.52 and not leads and not (node.alive and not node.leads) and len(state.in_sync) > 1:
+        elif (
+            0.5 < draw < 0.52 and not leads and not (node.alive and not node.leads) and len(state.in_sync) > 1
+        ):
             state.in_sync.discard(node.number)
         elif 0.6 < draw < 0.6 + self.faults.crash_client:
             index = self.random.randrange(len(self.clients))
@@ -97,7 +105,9 @@ class World:
             if node is not coordinators.leader:
                 node.follow()
         if coordinators.leader is None:
-            coordinators.elect(next(node for node in coordinators.nodes if node.number in coordinators.state.in_sync))
+            coordinators.elect(
+                next(node for node in coordinators.nodes if node.number in coordinators.state.in_sync)
+            )
         for _ in range(1_500):
             self.step()
             if not self.unfinished() and not self.environment.messages and not self.environment.late:
@@ -105,13 +115,21 @@ class World:
 
     def unfinished(self) -> list[str]:
         """What is still open: at the end, hanging transactions."""
-        found = [f"{p.name.partition}: producer {pid} is open" for p in self.partitions for pid in p.open_producers()]
+        found = [
+            f"{p.name.partition}: producer {pid} is open"
+            for p in self.partitions
+            for pid in p.open_producers()
+        ]
         leader = self.coordinators.leader
         if leader is None or leader.runtime.phase(0) is not Phase.ACTIVE:
             return [*found, "no coordinator"]
         ((_, _, shard),) = leader.runtime.shards()
         assert isinstance(shard, TransactionShard)
-        return found + [f"{name} is prepared" for name in shard.prepared] + [f"{name} is ongoing" for name in shard.ongoing]
+        return (
+            found
+            + [f"{name} is prepared" for name in shard.prepared]
+            + [f"{name} is ongoing" for name in shard.ongoing]
+        )
 
     def run(self, steps: int) -> list[str]:
         for _ in range(steps):
@@ -126,12 +144,17 @@ class World:
             found += partition.violations
             truth = sorted(value for _key, value in partition.committed())
             if sorted(partition.seen) != truth:
-                found.append(f"aborted read or lost: readers of {partition.name.partition} saw something else than was committed")
+                found.append(
+                    f"aborted read or lost: readers of {partition.name.partition} saw something else "
+                    "than was committed"
+                )
         seen = [set(partition.seen) for partition in self.partitions]
         for number, transaction in enumerate(self.workload.transactions):
             visible = [value for value, place in transaction.values.items() if value in seen[place]]
             if 0 < len(visible) < len(transaction.values):
-                found.append(f"torn: transaction {number}, {len(visible)} of {len(transaction.values)} visible")
+                found.append(
+                    f"torn: transaction {number}, {len(visible)} of {len(transaction.values)} visible"
+                )
             if transaction.outcome == "committed" and not visible:
                 found.append(f"lost: transaction {number}")
             if transaction.outcome == "aborted" and visible:
@@ -144,11 +167,14 @@ class World:
         return found
 
     def _check_offsets(self) -> list[str]:
-        """What a group coordinator that loads the offsets partition answers, against the last committed record of each key."""
+        """What a group coordinator that loads the offsets partition answers, against the last committed
+        record of each key."""
         partition = self.partitions[OFFSETS]
         shard = GroupShard(GroupConfig())
         end = partition.log.log_end_offset
-        runtime: CoordinatorRuntime[Any, Any, Any] = CoordinatorRuntime("offsets", lambda *_: shard, _Read(end), lambda *_: None)
+        runtime: CoordinatorRuntime[Any, Any, Any] = CoordinatorRuntime(
+            "offsets", lambda *_: shard, _Read(end), lambda *_: None
+        )
         runtime.begin_load(0, 1, end)
         runtime.load_batches(0, 1, partition.batches())
         runtime.finish_load(0, 1)
@@ -162,7 +188,9 @@ class World:
 
     def counts(self) -> Counter[str]:
         """What happened in this history, to add up."""
-        outcomes = Counter(f"transactions {transaction.outcome}" for transaction in self.workload.transactions)
+        outcomes = Counter(
+            f"transactions {transaction.outcome}" for transaction in self.workload.transactions
+        )
         outcomes["elections of a coordinator"] = self.coordinators.state.epoch
         outcomes["leaders moved"] = sum(partition.moves for partition in self.partitions)
         return outcomes

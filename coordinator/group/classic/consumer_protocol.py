@@ -1,8 +1,8 @@
-"""The embedded consumer protocol: ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0 to 3, which the clients
-of a classic group of protocol type "consumer" exchange.
+"""The embedded consumer protocol: ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0 to
+3, which the clients of a classic group of protocol type "consumer" exchange.
 
-The coordinator reads them, too: to serve such members in a consumer group (KIP-848), and to know which topics a group reads.  It
-reads a later version as version 3, as Kafka does.
+The coordinator reads them, too: to serve such members in a consumer group (KIP-848), and to know which topics
+a group reads.  It reads a later version as version 3, as Kafka does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ NamedPartition = tuple[str, int]
 
 @dataclass(slots=True, frozen=True)
 class Subscription:
-    """The topics that a member reads, and the partitions that it owns when it joins; the rack since version 3."""
+    """The topics that a member reads, and the partitions that it owns when it joins; the rack since version
+    3."""
 
     version: int
     topics: tuple[str, ...]
@@ -30,7 +31,8 @@ class Subscription:
 
 @dataclass(slots=True, frozen=True)
 class Assignment:
-    """The partitions that the leader assigned to a member.  user_data: written only by assignors that are not Kafka's own."""
+    """The partitions that the leader assigned to a member.  user_data: written only by assignors that are not
+    Kafka's own."""
 
     partitions: frozenset[NamedPartition]
     user_data: bytes = b""
@@ -56,7 +58,9 @@ def read_subscription(data: bytes) -> Subscription:
     owned = _read_partitions(reader) if version >= 1 else frozenset()
     if version >= 2:
         reader.int32()
-    return Subscription(min(version, NEWEST), topics, owned, reader.optional_string() if version >= 3 else None)
+    return Subscription(
+        min(version, NEWEST), topics, owned, reader.optional_string() if version >= 3 else None
+    )
 
 
 def read_assignment(data: bytes) -> Assignment:

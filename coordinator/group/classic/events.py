@@ -9,8 +9,9 @@ from ....wire.errors import ErrorCode
 
 @dataclass(slots=True, frozen=True)
 class JoinGroup:
-    """JoinGroup.  new_member_id: the id for a member that brings none (the node makes it: client id or instance
-    id, "-", a fresh uuid).  require_known_member_id: v4 and later (KIP-394); supports_skipping: v9 (KIP-814)."""
+    """JoinGroup.  new_member_id: the id for a member that brings none (the node makes it: client id or
+    instance id, "-", a fresh uuid).  require_known_member_id: v4 and later (KIP-394); supports_skipping: v9
+    (KIP-814)."""
 
     group_id: str
     member_id: str
@@ -49,7 +50,8 @@ class Heartbeat:
 
 @dataclass(slots=True, frozen=True)
 class LeavingMember:
-    """A static member may leave by its instance id alone (member_id empty): KIP-345's administrator removal."""
+    """A static member may leave by its instance id alone (member_id empty): KIP-345's administrator
+    removal."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -116,7 +118,8 @@ ClassicReply = JoinReply | SyncReply | LeaveReply | Acknowledged
 
 @dataclass(slots=True, frozen=True)
 class ClassicGroupConfig:
-    """initial_rebalance_delay_ms: 3000 as in Kafka; `tidegate dev` sets 0, so that the first consumer need not wait."""
+    """initial_rebalance_delay_ms: 3000 as in Kafka; `tidegate dev` sets 0, so that the first consumer need
+    not wait."""
 
     initial_rebalance_delay_ms: int = 3_000
     min_session_timeout_ms: int = 6_000

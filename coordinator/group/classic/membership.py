@@ -1,8 +1,10 @@
-"""The members of a classic group: static instances, shared protocols, assignments, and the requests that wait.
+"""The members of a classic group: static instances, shared protocols, assignments, and the requests that
+wait.
 
-A group has two halves.  A generation (number, protocol, leader, members and their assignments) is in the log, and `restore` loads
-it.  The tokens of waiting requests and all deadlines are volatile: a new coordinator begins every member's session anew.
-The voters of the metadata quorum are another thing (`controller/raft/membership.py`).
+A group has two halves.  A generation (number, protocol, leader, members and their assignments) is in the log,
+and `restore` loads it.  The tokens of waiting requests and all deadlines are volatile: a new coordinator
+begins every member's session anew. The voters of the metadata quorum are another thing
+(`controller/raft/membership.py`).
 
 This module holds the data and its invariants; `rebalance.py` moves the group through its states.
 """
@@ -24,7 +26,8 @@ FOREVER_MS = 2**63
 
 @dataclass(slots=True)
 class Member:
-    """One member.  join_token / sync_token: its pending request, 0 for none.  is_new: joined since the last generation."""
+    """One member.  join_token / sync_token: its pending request, 0 for none.  is_new: joined since the last
+    generation."""
 
     member_id: str
     group_instance_id: str | None
@@ -68,14 +71,17 @@ class ClassicGroup:
     stored_members: frozenset[str] = frozenset()  # of the newest generation in the log
     members: dict[str, Member] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
-    pending_members: dict[str, int] = field(default_factory=dict)  # have their id (KIP-394), have not joined yet -> deadline
+    # have their id (KIP-394), have not joined yet -> deadline
+    pending_members: dict[str, int] = field(default_factory=dict)
     unsynced: set[str] = field(default_factory=set)
     join_deadline_ms: int = FOREVER_MS
     sync_deadline_ms: int = FOREVER_MS
-    initial_window_ms: int = -1  # what is left to extend the initial delay by; -1 outside the initial rebalance
+    # what is left to extend the initial delay by; -1 outside the initial rebalance
+    initial_window_ms: int = -1
     joined_in_window: bool = False
 
-    # --- states ------------------------------------------------------------------------------------------------------------
+    # --- states
+    # --------------------------------------------------------------------------------------------------------
 
     def enter(self, state: GroupState) -> None:
         """The only way to change the state at run time."""
@@ -83,7 +89,8 @@ class ClassicGroup:
             raise AssertionError(f"group {self.group_id}: {state.value} may not follow {self.state.value}")
         self.state = state
 
-    # --- members -----------------------------------------------------------------------------------------------------------
+    # --- members
+    # --------------------------------------------------------------------------------------------------------
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> Member:
         """The member, or UNKNOWN_MEMBER_ID / FENCED_INSTANCE_ID (KIP-345)."""
@@ -92,7 +99,10 @@ class ClassicGroup:
             if holder is None:
                 raise self.unknown(f"instance {group_instance_id}")
             if holder != member_id:
-                message = f"group {self.group_id}: instance {group_instance_id} is now {holder}, no longer {member_id}"
+                message = (
+                    f"group {self.group_id}: instance {group_instance_id} is now {holder}, no longer "
+                    f"{member_id}"
+                )
                 raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, message)
         member = self.members.get(member_id)
         if member is None:
@@ -105,7 +115,9 @@ class ClassicGroup:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, message)
 
     def unknown(self, who: str) -> KafkaError:
-        return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group_id} does not know {who}: join again")
+        return KafkaError(
+            ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group_id} does not know {who}: join again"
+        )
 
     def add(self, member: Member) -> None:
         self.pending_members.pop(member.member_id, None)
@@ -120,14 +132,18 @@ class ClassicGroup:
         if member is None:
             return None
         self.unsynced.discard(member_id)
-        if member.group_instance_id is not None and self.static_members.get(member.group_instance_id) == member_id:
+        if (
+            member.group_instance_id is not None
+            and self.static_members.get(member.group_instance_id) == member_id
+        ):
             del self.static_members[member.group_instance_id]
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         return member
 
     def rename(self, old_id: str, new_id: str) -> Member:
-        """A static member came back under a new id, which gets the assignment and the leadership of the old one."""
+        """A static member came back under a new id, which gets the assignment and the leadership of the old
+        one."""
         member = self.members[old_id]
         member.member_id = new_id
         self.members = {m.member_id: m for m in self.members.values()}
@@ -142,13 +158,16 @@ class ClassicGroup:
 
     @property
     def all_joined(self) -> bool:
-        return not self.pending_members and all(member.join_token != NO_TOKEN for member in self.members.values())
+        return not self.pending_members and all(
+            member.join_token != NO_TOKEN for member in self.members.values()
+        )
 
     @property
     def rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    # --- protocols ---------------------------------------------------------------------------------------------------------
+    # --- protocols
+    # --------------------------------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
         """Whether a member with these protocols can be in the group."""
@@ -156,7 +175,9 @@ class ClassicGroup:
             return False
         if not self.members:
             return True
-        return protocol_type == self.protocol_type and bool(self.shared_protocols() & {name for name, _ in protocols})
+        return protocol_type == self.protocol_type and bool(
+            self.shared_protocols() & {name for name, _ in protocols}
+        )
 
     def shared_protocols(self) -> set[str]:
         shared: set[str] | None = None
@@ -166,15 +187,20 @@ class ClassicGroup:
         return shared or set()
 
     def choose_protocol(self) -> str | None:
-        """Every member votes for the first of its protocols that all share; ties go to the first vote cast."""
+        """Every member votes for the first of its protocols that all share; ties go to the first vote
+        cast."""
         shared = self.shared_protocols()
-        votes = Counter(next(n for n in m.protocol_names if n in shared) for m in self.members.values() if shared)
+        votes = Counter(
+            next(n for n in m.protocol_names if n in shared) for m in self.members.values() if shared
+        )
         return votes.most_common(1)[0][0] if votes else None
 
-    # --- the stored half ---------------------------------------------------------------------------------------------------
+    # --- the stored half
+    # ---------------------------------------------------------------------------------------------------
 
     def to_value(self, now_ms: int, proposed: Mapping[str, bytes] | None) -> GroupValue:
-        """The record of this generation; `proposed`: the assignment that the leader's SyncGroup has just brought."""
+        """The record of this generation; `proposed`: the assignment that the leader's SyncGroup has just
+        brought."""
         members = tuple(
             MemberValue(
                 member.member_id,
@@ -188,7 +214,9 @@ class ClassicGroup:
             )
             for member in self.members.values()
         )
-        return GroupValue(self.protocol_type or "", self.generation, self.protocol, self.leader, now_ms, members)
+        return GroupValue(
+            self.protocol_type or "", self.generation, self.protocol, self.leader, now_ms, members
+        )
 
     def confirm(self, value: GroupValue) -> None:
         """This coordinator's record is in the log: its assignments are valid from now on."""
@@ -224,15 +252,19 @@ class ClassicGroup:
                 self.static_members[member.group_instance_id] = member.member_id
         self.state = GroupState.STABLE if self.members else GroupState.EMPTY
 
-    # --- views -------------------------------------------------------------------------------------------------------------
+    # --- views
+    # --------------------------------------------------------------------------------------------------------
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
         """All members with their subscriptions, as the leader gets them."""
-        return tuple(JoinedMember(m.member_id, m.group_instance_id, m.metadata(self.protocol)) for m in self.members.values())
+        return tuple(
+            JoinedMember(m.member_id, m.group_instance_id, m.metadata(self.protocol))
+            for m in self.members.values()
+        )
 
     def described_members(self) -> tuple[DescribedMember, ...]:
-        """As Kafka shows them: the subscription only while the group is stable, the assignment always: during a rebalance members
-        keep their last assignment."""
+        """As Kafka shows them: the subscription only while the group is stable, the assignment always: during
+        a rebalance members keep their last assignment."""
         settled = self.state is GroupState.STABLE
         return tuple(
             DescribedMember(

@@ -1,15 +1,16 @@
 """The requests and deadlines of a classic group: join, sync, heartbeat, leave (KIP-345, KIP-394, KIP-814).
 
-Every function takes the group, the time, and a `Change`, into which it puts the answers (by token) and whether the shard must
-write the generation.  The log is the shard's.
+Every function takes the group, the time, and a `Change`, into which it puts the answers (by token) and
+whether the shard must write the generation.  The log is the shard's.
 
 A rebalance:  prepare -> (all joined, or the join deadline) -> next_generation -> answers to all joins
            -> the leader's sync -> `Change.assignment` -> record -> Stable and answers to all syncs.
 
-`advance` runs the deadlines: a session that ends removes its member; the join deadline completes the join without the members
-that did not rejoin (static members stay until their session ends); the sync deadline removes the members that sent no SyncGroup.
-A member with a waiting request counts as alive.  A member that was never in a generation is removed after
-`new_member_join_timeout_ms` all the same, because its client may be gone.
+`advance` runs the deadlines: a session that ends removes its member; the join deadline completes the join
+without the members that did not rejoin (static members stay until their session ends); the sync deadline
+removes the members that sent no SyncGroup. A member with a waiting request counts as alive.  A member that
+was never in a generation is removed after `new_member_join_timeout_ms` all the same, because its client may
+be gone.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from .state import RULES, GroupAction, GroupRequest, GroupState
 
 @dataclass(slots=True)
 class Change:
-    """What one event leads to.  `reply` answers the caller; without it the caller waits, by its token.  `removed`: members that
-    left or passed a deadline."""
+    """What one event leads to.  `reply` answers the caller; without it the caller waits, by its token.
+    `removed`: members that left or passed a deadline."""
 
     reply: ClassicReply | KafkaError | None = None
     deferred: list[tuple[int, ClassicReply | KafkaError]] = field(default_factory=list)
@@ -66,7 +67,8 @@ def _act(group: ClassicGroup, request: GroupRequest) -> GroupAction:
     return action
 
 
-# --- join ------------------------------------------------------------------------------------------------------------------
+# --- join
+# ------------------------------------------------------------------------------------------------------------
 
 
 def check_session(event: JoinGroup, config: ClassicGroupConfig) -> None:
@@ -77,15 +79,21 @@ def check_session(event: JoinGroup, config: ClassicGroupConfig) -> None:
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, message)
 
 
-def join(group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
-    """JoinGroup.  The member gets its answer when the rebalance ends, or at once when the generation does not change."""
+def join(
+    group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: ClassicGroupConfig, change: Change
+) -> None:
+    """JoinGroup.  The member gets its answer when the rebalance ends, or at once when the generation does not
+    change."""
     known = event.member_id in group.members
     if not known and len(group.members) >= config.max_size and not _returns_static(group, event):
         group.pending_members.pop(event.member_id, None)
         message = f"group {event.group_id} has its {config.max_size} members (group.max.size)"
         raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
     if not group.supports(event.protocol_type, event.protocols):
-        message = f"group {event.group_id} uses {group.protocol_type}, {sorted(group.shared_protocols())}: no protocol in common"
+        message = (
+            f"group {event.group_id} uses {group.protocol_type}, {sorted(group.shared_protocols())}: no "
+            "protocol in common"
+        )
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
     if not event.member_id:
         _join_unnamed(group, event, token, now_ms, config, change)
@@ -105,7 +113,8 @@ def _join_unnamed(
     if event.group_instance_id is not None and event.group_instance_id in group.static_members:
         _replace_static(group, event, token, now_ms, config, change)
     elif event.group_instance_id is None and event.require_known_member_id:
-        # KIP-394: a client that never learns its id must not become a member, because all other members would wait for it.
+        # KIP-394: a client that never learns its id must not become a member, because all other members would
+        # wait for it.
         group.pending_members[event.new_member_id] = now_ms + event.session_timeout_ms
         change.reply = JoinReply(event.new_member_id, error=ErrorCode.MEMBER_ID_REQUIRED)
     else:
@@ -113,7 +122,13 @@ def _join_unnamed(
 
 
 def _add_member(
-    group: ClassicGroup, event: JoinGroup, member_id: str, token: int, now_ms: int, config: ClassicGroupConfig, change: Change
+    group: ClassicGroup,
+    event: JoinGroup,
+    member_id: str,
+    token: int,
+    now_ms: int,
+    config: ClassicGroupConfig,
+    change: Change,
 ) -> None:
     action = _act(group, GroupRequest.JOIN_NEW)
     member = Member(
@@ -137,7 +152,9 @@ def _add_member(
     _complete_if_all_joined(group, now_ms, change)
 
 
-def _rejoin(group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
+def _rejoin(
+    group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: ClassicGroupConfig, change: Change
+) -> None:
     member = group.check_member(event.member_id, event.group_instance_id)
     action = _act(group, GroupRequest.JOIN_KNOWN)
     changed = member.protocols != event.protocols
@@ -161,7 +178,10 @@ def _rejoin(group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, conf
 def _update(member: Member, event: JoinGroup) -> None:
     member.protocols = event.protocols
     member.client_id, member.client_host = event.client_id, event.client_host
-    member.rebalance_timeout_ms, member.session_timeout_ms = event.rebalance_timeout_ms, event.session_timeout_ms
+    member.rebalance_timeout_ms, member.session_timeout_ms = (
+        event.rebalance_timeout_ms,
+        event.session_timeout_ms,
+    )
 
 
 def _await_join(member: Member, token: int, now_ms: int, change: Change) -> None:
@@ -175,13 +195,16 @@ def _await_join(member: Member, token: int, now_ms: int, change: Change) -> None
 def _replace_static(
     group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: ClassicGroupConfig, change: Change
 ) -> None:
-    """KIP-345: an instance came back.  Its former member id is fenced; a stable generation need not change."""
+    """KIP-345: an instance came back.  Its former member id is fenced; a stable generation need not
+    change."""
     assert event.group_instance_id is not None
     old_id, old_leader = group.static_members[event.group_instance_id], group.leader
     member = group.members[old_id]
     for pending in (member.join_token, member.sync_token):
         if pending != NO_TOKEN:
-            message = f"group {group.group_id}: instance {event.group_instance_id} is now {event.new_member_id}"
+            message = (
+                f"group {group.group_id}: instance {event.group_instance_id} is now {event.new_member_id}"
+            )
             change.deferred.append((pending, KafkaError(ErrorCode.FENCED_INSTANCE_ID, message)))
     member.join_token = member.sync_token = NO_TOKEN
     before = group.protocol
@@ -191,9 +214,12 @@ def _replace_static(
     if group.state is GroupState.STABLE and group.choose_protocol() == before:
         change.write = True  # the new member id must survive this coordinator
         leads = group.leader == member.member_id
-        change.reply = _join_reply(group, member.member_id, with_members=leads and event.supports_skipping_assignment)
+        change.reply = _join_reply(
+            group, member.member_id, with_members=leads and event.supports_skipping_assignment
+        )
         if leads and not event.supports_skipping_assignment:
-            # With the old leader's id in the answer, the client takes itself for a follower and syncs instead of assigning anew.
+            # With the old leader's id in the answer, the client takes itself for a follower and syncs instead
+            # of assigning anew.
             change.reply = _join_reply(group, member.member_id, with_members=False, leader=old_leader)
         elif leads:
             change.reply = _join_reply(group, member.member_id, with_members=True, skip_assignment=True)
@@ -205,7 +231,12 @@ def _replace_static(
 
 
 def _join_reply(
-    group: ClassicGroup, member_id: str, *, with_members: bool, leader: str | None = None, skip_assignment: bool = False
+    group: ClassicGroup,
+    member_id: str,
+    *,
+    with_members: bool,
+    leader: str | None = None,
+    skip_assignment: bool = False,
 ) -> JoinReply:
     return JoinReply(
         member_id,
@@ -218,7 +249,8 @@ def _join_reply(
     )
 
 
-# --- the rebalance ---------------------------------------------------------------------------------------------------------
+# --- the rebalance
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _rebalancing(why: str) -> KafkaError:
@@ -226,7 +258,8 @@ def _rebalancing(why: str) -> KafkaError:
 
 
 def prepare(group: ClassicGroup, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
-    """Begins a rebalance: all members must join again.  The first rebalance of an empty group waits a little for more members."""
+    """Begins a rebalance: all members must join again.  The first rebalance of an empty group waits a little
+    for more members."""
     for member in group.members.values():
         if member.sync_token != NO_TOKEN:
             change.deferred.append((member.sync_token, _rebalancing("the group rebalances")))
@@ -261,11 +294,14 @@ def _complete_if_all_joined(group: ClassicGroup, now_ms: int, change: Change) ->
 
 def next_generation(group: ClassicGroup, now_ms: int, change: Change) -> None:
     """Ends the join phase with the members that have joined."""
-    for member in [m for m in group.members.values() if m.join_token == NO_TOKEN and m.group_instance_id is None]:
+    for member in [
+        m for m in group.members.values() if m.join_token == NO_TOKEN and m.group_instance_id is None
+    ]:
         group.remove(member.member_id)
     joined = [member for member in group.members.values() if member.join_token != NO_TOKEN]
     if group.members and not joined:
-        group.join_deadline_ms = now_ms + group.rebalance_timeout_ms  # only static members, and none has joined again yet
+        # only static members, and none has joined again yet
+        group.join_deadline_ms = now_ms + group.rebalance_timeout_ms
         return
     group.join_deadline_ms = FOREVER_MS
     group.initial_window_ms = -1
@@ -289,7 +325,9 @@ def next_generation(group: ClassicGroup, now_ms: int, change: Change) -> None:
         member.session_deadline_ms = now_ms + member.session_timeout_ms
 
 
-def remove_member(group: ClassicGroup, member_id: str, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
+def remove_member(
+    group: ClassicGroup, member_id: str, now_ms: int, config: ClassicGroupConfig, change: Change
+) -> None:
     """Removes a member; the others rebalance."""
     member = group.remove(member_id)
     if member is None:
@@ -303,11 +341,13 @@ def remove_member(group: ClassicGroup, member_id: str, now_ms: int, config: Clas
     _complete_if_all_joined(group, now_ms, change)
 
 
-# --- sync, heartbeat, leave ------------------------------------------------------------------------------------------------
+# --- sync, heartbeat, leave
+# ------------------------------------------------------------------------------------------------
 
 
 def sync(group: ClassicGroup, event: SyncGroup, token: int, now_ms: int, change: Change) -> None:
-    """SyncGroup.  The leader's request brings the assignment; the shard writes it before any member gets it."""
+    """SyncGroup.  The leader's request brings the assignment; the shard writes it before any member gets
+    it."""
     member = group.check_member(event.member_id, event.group_instance_id)
     group.check_generation(event.generation)
     for said, present in ((event.protocol_type, group.protocol_type), (event.protocol_name, group.protocol)):
@@ -345,7 +385,9 @@ def heartbeat(group: ClassicGroup, event: Heartbeat, now_ms: int, change: Change
     change.reply = Acknowledged()
 
 
-def leave(group: ClassicGroup, event: LeaveGroup, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
+def leave(
+    group: ClassicGroup, event: LeaveGroup, now_ms: int, config: ClassicGroupConfig, change: Change
+) -> None:
     """LeaveGroup, several members at once; each has its own result."""
     results: list[tuple[LeavingMember, ErrorCode]] = []
     for leaving in event.members:
@@ -358,7 +400,9 @@ def leave(group: ClassicGroup, event: LeaveGroup, now_ms: int, config: ClassicGr
     change.reply = LeaveReply(tuple(results))
 
 
-def _leave_one(group: ClassicGroup, leaving: LeavingMember, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
+def _leave_one(
+    group: ClassicGroup, leaving: LeavingMember, now_ms: int, config: ClassicGroupConfig, change: Change
+) -> None:
     if leaving.member_id in group.pending_members:
         del group.pending_members[leaving.member_id]
         return
@@ -370,7 +414,8 @@ def _leave_one(group: ClassicGroup, leaving: LeavingMember, now_ms: int, config:
     remove_member(group, member.member_id, now_ms, config, change)
 
 
-# --- time ------------------------------------------------------------------------------------------------------------------
+# --- time
+# ------------------------------------------------------------------------------------------------------------
 
 
 def renew_sessions(group: ClassicGroup, now_ms: int) -> None:
@@ -380,8 +425,8 @@ def renew_sessions(group: ClassicGroup, now_ms: int) -> None:
 
 
 def resume(group: ClassicGroup, now_ms: int, away_ms: int) -> None:
-    """The coordinator answered no request for `away_ms`: it begins every session anew and moves all other deadlines by that
-    time."""
+    """The coordinator answered no request for `away_ms`: it begins every session anew and moves all other
+    deadlines by that time."""
     renew_sessions(group, now_ms)
     group.join_deadline_ms = min(FOREVER_MS, group.join_deadline_ms + away_ms)
     group.sync_deadline_ms = min(FOREVER_MS, group.sync_deadline_ms + away_ms)

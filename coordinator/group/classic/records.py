@@ -108,7 +108,11 @@ def _plain_offset_key(data: bytes) -> OffsetKey | None:
     if topic_end < topic_at or topic_end + 4 != len(data):
         return None
     try:
-        return OffsetKey(data[4:group_end].decode(), data[topic_at:topic_end].decode(), _INT32.unpack_from(data, topic_end)[0])
+        return OffsetKey(
+            data[4:group_end].decode(),
+            data[topic_at:topic_end].decode(),
+            _INT32.unpack_from(data, topic_end)[0],
+        )
     except UnicodeDecodeError:
         return None
 

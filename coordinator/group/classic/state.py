@@ -5,8 +5,9 @@
       +-----------------|----+                              |                                    |
                         +-----------------------------------+------------------------------------+
 
-`VALID_PREVIOUS` says from which states a state may be entered; `RULES` what each request does in each state, after the
-check of member id, instance id and generation.  A group id that the coordinator does not know counts as DEAD.
+`VALID_PREVIOUS` says from which states a state may be entered; `RULES` what each request does in each state,
+after the check of member id, instance id and generation.  A group id that the coordinator does not know
+counts as DEAD.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ VALID_PREVIOUS: dict[GroupState, frozenset[GroupState]] = {
 
 
 class GroupRequest(Enum):
-    """The requests of clients, after the check of member id and generation; and the timer of offset expiry."""
+    """The requests of clients, after the check of member id and generation; and the timer of offset
+    expiry."""
 
     JOIN_NEW = "join, new member"
     JOIN_KNOWN = "join, known member"
@@ -90,7 +92,8 @@ _SYNC, _ANS, _OK = GroupAction.AWAIT_ASSIGNMENT, GroupAction.ANSWER_ASSIGNMENT, 
 _OUT, _CUT, _PUT = GroupAction.REMOVE_AND_REBALANCE, GroupAction.REMOVE, GroupAction.WRITE_OFFSETS
 _TOMB, _WHO, _BUSY = GroupAction.TOMBSTONE, GroupAction.REFUSE_UNKNOWN_MEMBER, GroupAction.REFUSE_REBALANCING
 _READ, _DEL, _DELU, _SHOW = (
-    GroupAction.READ_OFFSETS, GroupAction.DELETE_OFFSETS, GroupAction.DELETE_UNREAD_OFFSETS, GroupAction.DESCRIBE,
+    GroupAction.READ_OFFSETS, GroupAction.DELETE_OFFSETS, GroupAction.DELETE_UNREAD_OFFSETS,
+    GroupAction.DESCRIBE,
 )  # fmt: skip
 _EXP, _EXPU, _SKIP = GroupAction.EXPIRE, GroupAction.EXPIRE_UNREAD, GroupAction.IGNORE
 _GEN, _FULL, _MISS = GroupAction.REFUSE_GENERATION, GroupAction.REFUSE_NON_EMPTY, GroupAction.REFUSE_NOT_FOUND
@@ -105,9 +108,11 @@ _TABLE: dict[GroupRequest, tuple[GroupAction, ...]] = {
     GroupRequest.LEAVE: (_WHO, _CUT, _OUT, _OUT, _WHO),
     GroupRequest.COMMIT_MEMBER: (_WHO, _PUT, _BUSY, _PUT, _GEN),
     GroupRequest.COMMIT_SIMPLE: (_PUT, _WHO, _WHO, _WHO, _PUT),
-    # Producers before KIP-447 name no member, and their offsets go with the transaction whatever the group does.
+    # Producers before KIP-447 name no member, and their offsets go with the transaction whatever the group
+    # does.
     GroupRequest.COMMIT_TRANSACTION: (_PUT, _PUT, _PUT, _PUT, _PUT),
-    GroupRequest.FETCH_OFFSETS: (_READ, _READ, _READ, _READ, _READ),  # of an unknown group: none, without an error
+    # of an unknown group: none, without an error
+    GroupRequest.FETCH_OFFSETS: (_READ, _READ, _READ, _READ, _READ),
     GroupRequest.DELETE_OFFSETS: (_DEL, _DELU, _DELU, _DELU, _MISS),
     GroupRequest.DELETE_GROUP: (_TOMB, _FULL, _FULL, _FULL, _MISS),
     GroupRequest.DESCRIBE: (_SHOW, _SHOW, _SHOW, _SHOW, _SHOW),
@@ -116,5 +121,7 @@ _TABLE: dict[GroupRequest, tuple[GroupAction, ...]] = {
 }
 
 RULES: dict[tuple[GroupState, GroupRequest], GroupAction] = {
-    (state, request): action for request, row in _TABLE.items() for state, action in zip(_COLUMNS, row, strict=True)
+    (state, request): action
+    for request, row in _TABLE.items()
+    for state, action in zip(_COLUMNS, row, strict=True)
 }

@@ -1,8 +1,9 @@
 """The server-side assignors (KIP-848), pure and deterministic.
 
-`uniform` spreads partitions evenly, and moves as few as it can.  `range` gives each member a run of neighbouring
-partitions of every topic, the same run in topics of the same size, so that one member gets the same numbers of co-partitioned
-topics.  Static members come first, in the order of their instances, as in Kafka: an instance under a new member id keeps its run.
+`uniform` spreads partitions evenly, and moves as few as it can.  `range` gives each member a run of
+neighbouring partitions of every topic, the same run in topics of the same size, so that one member gets the
+same numbers of co-partitioned topics.  Static members come first, in the order of their instances, as in
+Kafka: an instance under a new member id keeps its run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _NOBODY: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Assignor(Protocol):
-    """`topics`: partition counts.  `before`: the assignment so far.  `instances`: those of static members, by member id."""
+    """`topics`: partition counts.  `before`: the assignment so far.  `instances`: those of static members, by
+    member id."""
 
     def __call__(
         self,
@@ -34,7 +36,11 @@ class Assignor(Protocol):
 
 
 def _all_partitions(topics: Mapping[UUID, int]) -> list[TopicIdPartition]:
-    return [(topic, number) for topic in sorted(topics, key=lambda topic: topic.bytes) for number in range(topics[topic])]
+    return [
+        (topic, number)
+        for topic in sorted(topics, key=lambda topic: topic.bytes)
+        for number in range(topics[topic])
+    ]
 
 
 def assign_uniform(
@@ -61,8 +67,11 @@ def assign_uniform(
     return {member: frozenset(owned[member]) for member in members}
 
 
-def _even_out(members: list[str], owned: dict[str, set[TopicIdPartition]], rest: list[TopicIdPartition], total: int) -> None:
-    """All members read the same topics: each gets total/members, and the members with the most keep the remainder."""
+def _even_out(
+    members: list[str], owned: dict[str, set[TopicIdPartition]], rest: list[TopicIdPartition], total: int
+) -> None:
+    """All members read the same topics: each gets total/members, and the members with the most keep the
+    remainder."""
     least, remainder = divmod(total, len(members))
     quotas = dict.fromkeys(members, least)
     for member in sorted(members, key=lambda name: -len(owned[name]))[:remainder]:
@@ -82,9 +91,12 @@ def _in_order(partition: TopicIdPartition) -> tuple[bytes, int]:
     return partition[0].bytes, partition[1]
 
 
-def _balance(subscriptions: Subscriptions, owned: dict[str, set[TopicIdPartition]], rest: list[TopicIdPartition]) -> None:
-    """Members read different topics: each partition goes to the reader with the least, then moves go on as long as one narrows
-    the gap between two members.  Every move makes the sum of squares smaller, so this ends."""
+def _balance(
+    subscriptions: Subscriptions, owned: dict[str, set[TopicIdPartition]], rest: list[TopicIdPartition]
+) -> None:
+    """Members read different topics: each partition goes to the reader with the least, then moves go on as
+    long as one narrows the gap between two members.  Every move makes the sum of squares smaller, so this
+    ends."""
     readers: dict[UUID, list[str]] = {}
     for member in sorted(subscriptions):
         for topic in subscriptions[member]:
@@ -115,8 +127,8 @@ def _give_out(
     owned: dict[str, set[TopicIdPartition]],
     rest: list[TopicIdPartition],
 ) -> None:
-    """Each partition goes to its least loaded reader.  Loads only grow here, so an outdated entry of a heap is too low: it is put
-    back with its present load."""
+    """Each partition goes to its least loaded reader.  Loads only grow here, so an outdated entry of a heap
+    is too low: it is put back with its present load."""
     heaps = {topic: [(loads[member], member) for member in names] for topic, names in readers.items()}
     for heap in heaps.values():
         heapify(heap)
@@ -154,7 +166,9 @@ def assign_range(
     instances: Mapping[str, str] = _NOBODY,
 ) -> Assignment:
     owned: dict[str, set[TopicIdPartition]] = {member: set() for member in subscriptions}
-    in_order = sorted(subscriptions, key=lambda member: (member not in instances, instances.get(member, member)))
+    in_order = sorted(
+        subscriptions, key=lambda member: (member not in instances, instances.get(member, member))
+    )
     for topic, count in topics.items():
         readers = [member for member in in_order if topic in subscriptions[member]]
         first = 0

@@ -1,15 +1,19 @@
 """Members of the classic protocol in a consumer group (KIP-848's online migration).
 
-Such a member joins, syncs, sends heartbeats and leaves as in a classic group, but the coordinator assigns, not a leader among the
-members.  Its generation is its member epoch.  One round of the protocol moves it by one step of `reconcile.py`:
+Such a member joins, syncs, sends heartbeats and leaves as in a classic group, but the coordinator assigns,
+not a leader among the members.  Its generation is its member epoch.  One round of the protocol moves it by
+one step of `reconcile.py`:
 
-    Heartbeat --REBALANCE_IN_PROGRESS--> JoinGroup (names what it owns) --> SyncGroup (gets its assignment) --> Heartbeat ...
+    Heartbeat --REBALANCE_IN_PROGRESS--> JoinGroup (names what it owns) --> SyncGroup (gets its assignment)
+    --> Heartbeat ...
 
-The coordinator tells the member to join when the group epoch is above its own, when it must revoke partitions, and when a
-partition of its target has become free.  It answers a join at once, without waiting for other members.  A member that does not
-join when told to, or joins and does not sync, is removed after its rebalance timeout.
+The coordinator tells the member to join when the group epoch is above its own, when it must revoke
+partitions, and when a partition of its target has become free.  It answers a join at once, without waiting
+for other members.  A member that does not join when told to, or joins and does not sync, is removed after its
+rebalance timeout.
 
-The functions return a `Draft` with the records to write, and raise KafkaError with the codes of the classic protocol.
+The functions return a `Draft` with the records to write, and raise KafkaError with the codes of the classic
+protocol.
 """
 
 from __future__ import annotations
@@ -19,8 +23,23 @@ from collections.abc import Iterable
 from ....wire.errors import ErrorCode, KafkaError
 from ...fields import RecordFormatError
 from ...outcome import Context
-from ..classic.consumer_protocol import PROTOCOL_TYPE, NamedPartition, Subscription, read_subscription, write_assignment
-from ..classic.events import Heartbeat, JoinGroup, JoinReply, LeaveGroup, LeaveReply, LeavingMember, SyncGroup, SyncReply
+from ..classic.consumer_protocol import (
+    PROTOCOL_TYPE,
+    NamedPartition,
+    Subscription,
+    read_subscription,
+    write_assignment,
+)
+from ..classic.events import (
+    Heartbeat,
+    JoinGroup,
+    JoinReply,
+    LeaveGroup,
+    LeaveReply,
+    LeavingMember,
+    SyncGroup,
+    SyncReply,
+)
 from .events import Partitions, TopicCatalog
 from .group import NOTHING, ConsumerGroup, Draft
 from .groups import ClassicRequest, ConsumerGroups
@@ -34,7 +53,9 @@ def by_id(partitions: Iterable[NamedPartition], catalog: TopicCatalog) -> Partit
     named = list(partitions)
     shapes = catalog.shapes({topic for topic, _ in named})
     return frozenset(
-        (shapes[topic].topic_id, number) for topic, number in named if topic in shapes and 0 <= number < shapes[topic].partitions
+        (shapes[topic].topic_id, number)
+        for topic, number in named
+        if topic in shapes and 0 <= number < shapes[topic].partitions
     )
 
 
@@ -66,10 +87,13 @@ def metadata_of(
     )
 
 
-# --- join ------------------------------------------------------------------------------------------------------------------
+# --- join
+# ------------------------------------------------------------------------------------------------------------
 
 
-def join(consumers: ConsumerGroups, catalog: TopicCatalog, event: JoinGroup, context: Context) -> tuple[Draft, JoinReply]:
+def join(
+    consumers: ConsumerGroups, catalog: TopicCatalog, event: JoinGroup, context: Context
+) -> tuple[Draft, JoinReply]:
     group = consumers.groups[event.group_id]
     draft = Draft(group)
     _check_protocols(group, event)
@@ -77,7 +101,9 @@ def join(consumers: ConsumerGroups, catalog: TopicCatalog, event: JoinGroup, con
     member_id = event.member_id or event.new_member_id
     is_new = before is None
     if is_new and len(group.members) >= consumers.config.max_size:
-        message = f"group {group.group_id} has its {consumers.config.max_size} members (group.consumer.max.size)"
+        message = (
+            f"group {group.group_id} has its {consumers.config.max_size} members (group.consumer.max.size)"
+        )
         raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
     if is_new and not event.member_id and event.group_instance_id is None and event.require_known_member_id:
         # KIP-394; the coordinator does not store the id, as in Kafka
@@ -109,7 +135,9 @@ def join(consumers: ConsumerGroups, catalog: TopicCatalog, event: JoinGroup, con
         draft.write(RecordKind.CURRENT, after, member_id)
     consumers.watch(draft.group, member_id, context.now_ms)
     consumers.request_received(group.group_id, member_id)
-    consumers.await_request(group.group_id, member_id, ClassicRequest.SYNC, context.now_ms + event.rebalance_timeout_ms)
+    consumers.await_request(
+        group.group_id, member_id, ClassicRequest.SYNC, context.now_ms + event.rebalance_timeout_ms
+    )
     return draft, JoinReply(member_id, after.epoch, PROTOCOL_TYPE, event.protocols[0][0])
 
 
@@ -119,7 +147,10 @@ def _check_protocols(group: ConsumerGroup, event: JoinGroup) -> None:
         if member.classic is not None and member_id != event.member_id:
             names &= member.classic.names
     if event.protocol_type != PROTOCOL_TYPE or not names:
-        message = f"group {group.group_id} is a consumer group, whose classic members share a protocol of type {PROTOCOL_TYPE!r}"
+        message = (
+            f"group {group.group_id} is a consumer group, whose classic members share a protocol of type "
+            f"{PROTOCOL_TYPE!r}"
+        )
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
 
 
@@ -134,7 +165,8 @@ def _replaced_member(group: ConsumerGroup, event: JoinGroup) -> str | None:
     return holder
 
 
-# --- sync, heartbeat -------------------------------------------------------------------------------------------------------
+# --- sync, heartbeat
+# -------------------------------------------------------------------------------------------------------
 
 
 def _check_instance(group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
@@ -159,7 +191,10 @@ def _member(group: ConsumerGroup, event: SyncGroup | Heartbeat) -> tuple[MemberM
         raise _unknown(group, f"member {event.member_id!r} of the classic protocol")
     epoch = group.current_of(event.member_id).epoch
     if event.generation != epoch:
-        message = f"member {event.member_id} of group {group.group_id} is at epoch {epoch}, not in generation {event.generation}"
+        message = (
+            f"member {event.member_id} of group {group.group_id} is at epoch {epoch}, not in generation "
+            f"{event.generation}"
+        )
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION, message)
     return member, member.classic
 
@@ -167,7 +202,9 @@ def _member(group: ConsumerGroup, event: SyncGroup | Heartbeat) -> tuple[MemberM
 def _tell_to_join(consumers: ConsumerGroups, group: ConsumerGroup, member_id: str, now_ms: int) -> KafkaError:
     until_ms = now_ms + group.members[member_id].rebalance_timeout_ms
     consumers.await_request(group.group_id, member_id, ClassicRequest.JOIN, until_ms)
-    return KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"group {group.group_id}: there is a newer assignment: join again")
+    return KafkaError(
+        ErrorCode.REBALANCE_IN_PROGRESS, f"group {group.group_id}: there is a newer assignment: join again"
+    )
 
 
 def sync(consumers: ConsumerGroups, event: SyncGroup, context: Context) -> SyncReply:
@@ -195,16 +232,20 @@ def heartbeat(consumers: ConsumerGroups, event: Heartbeat, context: Context) -> 
     must_join = group.epoch > current.epoch or current.state is MemberState.UNREVOKED_PARTITIONS
     if current.state is MemberState.UNRELEASED_PARTITIONS:
         missing = group.target.get(event.member_id, NOTHING) - current.assigned
-        must_join = must_join or any(group.holders.get(each, event.member_id) == event.member_id for each in missing)
+        must_join = must_join or any(
+            group.holders.get(each, event.member_id) == event.member_id for each in missing
+        )
     if must_join:
         raise _tell_to_join(consumers, group, event.member_id, context.now_ms)
 
 
-# --- leave -----------------------------------------------------------------------------------------------------------------
+# --- leave
+# ------------------------------------------------------------------------------------------------------------
 
 
 def leave(consumers: ConsumerGroups, event: LeaveGroup) -> tuple[Draft, LeaveReply]:
-    """LeaveGroup: of a classic member, or of an administrator who removes static members of either protocol (KIP-345)."""
+    """LeaveGroup: of a classic member, or of an administrator who removes static members of either protocol
+    (KIP-345)."""
     group = consumers.groups[event.group_id]
     draft = Draft(group)
     results: list[tuple[LeavingMember, ErrorCode]] = []

@@ -31,13 +31,14 @@ class TopicCatalog(Protocol):
         """Those of the named topics that exist."""
 
     def matching(self, pattern: str) -> Iterable[str] | None:
-        """The topics that a regular expression matches, but not the internal ones; None while the matching is not finished."""
+        """The topics that a regular expression matches, but not the internal ones; None while the matching is
+        not finished."""
 
 
 @dataclass(slots=True, frozen=True)
 class ConsumerGroupHeartbeat:
-    """ConsumerGroupHeartbeat.  None, and -1 for the timeout: unchanged since the last heartbeat.  `owned`: what the member owns
-    now."""
+    """ConsumerGroupHeartbeat.  None, and -1 for the timeout: unchanged since the last heartbeat.  `owned`:
+    what the member owns now."""
 
     group_id: str
     member_id: str
@@ -119,8 +120,8 @@ ConsumerGroupReply = ConsumerGroupHeartbeatReply | DescribeConsumerGroupReply
 class ConsumerGroupConfig:
     """assignors: those that members may name; the first is for groups that name none.
 
-    assignment_interval_ms: members that join or leave within this time of a computed target wait for the next one together
-    (KIP-1263). """
+    assignment_interval_ms: members that join or leave within this time of a computed target wait for the next
+    one together (KIP-1263)."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000

@@ -1,8 +1,9 @@
 """One consumer group, as its records say (KIP-848).
 
-Every key has a slot of its own, and a record fills or empties just that slot: after compaction has removed older values, the
-remaining records give the same group.  `apply` is the only mutator: of a group that is loaded, of the live group, and of the copy
-from which the coordinator derives its records (`Draft`).  `apply` also maintains the derived tables `holders` and `instances`.
+Every key has a slot of its own, and a record fills or empties just that slot: after compaction has removed
+older values, the remaining records give the same group.  `apply` is the only mutator: of a group that is
+loaded, of the live group, and of the copy from which the coordinator derives its records (`Draft`).  `apply`
+also maintains the derived tables `holders` and `instances`.
 """
 
 from __future__ import annotations
@@ -15,15 +16,22 @@ from ...outcome import CoordinatorRecord
 from . import records
 from .events import Partitions, TopicIdPartition, TopicShape
 from .records import CurrentAssignment, Key, MemberMetadata, RecordKind, Value
-from .state import JOINING_EPOCH, STATIC_LEAVING_EPOCH, ConsumerGroupState, MemberRequest, MemberState, Situation
+from .state import (
+    JOINING_EPOCH,
+    STATIC_LEAVING_EPOCH,
+    ConsumerGroupState,
+    MemberRequest,
+    MemberState,
+    Situation,
+)
 
 NOTHING: Partitions = frozenset()
 _NOT_YET = CurrentAssignment(JOINING_EPOCH, JOINING_EPOCH)
 
 
 class ConsumerGroup:
-    """`epoch` and `target_epoch` are 0 until a record sets them.  `holders`: partition -> the member that owns or still revokes
-    it."""
+    """`epoch` and `target_epoch` are 0 until a record sets them.  `holders`: partition -> the member that
+    owns or still revokes it."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -40,10 +48,15 @@ class ConsumerGroup:
         """Shares the values, which are never changed in place."""
         made = copy(self)
         made.topics, made.members, made.target = dict(self.topics), dict(self.members), dict(self.target)
-        made.current, made.holders, made.instances = dict(self.current), dict(self.holders), dict(self.instances)
+        made.current, made.holders, made.instances = (
+            dict(self.current),
+            dict(self.holders),
+            dict(self.instances),
+        )
         return made
 
-    # --- replay ------------------------------------------------------------------------------------------------------------
+    # --- replay
+    # --------------------------------------------------------------------------------------------------------
 
     def apply(self, key: Key, value: Value | None) -> None:
         match key.kind, value:
@@ -66,7 +79,11 @@ class ConsumerGroup:
 
     def _apply_member(self, member_id: str, member: MemberMetadata | None) -> None:
         before = self.members.pop(member_id, None)
-        if before is not None and before.instance_id is not None and self.instances.get(before.instance_id) == member_id:
+        if (
+            before is not None
+            and before.instance_id is not None
+            and self.instances.get(before.instance_id) == member_id
+        ):
             del self.instances[before.instance_id]
         if member is not None:
             self.members[member_id] = member
@@ -82,12 +99,15 @@ class ConsumerGroup:
             self.current[member_id] = current
             self.holders.update(dict.fromkeys(current.held, member_id))
 
-    # --- views -------------------------------------------------------------------------------------------------------------
+    # --- views
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def is_blank(self) -> bool:
         """Whether no record of the group is left: then the group does not exist."""
-        return not (self.epoch or self.topics or self.members or self.target_epoch or self.target or self.current)
+        return not (
+            self.epoch or self.topics or self.members or self.target_epoch or self.target or self.current
+        )
 
     def keys(self) -> Iterator[Key]:
         """The keys of all records of the group."""
@@ -129,7 +149,9 @@ class ConsumerGroup:
     @property
     def is_settled(self) -> bool:
         """Whether every member has its assignment of the newest target."""
-        return self.epoch == self.target_epoch and all(self._is_reconciled(member_id) for member_id in self.members)
+        return self.epoch == self.target_epoch and all(
+            self._is_reconciled(member_id) for member_id in self.members
+        )
 
     def subscribed_topics(self) -> set[str]:
         """The names in the subscriptions, and the topics that the regular expressions last matched."""
@@ -141,10 +163,19 @@ class ConsumerGroup:
         return max(known, key=lambda name: (asked[name], -known.index(name)))
 
     def situation(
-        self, request: MemberRequest, member_id: str, instance_id: str | None, epoch: int, owned: Partitions | None
+        self,
+        request: MemberRequest,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        owned: Partitions | None,
     ) -> Situation:
         """The relation of a caller with this identity to the group."""
-        if instance_id is not None and instance_id not in self.instances and request is not MemberRequest.JOIN:
+        if (
+            instance_id is not None
+            and instance_id not in self.instances
+            and request is not MemberRequest.JOIN
+        ):
             return Situation.STRANGER
         if instance_id is not None:
             holder = self.instances.get(instance_id, member_id)
@@ -155,7 +186,8 @@ class ConsumerGroup:
             if holder in self.members and left:
                 return Situation.INSTANCE_LEFT
             if holder != member_id:
-                return Situation.INSTANCE_LEFT  # a classic member, which does not tell when it leaves for a while
+                # a classic member, which does not tell when it leaves for a while
+                return Situation.INSTANCE_LEFT
         if member_id not in self.members:
             return Situation.STRANGER
         current = self.current_of(member_id)
@@ -170,8 +202,8 @@ class ConsumerGroup:
 
 
 class Draft:
-    """The changes that one request makes to a group: each is applied to a copy, as `replay` will apply it, and kept as a record.
-    The group itself does not change; the copy is made at the first change."""
+    """The changes that one request makes to a group: each is applied to a copy, as `replay` will apply it,
+    and kept as a record. The group itself does not change; the copy is made at the first change."""
 
     def __init__(self, group: ConsumerGroup) -> None:
         self._present = group

@@ -1,11 +1,12 @@
-"""Topic names by regular expression (KIP-848 SubscribedTopicRegex), by RE2's rules, in time linear in the name.
+"""Topic names by regular expression (KIP-848 SubscribedTopicRegex), by RE2's rules, in time linear in the
+name.
 
-Members send patterns in RE2's syntax; Kafka compiles them by re2j, this module by RE2 itself (`google-re2`): the same language
-except for the differences that `topic_pattern` names.  A pattern must match the whole name.
+Members send patterns in RE2's syntax; Kafka compiles them by re2j, this module by RE2 itself (`google-re2`):
+the same language except for the differences that `topic_pattern` names.  A pattern must match the whole name.
 
-Even linear time is too long for one turn of the event loop where a pattern is large and the topics are many.  `MatchedTopics`
-matches each name once against each pattern, a few in each turn, and keeps the results; until all names are matched a group keeps
-its former topics.
+Even linear time is too long for one turn of the event loop where a pattern is large and the topics are many.
+`MatchedTopics` matches each name once against each pattern, a few in each turn, and keeps the results; until
+all names are matched a group keeps its former topics.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Final
 
 PATTERN_MAX_LENGTH: Final = 1_000
 PATTERNS_MAX: Final = 64
-"""How many patterns without a group are kept: the coordinator matches a member's pattern before the member is in the group."""
+"""How many patterns without a group are kept: the coordinator matches a member's pattern before the member is
+in the group."""
 _MEMORY_BYTES_MAX: Final = 256 << 10
 _ESCAPE = re.compile(r"\\Q.*?(?:\\E|$)|\\(.)", re.DOTALL)
 _FORMER = re.compile(r"(?:[\w.*+?|()^$\- ]|\\[.dws]){0,200}", re.ASCII)
@@ -40,12 +42,15 @@ class TopicPattern:
         if len(pattern) > PATTERN_MAX_LENGTH:
             raise UnsupportedPattern(f"it is longer than {PATTERN_MAX_LENGTH} characters")
         if any(escape[1] == "C" for escape in _ESCAPE.finditer(pattern)):
-            raise UnsupportedPattern("invalid escape sequence: \\C")  # a byte, perhaps half a character; re2j has none
+            # a byte, perhaps half a character; re2j has none
+            raise UnsupportedPattern("invalid escape sequence: \\C")
         try:
             self._compiled = re2.compile(pattern, options)
         except re2.error as error:
             reason = error.args[0] if error.args else ""
-            raise UnsupportedPattern(reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)) from error
+            raise UnsupportedPattern(
+                reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+            ) from error
         except UnicodeEncodeError as error:
             raise UnsupportedPattern("it is not text") from error
 
@@ -55,13 +60,14 @@ class TopicPattern:
 
 @lru_cache(maxsize=PATTERNS_MAX)
 def topic_pattern(pattern: str) -> TopicPattern:
-    """The compiled pattern; raises UnsupportedPattern.  Unlike Kafka it rejects a pattern that is very long, or whose counted
-    repeats multiply to more than a thousand."""
+    """The compiled pattern; raises UnsupportedPattern.  Unlike Kafka it rejects a pattern that is very long,
+    or whose counted repeats multiply to more than a thousand."""
     return TopicPattern(pattern)
 
 
 def is_former_pattern(pattern: str) -> bool:
-    """Whether a coordinator of the version before RE2 understands the pattern, too: in a rolling upgrade it may have to."""
+    """Whether a coordinator of the version before RE2 understands the pattern, too: in a rolling upgrade it
+    may have to."""
     return _FORMER.fullmatch(pattern) is not None and "(?" not in pattern
 
 
@@ -78,9 +84,9 @@ class _Matches:
 class MatchedTopics:
     """Which topic names each pattern matches.
 
-    Names are kept in the order in which they first came, and each pattern is matched against them in that order, once against
-    each, so that one number says how far it is.  All patterns `in_use` are kept (no more than the groups have members), and
-    besides the `PATTERNS_MAX` that were asked for last.
+    Names are kept in the order in which they first came, and each pattern is matched against them in that
+    order, once against each, so that one number says how far it is.  All patterns `in_use` are kept (no more
+    than the groups have members), and besides the `PATTERNS_MAX` that were asked for last.
     """
 
     def __init__(self, in_use: Callable[[], Collection[str]] = tuple) -> None:
@@ -117,7 +123,8 @@ class MatchedTopics:
         return seen is not None and seen.matched_count == len(self._order)
 
     def match_more(self, pattern: str, has_time: Callable[[], bool]) -> bool:
-        """Matches the pattern against further names while `has_time()`, and against at least one; False while names are left."""
+        """Matches the pattern against further names while `has_time()`, and against at least one; False while
+        names are left."""
         seen = self._seen.get(pattern)
         if seen is None:
             seen = self._seen[pattern] = _Matches()
@@ -127,7 +134,8 @@ class MatchedTopics:
         if seen.matched_count < len(self._order):
             try:
                 matches = topic_pattern(pattern).matches
-            except UnsupportedPattern:  # a coordinator of another version accepted it: it matches nothing here
+            # a coordinator of another version accepted it: it matches nothing here
+            except UnsupportedPattern:
                 seen.matched_count = len(self._order)
                 return True
             while True:
@@ -147,8 +155,8 @@ class MatchedTopics:
         return self._present.intersection(self._seen[pattern].matching)
 
     def forget(self) -> None:
-        """Drops patterns that are not in use.  Asking for those in use is expensive, so the next call waits until the number of
-        kept patterns has doubled."""
+        """Drops patterns that are not in use.  Asking for those in use is expensive, so the next call waits
+        until the number of kept patterns has doubled."""
         in_use = set(self._in_use())
         idle = [pattern for pattern in self._seen if pattern not in in_use]
         for pattern in idle[: max(0, len(idle) - PATTERNS_MAX)]:

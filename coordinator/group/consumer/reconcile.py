@@ -1,15 +1,17 @@
 """How a member gets from its current assignment to its target (KIP-848).
 
-    STABLE --the target lacks a partition--> UNREVOKED --its heartbeat no longer names it--> next epoch, and again
+    STABLE --the target lacks a partition--> UNREVOKED --its heartbeat no longer names it--> next epoch, and
+    again
        ^ \\--the target adds a partition--> UNRELEASED --others release it--> STABLE
        +--------------------------------------------------------------------------+
 
-The new owner gets a partition only when no member holds it: after the old owner's heartbeat left it out, or after the old owner
-was removed.  A member's epoch rises to the target's only when it has nothing left to revoke; so the epoch tells whether the
-member may still commit offsets of its partitions.
+The new owner gets a partition only when no member holds it: after the old owner's heartbeat left it out, or
+after the old owner was removed.  A member's epoch rises to the target's only when it has nothing left to
+revoke; so the epoch tells whether the member may still commit offsets of its partitions.
 
-A partition that a heartbeat leaves out is revoked, as in Kafka, even if the member was just assigned it and had not begun to
-read: after a heartbeat without an answer, a client must begin to read no partition that this heartbeat left out.
+A partition that a heartbeat leaves out is revoked, as in Kafka, even if the member was just assigned it and
+had not begun to read: after a heartbeat without an answer, a client must begin to read no partition that this
+heartbeat left out.
 """
 
 from __future__ import annotations
@@ -55,8 +57,13 @@ def _owns(owned: Partitions | None, partitions: Partitions) -> bool:
 
 
 def _next(
-    current: CurrentAssignment, epoch: int, state: MemberState, assigned: Partitions, revoking: Partitions = frozenset()
+    current: CurrentAssignment,
+    epoch: int,
+    state: MemberState,
+    assigned: Partitions,
+    revoking: Partitions = frozenset(),
 ) -> CurrentAssignment:
-    """An unchanged epoch keeps its predecessor: a member that missed several answers at one epoch has missed one epoch only."""
+    """An unchanged epoch keeps its predecessor: a member that missed several answers at one epoch has missed
+    one epoch only."""
     previous = current.epoch if epoch != current.epoch else current.previous_epoch
     return CurrentAssignment(epoch, previous, state, assigned, revoking)

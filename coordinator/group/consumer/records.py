@@ -51,7 +51,8 @@ class Key(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class ClassicMember:
-    """The JoinGroup of a classic member: its session timeout, and its subscription under each assignor's name."""
+    """The JoinGroup of a classic member: its session timeout, and its subscription under each assignor's
+    name."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -78,7 +79,8 @@ class MemberMetadata:
 
 @dataclass(slots=True, frozen=True)
 class CurrentAssignment:
-    """epoch: the epoch of the member's next heartbeat; previous_epoch: accepted, too, if the last answer was lost."""
+    """epoch: the epoch of the member's next heartbeat; previous_epoch: accepted, too, if the last answer was
+    lost."""
 
     epoch: int
     previous_epoch: int
@@ -157,7 +159,9 @@ def decode_value(kind: RecordKind, data: bytes) -> Value:
             value = _read_partitions(reader)
         case RecordKind.CURRENT:
             epoch, previous, state = reader.int32(), reader.int32(), _member_state(reader.int8())
-            value = CurrentAssignment(epoch, previous, state, _read_partitions(reader), _read_partitions(reader))
+            value = CurrentAssignment(
+                epoch, previous, state, _read_partitions(reader), _read_partitions(reader)
+            )
     tags = reader.tags()
     if isinstance(value, MemberMetadata) and _CLASSIC_TAG in tags:
         value = replace(value, classic=_read_classic(tags[_CLASSIC_TAG]))
@@ -175,7 +179,10 @@ def _member_state(number: int) -> MemberState:
 def by_topic(partitions: Partitions) -> list[tuple[UUID, list[int]]]:
     """Partitions by topic, in order."""
     ordered = sorted(partitions, key=lambda each: (each[0].bytes, each[1]))
-    return [(topic, [number for _, number in group]) for topic, group in groupby(ordered, key=lambda each: each[0])]
+    return [
+        (topic, [number for _, number in group])
+        for topic, group in groupby(ordered, key=lambda each: each[0])
+    ]
 
 
 def _write_partitions(writer: FieldWriter, partitions: Partitions) -> None:
@@ -240,7 +247,9 @@ def _read_member(reader: FieldReader) -> MemberMetadata:
     client_id, client_host = reader.string(), reader.string()
     names = tuple(reader.string() for _ in range(reader.array()))
     regex = reader.optional_string()
-    return MemberMetadata(instance_id, rack_id, client_id, client_host, names, regex, reader.int32(), reader.optional_string())
+    return MemberMetadata(
+        instance_id, rack_id, client_id, client_host, names, regex, reader.int32(), reader.optional_string()
+    )
 
 
 def _member_tags(member: MemberMetadata) -> dict[int, bytes]:

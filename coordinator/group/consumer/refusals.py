@@ -1,4 +1,5 @@
-"""The error messages of a consumer group's coordinator, in the words of Kafka 4.1: clients write them into their logs."""
+"""The error messages of a consumer group's coordinator, in the words of Kafka 4.1: clients write them into
+their logs."""
 
 from __future__ import annotations
 
@@ -11,12 +12,19 @@ from .group import ConsumerGroup
 from .patterns import UnsupportedPattern, topic_pattern
 from .state import JOINING_EPOCH, STATIC_LEAVING_EPOCH, Action, MemberRequest, Situation
 
-_HEARTBEATS: Final = (MemberRequest.JOIN, MemberRequest.HEARTBEAT, MemberRequest.LEAVE, MemberRequest.LEAVE_FOR_A_WHILE)
+_HEARTBEATS: Final = (
+    MemberRequest.JOIN,
+    MemberRequest.HEARTBEAT,
+    MemberRequest.LEAVE,
+    MemberRequest.LEAVE_FOR_A_WHILE,
+)
 
 
 def not_found(group_id: str, *, is_other_kind: bool, wanted: str = "Group") -> KafkaError:
     """GROUP_ID_NOT_FOUND: there is no such consumer group, or one of another kind."""
-    problem = f"Group {group_id} is not a consumer group." if is_other_kind else f"{wanted} {group_id} not found."
+    problem = (
+        f"Group {group_id} is not a consumer group." if is_other_kind else f"{wanted} {group_id} not found."
+    )
     return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, problem)
 
 
@@ -50,7 +58,8 @@ def refusal(
                 what = "greater" if epoch > known else "smaller"
                 return KafkaError(
                     code,
-                    f"The consumer group member has a {what} member epoch ({epoch}) than the one known by the group coordinator "
+                    f"The consumer group member has a {what} member epoch ({epoch}) than the one "
+                    "known by the group coordinator "
                     f"({known}). The member must abandon all its partitions and rejoin.",
                 )
             case Action.REFUSE_HELD:
@@ -59,22 +68,30 @@ def refusal(
             case Action.REFUSE_INSTANCE:
                 problem = f"was fenced by member {holder}."
                 return KafkaError(code, f"Static member {member_id} with instance id {instance_id} {problem}")
-    return KafkaError(code, f"group {group_id}, {situation.value} {member_id!r} at epoch {epoch}: {action.value}")
+    return KafkaError(
+        code, f"group {group_id}, {situation.value} {member_id!r} at epoch {epoch}: {action.value}"
+    )
 
 
 def check_heartbeat(event: ConsumerGroupHeartbeat, config: ConsumerGroupConfig) -> None:
-    """Rejects a heartbeat that no group can take: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION."""
+    """Rejects a heartbeat that no group can take: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR,
+    INVALID_REGULAR_EXPRESSION."""
     problem = next(_problems(event), None)
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
     if event.assignor is not None and event.assignor not in config.assignors:
-        message = f"ServerAssignor {event.assignor} is not supported. Supported assignors: {', '.join(config.assignors)}."
+        message = (
+            f"ServerAssignor {event.assignor} is not supported. Supported assignors: "
+            f"{', '.join(config.assignors)}."
+        )
         raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, message)
     if event.topic_regex:
         try:
             topic_pattern(event.topic_regex)
         except UnsupportedPattern as error:
-            message = f"SubscribedTopicRegex `{event.topic_regex}` is not a valid regular expression: {error}."
+            message = (
+                f"SubscribedTopicRegex `{event.topic_regex}` is not a valid regular expression: {error}."
+            )
             raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, message) from error
 
 

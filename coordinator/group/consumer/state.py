@@ -6,8 +6,9 @@ There are three epochs, and none ever falls:
 - the *assignment epoch* is the group epoch that the target assignment was computed for;
 - each *member epoch* follows, once the member has revoked what its target does not hold.
 
-`RULES` says what each request does in each situation of the caller.  A member with an older epoch is PREVIOUS if it is the epoch
-before its present one and the member owns nothing that it should not: it has only missed the last answer.
+`RULES` says what each request does in each situation of the caller.  A member with an older epoch is PREVIOUS
+if it is the epoch before its present one and the member owns nothing that it should not: it has only missed
+the last answer.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ _TABLE: dict[MemberRequest, tuple[Action, ...]] = {
     MemberRequest.HEARTBEAT: (_GONE, _GONE, _WHO, _MOVE, _MOVE, _FENCE, _FENCE, _INST, _FENCE),
     MemberRequest.LEAVE: (_GONE, _GONE, _WHO, _OUT, _OUT, _OUT, _OUT, _INST, _OUT),
     MemberRequest.LEAVE_FOR_A_WHILE: (_GONE, _GONE, _WHO, _KEEP, _KEEP, _KEEP, _KEEP, _INST, _KEEP),
-    # OffsetCommit names no owned partitions, and its instance id does not count: only the epoch fences a zombie.
+    # OffsetCommit names no owned partitions, and its instance id does not count: only the epoch fences a
+    # zombie.
     MemberRequest.COMMIT: (_GONE, _GONE, _WHO, _OK, _STALE, _STALE, _STALE, _WHO, _STALE),
     MemberRequest.COMMIT_IN_TRANSACTION: (_GEN, _GEN, _WHO, _OK, _GEN, _GEN, _GEN, _WHO, _GEN),
     MemberRequest.FETCH_OFFSETS: (_OK, _OK, _WHO, _OK, _STALE, _STALE, _STALE, _WHO, _STALE),
@@ -102,5 +104,7 @@ _TABLE: dict[MemberRequest, tuple[Action, ...]] = {
 }
 
 RULES: dict[tuple[Situation, MemberRequest], Action] = {
-    (situation, request): action for request, row in _TABLE.items() for situation, action in zip(Situation, row, strict=True)
+    (situation, request): action
+    for request, row in _TABLE.items()
+    for situation, action in zip(Situation, row, strict=True)
 }

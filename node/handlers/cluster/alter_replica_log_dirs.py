@@ -1,7 +1,8 @@
 """AlterReplicaLogDirs (34): which of this node's data folders is to hold a replica (KIP-113).
 
-Answered when the future replica is there; DescribeLogDirs tells how far it is.  The folder where the log lies already ends a move
-that is under way.  A replica that is not here yet is REPLICA_NOT_AVAILABLE, and is made in that folder when it comes.
+Answered when the future replica is there; DescribeLogDirs tells how far it is.  The folder where the log lies
+already ends a move that is under way.  A replica that is not here yet is REPLICA_NOT_AVAILABLE, and is made
+in that folder when it comes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     results = [
         {
             "topic_name": name,
-            "partitions": [{"partition_index": index, "error_code": code} for index, code in partitions.items()],
+            "partitions": [
+                {"partition_index": index, "error_code": code} for index, code in partitions.items()
+            ],
         }
         for name, partitions in answers.items()
     ]

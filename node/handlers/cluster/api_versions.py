@@ -1,13 +1,15 @@
-"""ApiVersions (18): which requests this node serves, and the cluster's finalised features (docs/semantics.md T27).
+"""ApiVersions (18): which requests this node serves, and the cluster's finalised features (docs/semantics.md
+T27).
 
-Clients gate transactions v2 on the finalised level of `transaction.version`, so the level comes from the metadata log, never
-from what this node's code could do.
+Clients gate transactions v2 on the finalised level of `transaction.version`, so the level comes from the
+metadata log, never from what this node's code could do.
 
-Client metrics (71, 72) are announced while the cluster has a subscription to them, and with `client.metrics.always.announced`;
-Kafka goes by whether a plugin takes them.  They are served all the same.
+Client metrics (71, 72) are announced while the cluster has a subscription to them, and with
+`client.metrics.always.announced`; Kafka goes by whether a plugin takes them.  They are served all the same.
 
-Up to version 3 a feature whose lowest supported level is 0 must not be listed as supported: Java clients before 3.9 cannot read
-the answer then and fail to connect (KAFKA-17011, KAFKA-17492).  Version 4 lists all of them.
+Up to version 3 a feature whose lowest supported level is 0 must not be listed as supported: Java clients
+before 3.9 cannot read the answer then and fail to connect (KAFKA-17011, KAFKA-17492).  Version 4 lists all of
+them.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     if question is not None and not broker.finding.asked_who_this_is(question):
         return {"error_code": ErrorCode.STALE_BROKER_EPOCH, "api_keys": [], "throttle_time": 0}
     if version >= 3 and not (
-        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return {"error_code": ErrorCode.INVALID_REQUEST, "api_keys": [], "throttle_time": 0}
     if version >= 3:
@@ -41,7 +44,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     return {
         "error_code": ErrorCode.NONE,
         "api_keys": [
-            {"api_key": key, "min_version": low, "max_version": high} for key, low, high in api.advertised(broker.announced_keys)
+            {"api_key": key, "min_version": low, "max_version": high}
+            for key, low, high in api.advertised(broker.announced_keys)
         ],
         "throttle_time": 0,
         "supported_features": [

@@ -1,6 +1,8 @@
-"""What a caller may do with a resource, told in answers when asked for: bit n stands for Kafka's AclOperation n (KIP-430).
+"""What a caller may do with a resource, told in answers when asked for: bit n stands for Kafka's AclOperation
+n (KIP-430).
 
-There are no access rules here, so everybody may do all that the resource has; as Kafka answers without an authorizer.
+There are no access rules here, so everybody may do all that the resource has; as Kafka answers without an
+authorizer.
 """
 
 from __future__ import annotations

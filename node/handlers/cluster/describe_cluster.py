@@ -20,7 +20,10 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         message = "this is a broker's endpoint: controllers have none that clients speak to"
         return _failed(ErrorCode.MISMATCHED_ENDPOINT_TYPE, message)
     if endpoint_type != _BROKERS:
-        return _failed(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"unknown endpoint type {endpoint_type}: 1 is brokers, 2 controllers")
+        return _failed(
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            f"unknown endpoint type {endpoint_type}: 1 is brokers, 2 controllers",
+        )
     state = broker.state
     everybody = getattr(request, "include_fenced_brokers", False)
     found = sorted(state.brokers.values(), key=lambda b: b.node_id) if everybody else state.active_brokers()
@@ -32,10 +35,18 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         "cluster_id": state.cluster_id,
         "controller_id": some_broker(state, broker.cluster.controller_id),
         "brokers": [
-            {"broker_id": b.node_id, "host": b.kafka_host, "port": b.kafka_port, "rack": b.rack or None, "is_fenced": b.fenced}
+            {
+                "broker_id": b.node_id,
+                "host": b.kafka_host,
+                "port": b.kafka_port,
+                "rack": b.rack or None,
+                "is_fenced": b.fenced,
+            }
             for b in found
         ],
-        "cluster_authorized_operations": when_asked(request.include_cluster_authorized_operations, ON_CLUSTER),
+        "cluster_authorized_operations": when_asked(
+            request.include_cluster_authorized_operations, ON_CLUSTER
+        ),
     }
 
 

@@ -1,8 +1,9 @@
-"""DescribeLogDirs (35): the data folders of this node, how much of them each replica takes (KIP-113), and their room (KIP-827).
+"""DescribeLogDirs (35): the data folders of this node, how much of them each replica takes (KIP-113), and
+their room (KIP-827).
 
-A future replica, on its way from another folder, is told with how far it is behind the log (`isFutureKey`, KIP-113).
-A folder whose disk failed is an error; a damaged log in one that works is not the folder's.  An offline folder's volume is not
-asked for its room: the question could hang.
+A future replica, on its way from another folder, is told with how far it is behind the log (`isFutureKey`,
+KIP-113). A folder whose disk failed is an error; a damaged log in one that works is not the folder's.  An
+offline folder's volume is not asked for its room: the question could hang.
 """
 
 from __future__ import annotations
@@ -41,10 +42,14 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
 
 def _folder(broker: Broker, directory: Path) -> Path:
     """The configured data folder that a log's own folder lies in."""
-    return next((path for path in broker.configuration.data_dirs if directory.is_relative_to(path)), directory.parent)
+    return next(
+        (path for path in broker.configuration.data_dirs if directory.is_relative_to(path)), directory.parent
+    )
 
 
-async def _describe(broker: Broker, path: Path, replicas: list[Replica], futures: list[FutureReplica]) -> dict[str, Any]:
+async def _describe(
+    broker: Broker, path: Path, replicas: list[Replica], futures: list[FutureReplica]
+) -> dict[str, Any]:
     topics: dict[str, list[dict[str, Any]]] = {}
     for replica in sorted(replicas, key=lambda r: (r.topic, r.partition)):
         topics.setdefault(replica.topic, []).append(

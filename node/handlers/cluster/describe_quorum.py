@@ -1,7 +1,8 @@
-"""DescribeQuorum (55): the voters and observers of the metadata quorum, with their log ends (KIP-595, KIP-836).
+"""DescribeQuorum (55): the voters and observers of the metadata quorum, with their log ends (KIP-595,
+KIP-836).
 
-Every broker answers with the active controller's state.  Offsets are Kafka's: one above the last entry's.  Observers are the
-brokers that are not voters; their offsets come from their heartbeats.
+Every broker answers with the active controller's state.  Offsets are Kafka's: one above the last entry's.
+Observers are the brokers that are not voters; their offsets come from their heartbeats.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ _LISTENER: Final = "CONTROLLER"
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
-    asked = [(topic.topic_name, partition.partition_index) for topic in request.topics for partition in topic.partitions]
+    asked = [
+        (topic.topic_name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
     if asked != [(_TOPIC, 0)]:
         return _answer(request, _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     try:
@@ -73,7 +78,9 @@ def _answer(request: Any, partition: dict[str, Any], error: KafkaError | None = 
         "topics": [
             {
                 "topic_name": topic.topic_name,
-                "partitions": [partition | {"partition_index": each.partition_index} for each in topic.partitions],
+                "partitions": [
+                    partition | {"partition_index": each.partition_index} for each in topic.partitions
+                ],
             }
             for topic in request.topics
         ],

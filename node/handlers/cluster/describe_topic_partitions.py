@@ -1,7 +1,7 @@
 """DescribeTopicPartitions (75): topics page by page, with the eligible leaders of each partition (KIP-966).
 
-Topics come in the order of their names.  A page holds at most `response_partition_limit` partitions, or what this node allows
-(`max.request.partition.size.limit`); a cursor in the answer says where the next one begins.
+Topics come in the order of their names.  A page holds at most `response_partition_limit` partitions, or what
+this node allows (`max.request.partition.size.limit`); a cursor in the answer says where the next one begins.
 """
 
 from __future__ import annotations
@@ -27,9 +27,16 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     first = "" if cursor is None else cursor.topic_name
     names = {topic.name for topic in request.topics} or state.topics
     if cursor is not None and (cursor.partition_index < 0 or (request.topics and first not in names)):
-        refused = [_topic(each.name, None, ErrorCode.INVALID_REQUEST, [], NOT_ASKED_FOR) for each in request.topics]
+        refused = [
+            _topic(each.name, None, ErrorCode.INVALID_REQUEST, [], NOT_ASKED_FOR) for each in request.topics
+        ]
         return {"throttle_time": 0, "topics": refused, "next_cursor": None}
-    most = max(1, min(request.response_partition_limit, broker.configuration.integer("max.request.partition.size.limit")))
+    most = max(
+        1,
+        min(
+            request.response_partition_limit, broker.configuration.integer("max.request.partition.size.limit")
+        ),
+    )
     turns = CooperativeYield(context)
     topics: list[dict[str, Any]] = []
     following, described = None, 0
@@ -47,7 +54,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         indexes = [index for index in sorted(topic.partitions) if index >= begin]
         page = indexes[:most]
         described = len(page)
-        topics.append(_topic(name, topic, ErrorCode.NONE, [_partition(state, topic, index, live) for index in page]))
+        topics.append(
+            _topic(name, topic, ErrorCode.NONE, [_partition(state, topic, index, live) for index in page])
+        )
         if len(page) < len(indexes):
             following = {"topic_name": name, "partition_index": indexes[most]}
             break
@@ -59,7 +68,11 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
 
 
 def _topic(
-    name: str, topic: TopicState | None, code: ErrorCode, partitions: list[dict[str, Any]], operations: int = ON_TOPIC
+    name: str,
+    topic: TopicState | None,
+    code: ErrorCode,
+    partitions: list[dict[str, Any]],
+    operations: int = ON_TOPIC,
 ) -> dict[str, Any]:
     return {
         "error_code": code,

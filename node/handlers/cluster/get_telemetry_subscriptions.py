@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...observation.client_metrics import ACCEPTED_COMPRESSION, NO_INSTANCE, TELEMETRY_BYTES_MAX, ClientIdentity
+from ...observation.client_metrics import (
+    ACCEPTED_COMPRESSION,
+    NO_INSTANCE,
+    TELEMETRY_BYTES_MAX,
+    ClientIdentity,
+)
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext
 
@@ -14,7 +19,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     if instance_id == NO_INSTANCE:
         instance_id = broker.clock.uuid()
     now_ms = int(1000 * broker.clock.monotonic())
-    answer = broker.client_metrics.subscriptions(instance_id, identity(context), broker.state.resource_configs, now_ms)
+    answer = broker.client_metrics.subscriptions(
+        instance_id, identity(context), broker.state.resource_configs, now_ms
+    )
     failed = answer.error != 0
     return {
         "throttle_time": 0,
@@ -31,4 +38,6 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
 
 def identity(context: RequestContext) -> ClientIdentity:
     client = context.client
-    return ClientIdentity(context.client_id, client.software_name, client.software_version, context.client_host, client.port)
+    return ClientIdentity(
+        context.client_id, client.software_name, client.software_version, context.client_host, client.port
+    )

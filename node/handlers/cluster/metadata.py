@@ -1,9 +1,10 @@
 """Metadata (3): brokers, and the leaders of topics' partitions.
 
-Brokers that are fenced are not listed and a partition without a leader answers LEADER_NOT_AVAILABLE, so that clients retry
-instead of talking to a dead node.
+Brokers that are fenced are not listed and a partition without a leader answers LEADER_NOT_AVAILABLE, so that
+clients retry instead of talking to a dead node.
 
-Topics are described once and kept encoded (`described_topics`); what has to be described anew is, a few partitions a turn.
+Topics are described once and kept encoded (`described_topics`); what has to be described anew is, a few
+partitions a turn.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Encod
         return Encoded([body], outcome)
     create = getattr(request, "allow_auto_topic_creation", True)
     items, codes = [], []
-    for name, topic_id in dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in request.topics):
+    for name, topic_id in dict.fromkeys(
+        (topic.name, getattr(topic, "topic_id", None)) for topic in request.topics
+    ):
         one = await _one(broker, version, name, topic_id, operations, create)
         if isinstance(one, TopicState):
             await turns.before_next(0 if described.has(one) else _WORK_BYTES * len(one.partitions))
@@ -142,7 +145,9 @@ def some_broker(state: ClusterState, controller_id: int) -> int:
 def offline_replicas(state: ClusterState, topic: TopicState, index: int, live: Collection[int]) -> list[int]:
     """The replicas whose node is down, or cannot serve them."""
     offline = state.offline_nodes(topic.topic_id, index)
-    return [replica for replica in topic.partitions[index].replicas if replica not in live or replica in offline]
+    return [
+        replica for replica in topic.partitions[index].replicas if replica not in live or replica in offline
+    ]
 
 
 def live_brokers(state: ClusterState) -> frozenset[int]:
@@ -150,9 +155,14 @@ def live_brokers(state: ClusterState) -> frozenset[int]:
 
 
 def isr_nodes(partition: PartitionState) -> list[int]:
-    """In the order of the replicas, in which Kafka's tools show both: a replica that left and came back stands where it stood."""
+    """In the order of the replicas, in which Kafka's tools show both: a replica that left and came back
+    stands where it stood."""
     isr = partition.isr
-    return list(isr) if isr == partition.replicas else [node_id for node_id in partition.replicas if node_id in isr]
+    return (
+        list(isr)
+        if isr == partition.replicas
+        else [node_id for node_id in partition.replicas if node_id in isr]
+    )
 
 
 def _describe(state: ClusterState, topic: TopicState, operations: int) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""PushTelemetry (72): a client's metrics, as OTLP (KIP-714).  Large pushes are unfolded and read in a thread."""
+"""PushTelemetry (72): a client's metrics, as OTLP (KIP-714).  Large pushes are unfolded and read in a
+thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""UnregisterBroker (64): a broker that will not come back is forgotten; refused while anything may rely on it."""
+"""UnregisterBroker (64): a broker that will not come back is forgotten; refused while anything may rely on
+it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from ...serving.requests import Fields, RequestContext
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     try:
-        reply = await broker.controller.unregister_broker(pb.UnregisterBrokerRequest(node_id=request.broker_id))
+        reply = await broker.controller.unregister_broker(
+            pb.UnregisterBrokerRequest(node_id=request.broker_id)
+        )
     except KafkaError as error:
         return {"throttle_time": 0, "error_code": error.code, "error_message": error.message or None}
     await broker.topics.wait_for_metadata(reply.metadata_index)

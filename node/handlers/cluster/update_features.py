@@ -1,4 +1,5 @@
-"""UpdateFeatures (57): raises or lowers the cluster's feature levels, all that are named or none (KIP-584, KIP-778).
+"""UpdateFeatures (57): raises or lowers the cluster's feature levels, all that are named or none (KIP-584,
+KIP-778).
 
 A level is lowered only when the request says so and nothing can depend on it; there is no unsafe way.
 """
@@ -22,8 +23,12 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     wanted = pb.UpdateFeaturesRequest(validate_only=getattr(request, "validate_only", False))
     try:
         for update in request.feature_updates:
-            wanted.updates.add(name=update.feature, level=update.max_version_level, downgrade=_is_downgrade(update))
-        reply = await broker.controller.update_features(wanted, max(1.0, milliseconds(request.timeout) / 1000))
+            wanted.updates.add(
+                name=update.feature, level=update.max_version_level, downgrade=_is_downgrade(update)
+            )
+        reply = await broker.controller.update_features(
+            wanted, max(1.0, milliseconds(request.timeout) / 1000)
+        )
     except KafkaError as error:
         return _answer(context, request, error.code, error.message or None)
     await broker.topics.wait_for_metadata(reply.metadata_index)
@@ -38,13 +43,18 @@ def _is_downgrade(update: Any) -> bool:
         message = f"{update.feature}: levels are only lowered where that is safe: ask for a safe downgrade"
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
     if kind not in (_UPGRADE, _SAFE_DOWNGRADE):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown kind of update {kind}: 1 upgrades, 2 downgrades")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"unknown kind of update {kind}: 1 upgrades, 2 downgrades"
+        )
     return bool(kind == _SAFE_DOWNGRADE)
 
 
 def _answer(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Fields:
     answer: dict[str, Any] = {"throttle_time": 0, "error_code": code, "error_message": message}
     if context.api_version <= _RESULTS_UP_TO:
-        results = [{"feature": u.feature, "error_code": code, "error_message": message} for u in request.feature_updates]
+        results = [
+            {"feature": u.feature, "error_code": code, "error_message": message}
+            for u in request.feature_updates
+        ]
         answer["results"] = results
     return answer

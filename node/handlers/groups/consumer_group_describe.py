@@ -1,4 +1,5 @@
-"""ConsumerGroupDescribe (69): epochs, members and assignments of consumer groups (KIP-848); classic groups are not found here."""
+"""ConsumerGroupDescribe (69): epochs, members and assignments of consumer groups (KIP-848); classic groups
+are not found here."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ _CONSUMER_MEMBER: Final = 1
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     operations = when_asked(request.include_authorized_operations, ON_GROUP)
-    return {"throttle_time": 0, "groups": [await _describe(broker, group_id, operations) for group_id in request.group_ids]}
+    return {
+        "throttle_time": 0,
+        "groups": [await _describe(broker, group_id, operations) for group_id in request.group_ids],
+    }
 
 
 async def _describe(broker: Broker, group_id: str, operations: int) -> dict[str, Any]:
@@ -71,7 +75,8 @@ def _member(member: DescribedConsumer, names: Mapping[UUID, str]) -> dict[str, A
 
 
 def _topics(partitions: Partitions, names: Mapping[UUID, str]) -> list[dict[str, Any]]:
-    """A topic that was deleted, and that a member has not given up yet, has no name any more and is left out."""
+    """A topic that was deleted, and that a member has not given up yet, has no name any more and is left
+    out."""
     return [
         {"topic_id": topic_id, "topic_name": names[topic_id], "partitions": numbers}
         for topic_id, numbers in by_topic(partitions)

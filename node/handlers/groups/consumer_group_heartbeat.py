@@ -1,4 +1,5 @@
-"""ConsumerGroupHeartbeat (68): a member joins, lives, moves its partitions and leaves; KIP-848 in one request."""
+"""ConsumerGroupHeartbeat (68): a member joins, lives, moves its partitions and leaves; KIP-848 in one
+request."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         }
     assignment = None
     if reply.assignment is not None:
-        topics = [{"topic_id": topic_id, "partitions": numbers} for topic_id, numbers in by_topic(reply.assignment)]
+        topics = [
+            {"topic_id": topic_id, "partitions": numbers} for topic_id, numbers in by_topic(reply.assignment)
+        ]
         assignment = {"topic_partitions": topics}
     return {
         "throttle_time": 0,
@@ -63,4 +66,6 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
 def _owned(topics: Any) -> Partitions | None:
     if topics is None:
         return None
-    return frozenset((topic.topic_id, number) for topic in topics if topic.topic_id for number in topic.partitions)
+    return frozenset(
+        (topic.topic_id, number) for topic in topics if topic.topic_id for number in topic.partitions
+    )

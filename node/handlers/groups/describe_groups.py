@@ -1,5 +1,5 @@
-"""DescribeGroups (15): state, protocol and members of classic groups; one that there is not is Dead, and since version 6 an error
-with a reason (KIP-1043)."""
+"""DescribeGroups (15): state, protocol and members of classic groups; one that there is not is Dead, and
+since version 6 an error with a reason (KIP-1043)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,31 @@ from ..cluster.authorized_operations import NOT_ASKED_FOR, ON_GROUP, when_asked
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     operations = when_asked(getattr(request, "include_authorized_operations", False), ON_GROUP)
-    return {"throttle_time": 0, "groups": [await _describe(broker, context, group_id, operations) for group_id in request.groups]}
+    return {
+        "throttle_time": 0,
+        "groups": [await _describe(broker, context, group_id, operations) for group_id in request.groups],
+    }
 
 
-async def _describe(broker: Broker, context: RequestContext, group_id: str, operations: int) -> dict[str, Any]:
+async def _describe(
+    broker: Broker, context: RequestContext, group_id: str, operations: int
+) -> dict[str, Any]:
     try:
         found = await broker.groups.ask(group_id, DescribeGroup(group_id))
     except KafkaError as error:
-        empty = {"error_message": error.message, "group_state": "", "protocol_type": "", "protocol_data": "", "members": []}
-        return {"error_code": error.code, "group_id": group_id, **empty, "authorized_operations": NOT_ASKED_FOR}
+        empty = {
+            "error_message": error.message,
+            "group_state": "",
+            "protocol_type": "",
+            "protocol_data": "",
+            "members": [],
+        }
+        return {
+            "error_code": error.code,
+            "group_id": group_id,
+            **empty,
+            "authorized_operations": NOT_ASKED_FOR,
+        }
     missing = bool(found.problem) and context.api_version >= 6
     return {
         "error_code": ErrorCode.GROUP_ID_NOT_FOUND if missing else ErrorCode.NONE,

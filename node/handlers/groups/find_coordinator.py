@@ -1,7 +1,8 @@
 """FindCoordinator (10): which broker leads the state partition of a group or a transactional id.
 
-The state topic is created on the first question; until its partition has a leader the answer is COORDINATOR_NOT_AVAILABLE and
-clients ask again.  So it is where this node is cut off from the controller: clients then ask another node.
+The state topic is created on the first question; until its partition has a leader the answer is
+COORDINATOR_NOT_AVAILABLE and clients ask again.  So it is where this node is cut off from the controller:
+clients then ask another node.
 """
 
 from __future__ import annotations
@@ -28,9 +29,14 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
 async def _find(broker: Broker, key_type: int, key: str) -> dict[str, Any]:
     topic_name = _TOPIC_OF_KEY_TYPE.get(key_type)
     if topic_name is None:
-        return _failure(ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}: 0 is a group, 1 a transaction")
+        return _failure(
+            ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}: 0 is a group, 1 a transaction"
+        )
     if not broker.lifecycle.holds_session:  # what it knows may be old, and it would name itself
-        return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this node has no session with the controller now: ask another one")
+        return _failure(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            "this node has no session with the controller now: ask another one",
+        )
     try:
         topic = await broker.topics.ensure_internal_topic(topic_name)
     except KafkaError as error:
@@ -38,7 +44,9 @@ async def _find(broker: Broker, key_type: int, key: str) -> dict[str, Any]:
     partition = topic.partitions.get(partition_for(key, len(topic.partitions)))
     leader = broker.state.brokers.get(partition.leader) if partition else None
     if leader is None or leader.fenced:
-        return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's partition has no leader at the moment")
+        return _failure(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's partition has no leader at the moment"
+        )
     return {
         "error_code": ErrorCode.NONE,
         "error_message": None,

@@ -11,7 +11,12 @@ from ...serving.requests import Fields, RequestContext
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
-    event = Heartbeat(request.group_id, request.generation_id, request.member_id, getattr(request, "group_instance_id", None))
+    event = Heartbeat(
+        request.group_id,
+        request.generation_id,
+        request.member_id,
+        getattr(request, "group_instance_id", None),
+    )
     try:
         await broker.groups.ask(request.group_id, event)
     except KafkaError as error:

@@ -56,7 +56,8 @@ async def _join(broker: Broker, group_id: str, event: JoinGroup, version: int) -
         "skip_assignment": reply.skip_assignment,
         "member_id": reply.member_id,
         "members": [
-            {"member_id": m.member_id, "group_instance_id": m.group_instance_id, "metadata": m.metadata} for m in reply.members
+            {"member_id": m.member_id, "group_instance_id": m.group_instance_id, "metadata": m.metadata}
+            for m in reply.members
         ]
         if reply.error is ErrorCode.NONE
         else [],

@@ -1,4 +1,5 @@
-"""LeaveGroup (13): members go at once instead of by their session timeout; several at a time since version 3."""
+"""LeaveGroup (13): members go at once instead of by their session timeout; several at a time since version
+3."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     if single:
         members: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
     else:
-        members = tuple(LeavingMember(member.member_id, member.group_instance_id) for member in request.members)
+        members = tuple(
+            LeavingMember(member.member_id, member.group_instance_id) for member in request.members
+        )
     try:
         reply = await broker.groups.ask(request.group_id, LeaveGroup(request.group_id, members))
     except KafkaError as error:

@@ -15,7 +15,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     known, answer = split_known(broker, request.topics)
     if not known:
         return {"throttle_time": 0, "topics": answer(lambda _key: ErrorCode.NONE)}
-    retention = getattr(request, "retention_time", None)  # versions 2 to 4: how long the offsets are to be kept (KIP-211)
+    # versions 2 to 4: how long the offsets are to be kept (KIP-211)
+    retention = getattr(request, "retention_time", None)
     event = OffsetCommit(
         group_id=request.group_id,
         offsets=known,
@@ -39,8 +40,8 @@ CodeOf = Callable[[tuple[str, int]], ErrorCode]
 def split_known(
     broker: Broker, topics: Iterable[Any]
 ) -> tuple[tuple[OffsetToCommit, ...], Callable[[CodeOf], list[dict[str, Any]]]]:
-    """The offsets of existing partitions, and a function that builds the answer for all: partitions that do not exist get
-    UNKNOWN_TOPIC_OR_PARTITION, the others what the given function says."""
+    """The offsets of existing partitions, and a function that builds the answer for all: partitions that do
+    not exist get UNKNOWN_TOPIC_OR_PARTITION, the others what the given function says."""
     known: list[OffsetToCommit] = []
     unknown: set[tuple[str, int]] = set()
     for topic in topics:

@@ -11,7 +11,9 @@ from ...serving.requests import Fields, RequestContext
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
-    wanted = {(topic.name, part.partition_index): None for topic in request.topics for part in topic.partitions}
+    wanted = {
+        (topic.name, part.partition_index): None for topic in request.topics for part in topic.partitions
+    }
     codes = {key: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for key in wanted if not _exists(broker, *key)}
     known = tuple(key for key in wanted if key not in codes)
     try:

@@ -1,8 +1,8 @@
 """OffsetFetch (9): how far a group has read; an unknown group or partition is offset -1 without an error.
 
-Version 8 asks for several groups; version 9 says as which member, at which epoch (KIP-848).  With `require_stable` an undecided
-transactional offset is UNSTABLE_OFFSET_COMMIT (docs/semantics.md O3), so that a consumer does not start from an offset that is
-about to change.
+Version 8 asks for several groups; version 9 says as which member, at which epoch (KIP-848).  With
+`require_stable` an undecided transactional offset is UNSTABLE_OFFSET_COMMIT (docs/semantics.md O3), so that a
+consumer does not start from an offset that is about to change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     require_stable = getattr(request, "require_stable", False)
     if context.api_version >= 8:
         groups = [
-            {"group_id": group.group_id, **await _fetch(broker, group.group_id, group.topics, require_stable, group)}
+            {
+                "group_id": group.group_id,
+                **await _fetch(broker, group.group_id, group.topics, require_stable, group),
+            }
             for group in request.groups
         ]
         return {"throttle_time": 0, "groups": groups}
@@ -30,13 +33,19 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     return {"throttle_time": 0, **await _fetch(broker, request.group_id, topics, require_stable)}
 
 
-async def _fetch(broker: Broker, group_id: str, topics: Any, require_stable: bool, asking: Any = None) -> dict[str, Any]:
+async def _fetch(
+    broker: Broker, group_id: str, topics: Any, require_stable: bool, asking: Any = None
+) -> dict[str, Any]:
     """asking: what bears the member's id and epoch, since version 9."""
-    wanted = None if topics is None else tuple((t.name, index) for t in topics for index in t.partition_indexes)
+    wanted = (
+        None if topics is None else tuple((t.name, index) for t in topics for index in t.partition_indexes)
+    )
     names = () if topics is None else tuple(topic.name for topic in topics)
     try:
         member_id, epoch = getattr(asking, "member_id", None), getattr(asking, "member_epoch", -1)
-        offsets = (await broker.groups.ask(group_id, OffsetFetch(group_id, wanted, require_stable, member_id, epoch))).offsets
+        offsets = (
+            await broker.groups.ask(group_id, OffsetFetch(group_id, wanted, require_stable, member_id, epoch))
+        ).offsets
     except KafkaError as error:
         per_group = asking is not None  # the group's error says it all
         failed = {} if per_group else dict.fromkeys(wanted or (), FetchedOffset(error=error.code))

@@ -1,4 +1,5 @@
-"""SyncGroup (14): the leader brings the assignments, every member gets its own; the answer comes when the leader has come."""
+"""SyncGroup (14): the leader brings the assignments, every member gets its own; the answer comes when the
+leader has come."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from ...serving.requests import Deferred, Fields, RequestContext
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Deferred | Fields:
-    if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):  # KIP-559
+    # KIP-559
+    if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return {"throttle_time": 0, "error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "assignment": b""}
     event = SyncGroup(
         group_id=request.group_id,

@@ -1,4 +1,5 @@
-"""The leader of a partition and its address, for the answer to a client that sent its request to another node (KIP-951)."""
+"""The leader of a partition and its address, for the answer to a client that sent its request to another node
+(KIP-951)."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from ...serving.broker import Broker
 
 
 def current_leader(broker: Broker, topic: str, partition: int) -> tuple[int, int] | None:
-    """(leader, leader epoch) by the metadata; None when there is none, or when it is this node, which has just refused: it may
-    not know yet who follows it."""
+    """(leader, leader epoch) by the metadata; None when there is none, or when it is this node, which has
+    just refused: it may not know yet who follows it."""
     found = broker.state.partition(topic, partition)
     if found is None or found.leader in (-1, broker.node_id):
         return None
@@ -20,4 +21,8 @@ def current_leader(broker: Broker, topic: str, partition: int) -> tuple[int, int
 def endpoints(broker: Broker, leaders: Iterable[int]) -> list[NodeEndpoint]:
     """Where the live ones of these brokers listen."""
     known = (broker.state.brokers.get(node_id) for node_id in sorted(leaders))
-    return [(each.node_id, each.kafka_host, each.kafka_port, each.rack or None) for each in known if each and not each.fenced]
+    return [
+        (each.node_id, each.kafka_host, each.kafka_port, each.rack or None)
+        for each in known
+        if each and not each.fenced
+    ]

@@ -25,9 +25,16 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         except KafkaError as error:
             return {"partition_index": partition, "low_watermark": NO_LOW_WATERMARK, "error_code": error.code}
 
-    wanted = [(topic.name, part.partition_index, part.offset) for topic in request.topics for part in topic.partitions]
+    wanted = [
+        (topic.name, part.partition_index, part.offset)
+        for topic in request.topics
+        for part in topic.partitions
+    ]
     answers = await asyncio.gather(*(delete(*each) for each in wanted))
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, _partition, _offset), answer in zip(wanted, answers, strict=True):
         topics.setdefault(topic, []).append(answer)
-    return {"throttle_time": 0, "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()]}
+    return {
+        "throttle_time": 0,
+        "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
+    }

@@ -1,6 +1,7 @@
 """DescribeProducers (61): the producers that a partition remembers and their open transactions (KIP-664).
 
-Followers answer, too, with what they have: `kafka-transactions find-hanging --broker-id` asks each replica's node.
+Followers answer, too, with what they have: `kafka-transactions find-hanging --broker-id` asks each replica's
+node.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def _describe(broker: Broker, topic: str, index: int) -> dict[str, Any]:
                 "last_sequence": p.last_sequence,
                 "last_timestamp": p.last_timestamp_ms,
                 "coordinator_epoch": p.coordinator_epoch,
-                "current_txn_start_offset": -1 if p.current_txn_first_offset is None else p.current_txn_first_offset,
+                "current_txn_start_offset": -1
+                if p.current_txn_first_offset is None
+                else p.current_txn_first_offset,
             }
             for p in replica.log.producers()
         ],

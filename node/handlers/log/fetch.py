@@ -1,7 +1,7 @@
 """Fetch (1): record batches as they are stored, for consumers and followers alike; long poll.
 
-From version 13 on topics go by their ids (KIP-516).  A follower's fetch of such a version (our own followers stay at 12) is
-served by names, as the others are, and an id that no topic has is answered beside it.
+From version 13 on topics go by their ids (KIP-516).  A follower's fetch of such a version (our own followers
+stay at 12) is served by names, as the others are, and an id that no topic has is answered beside it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 async def handle(broker: Broker, context: RequestContext, body: memoryview) -> Deferred:
-    # Parsed now: the body's memory belongs to the connection and goes back to it when this request is answered.
+    # Parsed now: the body's memory belongs to the connection and goes back to it when this request is
+    # answered.
     request = parse_fetch_request(context.api_version, body)
     request.max_bytes = min(request.max_bytes, broker.configuration.integer("fetch.max.bytes"))
     return Deferred(_fetch(broker, context, request))

@@ -16,7 +16,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         for wanted in topic.partitions:
             answer: dict[str, Any] = {"partition": wanted.partition, "error_code": ErrorCode.NONE}
             try:
-                end = broker.replicas.epoch_end(topic.topic, wanted.partition, wanted.current_leader_epoch, wanted.leader_epoch)
+                end = broker.replicas.epoch_end(
+                    topic.topic, wanted.partition, wanted.current_leader_epoch, wanted.leader_epoch
+                )
                 answer |= {"leader_epoch": end.epoch, "end_offset": end.end_offset}
             except KafkaError as error:
                 answer["error_code"] = error.code

@@ -1,10 +1,11 @@
 """Produce (0): appends record batches to the partitions that this node leads.
 
-Order, for every partition: refuse what cannot be (state topics, a transactional batch without a transactional id); make sure that
-the coordinator knows of a transaction's first append here (KIP-890); check the records, in a thread when that takes long; append,
-which asks once more whether this node leads; and for acks=all answer when the batch is committed:
-replicated to the in-sync replicas and flushed by them.  The appends of one connection happen in the order of its requests; the
-waiting does not hold up the next request, neither that for the coordinator nor that for the commit.
+Order, for every partition: refuse what cannot be (state topics, a transactional batch without a transactional
+id); make sure that the coordinator knows of a transaction's first append here (KIP-890); check the records,
+in a thread when that takes long; append, which asks once more whether this node leads; and for acks=all
+answer when the batch is committed: replicated to the in-sync replicas and flushed by them.  The appends of
+one connection happen in the order of its requests; the waiting does not hold up the next request, neither
+that for the coordinator nor that for the commit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from ....storage.log.admission import CheckedBatches, check_and_recompress, check_at_once, is_cheap, is_to_be_recompressed
+from ....storage.log.admission import (
+    CheckedBatches,
+    check_and_recompress,
+    check_at_once,
+    is_cheap,
+    is_to_be_recompressed,
+)
 from ....storage.log.log import AppendInfo, AppendOrigin, VerificationGuard
 from ....wire.compression import Compression
 from ....wire.errors import ErrorCode, KafkaError
@@ -34,7 +41,15 @@ from ....wire.records import BatchHeader, parse_header
 from ...cluster.internal_topics import INTERNAL_TOPICS
 from ...serving.broker import Broker
 from ...serving.rejected_sequences import Sender
-from ...serving.requests import CooperativeYield, Deferred, Encoded, RequestContext, Staged, for_version, most_severe_error
+from ...serving.requests import (
+    CooperativeYield,
+    Deferred,
+    Encoded,
+    RequestContext,
+    Staged,
+    for_version,
+    most_severe_error,
+)
 from ...upkeep.disk_reserve import is_out_of_room
 from .current_leader import current_leader, endpoints
 
@@ -70,14 +85,25 @@ def begin(broker: Broker, context: RequestContext, body: memoryview) -> Staged:
         for topic, partitions in request.topics
         for partition, records in partitions
     ] or [
-        _Part(name_of(topic_id) or "", partition, records, ProduceResponsePartition(partition), topic_id=topic_id)
+        _Part(
+            name_of(topic_id) or "",
+            partition,
+            records,
+            ProduceResponsePartition(partition),
+            topic_id=topic_id,
+        )
         for topic_id, partitions in request.topics_by_id
         for partition, records in partitions
     ]
     asked = None
     if request.acks not in (-1, 0, 1):
         for part in parts:
-            _fail(part, KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: only 0, 1 and -1 (all) exist"))
+            _fail(
+                part,
+                KafkaError(
+                    ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: only 0, 1 and -1 (all) exist"
+                ),
+            )
     else:
         times = Counter((part.topic, part.partition) for part in parts)
         for part in parts:
@@ -109,28 +135,42 @@ def _check(broker: Broker, version: int, request: ProduceRequest, part: _Part, t
         if part.topic_id is not None and not part.topic:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {part.topic_id}")
         if part.topic in INTERNAL_TOPICS:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{part.topic} is written by the cluster alone")
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{part.topic} is written by the cluster alone"
+            )
         if is_out_of_room(broker.directory, broker.reserves, part.topic, part.partition):
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of node {broker.node_id} is full: make room there")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of node {broker.node_id} is full: make room there"
+            )
         if not part.records:
             raise KafkaError(ErrorCode.INVALID_RECORD, "no batch came for the partition")
         part.header = header = parse_header(part.records)
         if header.size_bytes < len(part.records) or times[part.topic, part.partition] > 1:
-            raise KafkaError(ErrorCode.INVALID_RECORD, "a request brings one batch for a partition, this one brings more")
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD, "a request brings one batch for a partition, this one brings more"
+            )
         if header.compression is Compression.ZSTD and version < ZSTD_FROM:
             message = f"Produce {version} does not know zstd, which came with version {ZSTD_FROM}"
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
         if header.is_control:
-            raise KafkaError(ErrorCode.INVALID_RECORD, "a client sent a control batch: markers are written by the cluster alone")
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD,
+                "a client sent a control batch: markers are written by the cluster alone",
+            )
         if header.is_transactional and request.transactional_id is None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional batch came without a transactional id")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "a transactional batch came without a transactional id"
+            )
         broker.metrics.bytes_in(len(part.records))
     except KafkaError as error:
         _fail(part, error)
 
 
-def _enlist(broker: Broker, transactional_id: str, version: int, parts: list[_Part]) -> Callable[[], Awaitable[None]] | None:
-    """What asks the coordinator about the partitions at which this transaction has not appended yet; None when there are none."""
+def _enlist(
+    broker: Broker, transactional_id: str, version: int, parts: list[_Part]
+) -> Callable[[], Awaitable[None]] | None:
+    """What asks the coordinator about the partitions at which this transaction has not appended yet; None
+    when there are none."""
     fresh: dict[Key, _Part] = {}
     producer = (-1, -1)
     for part in parts:
@@ -142,7 +182,9 @@ def _enlist(broker: Broker, transactional_id: str, version: int, parts: list[_Pa
             log = broker.replicas.leader_log(part.topic, part.partition)
             if log.transaction_open(header.producer_id, header.producer_epoch):
                 continue
-            part.guard = log.start_verification(header.producer_id, header.producer_epoch, header.base_sequence)
+            part.guard = log.start_verification(
+                header.producer_id, header.producer_epoch, header.base_sequence
+            )
         except KafkaError as error:
             _fail(part, error)
             continue
@@ -161,7 +203,9 @@ def _enlist(broker: Broker, transactional_id: str, version: int, parts: list[_Pa
             try:
                 broker.replicas.lease.require()
                 log = broker.replicas.leader_log(part.topic, part.partition)
-                part.guard = log.start_verification(header.producer_id, header.producer_epoch, header.base_sequence)
+                part.guard = log.start_verification(
+                    header.producer_id, header.producer_epoch, header.base_sequence
+                )
             except KafkaError as error:
                 _fail(part, error)
 
@@ -172,13 +216,19 @@ def _enlist(broker: Broker, transactional_id: str, version: int, parts: list[_Pa
         )
         try:
             broker.replicas.lease.require()
-        except KafkaError as error:  # "ask again" would keep the producer here, where nothing is written any more
+        # "ask again" would keep the producer here, where nothing is written any more
+        except KafkaError as error:
             for part in fresh.values():
                 _fail(part, error)
             return
         for key, part in fresh.items():
             if codes[key] is not ErrorCode.NONE and part.answer.error is ErrorCode.NONE:
-                _fail(part, KafkaError(_for_producer(codes[key], version), "the partition is not part of the transaction"))
+                _fail(
+                    part,
+                    KafkaError(
+                        _for_producer(codes[key], version), "the partition is not part of the transaction"
+                    ),
+                )
 
     return ask
 
@@ -191,15 +241,21 @@ def _for_producer(code: ErrorCode, version: int) -> ErrorCode:
 async def _append(broker: Broker, acks: int, part: _Part) -> None:
     try:
         checked = None
-        if part.header is not None and not (is_cheap(part.header) and _is_kept_as_it_is(broker, part, part.header)):
+        if part.header is not None and not (
+            is_cheap(part.header) and _is_kept_as_it_is(broker, part, part.header)
+        ):
             checked = await _check_records(broker, part)
         # No await from here to the append: every check still holds when the batch is written.
         replica = broker.replicas.replica(part.topic, part.partition)
         if part.topic_id is not None and part.topic_id != replica.topic_id:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{part.topic} is topic {replica.topic_id} now, not {part.topic_id}")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_ID,
+                f"{part.topic} is topic {replica.topic_id} now, not {part.topic_id}",
+            )
         part.leader_epoch = replica.leader_epoch
         info = broker.replicas.append_now(
-            part.topic, part.partition, part.records if checked is None else checked.view, origin=AppendOrigin.CLIENT,
+            part.topic, part.partition, part.records if checked is None else checked.view,
+            origin=AppendOrigin.CLIENT,
             guard=part.guard, required_acks=acks, checked=checked,
         )  # fmt: skip
     except KafkaError as error:
@@ -219,8 +275,8 @@ def _is_kept_as_it_is(broker: Broker, part: _Part, header: BatchHeader) -> bool:
 async def _check_records(broker: Broker, part: _Part) -> CheckedBatches:
     """Also compresses them anew where the topic says so (`compression.type`).
 
-    In a thread, when it takes long; again, when the topic's settings have changed meanwhile.  Raises KafkaError, also when the
-    partition is another one by then: its topic was deleted and created again."""
+    In a thread, when it takes long; again, when the topic's settings have changed meanwhile.  Raises
+    KafkaError, also when the partition is another one by then: its topic was deleted and created again."""
     log = broker.replicas.leader_log(part.topic, part.partition)
     config = log.config
     checked = None
@@ -230,7 +286,9 @@ async def _check_records(broker: Broker, part: _Part) -> CheckedBatches:
         work = partial(check_and_recompress, part.records, config, broker.clock.wall_ms())
         checked = await broker.batch_threads.run(work)
         if broker.replicas.leader_log(part.topic, part.partition) is not log:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{part.topic}-{part.partition} was made again meanwhile")
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{part.topic}-{part.partition} was made again meanwhile"
+            )
         config = log.config
     return checked
 
@@ -245,18 +303,22 @@ def _remember(broker: Broker, part: _Part) -> None:
         broker.rejected_sequences.accepted(sender)
     else:
         now_s = broker.clock.monotonic()
-        part.answer.error = broker.rejected_sequences.refused(sender, header.base_sequence, part.answer.error, now_s)
+        part.answer.error = broker.rejected_sequences.refused(
+            sender, header.base_sequence, part.answer.error, now_s
+        )
 
 
 def _fail(part: _Part, error: KafkaError) -> None:
-    """KIP-467: the records at fault are named; a client then fails them alone as invalid, and the rest of their batch as what
-    may be sent again."""
+    """KIP-467: the records at fault are named; a client then fails them alone as invalid, and the rest of
+    their batch as what may be sent again."""
     part.answer.error = error.code
     part.answer.error_message = error.message or None
     part.answer.record_errors = [(index, None) for index in error.records]
 
 
-async def _when_committed(broker: Broker, context: RequestContext, request: ProduceRequest, parts: list[_Part]) -> Encoded:
+async def _when_committed(
+    broker: Broker, context: RequestContext, request: ProduceRequest, parts: list[_Part]
+) -> Encoded:
     waiting = 0
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -303,8 +365,12 @@ def _encode(broker: Broker, context: RequestContext, parts: list[_Part]) -> Enco
 
 
 def _report_unanswered(parts: list[_Part]) -> None:
-    """acks=0 has no answer: the only way to tell of an error is to close the connection, as every client expects."""
+    """acks=0 has no answer: the only way to tell of an error is to close the connection, as every client
+    expects."""
     failed = [part for part in parts if part.answer.error is not ErrorCode.NONE]
     if failed:
         first = failed[0]
-        raise KafkaError(first.answer.error, f"acks=0 produce to {first.topic}-{first.partition}: {first.answer.error_message}")
+        raise KafkaError(
+            first.answer.error,
+            f"acks=0 produce to {first.topic}-{first.partition}: {first.answer.error_message}",
+        )

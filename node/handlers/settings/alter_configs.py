@@ -1,5 +1,6 @@
-"""AlterConfigs (33): replaces all settings of topics.  What is not in the request goes back to its default: the reason why
-IncrementalAlterConfigs came (KIP-339), and why clients that mean one setting should use that."""
+"""AlterConfigs (33): replaces all settings of topics.  What is not in the request goes back to its default:
+the reason why IncrementalAlterConfigs came (KIP-339), and why clients that mean one setting should use
+that."""
 
 from __future__ import annotations
 
@@ -13,12 +14,18 @@ from .config_changes import alter
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
-    return {"throttle_time": 0, "responses": await alter(broker, request.resources, request.validate_only, _describe)}
+    return {
+        "throttle_time": 0,
+        "responses": await alter(broker, request.resources, request.validate_only, _describe),
+    }
 
 
 def _describe(resource: Any, change: pb.ConfigChange) -> None:
     change.replace_all = True
     for config in resource.configs:
         if config.value is None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"no value is given for {config.name}: leave it out to take its default")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"no value is given for {config.name}: leave it out to take its default",
+            )
         change.set[config.name] = config.value

@@ -43,7 +43,9 @@ def alter_loggers(broker: Broker, change: pb.ConfigChange, validate_only: bool) 
     """All of the change, or nothing.  Raises KafkaError."""
     _check_is_here(broker, change.name)
     if change.replace_all:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "the levels of loggers are changed one by one: IncrementalAlterConfigs")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "the levels of loggers are changed one by one: IncrementalAlterConfigs"
+        )
     _check(change)
     if validate_only:
         return
@@ -71,8 +73,12 @@ def _check(change: pb.ConfigChange) -> None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {logger[:200]} does not exist!")
     for logger, level in change.set.items():
         if level not in logs.LEVELS:
-            message = f"Cannot set the log level of {logger} to {level[:100]} as it is not a supported log level."
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{message} Valid log levels are {', '.join(sorted(logs.LEVELS))}")
+            message = (
+                f"Cannot set the log level of {logger} to {level[:100]} as it is not a supported log level."
+            )
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"{message} Valid log levels are {', '.join(sorted(logs.LEVELS))}"
+            )
     if logs.ROOT_LOGGER in change.remove:
         message = f"Removing the log level of the {logs.ROOT_LOGGER} logger is not allowed"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)

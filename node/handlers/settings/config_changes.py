@@ -1,4 +1,5 @@
-"""What AlterConfigs and IncrementalAlterConfigs have in common: one answer a resource, and the question to the controller."""
+"""What AlterConfigs and IncrementalAlterConfigs have in common: one answer a resource, and the question to
+the controller."""
 
 from __future__ import annotations
 
@@ -17,10 +18,13 @@ from .describe_configs import BROKER, TOPIC
 
 
 async def alter(
-    broker: Broker, resources: Iterable[Any], validate_only: bool, describe: Callable[[Any, pb.ConfigChange], None]
+    broker: Broker,
+    resources: Iterable[Any],
+    validate_only: bool,
+    describe: Callable[[Any, pb.ConfigChange], None],
 ) -> list[dict[str, Any]]:
-    """`describe` writes a resource's changes down; it raises KafkaError for what cannot be.  A resource that is in the request
-    twice is refused, as nobody could say which change counts."""
+    """`describe` writes a resource's changes down; it raises KafkaError for what cannot be.  A resource that
+    is in the request twice is refused, as nobody could say which change counts."""
     times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     answers = []
     for resource in resources:
@@ -38,7 +42,9 @@ async def alter(
     return answers
 
 
-async def _ask(broker: Broker, resource: Any, validate_only: bool, describe: Callable[[Any, pb.ConfigChange], None]) -> None:
+async def _ask(
+    broker: Broker, resource: Any, validate_only: bool, describe: Callable[[Any, pb.ConfigChange], None]
+) -> None:
     kind = resource.resource_type
     if kind not in (TOPIC, BROKER, ResourceType.BROKER_LOGGER, *SETTINGS_OF):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")

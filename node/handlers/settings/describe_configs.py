@@ -1,8 +1,8 @@
-"""DescribeConfigs (32): the settings of topics, of this node and its loggers, of groups and of subscriptions to clients' metrics,
-with where each value comes from.
+"""DescribeConfigs (32): the settings of topics, of this node and its loggers, of groups and of subscriptions
+to clients' metrics, with where each value comes from.
 
-Synonyms and documentation are in the answer only when they are asked for.  Of "all nodes" (a broker resource without a name) only
-what was set at run time is shown, as KIP-226 has it.
+Synonyms and documentation are in the answer only when they are asked for.  Of "all nodes" (a broker resource
+without a name) only what was set at run time is shown, as KIP-226 has it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     for resource in request.resources:
         answer = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
         try:
-            configs = _configs(broker, resource.resource_type, resource.resource_name, synonyms, documentation)
+            configs = _configs(
+                broker, resource.resource_type, resource.resource_name, synonyms, documentation
+            )
         except KafkaError as error:
             results.append(answer | {"error_code": error.code, "error_message": error.message, "configs": []})
             continue
@@ -38,7 +40,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     return {"throttle_time": 0, "results": results}
 
 
-def _configs(broker: Broker, kind: int, name: str, synonyms: bool, documentation: bool) -> list[dict[str, Any]]:
+def _configs(
+    broker: Broker, kind: int, name: str, synonyms: bool, documentation: bool
+) -> list[dict[str, Any]]:
     if kind in SETTINGS_OF:
         return resource_entries(broker, ResourceType(kind), name, synonyms, documentation)
     if kind == ResourceType.BROKER_LOGGER:
@@ -58,7 +62,9 @@ def _settings(broker: Broker, kind: int, name: str) -> list[Described]:
         return described.of_topic(topic)
     if kind == BROKER:
         if name and name != str(broker.node_id):
-            message = f"Unexpected broker id, expected {broker.node_id} or empty string, but received {name[:100]}"
+            message = (
+                f"Unexpected broker id, expected {broker.node_id} or empty string, but received {name[:100]}"
+            )
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
         return described.of_broker() if name else described.of_all_brokers()
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")

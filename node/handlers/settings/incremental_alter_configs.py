@@ -1,4 +1,5 @@
-"""IncrementalAlterConfigs (44): changes single settings of topics, and the few of nodes that change while they run (KIP-339)."""
+"""IncrementalAlterConfigs (44): changes single settings of topics, and the few of nodes that change while
+they run (KIP-339)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ _SUBTRACT: Final = 3
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
-    return {"throttle_time": 0, "responses": await alter(broker, request.resources, request.validate_only, _describe)}
+    return {
+        "throttle_time": 0,
+        "responses": await alter(broker, request.resources, request.validate_only, _describe),
+    }
 
 
 def _describe(resource: Any, change: pb.ConfigChange) -> None:
@@ -28,7 +32,10 @@ def _describe(resource: Any, change: pb.ConfigChange) -> None:
             continue
         target = by_operation.get(config.config_operation)
         if target is None:
-            message = f"{config.name}: unknown operation {config.config_operation}: 0 sets, 1 deletes, 2 appends, 3 subtracts"
+            message = (
+                f"{config.name}: unknown operation {config.config_operation}: 0 sets, 1 deletes, 2 "
+                "appends, 3 subtracts"
+            )
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
         if config.value is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no value is given for {config.name}")

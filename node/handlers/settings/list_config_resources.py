@@ -1,5 +1,5 @@
-"""ListConfigResources (74): what has settings (KIP-1142).  Version 0 asks for the subscriptions to clients' metrics alone, under
-the request's former name (KIP-1000)."""
+"""ListConfigResources (74): what has settings (KIP-1142).  Version 0 asks for the subscriptions to clients'
+metrics alone, under the request's former name (KIP-1000)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     if not set(wanted) <= set(known):
         return {"throttle_time": 0, "error_code": ErrorCode.UNSUPPORTED_VERSION, "config_resources": []}
     resources = [
-        {"resource_name": name, "resource_type": kind} for kind in wanted for name in _names(broker, ResourceType(kind))
+        {"resource_name": name, "resource_type": kind}
+        for kind in wanted
+        for name in _names(broker, ResourceType(kind))
     ]
     return {"throttle_time": 0, "error_code": ErrorCode.NONE, "config_resources": resources}
 

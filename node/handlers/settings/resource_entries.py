@@ -16,8 +16,11 @@ _NO_NAME: Final = {
 }
 
 
-def resource_entries(broker: Broker, kind: ResourceType, name: str, synonyms: bool, documentation: bool) -> list[dict[str, Any]]:
-    """One entry a setting, as the answer has them.  Which are there depends on no group or client: each name has settings."""
+def resource_entries(
+    broker: Broker, kind: ResourceType, name: str, synonyms: bool, documentation: bool
+) -> list[dict[str, Any]]:
+    """One entry a setting, as the answer has them.  Which are there depends on no group or client: each name
+    has settings."""
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, _NO_NAME[kind])
     given = broker.state.resource_configs.get((kind, name), {})

@@ -1,4 +1,5 @@
-"""AlterPartitionReassignments (45): moves partitions to other brokers, or ends their moves (KIP-455, KIP-860).
+"""AlterPartitionReassignments (45): moves partitions to other brokers, or ends their moves (KIP-455,
+KIP-860).
 
 Answers when this node knows that the moves are under way; how far they are, ListPartitionReassignments tells.
 """
@@ -28,7 +29,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     if not wanted.partitions:
         return answer | {"error_code": ErrorCode.NONE, "error_message": None, "responses": []}
     try:
-        reply = await broker.controller.reassign_partitions(wanted, max(1.0, milliseconds(request.timeout) / 1000))
+        reply = await broker.controller.reassign_partitions(
+            wanted, max(1.0, milliseconds(request.timeout) / 1000)
+        )
     except KafkaError as error:
         return answer | {"error_code": error.code, "error_message": error.message or None, "responses": []}
     await broker.topics.wait_for_metadata(reply.metadata_index)

@@ -1,4 +1,5 @@
-"""CreatePartitions (37): makes a topic wider; keys hash to other partitions afterwards, which the caller must want."""
+"""CreatePartitions (37): makes a topic wider; keys hash to other partitions afterwards, which the caller must
+want."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from ...serving.requests import Fields, RequestContext, milliseconds
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     wanted = pb.CreatePartitionsRequest(validate_only=request.validate_only)
-    unassigned = {topic.name for topic in request.topics if topic.assignments is not None and not topic.assignments}
+    unassigned = {
+        topic.name for topic in request.topics if topic.assignments is not None and not topic.assignments
+    }
     for topic in request.topics:
         if topic.name in unassigned:
             continue
@@ -23,13 +26,18 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     if not wanted.topics:
         return {"throttle_time": 0, "results": [_unassigned(name) for name in names]}
     try:
-        reply = await broker.controller.create_partitions(wanted, max(1.0, milliseconds(request.timeout) / 1000))
+        reply = await broker.controller.create_partitions(
+            wanted, max(1.0, milliseconds(request.timeout) / 1000)
+        )
     except KafkaError as error:
-        failed = [{"name": name, "error_code": error.code, "error_message": error.message or None} for name in names]
+        failed = [
+            {"name": name, "error_code": error.code, "error_message": error.message or None} for name in names
+        ]
         return {"throttle_time": 0, "results": failed}
     if not request.validate_only:
         await broker.topics.wait_for_metadata(reply.metadata_index)
-    answers = {answer.name: answer for answer in reply.topics}  # a topic that is asked for twice is refused as one
+    # a topic that is asked for twice is refused as one
+    answers = {answer.name: answer for answer in reply.topics}
     results = [
         _unassigned(name)
         if name in unassigned
@@ -40,6 +48,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
 
 
 def _unassigned(name: str) -> dict[str, Any]:
-    """An empty list of assignments is one that assigns nothing; it is no wish to have the partitions placed."""
+    """An empty list of assignments is one that assigns nothing; it is no wish to have the partitions
+    placed."""
     message = "the list of assignments is empty: give one for each new partition, or none at all"
     return {"name": name, "error_code": ErrorCode.INVALID_REPLICA_ASSIGNMENT, "error_message": message}

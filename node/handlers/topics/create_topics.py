@@ -1,6 +1,7 @@
 """CreateTopics (19): asks the controller, and answers when this node knows the topics.
 
-With `validate_only` the answer is the one that a creation would get, counts and settings included; only the topic id is missing.
+With `validate_only` the answer is the one that a creation would get, counts and settings included; only the
+topic id is missing.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
             continue
         new = wanted.topics.add(
             name=topic.name,
-            partitions=_or_default(topic.num_partitions, topic.assignments, broker.configuration.integer("num.partitions")),
+            partitions=_or_default(
+                topic.num_partitions, topic.assignments, broker.configuration.integer("num.partitions")
+            ),
             replication_factor=_or_default(
-                topic.replication_factor, topic.assignments, broker.configuration.integer("default.replication.factor")
+                topic.replication_factor,
+                topic.assignments,
+                broker.configuration.integer("default.replication.factor"),
             ),
             config=broker.topics.new_topic_config({entry.name: entry.value for entry in topic.configs}),
         )
@@ -37,7 +42,10 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
             new.assignments.add(replicas=assignment.broker_ids)
     if wanted.topics:
         await _create(broker, wanted, milliseconds(request.timeout) / 1000, results)
-    return {"throttle_time": 0, "topics": [results[name] for name in dict.fromkeys(topic.name for topic in request.topics)]}
+    return {
+        "throttle_time": 0,
+        "topics": [results[name] for name in dict.fromkeys(topic.name for topic in request.topics)],
+    }
 
 
 def _check(topic: Any) -> None:
@@ -47,7 +55,9 @@ def _check(topic: Any) -> None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"no value is given for {', '.join(nulls)}")
     indexes = sorted(assignment.partition_index for assignment in topic.assignments)
     if indexes != list(range(len(indexes))):
-        message = f"the partitions that are assigned must be numbered from 0 on without a gap, not {indexes[:10]}"
+        message = (
+            f"the partitions that are assigned must be numbered from 0 on without a gap, not {indexes[:10]}"
+        )
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
@@ -55,7 +65,9 @@ def _or_default(value: int, assignments: Any, default: int) -> int:
     return default if value == -1 and not assignments else value
 
 
-async def _create(broker: Broker, wanted: pb.CreateTopicsRequest, timeout_s: float, results: dict[str, dict[str, Any]]) -> None:
+async def _create(
+    broker: Broker, wanted: pb.CreateTopicsRequest, timeout_s: float, results: dict[str, dict[str, Any]]
+) -> None:
     try:
         reply = await broker.topics.create(wanted, max(1.0, timeout_s))
     except KafkaError as error:

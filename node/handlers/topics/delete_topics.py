@@ -1,4 +1,5 @@
-"""DeleteTopics (20): by name, or by id since version 6; answers in the request's order, when this node has forgotten them."""
+"""DeleteTopics (20): by name, or by id since version 6; answers in the request's order, when this node has
+forgotten them."""
 
 from __future__ import annotations
 

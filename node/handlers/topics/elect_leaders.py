@@ -1,4 +1,5 @@
-"""ElectLeaders (43): elects preferred replicas, or, where the topic allows an unclean election, a live one (KIP-460).
+"""ElectLeaders (43): elects preferred replicas, or, where the topic allows an unclean election, a live one
+(KIP-460).
 
 The broker answers when it has applied the new leaders.
 """
@@ -31,7 +32,12 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         topics = _by_topic([(name, index, error.code, error.message) for name, index in dict.fromkeys(asked)])
         return {"throttle_time": 0, "error_code": error.code, "replica_election_results": topics}
     await broker.topics.wait_for_metadata(reply.metadata_index)
-    topics = _by_topic([(result.topic, result.partition, ErrorCode(result.error), result.message) for result in reply.results])
+    topics = _by_topic(
+        [
+            (result.topic, result.partition, ErrorCode(result.error), result.message)
+            for result in reply.results
+        ]
+    )
     return {"throttle_time": 0, "error_code": ErrorCode.NONE, "replica_election_results": topics}
 
 

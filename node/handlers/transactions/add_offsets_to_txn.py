@@ -1,4 +1,5 @@
-"""AddOffsetsToTxn (25): enlists the offsets partition of a consumer group in an open transaction (docs/semantics.md O1)."""
+"""AddOffsetsToTxn (25): enlists the offsets partition of a consumer group in an open transaction
+(docs/semantics.md O1)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from ...serving.requests import Fields, RequestContext, for_version
 
 
 async def _offsets_topic(broker: Broker) -> TopicState:
-    """The producer can only try again while the topic cannot be made: any other error would end its transaction for good."""
+    """The producer can only try again while the topic cannot be made: any other error would end its
+    transaction for good."""
     try:
         return await broker.topics.ensure_internal_topic(CONSUMER_OFFSETS)
     except KafkaError as error:
@@ -33,5 +35,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         )
         await broker.transactions.ask(request.transactional_id, event)
     except KafkaError as error:
-        return {"throttle_time": 0, "error_code": for_version(error.code, fenced_known=context.api_version >= 2)}
+        return {
+            "throttle_time": 0,
+            "error_code": for_version(error.code, fenced_known=context.api_version >= 2),
+        }
     return {"throttle_time": 0, "error_code": ErrorCode.NONE}

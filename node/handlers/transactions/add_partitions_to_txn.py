@@ -1,7 +1,7 @@
 """AddPartitionsToTxn (24): enlists partitions in an open transaction.
 
-Versions 0-3 come from clients (transactions v1), one transaction a request; versions 4 and 5 come from partition leaders, which
-verify (4 and 5 with verify_only) or enlist (5) before a first append (KIP-890).
+Versions 0-3 come from clients (transactions v1), one transaction a request; versions 4 and 5 come from
+partition leaders, which verify (4 and 5 with verify_only) or enlist (5) before a first append (KIP-890).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from ...serving.requests import Deferred, Fields, RequestContext, for_version
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields | Deferred:
     if context.api_version >= 4:
-        # A leader asks for all its producers on one connection: none of them waits for the commit of another one's answer.
+        # A leader asks for all its producers on one connection: none of them waits for the commit of another
+        # one's answer.
         return Deferred(_answer_leader(broker, context, request))
     results = await _add(
         broker,
@@ -67,8 +68,12 @@ async def _add(
     if refusals:
         return _results(refusals)
     try:
-        partitions = tuple(broker.transactions.partition(name, index) for name, index in dict.fromkeys(wanted))
-        event = AddPartitions(transactional_id, producer_id, producer_epoch, partitions, transaction_version, verify_only)
+        partitions = tuple(
+            broker.transactions.partition(name, index) for name, index in dict.fromkeys(wanted)
+        )
+        event = AddPartitions(
+            transactional_id, producer_id, producer_epoch, partitions, transaction_version, verify_only
+        )
         reply = await broker.transactions.ask(transactional_id, event)
         codes = {(p.topic, p.partition): code for p, code in reply.errors.items()}
     except KafkaError as error:

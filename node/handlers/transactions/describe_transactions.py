@@ -1,4 +1,5 @@
-"""DescribeTransactions (65): state, producer and partitions of transactional ids that this node coordinates (KIP-664)."""
+"""DescribeTransactions (65): state, producer and partitions of transactional ids that this node coordinates
+(KIP-664)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from ...serving.requests import Fields, RequestContext
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
-    return {"throttle_time": 0, "transaction_states": [await _describe(broker, name) for name in request.transactional_ids]}
+    return {
+        "throttle_time": 0,
+        "transaction_states": [await _describe(broker, name) for name in request.transactional_ids],
+    }
 
 
 async def _describe(broker: Broker, transactional_id: str) -> dict[str, Any]:

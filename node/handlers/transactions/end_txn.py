@@ -1,6 +1,8 @@
-"""EndTxn (26): commits or aborts.  The answer comes when the decision is committed, before the markers (docs/semantics.md T11).
+"""EndTxn (26): commits or aborts.  The answer comes when the decision is committed, before the markers
+(docs/semantics.md T11).
 
-Version 5 is transactions v2: the epoch is bumped, and the answer carries the producer id and epoch of the next transaction.
+Version 5 is transactions v2: the epoch is bumped, and the answer carries the producer id and epoch of the
+next transaction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""InitProducerId (22): a producer id and epoch, which fence every earlier producer of the same transactional id."""
+"""InitProducerId (22): a producer id and epoch, which fence every earlier producer of the same transactional
+id."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     producer_id, producer_epoch = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
     try:
         if (producer_id == -1) is not (producer_epoch == -1):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id and its epoch come together or not at all")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "a producer id and its epoch come together or not at all"
+            )
         if request.transactional_id is None:
             return _answer(await broker.producer_ids.next(), 0)
         if not request.transactional_id:
@@ -35,4 +38,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
 
 
 def _answer(producer_id: int, producer_epoch: int) -> Fields:
-    return {"throttle_time": 0, "error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": producer_epoch}
+    return {
+        "throttle_time": 0,
+        "error_code": ErrorCode.NONE,
+        "producer_id": producer_id,
+        "producer_epoch": producer_epoch,
+    }

@@ -1,7 +1,7 @@
 """ListTransactions (66): the transactional ids that this node coordinates (KIP-664).
 
-Since version 2 a regular expression picks those whose whole id it matches (KIP-1152), by RE2's rules as in Kafka; the loop is
-shared between the ids, for a pattern made for that takes more than a millisecond for each.
+Since version 2 a regular expression picks those whose whole id it matches (KIP-1152), by RE2's rules as in
+Kafka; the loop is shared between the ids, for a pattern made for that takes more than a millisecond for each.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""TxnOffsetCommit (28): offsets that count only when the producer's transaction commits (docs/semantics.md O1).
+"""TxnOffsetCommit (28): offsets that count only when the producer's transaction commits (docs/semantics.md
+O1).
 
-The offsets partition is a partition of the transaction like any other: its first append is verified (transactions v1, where the
-client enlisted it by AddOffsetsToTxn) or enlisted (version 5, transactions v2) under a guard.
+The offsets partition is a partition of the transaction like any other: its first append is verified
+(transactions v1, where the client enlisted it by AddOffsetsToTxn) or enlisted (version 5, transactions v2)
+under a guard.
 """
 
 from __future__ import annotations
@@ -41,17 +43,22 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         )
         errors = (await broker.groups.ask(request.group_id, event)).errors
     except KafkaError as error:
-        # The leader of the offsets partition is the group's coordinator: a client that is told so looks for the new one.
+        # The leader of the offsets partition is the group's coordinator: a client that is told so looks for
+        # the new one.
         moved = error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         code = ErrorCode.NOT_COORDINATOR if moved else error.code
-        # KIP-588 gave this request no version that knows PRODUCER_FENCED: Kafka says INVALID_PRODUCER_EPOCH in all of them.
+        # KIP-588 gave this request no version that knows PRODUCER_FENCED: Kafka says INVALID_PRODUCER_EPOCH
+        # in all of them.
         code = for_version(code, fenced_known=False, abortable_known=context.api_version >= ABORTABLE_FROM)
         return {"throttle_time": 0, "topics": answer(lambda _key: code)}
     return {"throttle_time": 0, "topics": answer(lambda key: errors.get(key, ErrorCode.UNKNOWN_SERVER_ERROR))}
 
 
-async def _verified(broker: Broker, context: RequestContext, request: Any, partition: int) -> VerificationGuard | None:
-    """The guard for this transaction's first append at the offsets partition; None when it has appended already."""
+async def _verified(
+    broker: Broker, context: RequestContext, request: Any, partition: int
+) -> VerificationGuard | None:
+    """The guard for this transaction's first append at the offsets partition; None when it has appended
+    already."""
     log = broker.replicas.leader_log(CONSUMER_OFFSETS, partition)
     if log.transaction_open(request.producer_id, request.producer_epoch):
         return None
@@ -78,6 +85,10 @@ async def _verified(broker: Broker, context: RequestContext, request: Any, parti
     if refusal is not None:
         raise refusal
     if codes[key] is not ErrorCode.NONE:
-        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if codes[key] is ErrorCode.NOT_ENOUGH_REPLICAS else codes[key]
+        code = (
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            if codes[key] is ErrorCode.NOT_ENOUGH_REPLICAS
+            else codes[key]
+        )
         raise KafkaError(code, "the offsets partition is not part of the transaction")
     return guard

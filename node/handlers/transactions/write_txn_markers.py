@@ -1,4 +1,5 @@
-"""WriteTxnMarkers (27): a coordinator ends transactions at the partitions that this node leads (`marker_writing`)."""
+"""WriteTxnMarkers (27): a coordinator ends transactions at the partitions that this node leads
+(`marker_writing`)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Defer
     writes = MarkerWrites(broker.replicas, broker.groups, broker.clock)
     for each in request.markers:
         version = getattr(each, "transaction_version", 0)
-        marker = Marker(each.producer_id, each.producer_epoch, each.coordinator_epoch, each.transaction_result, version)
+        marker = Marker(
+            each.producer_id, each.producer_epoch, each.coordinator_epoch, each.transaction_result, version
+        )
         for topic in each.topics:
             for index in topic.partition_indexes:
                 writes.append(marker, topic.name, index)
@@ -31,7 +34,10 @@ async def _answer(request: Any, writes: MarkerWrites) -> Fields:
                     {
                         "name": topic.name,
                         "partitions": [
-                            {"partition_index": index, "error_code": codes[marker.producer_id, topic.name, index]}
+                            {
+                                "partition_index": index,
+                                "error_code": codes[marker.producer_id, topic.name, index],
+                            }
                             for index in topic.partition_indexes
                         ],
                     }

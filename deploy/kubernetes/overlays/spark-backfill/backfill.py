@@ -1,7 +1,7 @@
 """Reads a topic once, read_committed, from its start to where it ends now, and writes it to Parquet.
 
-The folder is written whole or not at all: Spark's committer renames it into place, and `--mode errorifexists` refuses to mix two
-runs.  Exit code 0 means that every committed record of the frozen range is in it.
+The folder is written whole or not at all: Spark's committer renames it into place, and `--mode errorifexists`
+refuses to mix two runs.  Exit code 0 means that every committed record of the frozen range is in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from tidegate.spark.session import local_session
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bootstrap", required=True, help="host:port of a node's gRPC listener, or several, with commas")
+    parser.add_argument(
+        "--bootstrap", required=True, help="host:port of a node's gRPC listener, or several, with commas"
+    )
     parser.add_argument("--topic", required=True)
     parser.add_argument("--output", required=True, type=Path, help="a folder; the run gets its own below it")
     parser.add_argument("--mode", default="errorifexists", choices=["errorifexists", "overwrite"])
@@ -24,7 +26,11 @@ def main() -> None:
     target = arguments.output / arguments.topic / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     spark = local_session(f"tidegate-backfill-{arguments.topic}", cores=arguments.cores)
     try:
-        source = spark.read.format("tidegate").option("bootstrap", arguments.bootstrap).option("subscribe", arguments.topic)
+        source = (
+            spark.read.format("tidegate")
+            .option("bootstrap", arguments.bootstrap)
+            .option("subscribe", arguments.topic)
+        )
         source.option("isolation", "read_committed").load().write.mode(arguments.mode).parquet(str(target))
         print(f"{spark.read.parquet(str(target)).count()} records in {target}")
     finally:
