@@ -115,10 +115,11 @@ def measure_round(targets: list[Target], seconds: float, samples: Samples) -> No
     each("latency", lambda target: samples.add("latency", target.name, latency(target, seconds / 2)))
     for producers in TRANSACTION_PRODUCERS:
         label = f"transactions x{producers}"
-        each(
-            label,
-            lambda target: samples.add(label, target.name, transactions(target, seconds / 2, producers)),
-        )  # noqa: B023
+
+        def commit(target: Target, label: str = label, producers: int = producers) -> None:
+            samples.add(label, target.name, transactions(target, seconds / 2, producers))
+
+        each(label, commit)
 
 
 def warm_up(targets: list[Target], seconds: float) -> None:

@@ -21,9 +21,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ..client.connecting.connection import BrokerConnection
-from ..client.connecting.errors import ConnectionFailed
-from ..wire.api import ApiKey
+from tidegate.client.connecting.connection import BrokerConnection
+from tidegate.client.connecting.errors import ConnectionFailed
+from tidegate.wire.api import ApiKey
+
 from .kafka_peer import HOST, VERSION, KafkaCluster, jars
 
 TOPIC: Final = "settings"

@@ -11,8 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ..processes.local_cluster import LocalCluster
-    from ..wire.errors import ErrorCode, KafkaError
+    from tidegate.processes.local_cluster import LocalCluster
+    from tidegate.wire.errors import ErrorCode, KafkaError
+
     from .administration.admin import Admin
     from .administration.descriptions import NewTopic
     from .connecting.errors import (

@@ -24,7 +24,8 @@ from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ..wire.errors import ErrorCode
+from tidegate.wire.errors import ErrorCode
+
 from .administration.admin import (
     Admin as AsyncAdmin,
 )

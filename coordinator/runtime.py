@@ -36,9 +36,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
-from ..runtime import logs
-from ..wire.errors import ErrorCode, KafkaError
-from ..wire.records import (
+from tidegate.runtime import logs
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.records import (
     BatchHeader,
     ControlType,
     NewRecord,
@@ -47,6 +47,7 @@ from ..wire.records import (
     encode_batch,
     iterate_headers,
 )
+
 from .outcome import (
     APPEND_ERRORS,
     NO_TOKEN,
@@ -64,9 +65,20 @@ from .outcome import (
 from .shard_view import Phase, ShardMetrics, ShardView
 
 __all__ = [
-    "Context", "CoordinatorLoadError", "CoordinatorRecord", "CoordinatorRuntime", "ShardOutcome", "Phase",
+    "Context",
+    "CoordinatorLoadError",
+    "CoordinatorRecord",
+    "CoordinatorRuntime",
+    "Phase",
     "ProducerIdentity",
-    "ReplayedRecord", "Reply", "RuntimeConfig", "Shard", "ShardMetrics", "ShardView", "StateLog",
+    "ReplayedRecord",
+    "Reply",
+    "RuntimeConfig",
+    "Shard",
+    "ShardMetrics",
+    "ShardOutcome",
+    "ShardView",
+    "StateLog",
 ]  # fmt: skip
 
 log = logs.get(__name__)

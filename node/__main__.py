@@ -16,8 +16,9 @@ import socket
 import sys
 from pathlib import Path
 
-from ..runtime import logs
-from ..runtime.disk import RealDisk
+from tidegate.runtime import logs
+from tidegate.runtime.disk import RealDisk
+
 from .node import Node, StartError
 from .settings.configuration import SETTINGS, Configuration, ConfigurationError, load
 
@@ -102,7 +103,7 @@ def print_settings() -> None:
     """One line a setting, with its default and meaning."""
     for key, setting in SETTINGS.items():
         default = "(required)" if setting.default is None else setting.default
-        print(f"{key:62} {str(default):24} {setting.doc}")
+        print(f"{key:62} {default!s:24} {setting.doc}")
 
 
 if __name__ == "__main__":

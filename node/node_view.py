@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..replication.replica.replica import Replica
+from tidegate.replication.replica.replica import Replica
+
 from .observation.metrics import NodeView, PartitionMetrics
 from .serving.broker import Broker
 from .upkeep.log_upkeep import UpkeepView

@@ -30,18 +30,19 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from ..runtime import logs
-from ..runtime.calm_logs import RateLimitedLines
-from ..runtime.clock import Clock, Timer
-from ..storage.directory.log_directory import LogDirectory
-from ..storage.folders.data_folders import DataFolders
-from ..storage.log.admission import CheckedBatches
-from ..storage.log.group_commit import GroupCommit
-from ..storage.log.log import AppendInfo, AppendOrigin, EpochEnd, Log, VerificationGuard
-from ..storage.log.lookup import DecodedBatches
-from ..storage.recovery.recovery import CorruptLog
-from ..wire.errors import ErrorCode, KafkaError
-from ..wire.fetch import FetchRequest, FetchResponse
+from tidegate.runtime import logs
+from tidegate.runtime.calm_logs import RateLimitedLines
+from tidegate.runtime.clock import Clock, Timer
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.folders.data_folders import DataFolders
+from tidegate.storage.log.admission import CheckedBatches
+from tidegate.storage.log.group_commit import GroupCommit
+from tidegate.storage.log.log import AppendInfo, AppendOrigin, EpochEnd, Log, VerificationGuard
+from tidegate.storage.log.lookup import DecodedBatches
+from tidegate.storage.recovery.recovery import CorruptLog
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.fetch import FetchRequest, FetchResponse
+
 from .fetching import offsets
 from .fetching.client_fetches import ClientFetches
 from .fetching.configuration import ReplicationConfig, ReplicationLimits

@@ -69,7 +69,7 @@ class Outage:
 class RateLimitedLines:
     """At most `LINES_MAX` lines at INFO of one event in `WINDOW_S`."""
 
-    __slots__ = ("_begin_s", "_event", "_log", "_lines", "_summary", "_suppressed")
+    __slots__ = ("_begin_s", "_event", "_lines", "_log", "_summary", "_suppressed")
 
     def __init__(self, log: EventLogger, event: str, summary: str) -> None:
         """`summary` is the event of the line that counts, by kind, the events without a line."""

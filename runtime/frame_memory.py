@@ -153,7 +153,7 @@ class FrameLease:
     """A frame's memory after `detach()`: `view` is valid, and its bytes count against the budget, until
     `release()`."""
 
-    __slots__ = ("_buffer", "_budget", "_pool", "_reserved", "view")
+    __slots__ = ("_budget", "_buffer", "_pool", "_reserved", "view")
 
     def __init__(
         self,

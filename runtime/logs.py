@@ -79,7 +79,7 @@ def logger_levels() -> dict[str, str]:
     """Name -> level that holds for it now: of the root, of every module that logs, and of the packages above
     them."""
     # copied at once: threads import modules, too
-    names = set(list(logging.root.manager.loggerDict)) - {ROOT_LOGGER}
+    names = set(logging.root.manager.loggerDict) - {ROOT_LOGGER}
     return {ROOT_LOGGER: _level_of(ROOT_LOGGER), **{name: _level_of(name) for name in sorted(names)}}
 
 

@@ -43,7 +43,8 @@ def count(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Count committed records, from indexes: no data is read."""
-    from ..runtime import logs
+    from tidegate.runtime import logs
+
     from .connection import ReadError
     from .counting import counts_of
     from .options import OptionError

@@ -14,11 +14,13 @@ All functions but `plan` are pure.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..runtime.logs import get
-from ..wire.errors import ErrorCode
+from tidegate.runtime.logs import get
+from tidegate.wire.errors import ErrorCode
+
 from .connection import DataClient, LeaderView, OffsetAnswer, ReadError, SplitRange, TopicView, offset_query
 from .java_pattern import compile_java_pattern
 from .options import (
@@ -267,7 +269,7 @@ def divide(whole: SplitRange, parts: int) -> list[SplitRange]:
     offsets = whole.end - whole.start
     edges = [whole.start + offsets * part // parts for part in range(parts + 1)]
     size, decompressed = whole.bytes_estimated // parts, whole.decompressed_estimated // parts
-    return [SplitRange(start, end, size, decompressed) for start, end in zip(edges, edges[1:], strict=False)]
+    return [SplitRange(start, end, size, decompressed) for start, end in itertools.pairwise(edges)]
 
 
 def _explicit(bound: Bound, key: Key) -> int | None:

@@ -301,7 +301,8 @@ def item_encoder(
     """A function from a dictionary to the bytes of one element of the message's array of that name: see
     `EncodedItems`."""
     field = next(field for field in shape_of(entity_type).plain if field.name == array)
-    assert field.is_array and field.entity is not None
+    assert field.is_array
+    assert field.entity is not None
     write = entity_encoder(field.entity, partial(unknown_names, api_key, is_request))
 
     def encode(fields: Mapping[str, Any]) -> bytes:

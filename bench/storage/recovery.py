@@ -128,6 +128,7 @@ def bench_partitions(root: Path, count: int) -> None:
         begin = perf_counter()
         report = opened.open_all(now_ms=NOW_MS)
         took = perf_counter() - begin
-        assert report.opened == count and report.clean == clean
+        assert report.opened == count
+        assert report.clean == clean
         print(f"{title:>32} {took:8.2f} {took / count * 1e3:9.2f} {took / count / raw:13.1f}")
         opened.close(clean=False)

@@ -129,7 +129,7 @@ def _realtime(nodes: Sequence[Op]) -> Iterator[tuple[int, int]]:
     events = sorted(
         [(op.invoked, 0, op) for op in nodes]
         + [(op.completed, 1, op) for op in nodes if op.outcome is OpOutcome.OK],
-        key=lambda event: event[:2] + (event[2].index,),
+        key=lambda event: (*event[:2], event[2].index),
     )
     frontier: set[int] = set()
     before: dict[int, frozenset[int]] = {}

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...spark.session import local_session, stop_session
+from tidegate.spark.session import local_session, stop_session
+
 from .flights import DailyTotal
 
 SCHEMA = (

@@ -14,8 +14,9 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ...runtime import logs
-from ..checks.history import OpenOp, Partition
+from tidegate.chaos.checks.history import OpenOp, Partition
+from tidegate.runtime import logs
+
 from .outcomes import Ending, TransactionOutcome
 from .processes import PAUSE_AFTER_FAILURE_S, POLL_S, WorkloadContext
 

@@ -30,7 +30,8 @@ from tempfile import gettempdir
 from types import TracebackType
 from typing import Final, Self
 
-from ...runtime.disk import FileLock, RealDisk
+from tidegate.runtime.disk import FileLock, RealDisk
+
 from .undo import MissingRight, UndoProcess
 
 CLIENTS: Final = 254

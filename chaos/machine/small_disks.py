@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from ...runtime.disk import RealDisk
+from tidegate.runtime.disk import RealDisk
+
 from .undo import MissingRight, UndoProcess
 
 BALLAST: Final = "ballast"

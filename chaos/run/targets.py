@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ...client.administration.admin import Admin
-from ...processes.local_cluster import LocalNode
-from ..checks.history import Partition
-from ..load.progress import Commit
+from tidegate.chaos.checks.history import Partition
+from tidegate.chaos.load.progress import Commit
+from tidegate.client.administration.admin import Admin
+from tidegate.processes.local_cluster import LocalNode
+
 from .harness import Run
 from .timed_kills import InjectedFault, wait_coordinator
 

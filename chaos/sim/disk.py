@@ -39,7 +39,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from ...runtime.disk import ReadFailed
+from tidegate.runtime.disk import ReadFailed
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer

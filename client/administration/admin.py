@@ -15,16 +15,23 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from ...runtime.clock import Clock, SystemClock
-from ...wire.api import ApiKey
-from ...wire.errors import ErrorCode, KafkaError
-from ..connecting.cluster import Backoff, Cluster, CoordinatorKind, require_none, top_level_code
-from ..connecting.errors import ConnectionFailed, RequestError, error_for
-from ..connecting.metadata import TopicView
-from ..requests.describe_transactions import decode_described_transactions
-from ..requests.offset_requests import EARLIEST, LATEST, OffsetAtTime, committed_offsets, list_offsets
-from ..requests.record_deletion import delete_records
-from ..requests.transaction_requests import CommittedOffset, Offsets
+from tidegate.client.connecting.cluster import Backoff, Cluster, CoordinatorKind, require_none, top_level_code
+from tidegate.client.connecting.errors import ConnectionFailed, RequestError, error_for
+from tidegate.client.connecting.metadata import TopicView
+from tidegate.client.requests.describe_transactions import decode_described_transactions
+from tidegate.client.requests.offset_requests import (
+    EARLIEST,
+    LATEST,
+    OffsetAtTime,
+    committed_offsets,
+    list_offsets,
+)
+from tidegate.client.requests.record_deletion import delete_records
+from tidegate.client.requests.transaction_requests import CommittedOffset, Offsets
+from tidegate.runtime.clock import Clock, SystemClock
+from tidegate.wire.api import ApiKey
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from . import group_admin, operations
 from .descriptions import (
     ClusterDescription,

@@ -9,12 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from ...wire.api import ApiKey
-from ...wire.errors import ErrorCode
-from ..connecting.cluster import Cluster, CoordinatorKind, require_none, top_level_code
-from ..connecting.errors import GroupChanged, RequestError
-from ..requests.offset_requests import commit_offsets
-from ..requests.transaction_requests import GroupMetadata, Offsets
+from tidegate.client.connecting.cluster import Cluster, CoordinatorKind, require_none, top_level_code
+from tidegate.client.connecting.errors import GroupChanged, RequestError
+from tidegate.client.requests.offset_requests import commit_offsets
+from tidegate.client.requests.transaction_requests import GroupMetadata, Offsets
+from tidegate.wire.api import ApiKey
+from tidegate.wire.errors import ErrorCode
 
 
 async def delete_group(cluster: Cluster, group_id: str, timeout_s: float) -> None:

@@ -13,7 +13,8 @@ from .partitions import until_settled
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..administration.admin import Admin
+    from tidegate.client.administration.admin import Admin
+
     from .draining import Drain
 
 features = typer.Typer(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ..administration.operations import DataFolder
+    from tidegate.client.administration.operations import DataFolder
 
 FULL_BELOW_BYTES: Final = 1 << 20
 """With less room a node takes no records any more (`node/upkeep/disk_reserve.py`)."""
@@ -57,7 +57,8 @@ def in_words(folders: Iterable[DataFolder]) -> list[str]:
 
 
 def _room(folder: DataFolder) -> str:
-    assert folder.usable_bytes is not None and folder.total_bytes
+    assert folder.usable_bytes is not None
+    assert folder.total_bytes
     return (
         f"{100 * folder.usable_bytes // folder.total_bytes} % ({folder.usable_bytes >> 20} MiB) of it "
         "can be written"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from ...wire.errors import ErrorCode
+from tidegate.wire.errors import ErrorCode
 
 NO_LEADER: Final = -1
 

@@ -21,13 +21,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from dataclasses import dataclass
 from typing import Final
 
-from ...runtime import logs
-from ...runtime.clock import Clock, SystemClock
-from ...wire.errors import ErrorCode
-from ..connecting.cluster import Cluster
-from ..connecting.errors import FatalError, GroupChanged, NoOffset, RequestError, RetriableError
-from ..requests.assignors import by_topic
-from ..requests.offset_requests import (
+from tidegate.client.connecting.cluster import Cluster
+from tidegate.client.connecting.errors import FatalError, GroupChanged, NoOffset, RequestError, RetriableError
+from tidegate.client.requests.assignors import by_topic
+from tidegate.client.requests.offset_requests import (
     EARLIEST,
     LATEST,
     OffsetAtTime,
@@ -36,7 +33,11 @@ from ..requests.offset_requests import (
     committed_offsets,
     list_offsets,
 )
-from ..requests.transaction_requests import CommittedOffset, GroupMetadata, Offsets
+from tidegate.client.requests.transaction_requests import CommittedOffset, GroupMetadata, Offsets
+from tidegate.runtime import logs
+from tidegate.runtime.clock import Clock, SystemClock
+from tidegate.wire.errors import ErrorCode
+
 from .fetched import ConsumerRecord
 from .fetcher import Fetcher, FetchSettings
 from .group_membership import GroupMembership, MembershipSettings

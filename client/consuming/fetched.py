@@ -15,8 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ...wire.errors import KafkaError
-from ...wire.records import ControlType, Record, decode_batch, decode_marker, iterate_headers, validate_batch
+from tidegate.wire.errors import KafkaError
+from tidegate.wire.records import (
+    ControlType,
+    Record,
+    decode_batch,
+    decode_marker,
+    iterate_headers,
+    validate_batch,
+)
 
 
 class ConsumerRecord(NamedTuple):

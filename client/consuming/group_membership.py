@@ -23,12 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ...runtime import logs
-from ...wire.api import ApiKey
-from ...wire.errors import ErrorCode, KafkaError
-from ..connecting.cluster import Backoff, Cluster, CoordinatorKind, top_level_code
-from ..connecting.errors import FatalError, RetriableError, error_for, sentence
-from ..requests.assignors import (
+from tidegate.client.connecting.cluster import Backoff, Cluster, CoordinatorKind, top_level_code
+from tidegate.client.connecting.errors import FatalError, RetriableError, error_for, sentence
+from tidegate.client.requests.assignors import (
     ASSIGNORS,
     COOPERATIVE,
     ClassicAssignor,
@@ -39,7 +36,10 @@ from ..requests.assignors import (
     encode_assignment,
     encode_subscription,
 )
-from ..requests.transaction_requests import GroupMetadata
+from tidegate.client.requests.transaction_requests import GroupMetadata
+from tidegate.runtime import logs
+from tidegate.wire.api import ApiKey
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 log = logs.get(__name__)
 

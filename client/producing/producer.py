@@ -22,13 +22,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from ...runtime import logs
-from ...runtime.clock import Clock, SystemClock
-from ...wire.compression import Compression
-from ...wire.errors import ErrorCode, KafkaError
-from ...wire.records import NewRecord
-from ..connecting.cluster import Cluster
-from ..connecting.errors import (
+from tidegate.client.connecting.cluster import Cluster
+from tidegate.client.connecting.errors import (
     AbortableError,
     BufferExhausted,
     CommitOutcomeUnknown,
@@ -42,8 +37,8 @@ from ..connecting.errors import (
     family,
     sentence,
 )
-from ..connecting.metadata import NO_LEADER, TopicView
-from ..requests.transaction_requests import (
+from tidegate.client.connecting.metadata import NO_LEADER, TopicView
+from tidegate.client.requests.transaction_requests import (
     NO_IDENTITY,
     CommittedOffset,
     EndAnswer,
@@ -52,6 +47,12 @@ from ..requests.transaction_requests import (
     Offsets,
     TransactionRequests,
 )
+from tidegate.runtime import logs
+from tidegate.runtime.clock import Clock, SystemClock
+from tidegate.wire.compression import Compression
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.records import NewRecord
+
 from .accumulator import BATCH_OVERHEAD_BYTES, Accumulator, Limits
 from .partitioner import Partitioner, StickyChooser, partition_of_key
 from .sender import RecordMetadata, Sender, SenderSettings

@@ -14,10 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from ...wire.api import ApiKey
-from ...wire.errors import ErrorCode, KafkaError
-from ..connecting.cluster import Backoff, Cluster, CoordinatorKind
-from ..connecting.errors import (
+from tidegate.client.connecting.cluster import Backoff, Cluster, CoordinatorKind
+from tidegate.client.connecting.errors import (
     ConnectionFailed,
     FatalError,
     GroupChanged,
@@ -25,7 +23,10 @@ from ..connecting.errors import (
     error_for,
     sentence,
 )
-from ..connecting.metadata import NO_LEADER
+from tidegate.client.connecting.metadata import NO_LEADER
+from tidegate.wire.api import ApiKey
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from .transaction_requests import CommittedOffset, GroupMetadata, Offsets, offset_topics, worst_offset_code
 
 EARLIEST: Final = -2

@@ -13,11 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...runtime import logs
-from ...wire.api import ApiKey
-from ...wire.errors import ErrorCode, KafkaError
-from ..connecting.cluster import Backoff, Cluster, CoordinatorKind, top_level_code
-from ..connecting.errors import (
+from tidegate.client.connecting.cluster import Backoff, Cluster, CoordinatorKind, top_level_code
+from tidegate.client.connecting.errors import (
     ConnectionFailed,
     Family,
     FatalError,
@@ -26,6 +23,9 @@ from ..connecting.errors import (
     family,
     sentence,
 )
+from tidegate.runtime import logs
+from tidegate.wire.api import ApiKey
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 log = logs.get(__name__)
 

@@ -21,12 +21,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ...proto import controller_pb2 as rpc
-from ...proto import metadata_pb2 as pb
-from ...runtime.host_names import host_problem
-from ...wire.errors import ErrorCode, KafkaError
-from ..state.cluster_state import ClusterState
-from ..state.elections import (
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.elections import (
     Settler,
     Wanted,
     change_operations,
@@ -34,8 +30,8 @@ from ..state.elections import (
     forget_disk,
     preferred_leader,
 )
-from ..state.features import level_problem, ranges_of, require_level
-from ..state.model import (
+from tidegate.controller.state.features import level_problem, ranges_of, require_level
+from tidegate.controller.state.model import (
     MOVES_LEVEL,
     NO_BROKER_EPOCH,
     PRODUCER_ID_BLOCK,
@@ -43,11 +39,15 @@ from ..state.model import (
     PartitionState,
     TopicState,
 )
-from ..state.moves import advanced, moving
-from ..state.offline_replicas import decode_replicas, encode_replicas
-from ..state.reachability import Reachability
-from ..state.resource_settings import GROUP_LIMITS, GroupLimits
-from ..state.topic_defaults import missing_defaults
+from tidegate.controller.state.moves import advanced, moving
+from tidegate.controller.state.offline_replicas import decode_replicas, encode_replicas
+from tidegate.controller.state.reachability import Reachability
+from tidegate.controller.state.resource_settings import GROUP_LIMITS, GroupLimits
+from tidegate.controller.state.topic_defaults import missing_defaults
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.proto import metadata_pb2 as pb
+from tidegate.runtime.host_names import host_problem
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 REPLICAS_SHOWN_MAX = 5
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ...proto import controller_pb2 as rpc
-from ...wire.errors import ErrorCode
-from ..state.cluster_state import ClusterState
-from ..state.elections import Wanted, change_operations, preferred_leader, settle
-from ..state.model import NO_LEADER, UNCLEAN_ELECTION_CONFIG, PartitionState, TopicState
-from ..state.reachability import Reached
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.elections import Wanted, change_operations, preferred_leader, settle
+from tidegate.controller.state.model import NO_LEADER, UNCLEAN_ELECTION_CONFIG, PartitionState, TopicState
+from tidegate.controller.state.reachability import Reached
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.wire.errors import ErrorCode
+
 from .planner import Plan
 
 Key = tuple[str, int]

@@ -10,13 +10,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from ...proto import controller_pb2 as rpc
-from ...proto import metadata_pb2 as pb
-from ...wire.errors import ErrorCode, KafkaError
-from ..state.cluster_state import ClusterState
-from ..state.features import require_level
-from ..state.model import RESOURCES_LEVEL
-from ..state.resource_settings import (
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.features import require_level
+from tidegate.controller.state.model import RESOURCES_LEVEL
+from tidegate.controller.state.resource_settings import (
     SETTINGS_OF,
     ConfigKind,
     GroupLimits,
@@ -24,6 +21,10 @@ from ..state.resource_settings import (
     check_config,
     list_of,
 )
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.proto import metadata_pb2 as pb
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from .topics import TopicPlan, TopicPlans
 
 RESOURCES_MAX: Final = 10_000

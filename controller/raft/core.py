@@ -25,9 +25,9 @@ import pysyncobj.syncobj as library
 from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj.node import Node
 from pysyncobj.version import VERSION
+from tidegate.runtime import faults, logs
+from tidegate.runtime.calm_logs import Outage
 
-from ...runtime import faults, logs
-from ...runtime.calm_logs import Outage
 from .contract import FollowerView, Outbox, Proposal, QuorumStatus, RaftTimings, StateMachine
 from .failure import RaftFatal
 from .library_ports import NoPoller, VoteRequests

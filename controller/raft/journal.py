@@ -37,14 +37,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from pysyncobj.journal import Journal
+from tidegate.runtime import faults, logs
 
-from ...runtime import faults, logs
 from .durable_note import DurableNote, LogPosition
 from .failure import RaftFatal
 from .messages import Entry, VoterRecord
 
 if TYPE_CHECKING:
-    from ...runtime.disk import Disk, File
+    from tidegate.runtime.disk import Disk, File
 
 log = logs.get(__name__)
 

@@ -61,7 +61,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...runtime import logs
+from tidegate.runtime import logs
+
 from .failure import RaftFatal
 from .messages import VoterRecord, VoterStatus
 

@@ -22,7 +22,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
-from ...runtime import logs
+from tidegate.runtime import logs
+
 from .contract import Proposal
 from .core import LEADER, RaftCore
 from .messages import VoteRequest, VoterStatus
@@ -213,7 +214,8 @@ class RaftThread:
 
     def _alarm_rings(self) -> None:
         """What had come by now is read already, and its round is near."""
-        assert self._loop is not None and self._alarm is not None
+        assert self._loop is not None
+        assert self._alarm is not None
         now, late_s, self._alarm = self._loop.time(), self._loop.time() - self._alarm.when(), None
         if self._round_is_near:
             return

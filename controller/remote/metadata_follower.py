@@ -22,15 +22,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
-
-from ...proto import controller_pb2 as pb
-from ...runtime import logs
-from ...wire.errors import ErrorCode
-from ..state.cluster_state import ClusterState
-from ..state.model import ApplyResult
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import ApplyResult
+from tidegate.proto import controller_pb2 as pb
+from tidegate.runtime import logs
+from tidegate.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ...runtime.clock import Clock
+    from tidegate.runtime.clock import Clock
+
     from .client import ControllerClient
 
 log = logs.get(__name__)

@@ -16,16 +16,17 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ...runtime import logs
-from ...wire.errors import ErrorCode, KafkaError
-from ..planning.planner import ControllerConfig, ControllerPlanner, Plan
-from ..state.model import INITIAL_FEATURES
+from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner, Plan
+from tidegate.controller.state.model import INITIAL_FEATURES
+from tidegate.runtime import logs
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from .metadata_log import MetadataLog, NotController
 from .pipeline import PlanPipeline, Proposed
 from .service import ControllerService
 
 if TYPE_CHECKING:
-    from ...runtime.clock import Clock
+    from tidegate.runtime.clock import Clock
 
 log = logs.get(__name__)
 

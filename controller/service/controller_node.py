@@ -9,20 +9,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...proto import controller_pb2_grpc
-from ..planning.planner import ControllerConfig
-from ..raft.contract import RaftTimings
-from ..raft.thread import exit_process
+from tidegate.controller.planning.planner import ControllerConfig
+from tidegate.controller.raft.contract import RaftTimings
+from tidegate.controller.raft.thread import exit_process
+from tidegate.proto import controller_pb2_grpc
+
 from .controller_leadership import ControllerLeadership
 from .metadata_log import MetadataLog, NotController
 from .service import AskVoter, ControllerService
 
 if TYPE_CHECKING:
     import grpc
-
-    from ...runtime.clock import Clock
-    from ...runtime.disk import Disk
-    from ...runtime.tls import MutualTls
+    from tidegate.runtime.clock import Clock
+    from tidegate.runtime.disk import Disk
+    from tidegate.runtime.tls import MutualTls
 
 
 class ControllerNode:

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from google.protobuf.message import DecodeError
+from tidegate.proto import metadata_pb2 as pb
+from tidegate.wire.errors import ErrorCode
 
-from ...proto import metadata_pb2 as pb
-from ...wire.errors import ErrorCode
 from . import snapshot
 from .config_tables import with_change
 from .model import (

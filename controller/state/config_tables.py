@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
-from ...proto import metadata_pb2 as pb
+from tidegate.proto import metadata_pb2 as pb
 
 _Key = TypeVar("_Key", bound=Hashable)
 

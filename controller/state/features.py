@@ -31,8 +31,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ...proto import controller_pb2 as rpc
-from ...wire.errors import ErrorCode, KafkaError
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from .model import (
     FEATURE_LEVEL_MIN,
     FORMER_METADATA_VERSION,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from ...wire.errors import ErrorCode
+from tidegate.wire.errors import ErrorCode
 
 NO_LEADER = -1
 ALL_NODES = -1  # the key of the settings for every node that has none of its own

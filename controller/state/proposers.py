@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...wire.errors import ErrorCode
+from tidegate.wire.errors import ErrorCode
+
 from .model import Value
 
 PROPOSERS_MAX = 512

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from ...wire.errors import ErrorCode, KafkaError
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 class ResourceType(IntEnum):

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ...wire.errors import ErrorCode
+from tidegate.wire.errors import ErrorCode
+
 from .classic.events import (
     ClassicGroupConfig,
     ClassicReply,

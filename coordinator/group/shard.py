@@ -20,10 +20,17 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from ...wire.errors import ErrorCode, KafkaError
-from .. import silence
-from ..batches import BATCH_BYTES_MAX, batch_bytes, in_batches
-from ..outcome import Context, CoordinatorRecord, ProducerIdentity, ReplayedRecord, ShardOutcome
+from tidegate.coordinator import silence
+from tidegate.coordinator.batches import BATCH_BYTES_MAX, batch_bytes, in_batches
+from tidegate.coordinator.outcome import (
+    Context,
+    CoordinatorRecord,
+    ProducerIdentity,
+    ReplayedRecord,
+    ShardOutcome,
+)
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from . import migration, views
 from .classic import rebalance, records
 from .classic.events import Acknowledged, Heartbeat, JoinGroup, LeaveGroup, LeaveReply, SyncGroup

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..fields import RecordFormatError
+from tidegate.coordinator.fields import RecordFormatError
+
 from .classic import consumer_protocol
 from .classic.membership import ClassicGroup
 from .classic.state import GroupState

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...wire.errors import ErrorCode
+from tidegate.wire.errors import ErrorCode
+
 from .state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

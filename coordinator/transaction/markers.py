@@ -24,7 +24,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ...wire.errors import ErrorCode
+from tidegate.wire.errors import ErrorCode
+
 from .events import MarkersWritten, SendMarkers, TransactionIdentity
 from .state import TransactionPartition
 

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from ..fields import FieldReader, FieldWriter, RecordFormatError
+from tidegate.coordinator.fields import FieldReader, FieldWriter, RecordFormatError
+
 from .state import TransactionMetadata, TransactionPartition, TransactionState
 
 KEY_VERSION = 0

@@ -41,8 +41,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ...wire.errors import ErrorCode, KafkaError
-from ..outcome import Context, CoordinatorRecord, ProducerIdentity, ReplayedRecord, ShardOutcome
+from tidegate.coordinator.outcome import (
+    Context,
+    CoordinatorRecord,
+    ProducerIdentity,
+    ReplayedRecord,
+    ShardOutcome,
+)
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from . import records
 from .awaiting_completion import RequestsAwaitingCompletion
 from .events import (
@@ -384,7 +391,7 @@ class TransactionShard:
     def _add_partitions(self, event: AddPartitions, context: Context) -> TransactionOutcome:
         self._check_identity(event.transactional_id, event.producer_id, event.producer_epoch)
         current, _ = self._lookup(event.transactional_id, Stimulus.ADD_PARTITIONS)
-        reply = PartitionsReply({partition: ErrorCode.NONE for partition in event.partitions})
+        reply = PartitionsReply(dict.fromkeys(event.partitions, ErrorCode.NONE))
         ongoing = current.state is TransactionState.ONGOING
         if ongoing and current.partitions.issuperset(event.partitions):
             return self._unchanged(current, reply, event.transaction_version)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ...wire.api import ApiKey
-from ..serving.listener import Handlers
+from tidegate.node.serving.listener import Handlers
+from tidegate.wire.api import ApiKey
+
 from .cluster import (
     alter_replica_log_dirs,
     api_versions,

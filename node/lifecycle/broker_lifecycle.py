@@ -22,15 +22,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from ...controller.remote.client import ControllerClient
-from ...controller.remote.metadata_follower import SILENCE_S_MAX
-from ...controller.state.offline_replicas import Replica, encode_replicas
-from ...controller.state.reachability import Life
-from ...proto import controller_pb2 as pb
-from ...runtime import logs
-from ...runtime.calm_logs import Outage
-from ...runtime.clock import Clock
-from ...wire.errors import ErrorCode, KafkaError
+from tidegate.controller.remote.client import ControllerClient
+from tidegate.controller.remote.metadata_follower import SILENCE_S_MAX
+from tidegate.controller.state.offline_replicas import Replica, encode_replicas
+from tidegate.controller.state.reachability import Life
+from tidegate.proto import controller_pb2 as pb
+from tidegate.runtime import logs
+from tidegate.runtime.calm_logs import Outage
+from tidegate.runtime.clock import Clock
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from .lease import Change, HeartbeatAnswer, Lease
 
 log = logs.get(__name__)

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ...controller.state.model import BrokerState
-from ...controller.state.reachability import Life
-from ...runtime import logs
-from ...runtime.clock import Clock
-from ..cluster.cluster_view import ClusterView
-from ..cluster.peers import ask_who_it_is
+from tidegate.controller.state.model import BrokerState
+from tidegate.controller.state.reachability import Life
+from tidegate.node.cluster.cluster_view import ClusterView
+from tidegate.node.cluster.peers import ask_who_it_is
+from tidegate.runtime import logs
+from tidegate.runtime.clock import Clock
+
 from .broker_lifecycle import BrokerLifecycle
 from .reachability import TIMEOUT_S, Ask, Asked, Prober, Question, ReachedBy
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import grpc
-
-from ...proto import admin_pb2 as pb
-from ...proto import admin_pb2_grpc
-from ...runtime import faults, logs
+from tidegate.proto import admin_pb2 as pb
+from tidegate.proto import admin_pb2_grpc
+from tidegate.runtime import faults, logs
 
 log = logs.get(__name__)
 

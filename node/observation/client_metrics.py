@@ -24,8 +24,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, M
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
-
-from ...controller.state.resource_settings import (
+from tidegate.controller.state.resource_settings import (
     INTERVAL,
     MATCH,
     METRICS,
@@ -34,8 +33,8 @@ from ...controller.state.resource_settings import (
     list_of,
     matching_patterns,
 )
-from ...wire.compression import Compression, decompress
-from ...wire.errors import ErrorCode, KafkaError
+from tidegate.wire.compression import Compression, decompress
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 TELEMETRY_BYTES_MAX: Final = 1 << 20
 UNFOLDED_BYTES_MAX: Final = 4 << 20

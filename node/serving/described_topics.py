@@ -14,8 +14,8 @@ from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from ...controller.state.cluster_state import ClusterState, TopicState
-from ...wire.errors import ErrorCode
+from tidegate.controller.state.cluster_state import ClusterState, TopicState
+from tidegate.wire.errors import ErrorCode
 
 VARIANTS_MAX: Final = 8
 
@@ -34,7 +34,7 @@ Describe = Callable[[ClusterState, TopicState], tuple[bytes, ErrorCode]]
 class Variant:
     """The descriptions in one form: `describe` makes one."""
 
-    __slots__ = ("_brokers", "_described", "_describe", "_whole", "_whole_of")
+    __slots__ = ("_brokers", "_describe", "_described", "_whole", "_whole_of")
 
     def __init__(self, describe: Describe) -> None:
         self._describe = describe

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ...wire.errors import ErrorCode
+from tidegate.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer

@@ -20,16 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ...controller.state.resource_settings import (
+from tidegate.controller.state.resource_settings import (
     CONSUMER_HEARTBEAT,
     CONSUMER_SESSION,
     GROUP_LIMITS,
     GroupLimits,
 )
-from ...coordinator.group.consumer.assignors import ASSIGNORS
-from ...coordinator.group.policy import MigrationPolicy
-from ...runtime.host_names import host_problem
-from ...runtime.tls import TlsFiles
+from tidegate.coordinator.group.consumer.assignors import ASSIGNORS
+from tidegate.coordinator.group.policy import MigrationPolicy
+from tidegate.runtime.host_names import host_problem
+from tidegate.runtime.tls import TlsFiles
 
 ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
 # Variables with our prefix that are not settings.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..partition.assignment import Eligibility, EligibilityOf
+from tidegate.replication.partition.assignment import Eligibility, EligibilityOf
+
 from .client_sessions import SESSIONS_MAX, TopicNameOf
 from .fetcher import FetcherLimits
 from .nearby import RackOf

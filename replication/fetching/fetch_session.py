@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-from ...wire.errors import ErrorCode
-from ...wire.fetch import FetchPartition, FetchRequest
-from ..replica.delayed import WATERMARK_NEWS_S, FetchWaiter, FetchWatchers
+from tidegate.replication.replica.delayed import WATERMARK_NEWS_S, FetchWaiter, FetchWatchers
+from tidegate.wire.errors import ErrorCode
+from tidegate.wire.fetch import FetchPartition, FetchRequest
 
 Key = tuple[str, int]
 
@@ -126,7 +126,7 @@ class FollowerSession:
 class SessionTable:
     """The sessions of all followers of this node."""
 
-    __slots__ = ("_next_id", "_sessions", "_sent")
+    __slots__ = ("_next_id", "_sent", "_sessions")
 
     def __init__(self, first_id: int = 1) -> None:
         """`first_id` should differ between starts of the process, so that an old session is not taken for a

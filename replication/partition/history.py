@@ -7,7 +7,8 @@ other records.
 
 from __future__ import annotations
 
-from ...wire.errors import ErrorCode, KafkaError
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from .follower import LogView
 
 

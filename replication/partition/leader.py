@@ -29,7 +29,8 @@ import enum
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
-from ...wire.errors import ErrorCode, KafkaError
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from .assignment import UNKNOWN_BROKER_EPOCH, Eligibility, IsrMember, IsrProposal, IsrResult
 
 NEVER_S = float("-inf")

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...runtime import logs
-from ...runtime.calm_logs import Outage
-from ...wire.errors import ErrorCode, KafkaError
+from tidegate.runtime import logs
+from tidegate.runtime.calm_logs import Outage
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 _log = logs.get(__name__)
 

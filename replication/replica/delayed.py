@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...runtime.clock import Clock, Timer
-from ...wire.errors import ErrorCode
-from ..partition.leader import PartitionLeader
+from tidegate.replication.partition.leader import PartitionLeader
+from tidegate.runtime.clock import Clock, Timer
+from tidegate.wire.errors import ErrorCode
 
 AckCallback = Callable[[ErrorCode], None]
 

@@ -19,15 +19,15 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from ...runtime import logs
-from ...runtime.clock import Clock
-from ...storage.directory.creation import Creation, NewLog
-from ...storage.directory.log_directory import LogDirectory
-from ...storage.folders.data_folders import CreationInFolders, DataFolders
-from ...storage.log.log import Log, LogConfig
-from ...storage.topic_config import unread_settings
-from ...wire.errors import ErrorCode, KafkaError
-from ..partition.assignment import Assignment
+from tidegate.replication.partition.assignment import Assignment
+from tidegate.runtime import logs
+from tidegate.runtime.clock import Clock
+from tidegate.storage.directory.creation import Creation, NewLog
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.folders.data_folders import CreationInFolders, DataFolders
+from tidegate.storage.log.log import Log, LogConfig
+from tidegate.storage.topic_config import unread_settings
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 Key = tuple[str, int]
 AnyCreation = Creation | CreationInFolders

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
-from ..log.log import Log
+from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.log.log import Log
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 PositionKey = tuple[UUID, int]

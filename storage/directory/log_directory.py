@@ -28,15 +28,16 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from ...runtime import logs
-from ...runtime.disk import OUT_OF_SPACE, Disk, FileLock, ReadFailed
-from ...wire.errors import ErrorCode, KafkaError
-from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
-from ..durability.flush_notes import Identity, identity_of
-from ..log.closing import CLOSING_THREADS, close_in_threads, close_log
-from ..log.health import DISK_FAILED, ReadErrors, unreadable
-from ..log.log import CorruptLog, Log, LogConfig
-from ..segment.open_files import OPEN_FILES_MAX, OpenFiles
+from tidegate.runtime import logs
+from tidegate.runtime.disk import OUT_OF_SPACE, Disk, FileLock, ReadFailed
+from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.durability.flush_notes import Identity, identity_of
+from tidegate.storage.log.closing import CLOSING_THREADS, close_in_threads, close_log
+from tidegate.storage.log.health import DISK_FAILED, ReadErrors, unreadable
+from tidegate.storage.log.log import CorruptLog, Log, LogConfig
+from tidegate.storage.segment.open_files import OPEN_FILES_MAX, OpenFiles
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from .async_delete import AsyncFileDeleter
 from .creation import Creation, NewLog, Results
 from .deferred_open import DeferredOpen

@@ -21,8 +21,8 @@ import enum
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...runtime.disk import Disk
-from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.runtime.disk import Disk
+from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 
 REPLICA_MOVE = "replica-move"
 

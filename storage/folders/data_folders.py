@@ -31,15 +31,14 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from ...runtime import logs
-from ...runtime.disk import OUT_OF_SPACE, Disk
-from ...wire.errors import ErrorCode, KafkaError
-from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
-from ..directory.async_delete import AsyncFileDeleter
-from ..directory.creation import Creation, NewLog, Results
-from ..directory.folder_notes import PartitionKey
-from ..directory.log_directory import DirectoryRefused, LogDirectory, OpenReport, parse_name
-from ..directory.move_state import (
+from tidegate.runtime import logs
+from tidegate.runtime.disk import OUT_OF_SPACE, Disk
+from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.directory.async_delete import AsyncFileDeleter
+from tidegate.storage.directory.creation import Creation, NewLog, Results
+from tidegate.storage.directory.folder_notes import PartitionKey
+from tidegate.storage.directory.log_directory import DirectoryRefused, LogDirectory, OpenReport, parse_name
+from tidegate.storage.directory.move_state import (
     MoveState,
     TwinLogs,
     Verdict,
@@ -47,11 +46,12 @@ from ..directory.move_state import (
     resolve_twins,
     write_move_state,
 )
-from ..directory.opening_progress import OpeningProgress
-from ..directory.set_aside import DamagedRetention, remove_old_damaged
-from ..log.log import CorruptLog, Log, LogConfig
-from ..moving.future_replica import FutureReplica
-from ..segment.open_files import OPEN_FILES_MAX
+from tidegate.storage.directory.opening_progress import OpeningProgress
+from tidegate.storage.directory.set_aside import DamagedRetention, remove_old_damaged
+from tidegate.storage.log.log import CorruptLog, Log, LogConfig
+from tidegate.storage.moving.future_replica import FutureReplica
+from tidegate.storage.segment.open_files import OPEN_FILES_MAX
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 DATA_FOLDERS = "data-folders"
 PREFERRED_MAX = 100_000

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from ...runtime.disk import Disk
-from ..checkpoint import CheckpointInvalid, decode_checkpoint
+from tidegate.runtime.disk import Disk
+from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint
+
 from .findings import Finding
 
 

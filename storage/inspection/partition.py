@@ -20,20 +20,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
-from ...runtime.disk import Disk
-from ...wire.records import BatchHeader
-from ..checkpoint import CheckpointInvalid, decode_checkpoint
-from ..directory.creation import PARTITION_METADATA
-from ..directory.folder_notes import PartitionCheckpoint
-from ..directory.found_logs import was_in_use
-from ..directory.log_directory import DAMAGED, parse_name
-from ..directory.stored_config import LOG_CONFIG, decode_config
-from ..epoch_cache import EPOCH_CHECKPOINT
-from ..log.log_start import LOG_START, read_log_start
-from ..producers.producer_snapshot import SnapshotInvalid, decode_snapshot
-from ..producers.producer_state import ProducerState
-from ..segment.transaction_index import TransactionIndexEntry
-from ..topic_config import LogConfig
+from tidegate.runtime.disk import Disk
+from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint
+from tidegate.storage.directory.creation import PARTITION_METADATA
+from tidegate.storage.directory.folder_notes import PartitionCheckpoint
+from tidegate.storage.directory.found_logs import was_in_use
+from tidegate.storage.directory.log_directory import DAMAGED, parse_name
+from tidegate.storage.directory.stored_config import LOG_CONFIG, decode_config
+from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT
+from tidegate.storage.log.log_start import LOG_START, read_log_start
+from tidegate.storage.producers.producer_snapshot import SnapshotInvalid, decode_snapshot
+from tidegate.storage.producers.producer_state import ProducerState
+from tidegate.storage.segment.transaction_index import TransactionIndexEntry
+from tidegate.storage.topic_config import LogConfig
+from tidegate.wire.records import BatchHeader
+
 from .counts import CountIndexCheck
 from .epochs import EpochHistoryCheck
 from .findings import Finding, Severity
@@ -371,12 +372,11 @@ class _Verification:
             self._add(Finding("segment-overlap", path, what, 0, base))
             self._overlap_ends = expected
             return False
-        elif expected >= self._trusted:
+        if expected >= self._trusted:
             self._has_torn_tail = True
             return False
-        else:
-            what = f"it begins at offset {base}; the segment before it ends at {expected}"
-            self._add(Finding("segment-gap", path, what, 0, expected))
+        what = f"it begins at offset {base}; the segment before it ends at {expected}"
+        self._add(Finding("segment-gap", path, what, 0, expected))
         self._lose_track(replay)
         return True
 

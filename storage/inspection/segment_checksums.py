@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ...runtime.disk import Disk
-from ..segment.checksums import STILL_OPEN, ChecksumsInvalid, decode_checksums
-from ..segment.transaction_index import ENTRY_BYTES
+from tidegate.runtime.disk import Disk
+from tidegate.storage.segment.checksums import STILL_OPEN, ChecksumsInvalid, decode_checksums
+from tidegate.storage.segment.transaction_index import ENTRY_BYTES
+
 from .findings import Finding
 from .verification import SegmentFiles
 

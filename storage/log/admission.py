@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...wire.errors import ErrorCode, KafkaError
-from ...wire.recompression import recompressed
-from ...wire.record_check import NAMED_MAX, check_records, unfolded_bytes_max
-from ...wire.records import (
+from tidegate.storage.producers.producer_state import AppendOrigin
+from tidegate.storage.topic_config import LogConfig, TimestampType
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.recompression import recompressed
+from tidegate.wire.record_check import NAMED_MAX, check_records, unfolded_bytes_max
+from tidegate.wire.records import (
     DELETE_HORIZON,
     HEADER_BYTES,
     BatchHeader,
@@ -23,8 +25,6 @@ from ...wire.records import (
     set_log_append_time,
     validate_batch,
 )
-from ..producers.producer_state import AppendOrigin
-from ..topic_config import LogConfig, TimestampType
 
 NO_APPEND_TIME = -1
 """The records keep their producer's timestamps."""

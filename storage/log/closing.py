@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 
-from ...wire.errors import KafkaError
+from tidegate.wire.errors import KafkaError
+
 from .log import CorruptLog, Log
 
 CLOSING_THREADS = 4

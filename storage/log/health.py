@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from ...runtime import logs
-from ...runtime.disk import OUT_OF_SPACE, ReadFailed
-from ...wire.errors import ErrorCode, KafkaError
-from ..recovery.recovery import CorruptLog
-from ..segment.batch_scan import InvalidBatch
+from tidegate.runtime import logs
+from tidegate.runtime.disk import OUT_OF_SPACE, ReadFailed
+from tidegate.storage.recovery.recovery import CorruptLog
+from tidegate.storage.segment.batch_scan import InvalidBatch
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 DISK_FAILED = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EUCLEAN})
 """Errors of the disk itself, not of one request, such as a name that is too long or too many open files."""
@@ -61,7 +61,7 @@ class ReadErrors:
 class Health:
     """See the module's text.  A hot path only has to check `unusable`."""
 
-    __slots__ = ("closed", "name", "offline", "on_offline", "unusable", "_directory")
+    __slots__ = ("_directory", "closed", "name", "offline", "on_offline", "unusable")
 
     def __init__(self, name: str, directory: Path) -> None:
         self.name = name

@@ -31,25 +31,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from ...runtime import faults, logs
-from ...runtime.disk import Disk
-from ...wire.errors import ErrorCode, KafkaError
-from ..durability.flush import Durability, FlushTicket
-from ..epoch_cache import EpochCache, EpochEnd
-from ..producers.producer_snapshot import encode_snapshot
-from ..producers.producer_state import AppendOrigin, ProducerView, VerificationGuard
-from ..recovery.index_rebuild import rebuild_transaction_index
-from ..recovery.recovery import CorruptLog, LoadedLog, aborted_entries, load_log, reload_producers
-from ..segment.batch_scan import InvalidBatch
-from ..segment.batch_slices import ReadResult
-from ..segment.checksums import STILL_OPEN
-from ..segment.count_index import CountIndex
-from ..segment.offset_index import OFFSET_SPAN_MAX
-from ..segment.open_files import OpenFiles
-from ..segment.segment import Segment, segment_path
-from ..segment.segment_list import Segments
-from ..segment.transaction_index import AbortedTransaction
-from ..topic_config import FlushPolicy, LogConfig
+from tidegate.runtime import faults, logs
+from tidegate.runtime.disk import Disk
+from tidegate.storage.durability.flush import Durability, FlushTicket
+from tidegate.storage.epoch_cache import EpochCache, EpochEnd
+from tidegate.storage.producers.producer_snapshot import encode_snapshot
+from tidegate.storage.producers.producer_state import AppendOrigin, ProducerView, VerificationGuard
+from tidegate.storage.recovery.index_rebuild import rebuild_transaction_index
+from tidegate.storage.recovery.recovery import (
+    CorruptLog,
+    LoadedLog,
+    aborted_entries,
+    load_log,
+    reload_producers,
+)
+from tidegate.storage.segment.batch_scan import InvalidBatch
+from tidegate.storage.segment.batch_slices import ReadResult
+from tidegate.storage.segment.checksums import STILL_OPEN
+from tidegate.storage.segment.count_index import CountIndex
+from tidegate.storage.segment.offset_index import OFFSET_SPAN_MAX
+from tidegate.storage.segment.open_files import OpenFiles
+from tidegate.storage.segment.segment import Segment, segment_path
+from tidegate.storage.segment.segment_list import Segments
+from tidegate.storage.segment.transaction_index import AbortedTransaction
+from tidegate.storage.topic_config import FlushPolicy, LogConfig
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from .admission import NO_APPEND_TIME, CheckedBatches
 from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_leader_append
 from .health import Health

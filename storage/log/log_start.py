@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from ...runtime import logs
-from ...runtime.disk import OUT_OF_SPACE, Disk
-from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.runtime import logs
+from tidegate.runtime.disk import OUT_OF_SPACE, Disk
+from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 
 LOG_START = "log-start"
 log = logs.get(__name__)

@@ -8,8 +8,8 @@ of its own: it uses private names.
 
 from __future__ import annotations
 
-from ...wire.errors import ErrorCode, KafkaError
-from ..log.log import Log
+from tidegate.storage.log.log import Log
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 _ON_DISK = (
     "_disk",
@@ -74,7 +74,9 @@ def is_durable(future: Log) -> bool:
 
 def exchange(log: Log, future: Log) -> None:
     """Cannot fail.  The caller has checked that both logs hold the same records and that no flush runs."""
-    assert future.log_end_offset == log.log_end_offset and not is_flushing(log) and not is_flushing(future)
+    assert future.log_end_offset == log.log_end_offset
+    assert not is_flushing(log)
+    assert not is_flushing(future)
     known = future._epochs.entries()
     for name in _ON_DISK:
         mine, theirs = getattr(log, name), getattr(future, name)

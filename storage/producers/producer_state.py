@@ -34,8 +34,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...wire.errors import ErrorCode, KafkaError
-from ...wire.records import BatchHeader, ControlType, Marker, next_sequence
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.records import BatchHeader, ControlType, Marker, next_sequence
 
 BATCHES_REMEMBERED = 5
 """Batches a producer may have in flight; as many are remembered to recognise duplicates (rule I1)."""
@@ -76,13 +76,13 @@ class ProducerEntry:
     """
 
     __slots__ = (
-        "producer_id",
-        "epoch",
-        "coordinator_epoch",
-        "last_timestamp_ms",
-        "transaction_first_offset",
         "batches",
+        "coordinator_epoch",
+        "epoch",
         "idle_since_ms",
+        "last_timestamp_ms",
+        "producer_id",
+        "transaction_first_offset",
     )
 
     def __init__(
@@ -148,7 +148,7 @@ class VerificationGuard:
     """A question to the coordinator about (producer id, epoch).  Equal only to itself; see the module's
     text."""
 
-    __slots__ = ("producer_id", "epoch")
+    __slots__ = ("epoch", "producer_id")
 
     def __init__(self, producer_id: int, epoch: int) -> None:
         self.producer_id = producer_id

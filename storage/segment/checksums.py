@@ -25,8 +25,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from crc32c import crc32c
-
-from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 
 STILL_OPEN = -1
 """End offset of a segment that was active: the base offset of the next one was not known yet."""

@@ -44,9 +44,8 @@ from struct import error as struct_error
 from typing import NamedTuple
 
 from crc32c import crc32c
-
-from ...wire.records import BatchHeader, ControlType, Marker
-from ..producers.producer_state import CompletedTransaction
+from tidegate.storage.producers.producer_state import CompletedTransaction
+from tidegate.wire.records import BatchHeader, ControlType, Marker
 
 INTERVALS_PER_ENTRY = 16
 """Index intervals between two entries: with the default of 4 KiB, at most 64 KiB of batches are walked over
@@ -216,7 +215,8 @@ class CountIndex:
 
     def prepend(self, before: CountIndex) -> None:
         """`before` is whole, and ends where this one begins: from now on, this one is whole."""
-        assert before.is_whole and not self.is_whole
+        assert before.is_whole
+        assert not self.is_whole
         shift = before.total(self.start_offset).records
         # Without the entry with which this one began: no batch may have come there.
         self._offsets = before._offsets + self._offsets[1:]

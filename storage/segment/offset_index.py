@@ -41,7 +41,7 @@ _NEAR = 32
 class OffsetIndex:
     """Parallel arrays of relative offsets and positions, 8 bytes an entry in memory as on disk."""
 
-    __slots__ = ("base_offset", "_go_on_at", "_offsets", "_positions")
+    __slots__ = ("_go_on_at", "_offsets", "_positions", "base_offset")
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset

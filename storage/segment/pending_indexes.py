@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...runtime import logs
-from ...runtime.disk import OUT_OF_SPACE, Disk
+from tidegate.runtime import logs
+from tidegate.runtime.disk import OUT_OF_SPACE, Disk
+
 from .segment import Segment
 from .transaction_index import TransactionIndexEntry
 
@@ -59,7 +60,7 @@ class PendingIndexFiles:
 
     def write_indexes(self, segment: Segment, end_offset: int) -> None:
         """Writes the indexes of a complete segment and its checksums.  Raises OSError."""
-        if all([self.write(path, data) for path, data in segment.encoded_indexes(end_offset).items()]):
+        if all(self.write(path, data) for path, data in segment.encoded_indexes(end_offset).items()):
             segment.indexes_are_durable()
         else:
             self.segments.append(segment)

@@ -19,10 +19,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from crc32c import crc32c
+from tidegate.runtime import logs
+from tidegate.runtime.disk import Disk, File
+from tidegate.wire.records import BatchHeader, decode_marker, iterate_headers, parse_header
 
-from ...runtime import logs
-from ...runtime.disk import Disk, File
-from ...wire.records import BatchHeader, decode_marker, iterate_headers, parse_header
 from .batch_scan import CHUNK_BYTES, InvalidBatch, scan_batches
 from .batch_slices import NOTHING, ReadResult, trim
 from .checksums import ChecksumsInvalid, SegmentChecksums, checksums_of, decode_checksums
@@ -315,7 +315,8 @@ class Segment:
         self.reset_indexes()
         self.counts = None
         index, time_index = self._index, self._time_index
-        assert index is not None and time_index is not None
+        assert index is not None
+        assert time_index is not None
         end, next_offset = self.size_bytes, self.next_offset
         lowest = self.base_offset
         self.size_bytes = 0
@@ -461,7 +462,9 @@ class Segment:
         if self._index_is_read or self._index is None:
             self.keep_indexes()
         index = self._index
-        assert index is not None and self._time_index is not None and position == self.size_bytes
+        assert index is not None
+        assert self._time_index is not None
+        assert position == self.size_bytes
         if max_timestamp_ms > self.max_timestamp_ms:
             self.max_timestamp_ms = max_timestamp_ms
             self.offset_of_max_timestamp = base_offset
@@ -659,7 +662,8 @@ class Segment:
         """A cleaned segment takes the place of others and ends, for look-ups, where they ended.  Its files
         may be renamed at any time from now on, so it holds them open until `adopt`.  Raises OSError with
         nothing changed."""
-        assert next_offset >= self.next_offset and self._extension
+        assert next_offset >= self.next_offset
+        assert self._extension
         self.hold()
         if self.counts is not None:
             self.counts.absent += next_offset - self.next_offset

@@ -21,7 +21,7 @@ NO_TIMESTAMP = -1
 class TimeIndex:
     """Parallel arrays: greatest timestamp so far, first offset (relative) of the batch that has it."""
 
-    __slots__ = ("base_offset", "_offsets", "_timestamps")
+    __slots__ = ("_offsets", "_timestamps", "base_offset")
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset

@@ -123,10 +123,8 @@ class Broker:
                 state = State.COMMITTED
             transaction.states[partition] = state
             self.logs[partition].append(Entry(None, None))  # the marker
-        keep = (
-            commit
-            and not self.strikes(Bug.DROPS_OFFSETS_ON_COMMIT, 0.3)
-            or self.strikes(Bug.KEEPS_OFFSETS_ON_ABORT, 1.0)
+        keep = (commit and not self.strikes(Bug.DROPS_OFFSETS_ON_COMMIT, 0.3)) or self.strikes(
+            Bug.KEEPS_OFFSETS_ON_ABORT, 1.0
         )
         if keep:
             self.group.update(transaction.offsets)

@@ -39,7 +39,8 @@ def test_a_run_is_read_back_as_it_was_written(run: Path) -> None:
 
 def test_the_command_checks_a_run_again(run: Path) -> None:
     result = CliRunner().invoke(app, ["check", str(run)])
-    assert result.exit_code == 0 and "no anomaly in 1 operations" in result.stdout
+    assert result.exit_code == 0
+    assert "no anomaly in 1 operations" in result.stdout
 
 
 def test_a_record_that_is_gone_from_the_final_read_is_found_by_the_command(run: Path) -> None:
@@ -62,4 +63,5 @@ def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path, content: 
     with pytest.raises(HistoryError):
         archive.read(tmp_path)
     result = CliRunner().invoke(app, ["check", str(tmp_path)])
-    assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == 1

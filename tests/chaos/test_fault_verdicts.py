@@ -161,7 +161,8 @@ def failed(run: Run) -> list[str]:
 
 async def test_an_acknowledgement_while_no_two_nodes_meet_fails_the_run(run: FakeRun) -> None:
     await network_scenarios.all_apart(run)
-    assert failed(run) == [] and run.outcome.passed
+    assert failed(run) == []
+    assert run.outcome.passed
     run.time = 0.0
     run.workload.progress.acknowledged("plain-0/1", 1.6, 2.5)
     await network_scenarios.all_apart(run)
@@ -194,7 +195,8 @@ async def test_a_cut_is_healed_whatever_happens_meanwhile(
         monkeypatch.setattr(run.workload, "writer_ids", ["writer"], raising=False)
     with pytest.raises(ConnectionError):
         await scenario.inject(run)
-    assert run.lab.cuts and run.lab.heals == 1  # type: ignore[attr-defined]
+    assert run.lab.cuts
+    assert run.lab.heals == 1
 
 
 async def test_a_lost_session_or_a_long_gap_of_starved_nodes_fails_the_run(run: FakeRun) -> None:
@@ -222,7 +224,8 @@ async def test_a_slow_delivery_fails_the_restart_with_names_that_lag(run: FakeRu
 async def test_acknowledgements_on_full_disks_fail_the_run(run: FakeRun) -> None:
     run.workload.refusal = "TimeoutError()"  # type: ignore[attr-defined]
     await disk_faults.majority_full(run)
-    assert failed(run) == [] and len(emptied) == 2
+    assert failed(run) == []
+    assert len(emptied) == 2
     run.workload.refusal = ""  # type: ignore[attr-defined]
     await disk_faults.majority_full(run)
     assert failed(run) == ["nothing that needs room is acknowledged while the disks of a majority are full"]
@@ -299,7 +302,8 @@ async def test_a_missing_right_on_the_machine_fails_the_run_with_a_reason(
     monkeypatch.setattr(getattr(harness, tool), "__enter__", refused)
     outcome = await run_scenario(SCENARIOS[name], tmp_path / "run", 1.0)
     assert not outcome.passed
-    assert "CANNOT BE CUT HERE" in outcome.table() and (tmp_path / "run" / "report.json").exists()
+    assert "CANNOT BE CUT HERE" in outcome.table()
+    assert (tmp_path / "run" / "report.json").exists()
 
 
 def test_a_pause_ends_with_the_affected_only() -> None:

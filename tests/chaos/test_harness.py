@@ -51,7 +51,9 @@ def test_the_commit_in_flight_at_the_kill_must_be_wholly_visible() -> None:
     passed, sentence = decided_is_visible(
         KILL, history_with_a_kill_at_2(), visible("a0", "b0", "a1", "b1", "a2", "b2")
     )
-    assert passed and "2 of the 2 records of t #1" in sentence and "told info" in sentence
+    assert passed
+    assert "2 of the 2 records of t #1" in sentence
+    assert "told info" in sentence
 
 
 @pytest.mark.parametrize("values", [(), ("a1",), ("a0", "b0", "a2", "b2")])
@@ -92,7 +94,8 @@ async def test_a_run_that_cannot_begin_fails_stops_its_nodes_and_is_written_down
 ) -> None:
     monkeypatch.setattr(harness, "LocalCluster", BrokenCluster)
     outcome = await run_scenario(SCENARIOS["controller"], tmp_path / "run", 1.0)
-    assert not outcome.passed and BrokenCluster.made[-1].downs == 1
+    assert not outcome.passed
+    assert BrokenCluster.made[-1].downs == 1
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["verdicts"][0]["detail"] == "node 1 ended with exit code 1"
 
@@ -112,7 +115,8 @@ class TestCommand:
     def test_an_unknown_scenario_is_refused_in_one_line_that_names_the_known(self) -> None:
         result = CliRunner().invoke(app, ["run", "earthquake"])
         assert result.exit_code == 1
-        assert "'earthquake'" in result.stderr and "rolling-restart" in result.stderr
+        assert "'earthquake'" in result.stderr
+        assert "rolling-restart" in result.stderr
 
     def test_a_failed_run_has_an_exit_code(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(harness, "LocalCluster", BrokenCluster)

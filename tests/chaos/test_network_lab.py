@@ -68,7 +68,8 @@ class Talk:
                 text=True,
             )
         for host in self._hosts.values():
-            assert host.stdout is not None and host.stdout.readline() == "ready\n"
+            assert host.stdout is not None
+            assert host.stdout.readline() == "ready\n"
 
     def heard(self) -> set[tuple[int, int]]:
         """(sender, receiver) of what arrives now."""
@@ -114,7 +115,8 @@ def test_a_cut_drops_packets_in_exactly_its_direction_until_healed(lab: NetworkL
     lab.cut((3, other) for other in HOSTS if other != 3)
     assert talk.heard() == EVERY_WAY - {(1, 2), (3, 1), (3, 2)} == EVERY_WAY - lab.cuts
     lab.heal()
-    assert talk.heard() == EVERY_WAY and not lab.cuts
+    assert talk.heard() == EVERY_WAY
+    assert not lab.cuts
     lab.cut(permutations(HOSTS, 2))
     assert talk.heard() == {way for way in EVERY_WAY if CLIENTS in way}
     lab.cut([(1, CLIENTS), (CLIENTS, 1)])
@@ -127,7 +129,8 @@ def test_a_cut_that_does_not_cut_is_noticed(
     """Ablation of the test above: with the right hardware address, packets arrive."""
     monkeypatch.setattr(NetworkLab, "_nowhere", property(lambda self: self._hardware(2)))
     lab.cut([(1, 2)])
-    assert (1, 2) in lab.cuts and (1, 2) in talk.heard()
+    assert (1, 2) in lab.cuts
+    assert (1, 2) in talk.heard()
 
 
 def interfaces() -> set[str]:
@@ -163,7 +166,8 @@ def test_nothing_is_left_behind_by_a_run_that_was_ended(number: signal.Signals, 
     )
     assert run.stdout is not None
     name, *pids = run.stdout.readline().decode().split()
-    assert name in interfaces() and os.path.ismount(folder)
+    assert name in interfaces()
+    assert os.path.ismount(folder)
     run.send_signal(number)
     run.communicate()
     deadline = time.monotonic() + 20
@@ -174,7 +178,8 @@ def test_nothing_is_left_behind_by_a_run_that_was_ended(number: signal.Signals, 
 
 def test_two_labs_side_by_side_have_networks_of_their_own(lab: NetworkLab) -> None:
     with NetworkLab(1) as other:
-        assert other.address(1) != lab.address(1) and other.interface != lab.interface
+        assert other.address(1) != lab.address(1)
+        assert other.interface != lab.interface
 
 
 def test_where_the_right_is_missing_it_is_said_what_for_and_what_helps(

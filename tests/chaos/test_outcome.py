@@ -32,7 +32,8 @@ def test_one_anomaly_fails_the_run_and_is_named_in_the_table(tmp_path: Path) -> 
     failed.judge(Report([lost], healthy.counts, []))
     assert not failed.passed
     assert [verdict.name for verdict in failed.verdicts if not verdict.passed] == ["0 records lost"]
-    assert "'v1' is lost" in failed.table() and "FAILED" in failed.table()
+    assert "'v1' is lost" in failed.table()
+    assert "FAILED" in failed.table()
 
 
 def test_report_and_table_are_written(tmp_path: Path) -> None:
@@ -41,7 +42,8 @@ def test_report_and_table_are_written(tmp_path: Path) -> None:
     found.recoveries.append(Recovery("killed", 2, "t", 1.5, None))
     found.write()
     report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert report["passed"] and report["recoveries"][0]["affected_s"] == 1.5
+    assert report["passed"]
+    assert report["recoveries"][0]["affected_s"] == 1.5
     assert "committed again after 1.50 s, anybody after never" in (tmp_path / "run" / "table.txt").read_text()
 
 

@@ -16,7 +16,8 @@ async def test_a_commit_of_the_past_is_found_at_once() -> None:
     progress.committed(commit("a", 1))
     progress.committed(commit("b", 2))
     found = await progress.first(lambda c: c.acknowledged > 1, timeout_s=0)
-    assert found is not None and found.transactional_id == "b"
+    assert found is not None
+    assert found.transactional_id == "b"
 
 
 async def test_every_waiter_gets_the_commit_that_it_waits_for() -> None:

@@ -45,7 +45,8 @@ def compare(folders: list[Path]) -> tuple[list[str], int]:
 
 def test_equal_replicas_have_no_difference(folders: list[Path]) -> None:
     differences, compared = compare(folders)
-    assert differences == [] and compared == 2 * 4 * len(batch(0))
+    assert differences == []
+    assert compared == 2 * 4 * len(batch(0))
 
 
 def test_segments_may_begin_elsewhere(folders: list[Path]) -> None:

@@ -90,7 +90,8 @@ def test_after_a_batch_of_unknown_outcome_a_new_identity_is_needed() -> None:
     accumulator = filled(3)
     first, second = accumulator.drain([TP], 1 << 20, 0.0)[0], accumulator.drain([TP], 1 << 20, 0.0)[0]
     accumulator.failed(first)
-    assert drain_all(accumulator) == [] and not accumulator.needs_identity()  # the second is still open
+    assert drain_all(accumulator) == []
+    assert not accumulator.needs_identity()
     assert accumulator.rejected_out_of_order(second, 0.0)
     assert accumulator.needs_identity()
     accumulator.set_identity(Identity(8, 0))
@@ -121,9 +122,11 @@ def test_a_broker_that_lost_the_producer_gets_the_rest_in_order_from_zero() -> N
     first, second, third, fourth = drain_all(accumulator)
     accumulator.succeeded(first)
     accumulator.retry(third, 0.0, uncertain=True)  # its answer was lost, its fate is the same
-    assert accumulator.rejected_unknown_producer(second, 0.0) and not accumulator.needs_identity()
+    assert accumulator.rejected_unknown_producer(second, 0.0)
+    assert not accumulator.needs_identity()
     assert accumulator.rejected_unknown_producer(fourth, 0.0)
-    assert drain_all(accumulator) == [] and accumulator.needs_identity()
+    assert drain_all(accumulator) == []
+    assert accumulator.needs_identity()
     accumulator.set_identity(Identity(8, 0))
     again = drain_all(accumulator)
     assert again == [second, third, fourth]
@@ -136,10 +139,12 @@ def test_an_unknown_producer_whose_first_batch_is_late_keeps_its_numbers() -> No
     accumulator = filled(2)
     first, second = drain_all(accumulator)
     accumulator.retry(first, 0.0, uncertain=False)
-    assert accumulator.rejected_unknown_producer(second, 0.0) and not accumulator.needs_identity()
+    assert accumulator.rejected_unknown_producer(second, 0.0)
+    assert not accumulator.needs_identity()
     assert drain_all(accumulator) == [first]
     accumulator.succeeded(first)
-    assert drain_all(accumulator) == [second] and second.base_sequence == 1
+    assert drain_all(accumulator) == [second]
+    assert second.base_sequence == 1
 
 
 def test_an_unknown_producer_at_sequence_zero_fails_instead_of_retrying() -> None:
@@ -178,10 +183,11 @@ def test_memory_is_bounded_and_given_back() -> None:
     (batch,) = accumulator.drain([TP], 1 << 20, 0.0)
     accumulator.succeeded(batch)
     assert accumulator.has_room(size)
-    assert accumulator.could_hold(3 * size) and not accumulator.could_hold(3 * (61 + size))
-    assert (
-        len(accumulator.abandon()) == 2 and accumulator.used_bytes == 0 and accumulator.incomplete() == set()
-    )
+    assert accumulator.could_hold(3 * size)
+    assert not accumulator.could_hold(3 * (61 + size))
+    assert len(accumulator.abandon()) == 2
+    assert accumulator.used_bytes == 0
+    assert accumulator.incomplete() == set()
 
 
 def test_delivery_timeout_takes_out_what_waits() -> None:

@@ -125,7 +125,8 @@ async def test_offsets_by_time(bootstrap: str, topic: str) -> None:
     async with Consumer(bootstrap) as consumer:
         found = await consumer.offsets_for_times({(topic, 0): 1_000_004, (topic, 1): 0})
         entry = found[topic, 0]
-        assert entry is not None and (entry.offset, entry.timestamp_ms) == (4, 1_000_004)
+        assert entry is not None
+        assert (entry.offset, entry.timestamp_ms) == (4, 1_000_004)
         assert found[topic, 1] is None
         assert (await consumer.offsets_for_times({(topic, 0): 2_000_000}))[topic, 0] is None
         assert await consumer.beginning_offsets([(topic, 0)]) == {(topic, 0): 0}
@@ -183,7 +184,8 @@ async def test_a_group_shares_the_partitions_and_rebalances_when_a_member_leaves
             assert first.group_metadata().generation_id == second.group_metadata().generation_id
         await eventually(lambda: len(first.assignment()) == 4, first)
     names = [name for name, _ in seen]
-    assert names[:2] == ["first assigned", "first revoked"] and "second assigned" in names
+    assert names[:2] == ["first assigned", "first revoked"]
+    assert "second assigned" in names
     async with Admin(bootstrap) as admin:
         assert (await admin.describe_group(topic)).state == "Empty"
 
@@ -433,7 +435,8 @@ async def test_admin_makes_changes_describes_and_deletes(bootstrap: str) -> None
         with pytest.raises(RequestError):
             await admin.describe_topics([name])
         cluster = await admin.describe_cluster()
-        assert len(cluster.brokers) == 1 and admin.features["transaction.version"] == 2
+        assert len(cluster.brokers) == 1
+        assert admin.features["transaction.version"] == 2
 
 
 async def test_admin_deletes_records_below_an_offset(bootstrap: str, topic: str) -> None:
@@ -551,7 +554,8 @@ def test_members_without_an_instance_are_taken_out_by_their_ids(bootstrap: str) 
             with pytest.raises(GroupChanged):
                 consumer.commit({(topic, 0): 1})
         admin.set_group_offsets(group, {(topic, 0): 2})
-        assert admin.list_groups(["empty"], ["classic"]) and admin.group_offsets(group)[topic, 0].offset == 2
+        assert admin.list_groups(["empty"], ["classic"])
+        assert admin.group_offsets(group)[topic, 0].offset == 2
         admin.delete_group_offsets(group, [(topic, 0)])
         assert admin.group_offsets(group) == {}
 
@@ -578,10 +582,9 @@ def test_the_blocking_facade_does_the_same(bootstrap: str) -> None:
         with producer.transaction():
             futures = producer.send_all(topic, [blocking.Send(b"%d" % number) for number in range(1200)])
         assert [future.result(5).offset for future in futures] == list(range(1200))
-        with pytest.raises(ZeroDivisionError):
-            with producer.transaction():
-                assert producer.send_and_wait(topic, b"never").offset == 1201
-                raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError), producer.transaction():
+            assert producer.send_and_wait(topic, b"never").offset == 1201
+            raise ZeroDivisionError
     with blocking.Consumer(bootstrap, group_id=topic, auto_offset_reset="earliest") as consumer:
         consumer.subscribe(topic)
         for record in consumer:
@@ -617,12 +620,12 @@ def test_the_command_line_end_to_end(bootstrap: str, monkeypatch: pytest.MonkeyP
         json.loads(line)
         for line in call("consume", topic, "--from-beginning", "--max", "2", "--json").splitlines()
     ]
-    assert len(found) == 2 and found[0]["topic"] == topic
+    assert len(found) == 2
+    assert found[0]["topic"] == topic
     call("consume", topic, "--from-beginning", "--max", "3", "--group", topic)
     group = json.loads(call("groups", "describe", topic, "--json"))
-    assert sum(row["committed"] for row in group["partitions"]) == 3 and all(
-        row["lag"] == 0 for row in group["partitions"]
-    )
+    assert sum(row["committed"] for row in group["partitions"]) == 3
+    assert all(row["lag"] == 0 for row in group["partitions"])
     assert topic in call("groups", "list")
     described = json.loads(call("topics", "describe", topic, "--json"))
     assert sum(part["high_watermark"] for part in described[0]["partitions"]) == 3
@@ -637,7 +640,8 @@ def test_the_command_line_end_to_end(bootstrap: str, monkeypatch: pytest.MonkeyP
         "error: GROUP_ID_NOT_FOUND: group 'nope' does not exist"
     )
     said = call("topics", "create", topic + "-a", topic, topic + "-b", code=1)
-    assert said.count("TOPIC_ALREADY_EXISTS") == 1 and f"it was done for {topic}-a, {topic}-b" in said
+    assert said.count("TOPIC_ALREADY_EXISTS") == 1
+    assert f"it was done for {topic}-a, {topic}-b" in said
     call("topics", "delete", topic)
     assert "topics create" in call("topics", "describe", topic, code=1)
 
@@ -648,13 +652,15 @@ async def test_a_reader_of_the_output_that_has_gone_is_no_error(bootstrap: str, 
     process = await asyncio.create_subprocess_exec(
         *command, "--bootstrap", bootstrap, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     assert await process.stdout.readline() == b"0\n"
     process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]  # what `head -1` does
     while process.returncode is None:  # it notices with the next record that it prints
         await fill(bootstrap, topic, 1, partition=0)
         await asyncio.sleep(0.02)
-    assert process.returncode == 141 and await process.stderr.read() == b""
+    assert process.returncode == 141
+    assert await process.stderr.read() == b""
 
 
 async def test_a_terminal_that_cannot_show_a_character_shows_its_escape(bootstrap: str, topic: str) -> None:

@@ -63,10 +63,12 @@ async def test_a_cancelled_close_fails_what_is_left_and_releases_who_waits(
     closing = asyncio.create_task(producer.close())
     with pytest.raises(RequestError, match="closed"):
         await asyncio.wait_for(for_room, 30)
-    assert not closing.done() and not future.done()
+    assert not closing.done()
+    assert not future.done()
     closing.cancel()
     await asyncio.wait({closing, flushing}, timeout=30)
-    assert closing.cancelled() and flushing.done()
+    assert closing.cancelled()
+    assert flushing.done()
     with pytest.raises(KafkaError, match="closed before"):
         future.result()
     with pytest.raises(RequestError, match="closed"):
@@ -97,7 +99,8 @@ async def test_close_waits_for_the_answer_of_a_commit_that_is_under_way(broker: 
     await asyncio.sleep(0)
     await producer.close()
     await committing
-    assert [committed for _, _, committed in broker.outcomes] == [True] and producer.state is State.READY
+    assert [committed for _, _, committed in broker.outcomes] == [True]
+    assert producer.state is State.READY
 
 
 async def test_a_close_that_fails_nothing_would_leave_its_callers_waiting(
@@ -178,7 +181,8 @@ async def test_cancelling_an_acknowledgement_changes_nothing(broker: Any) -> Non
     def play() -> None:
         with blocking.Producer(broker.bootstrap, linger_ms=50) as producer:
             future = producer.send("t", b"v", partition=0)
-            assert not future.cancel() and not future.cancelled()
+            assert not future.cancel()
+            assert not future.cancelled()
             assert future.result(10).offset == 0
 
     await asyncio.to_thread(play)
@@ -202,4 +206,5 @@ async def test_a_call_from_the_clients_own_thread_is_refused_and_does_not_hang(b
             assert future.result(10).offset == 0
 
     await asyncio.wait_for(asyncio.to_thread(play), 20)
-    assert len(said) == 2 and all("another thread" in str(error) for error in said)
+    assert len(said) == 2
+    assert all("another thread" in str(error) for error in said)

@@ -102,7 +102,8 @@ def test_wrong_options_are_said_in_one_line(command: list[str], words: str) -> N
     done = tidegate(*command)
     assert done.exit_code == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("error: ") and words in line
+    assert line.startswith("error: ")
+    assert words in line
 
 
 def test_a_setting_that_no_node_knows_is_the_nodes_own_error(tmp_path: Path) -> None:
@@ -137,7 +138,9 @@ def test_lists_are_tables_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("listing", "transactions"):
         monkeypatch.setattr(f"tidegate.client.command_line.{module}.connect", lambda bootstrap: FakeAdmin())
     table = tidegate("groups", "list").stdout
-    assert "billing" in table and "Stable" in table and "group" in table.splitlines()[0]
+    assert "billing" in table
+    assert "Stable" in table
+    assert "group" in table.splitlines()[0]
     found = json.loads(tidegate("groups", "list", "--json").stdout)
     assert found == [
         {"group_id": "billing", "protocol_type": "consumer", "state": "Stable", "type": "classic"}
@@ -184,9 +187,12 @@ def test_commands_of_higher_floors_join_and_are_loaded_only_when_called(
 
     entries = [Entry("chaos", app), Entry("demo", demo)]
     monkeypatch.setattr(command_line, "entry_points", lambda group: entries)
-    assert "chaos" in tidegate("--help").stdout and loaded == []
-    assert tidegate("demo", "--fast").stdout == "demo ran True\n" and loaded == ["demo"]
-    assert tidegate("chaos", "run").stdout == "chaos ran\n" and loaded == ["demo", "chaos"]
+    assert "chaos" in tidegate("--help").stdout
+    assert loaded == []
+    assert tidegate("demo", "--fast").stdout == "demo ran True\n"
+    assert loaded == ["demo"]
+    assert tidegate("chaos", "run").stdout == "chaos ran\n"
+    assert loaded == ["demo", "chaos"]
 
 
 async def test_produce_splits_lines_and_can_be_atomic(broker: Any) -> None:
@@ -203,12 +209,15 @@ async def test_produce_splits_lines_and_can_be_atomic(broker: Any) -> None:
     assert (code, out) == (0, "2 records written to t\n")
     assert broker.logs["t", 0] == [(b"a", b"1"), (b"b", b"2")]
     code, out, _ = await call("produce", "t", "x", "y", "--transactional-id", "tx", "--json")
-    assert code == 0 and [json.loads(line)["offset"] for line in out.splitlines()] == [2, 3]
+    assert code == 0
+    assert [json.loads(line)["offset"] for line in out.splitlines()] == [2, 3]
     assert [committed for _, _, committed in broker.outcomes] == [True]
     code, _, err = await call(
         "produce", "t", "--separator", ":", "--transactional-id", "tx", text="c:3\nbroken\n"
     )
-    assert code == 1 and err.startswith("error: no ':' in 'broken'") and len(err.splitlines()) == 1
+    assert code == 1
+    assert err.startswith("error: no ':' in 'broken'")
+    assert len(err.splitlines()) == 1
     assert [committed for _, _, committed in broker.outcomes].count(True) == 1
 
 
@@ -277,8 +286,10 @@ async def test_lines_are_bytes(broker: Any, produce: Produce) -> None:
 
 async def test_a_mistake_in_the_middle_says_how_much_was_written(broker: Any, produce: Produce) -> None:
     code, out, err = await produce("t", "-s", ":", stdin=b"a:1\nb:2\nbroken\n")
-    assert (code, out) == (1, "") and len(err.splitlines()) == 1
-    assert "no ':' in 'broken'" in err and "(2 records were written to t before)" in err
+    assert (code, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    assert "no ':' in 'broken'" in err
+    assert "(2 records were written to t before)" in err
 
 
 async def test_offsets_of_a_transaction_are_printed_after_its_commit(broker: Any, produce: Produce) -> None:
@@ -286,9 +297,11 @@ async def test_offsets_of_a_transaction_are_printed_after_its_commit(broker: Any
         ApiKey.END_TXN, {"error_code": ErrorCode.INVALID_TXN_STATE, "producer_id": -1, "producer_epoch": -1}
     )
     code, out, err = await produce("t", "x", "--transactional-id", "tx", "--json")
-    assert (code, out) == (1, "") and "INVALID_TXN_STATE" in err
+    assert (code, out) == (1, "")
+    assert "INVALID_TXN_STATE" in err
     code, out, _ = await produce("t", "x", "--transactional-id", "tx", "--json")
-    assert code == 0 and json.loads(out)["topic"] == "t"
+    assert code == 0
+    assert json.loads(out)["topic"] == "t"
 
 
 @pytest.mark.parametrize(
@@ -315,12 +328,15 @@ def test_a_mistake_in_the_arguments_is_one_line_with_what_is_permitted(
     assert command_line.call(command_line.build(command), command) == 2
     said = capsys.readouterr()
     (line,) = said.err.splitlines()
-    assert said.out == "" and line.startswith("error: ") and words in line
+    assert said.out == ""
+    assert line.startswith("error: ")
+    assert words in line
 
 
 def test_a_state_that_does_not_exist_is_refused_with_those_that_do() -> None:
     done = tidegate("txns", "list", "--state", "Foo")
-    assert done.exit_code == 1 and "choose from Empty, Ongoing, PrepareCommit" in done.stderr
+    assert done.exit_code == 1
+    assert "choose from Empty, Ongoing, PrepareCommit" in done.stderr
 
 
 def test_the_states_are_those_of_the_coordinator() -> None:
@@ -345,13 +361,15 @@ def test_the_states_and_types_of_groups_are_those_of_their_coordinator() -> None
 @pytest.mark.parametrize(("option", "value"), [("--state", "Sleeping"), ("--type", "modern")])
 def test_an_unknown_group_state_or_type_is_an_error_with_the_known_ones(option: str, value: str) -> None:
     done = tidegate("groups", "list", option, value)
-    assert done.exit_code == 1 and f"{option} {value}: choose from " in done.stderr
+    assert done.exit_code == 1
+    assert f"{option} {value}: choose from " in done.stderr
 
 
 def test_a_code_is_named_once() -> None:
     for said in ("TOPIC_ALREADY_EXISTS", "TOPIC_ALREADY_EXISTS: it is there", "it is there"):
         error = error_for(ErrorCode.TOPIC_ALREADY_EXISTS, "creating topic 'x'", said)
-        assert str(error).count("TOPIC_ALREADY_EXISTS") == 1 and "x'" in str(error)
+        assert str(error).count("TOPIC_ALREADY_EXISTS") == 1
+        assert "x'" in str(error)
 
 
 def test_a_change_of_several_things_says_what_was_done() -> None:
@@ -435,24 +453,25 @@ def test_settings_of_brokers_are_taken_back_to_what_counts_then(monkeypatch: pyt
     )
     Brokers.changed.clear()
     refused = tidegate("brokers", "set", "nonsense=")
-    assert refused.exit_code == 1 and "unknown setting 'nonsense'" in refused.stderr and Brokers.changed == []
+    assert refused.exit_code == 1
+    assert "unknown setting 'nonsense'" in refused.stderr
+    assert Brokers.changed == []
 
 
 def test_a_broker_that_is_away_stands_in_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.client.command_line.listing.connect", lambda _bootstrap: Brokers())
     shown = tidegate("status")
-    assert (
-        shown.exit_code == 0
-        and "node 3 127.0.0.1:9094: away\n" in shown.stdout
-        and "1 nodes and 1 away" in shown.stdout
-    )
+    assert shown.exit_code == 0
+    assert "node 3 127.0.0.1:9094: away\n" in shown.stdout
+    assert "1 nodes and 1 away" in shown.stdout
     assert [each["node_id"] for each in json.loads(tidegate("status", "--json").stdout)["away"]] == [3]
 
 
 def test_created_topics_are_printed_with_their_given_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.client.command_line.listing.connect", lambda _bootstrap: Brokers())
     (created,) = json.loads(tidegate("topics", "create", "t", "--config", "retention.ms=5", "--json").stdout)
-    assert created["name"] == "t" and created["config"] == {"retention.ms": "5"}
+    assert created["name"] == "t"
+    assert created["config"] == {"retention.ms": "5"}
 
 
 def test_the_nodes_of_a_cluster_fit_a_terminal_of_80_columns(tmp_path: Path) -> None:

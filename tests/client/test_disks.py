@@ -34,9 +34,8 @@ def test_the_word_for_a_data_folder(offline: bool, total: int | None, usable: in
     folder = DataFolder(2, "/data", offline, total, usable)
     assert condition(folder) == word
     told = in_words([folder])
-    assert len(told) == (word != "ok") and all(
-        "node 2" in each and "/data" in each and word in each for each in told
-    )
+    assert len(told) == (word != "ok")
+    assert all("node 2" in each and "/data" in each and word in each for each in told)
 
 
 def test_of_several_folders_the_worst_counts_for_the_broker() -> None:

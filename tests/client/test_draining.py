@@ -34,12 +34,16 @@ def test_a_plan_takes_the_broker_out_and_changes_nothing_else(
     replicas = {("t", number): nodes for number, nodes in enumerate(lists)}
     plan = plan_drain(0, live, replicas)
     held = {partition for partition, nodes in replicas.items() if 0 in nodes}
-    assert set(plan.targets) | set(plan.stuck) == held and not set(plan.targets) & set(plan.stuck)
+    assert set(plan.targets) | set(plan.stuck) == held
+    assert not set(plan.targets) & set(plan.stuck)
     for partition, nodes in plan.targets.items():
         before = replicas[partition]
         changed = [place for place in range(len(before)) if before[place] != nodes[place]]
-        assert changed == [before.index(0)] and len(nodes) == len(before)
-        assert len(set(nodes)) == len(nodes) and nodes[changed[0]] in live and 0 not in nodes
+        assert changed == [before.index(0)]
+        assert len(nodes) == len(before)
+        assert len(set(nodes)) == len(nodes)
+        assert nodes[changed[0]] in live
+        assert 0 not in nodes
     for partition in plan.stuck:
         assert not set(live) - {0} - set(replicas[partition])
 
@@ -63,7 +67,8 @@ def test_replicas_and_leaderships_are_spread_over_those_that_stay() -> None:
         {3: 13, 4: 14, 5: 13},
         {3: 13, 4: 13, 5: 14},
     )
-    assert led[2] == 20 and all(6 <= led[node] <= 7 for node in (3, 4, 5))
+    assert led[2] == 20
+    assert all(6 <= led[node] <= 7 for node in (3, 4, 5))
 
 
 class Asked:
@@ -118,7 +123,8 @@ def test_no_replica_goes_to_a_broker_that_is_away(drain: Callable[..., Result]) 
     assert drain(asked, "1").exit_code == 0
     assert asked.moved == [{("t", 0): [3, 2]}], "not 4, which holds as few"
     stuck = drain(Asked({0: (1, 2, 3)}, []), "1")
-    assert stuck.exit_code != 0 and "no other live broker can take t:0" in stuck.output
+    assert stuck.exit_code != 0
+    assert "no other live broker can take t:0" in stuck.output
 
 
 def leaving() -> Asked:
@@ -131,14 +137,15 @@ def test_a_replica_that_already_moves_is_neither_moved_again_nor_called_gone(
     for option in ((), ("--dry-run",)):
         asked = leaving()
         said = drain(asked, "1", *option)
-        assert said.exit_code == 0 and asked.moved == []
-        assert (
-            "1 partitions are on their way from broker 1" in said.output and "unregister" not in said.output
-        )
+        assert said.exit_code == 0
+        assert asked.moved == []
+        assert "1 partitions are on their way from broker 1" in said.output
+        assert "unregister" not in said.output
 
 
 def test_waiting_lasts_until_what_was_on_its_way_has_left(drain: Callable[..., Result]) -> None:
     asked = leaving()
     said = drain(asked, "1", "--wait")
-    assert asked.moved == [] and "then `tidegate brokers unregister 1`" in said.output
+    assert asked.moved == []
+    assert "then `tidegate brokers unregister 1`" in said.output
     assert all(1 not in nodes for nodes in asked.replicas.values())

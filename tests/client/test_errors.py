@@ -29,7 +29,8 @@ FAILURES = [code for code in ErrorCode if code is not ErrorCode.NONE]
 @pytest.mark.parametrize("code", FAILURES, ids=lambda code: code.name)
 def test_every_error_says_what_failed_why_and_what_to_do(code: ErrorCode) -> None:
     error = error_for(code, "sending to flights-3", "as the broker put it")
-    assert type(error) is CLASSES[family(code)] and error.code is code
+    assert type(error) is CLASSES[family(code)]
+    assert error.code is code
     advice = ADVICE.get(code) or FAMILY_ADVICE[family(code)]
     said = f"{code.name}: sending to flights-3: as the broker put it"
     assert str(error) == (said if advice is FAMILY_ADVICE[Family.REQUEST] else f"{said} ({advice})")

@@ -105,7 +105,8 @@ def test_exactly_the_committed_records_are_shown_from_any_offset(
         seen += [record.offset for record in taken]
         assert fetched.position == seen[-1] + 1 or fetched.exhausted
     assert seen == [offset for offset in log.shown if offset >= start]
-    assert fetched.exhausted and fetched.position == max(start, log.next_offset)
+    assert fetched.exhausted
+    assert fetched.position == max(start, log.next_offset)
 
 
 @given(EVENTS)
@@ -132,7 +133,8 @@ def test_a_corrupt_batch_raises_after_the_batches_before_it_never_skipped() -> N
     for _ in range(2):
         with pytest.raises(KafkaError):
             fetched.take(10)
-    assert fetched.position == 2 and not fetched.exhausted
+    assert fetched.position == 2
+    assert not fetched.exhausted
 
 
 def test_a_partial_batch_at_the_end_is_left_for_the_next_fetch() -> None:

@@ -25,9 +25,8 @@ def test_partitions_that_would_have_fewer_replicas_are_found() -> None:
     targets = {("orders", 0): [4], ("orders", 1): [4, 5, 6], ("orders", 2): None}
     found = reductions([topic((1, 2, 3), (1, 2, 3), (1, 2))], [], targets)
     assert found == [Reduction("orders", 0, 3, 1, 2)]
-    assert "orders:0 has 3 replicas and would have 1" in in_words(
-        found
-    ) and "min.insync.replicas=2" in in_words(found)
+    assert "orders:0 has 3 replicas and would have 1" in in_words(found)
+    assert "min.insync.replicas=2" in in_words(found)
 
 
 def test_no_warning_at_or_above_min_insync_replicas() -> None:
@@ -44,7 +43,8 @@ def test_replicas_that_a_move_adds_are_not_counted_before_it_is_over() -> None:
 
 def test_of_many_only_the_first_are_named() -> None:
     found = [Reduction("orders", number, 3, 2, 1) for number in range(40)]
-    assert in_words(found).endswith("; and 35 more") and in_words(found).count("orders:") == 5
+    assert in_words(found).endswith("; and 35 more")
+    assert in_words(found).count("orders:") == 5
 
 
 class Asked:
@@ -82,23 +82,22 @@ def reassign(*words: str) -> Result:
 
 def test_fewer_replicas_are_refused_and_nothing_is_moved(asked: Asked) -> None:
     refused = reassign("orders:0=1", "orders:1=4,5,6")
-    assert refused.exit_code != 0 and asked.moved == []
-    assert (
-        "orders:0 has 3 replicas and would have 1" in refused.output
-        and "--allow-fewer-replicas" in refused.output
-    )
-    assert "min.insync.replicas=2" in refused.output and "Traceback" not in refused.output
+    assert refused.exit_code != 0
+    assert asked.moved == []
+    assert "orders:0 has 3 replicas and would have 1" in refused.output
+    assert "--allow-fewer-replicas" in refused.output
+    assert "min.insync.replicas=2" in refused.output
+    assert "Traceback" not in refused.output
 
 
 def test_allowed_fewer_replicas_move_with_a_warning_below_min_insync_replicas(asked: Asked) -> None:
     done = reassign("--allow-fewer-replicas", "orders:0=1")
-    assert (
-        done.exit_code == 0
-        and asked.moved == [{("orders", 0): [1]}]
-        and "min.insync.replicas=2" in done.output
-    )
+    assert done.exit_code == 0
+    assert asked.moved == [{("orders", 0): [1]}]
+    assert "min.insync.replicas=2" in done.output
     quiet = reassign("--allow-fewer-replicas", "orders:0=1,2")
-    assert quiet.exit_code == 0 and "min.insync" not in quiet.output
+    assert quiet.exit_code == 0
+    assert "min.insync" not in quiet.output
 
 
 def test_as_many_or_more_replicas_need_no_word(asked: Asked) -> None:

@@ -80,7 +80,8 @@ async def test_unsubscribe_commits_and_leaves_and_a_new_subscription_continues(b
         consumer.subscribe(topic)
         assert await take(consumer, 2) == [b"0", b"1"]
         await consumer.unsubscribe()
-        assert consumer.assignment() == set() and await consumer.poll(timeout_s=0.05) == []
+        assert consumer.assignment() == set()
+        assert await consumer.poll(timeout_s=0.05) == []
         described = await admin.describe_group(group)
         assert (described.state, described.members) == ("Empty", [])
         consumer.subscribe(topic)
@@ -153,10 +154,13 @@ async def test_a_paused_partition_is_kept_and_read_later_others_continue(bootstr
         await until_assigned(consumer, topic)
         await consumer.seek_to_beginning()
         consumer.pause((topic, 0))
-        assert consumer.paused() == {(topic, 0)} and await take(consumer, 1) == [b"x"]
-        assert await consumer.poll(timeout_s=0.1) == [] and len(consumer.assignment()) == 2
+        assert consumer.paused() == {(topic, 0)}
+        assert await take(consumer, 1) == [b"x"]
+        assert await consumer.poll(timeout_s=0.1) == []
+        assert len(consumer.assignment()) == 2
         consumer.resume((topic, 0))
-        assert consumer.paused() == set() and await take(consumer, 2) == [b"a", b"b"]
+        assert consumer.paused() == set()
+        assert await take(consumer, 2) == [b"a", b"b"]
 
 
 async def test_a_full_group_and_a_bad_session_timeout_are_errors_with_advice(bootstrap: str) -> None:

@@ -92,7 +92,8 @@ async def test_it_is_found_and_aborted_and_what_is_under_way_is_left_alone(clust
             HANGING,
             1,
         )
-        assert hanging.transactional_id is None and "no coordinator" in hanging.why
+        assert hanging.transactional_id is None
+        assert "no coordinator" in hanging.why
         shown = json.loads(await call(cluster, "txns", "hanging", "--idle", "0", "--json"))
         assert [each["producer_id"] for each in shown] == [HANGING]
         assert (await admin.end_offsets(places, read_committed=True))["flights", 0] == 1
@@ -132,7 +133,8 @@ async def test_a_partition_missing_at_the_coordinator_hangs_with_any_producer_id
 
         admin.list_transactions = owned  # type: ignore[method-assign,assignment]
         (again,) = await admin.hanging_transactions([("flights", 0)], idle_ms=0)
-        assert again.transactional_id == "owner" and "has not got this partition" in again.why
+        assert again.transactional_id == "owner"
+        assert "has not got this partition" in again.why
         assert isinstance(hanging, HangingTransaction)
 
 

@@ -38,10 +38,12 @@ async def until_gone(pid: int) -> None:
 def test_a_recorded_process_is_found_again_and_signalled(tmp_path: Path) -> None:
     child = subprocess.Popen(SLEEPER)
     identity = ProcessIdentity.of(child.pid)
-    assert identity is not None and identity.alive()
+    assert identity is not None
+    assert identity.alive()
     assert identity.signal(signal.SIGKILL)
     child.wait()
-    assert not identity.alive() and not identity.signal(signal.SIGKILL)
+    assert not identity.alive()
+    assert not identity.signal(signal.SIGKILL)
 
 
 def test_a_pid_that_another_process_has_now_is_not_signalled(tmp_path: Path) -> None:
@@ -60,7 +62,9 @@ def test_a_pid_that_another_process_has_now_is_not_signalled(tmp_path: Path) -> 
                 json.dumps({"pid": stale.pid, "start_ticks": stale.start_ticks, "boot_id": stale.boot_id})
             )
             attached = NodeProcess.attach(record)
-            assert not attached.running and attached.pid is None and not attached.signal(signal.SIGKILL)
+            assert not attached.running
+            assert attached.pid is None
+            assert not attached.signal(signal.SIGKILL)
         assert child.poll() is None
     finally:
         child.kill()
@@ -128,7 +132,8 @@ def test_configuration_fits_the_number_of_nodes_and_settings_win(tmp_path: Path)
     three = LocalCluster(tmp_path / "three", 3, {"log.level": "DEBUG", "default.replication.factor": 2})
     values = tomllib.loads(three.configuration(three.node(2)))
     assert (values["node.id"], values["default.replication.factor"], values["log.level"]) == (2, 2, "DEBUG")
-    assert values["transaction.state.log.min.isr"] == 2 and len(values["quorum.voters"]) == 3
+    assert values["transaction.state.log.min.isr"] == 2
+    assert len(values["quorum.voters"]) == 3
     one = LocalCluster(tmp_path / "one", 1)
     assert tomllib.loads(one.configuration(one.node(1)))["offsets.topic.replication.factor"] == 1
     three.release()
@@ -192,7 +197,8 @@ def test_a_process_that_cannot_be_written_down_does_not_run_on(
             environment={},
             detached=True,
         )
-    assert len(started) == 1 and ProcessIdentity.of(started[0]) is None
+    assert len(started) == 1
+    assert ProcessIdentity.of(started[0]) is None
 
 
 async def test_a_node_that_cannot_start_is_reported_with_its_last_output(tmp_path: Path) -> None:
@@ -248,7 +254,8 @@ async def test_a_detached_cluster_lives_on_and_is_found_from_another_process(tmp
     assert up.returncode == 0, up.stderr
     try:
         node = json.loads(up.stdout)["nodes"][0]
-        assert node["ready"] and os.path.exists(f"/proc/{node['pid']}")
+        assert node["ready"]
+        assert os.path.exists(f"/proc/{node['pid']}")
         attached = LocalCluster.attach(tmp_path)
         assert attached.node(1).pid == node["pid"]
         assert (await attached.node(1).status()).node_id == 1
@@ -277,7 +284,8 @@ async def test_a_port_that_another_program_holds_is_named_before_anything_starts
         match=rf"port {listener} \(Kafka of node 1\) is in use by another program .* --port",
     ):
         await cluster.up()
-    assert not cluster.node(1).running and not cluster.node(1).log_path.exists()
+    assert not cluster.node(1).running
+    assert not cluster.node(1).log_path.exists()
     cluster.release()
 
 
@@ -291,7 +299,8 @@ def test_a_stopped_cluster_moves_to_the_ports_that_are_asked_for(tmp_path: Path)
         10_600,
         10_601,
         10_602,
-    ] and moved.cluster_id == kept.cluster_id
+    ]
+    assert moved.cluster_id == kept.cluster_id
     assert "10700" in moved.configuration(moved.node(3))
     moved.release()
     assert LocalCluster.attach(tmp_path).bootstrap == moved.bootstrap
@@ -369,11 +378,15 @@ def test_the_command_refuses_taken_ports_and_applies_what_is_set(tmp_path: Path)
         assert up.returncode == 0 and up.stderr == "", up.stderr
         port = json.loads(up.stdout)["bootstrap"].rpartition(":")[2]
         again = tidegate("cluster", "up", *data, "--set", "num.partitions=5")
-        assert again.returncode == 0 and "counts there from the next start" in again.stderr
+        assert again.returncode == 0
+        assert "counts there from the next start" in again.stderr
         refused = tidegate("cluster", "up", *data, "--base-port", "10900")
-        assert refused.returncode == 1 and f"runs on port {port}: stop it first" in refused.stderr
+        assert refused.returncode == 1
+        assert f"runs on port {port}: stop it first" in refused.stderr
         dev = tidegate("dev", *data)
-        assert dev.returncode == 1 and "runs already" in dev.stderr and len(dev.stderr.splitlines()) == 1
+        assert dev.returncode == 1
+        assert "runs already" in dev.stderr
+        assert len(dev.stderr.splitlines()) == 1
         assert 'num.partitions" = 4' in (tmp_path / "a/node-1/config.toml").read_text()
         tidegate("cluster", "down", *data)
         up = tidegate("cluster", "up", *data)

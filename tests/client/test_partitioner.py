@@ -3,6 +3,7 @@ other."""
 
 from __future__ import annotations
 
+import itertools
 import random
 
 from hypothesis import given
@@ -37,7 +38,7 @@ def test_records_without_a_key_stay_until_a_batch_is_full_and_then_move() -> Non
     chosen = [chooser.choose("t", [0, 1, 2], 100) for _ in range(100)]
     runs = [chosen[start : start + 10] for start in range(0, 100, 10)]
     assert all(len(set(run)) == 1 for run in runs)
-    assert all(earlier[0] != later[0] for earlier, later in zip(runs, runs[1:], strict=False))
+    assert all(earlier[0] != later[0] for earlier, later in itertools.pairwise(runs))
 
 
 def test_a_partition_that_lost_its_leader_is_left() -> None:

@@ -127,9 +127,8 @@ async def test_tv2_is_gated_on_the_finalised_feature_and_not_on_api_versions(bro
 
 
 async def test_an_empty_transaction_costs_no_request(broker: Any) -> None:
-    async with transactional(broker) as producer:
-        async with producer.transaction():
-            pass
+    async with transactional(broker) as producer, producer.transaction():
+        pass
     assert broker.sent(ApiKey.END_TXN) == []
 
 
@@ -165,7 +164,8 @@ async def test_under_tv1_a_partition_is_enlisted_once_for_many_records(broker: A
             for number in range(20):
                 await producer.send("t", b"%030d" % number, partition=0)
                 await asyncio.sleep(0.002)  # another turn of the sender
-    assert len(broker.logs["t", 0]) == 20 and len(broker.sent(ApiKey.ADD_PARTITIONS_TO_TXN)) == 3
+    assert len(broker.logs["t", 0]) == 20
+    assert len(broker.sent(ApiKey.ADD_PARTITIONS_TO_TXN)) == 3
 
 
 async def test_an_enlistment_that_is_still_refused_ends_with_its_transaction(broker: Any) -> None:
@@ -326,9 +326,8 @@ async def test_a_lost_record_makes_the_transaction_abortable_and_commit_refuses(
 
 
 async def test_offsets_travel_with_the_transaction_and_the_fence_of_the_group(broker: Any) -> None:
-    async with transactional(broker) as producer:
-        async with producer.transaction():
-            await producer.send_offsets_to_transaction({("in", 2): 41}, GroupMetadata("g", 3, "me"))
+    async with transactional(broker) as producer, producer.transaction():
+        await producer.send_offsets_to_transaction({("in", 2): 41}, GroupMetadata("g", 3, "me"))
     (seen,) = broker.sent(ApiKey.TXN_OFFSET_COMMIT)
     assert (seen.version, seen.body.generation_id, seen.body.member_id) == (5, 3, "me")
     assert broker.offsets == {("in", 2): 41}

@@ -147,7 +147,8 @@ def test_failed_records_of_an_aborting_transaction_change_no_state() -> None:
     manager.abortable(CAUSE)
     assert manager.state is State.ABORTING
     manager.ended(Identity(7, 1))
-    assert manager.state is State.READY and manager.error is None
+    assert manager.state is State.READY
+    assert manager.error is None
 
 
 @pytest.mark.parametrize(
@@ -168,9 +169,11 @@ def test_under_tv1_records_wait_until_their_partition_is_enlisted() -> None:
     manager.initialized(FIRST, 1)
     manager.begin()
     assert not manager.may_send_to(("t", 0))
-    assert manager.take_to_enlist() == {("t", 0)} and not manager.has_to_enlist
+    assert manager.take_to_enlist() == {("t", 0)}
+    assert not manager.has_to_enlist
     manager.enlisted({("t", 0)})
-    assert manager.may_send_to(("t", 0)) and not manager.may_send_to(("t", 1))
+    assert manager.may_send_to(("t", 0))
+    assert not manager.may_send_to(("t", 1))
     manager.begin_end(commit=True)
     manager.ended(None)
     manager.begin()

@@ -80,9 +80,8 @@ async def test_many_who_ask_at_once_get_one_topic(node: LocalCluster) -> None:
 
 
 async def test_producers_create_missing_topics_and_consumers_do_not(node: LocalCluster) -> None:
-    async with Producer(node.bootstrap, transactional_id="auto") as producer:
-        async with producer.transaction():
-            await producer.send("by-our-own", b"1")
+    async with Producer(node.bootstrap, transactional_id="auto") as producer, producer.transaction():
+        await producer.send("by-our-own", b"1")
     librdkafka = LibrdkafkaProducer({"bootstrap.servers": node.bootstrap})
     librdkafka.produce("by-librdkafka", b"1")
     assert librdkafka.flush(30) == 0

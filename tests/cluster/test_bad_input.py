@@ -170,7 +170,9 @@ class TestBatches:
         answer = await raw_produce(address, "liar", with_crc(lie))
         assert answer.error is ErrorCode.INVALID_RECORD
         fetched = await raw_fetch(address, "liar", 0)
-        assert fetched.error is ErrorCode.NONE and not fetched.records and fetched.high_watermark == 0
+        assert fetched.error is ErrorCode.NONE
+        assert not fetched.records
+        assert fetched.high_watermark == 0
 
 
 class TestProducers:
@@ -311,7 +313,8 @@ class TestFrames:
                 int(entry.api_key): (int(entry.min_version), int(entry.max_version))
                 for entry in answer.api_keys
             }
-            assert known[ApiKey.API_VERSIONS] == (0, 4) and known[ApiKey.FETCH] == (4, 18)
+            assert known[ApiKey.API_VERSIONS] == (0, 4)
+            assert known[ApiKey.FETCH] == (4, 18)
             # The connection is still good for another try (KIP-511).
             again = await connection.request(
                 ApiKey.API_VERSIONS, {"client_software_name": "x", "client_software_version": "1"}
@@ -396,7 +399,8 @@ class TestTopics:
             with pytest.raises(KafkaError) as refused:
                 await admin.create_topics([NewTopic("misconfigured", 1, 1, config)])
             assert refused.value.code is code
-            assert words in str(refused.value) and "misconfigured" in str(refused.value)
+            assert words in str(refused.value)
+            assert "misconfigured" in str(refused.value)
             assert "misconfigured" not in [view.name for view in await admin.list_topics()]
 
     @pytest.mark.parametrize(
@@ -440,7 +444,8 @@ class TestGrpcAndPages:
         assert (await raw_bytes(address, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405 ")
         assert (await raw_bytes(address, b"GET /nothing HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404 ")
         page = await raw_bytes(address, b"GET /metrics HTTP/1.1\r\n\r\n")
-        assert page.startswith(b"HTTP/1.1 200 ") and b"tidegate_rejected_frames_total" in page
+        assert page.startswith(b"HTTP/1.1 200 ")
+        assert b"tidegate_rejected_frames_total" in page
 
     async def test_a_fault_point_cannot_be_armed_where_they_are_off(
         self, bad_input_node: LocalCluster

@@ -95,9 +95,8 @@ def test_a_setting_that_is_refused_changes_nothing(command: Command, topic: str,
 
 def test_leaders_are_elected_when_asked(command: Command, topic: str) -> None:
     rows = command.json("partitions", "elect", f"{topic}:0", f"{topic}:1")
-    assert [(row["topic"], row["partition"]) for row in rows] == [(topic, 0), (topic, 1)] and rows[0][
-        "leader"
-    ] > 0
+    assert [(row["topic"], row["partition"]) for row in rows] == [(topic, 0), (topic, 1)]
+    assert rows[0]["leader"] > 0
     assert "has no partition 99" in command("partitions", "elect", f"{topic}:99", code=1)
 
 
@@ -132,7 +131,8 @@ class TestTopics:
             [topic, "3", "3", "0", "0"]
         ]
         described = command("topics", "describe", topic)
-        assert f"{topic}: 3 partitions" in described and "min.insync.replicas" in described
+        assert f"{topic}: 3 partitions" in described
+        assert "min.insync.replicas" in described
         assert command("topics", "delete", topic) == f"deleted {topic}\n"
         assert topic not in command("topics", "list")
 
@@ -192,7 +192,8 @@ def test_a_group_is_listed_and_described(command: Command, topic: str) -> None:
     assert group in command("groups", "list")
     assert group in [entry["group_id"] for entry in command.json("groups", "list")]
     said = command("groups", "describe", group)
-    assert said.startswith(f"{group}: ") and topic in said
+    assert said.startswith(f"{group}: ")
+    assert topic in said
     described = command.json("groups", "describe", group)
     (row,) = [row for row in described["partitions"] if row["partition"] == 0]
     assert (row["committed"], row["end"], row["lag"]) == (2, 3, 1)
@@ -247,7 +248,8 @@ async def test_offsets_are_not_reset_under_members(command: Command, topic: str)
             await consumer.poll(timeout_s=0.2)
         line = ("groups", "reset-offsets", group, "--topic", topic, "--to-earliest", "--execute")
         said = await asyncio.to_thread(lambda: command(*line, code=1))
-    assert "it is Stable" in said and "stop them first" in said
+    assert "it is Stable" in said
+    assert "stop them first" in said
 
 
 def test_a_topic_is_altered_and_made_with_kafkas_name_for_replicas(command: Command, topic: str) -> None:
@@ -255,7 +257,8 @@ def test_a_topic_is_altered_and_made_with_kafkas_name_for_replicas(command: Comm
     count = len(before["partitions"]) + 2
     command("topics", "alter", topic, "--partitions", str(count), "--config", "retention.ms=60000")
     after = command.json("topics", "describe", topic)[0]
-    assert len(after["partitions"]) == count and after["config"]["retention.ms"] == "60000"
+    assert len(after["partitions"]) == count
+    assert after["config"]["retention.ms"] == "60000"
     assert "is the default again" in command("topics", "alter", topic, "--delete-config", "retention.ms")
     assert command.json("topics", "describe", topic)[0]["config"] == before["config"]
     assert "nothing to change" in command("topics", "alter", topic, code=1)
@@ -275,21 +278,27 @@ async def test_transactions_are_listed_and_described(command: Command, topic: st
             (entry["transactional_id"], entry["state"]) for entry in found
         ]
         said = await asyncio.to_thread(command, "txns", "describe", transactional_id)
-        assert "Ongoing" in said and f"partitions of {topic}" in said
+        assert "Ongoing" in said
+        assert f"partitions of {topic}" in said
         described = await asyncio.to_thread(command.json, "txns", "describe", transactional_id)
-        assert described["partitions"] == {topic: [1]} and described["state"] == "Ongoing"
+        assert described["partitions"] == {topic: [1]}
+        assert described["state"] == "Ongoing"
         await producer.abort()
     assert "no-such-id" in await asyncio.to_thread(command, "txns", "describe", "no-such-id", code=1)
 
 
 def test_the_status_of_the_cluster(command: Command) -> None:
     said = command("status")
-    assert "3 nodes" in said and "0 without leader" in said
+    assert "3 nodes" in said
+    assert "0 without leader" in said
     status = command.json("status")
-    assert len(status["brokers"]) == 3 and status["leaderless"] == 0
-    assert status["controller"] in (1, 2, 3) and status["features"]["transaction.version"] == 2
+    assert len(status["brokers"]) == 3
+    assert status["leaderless"] == 0
+    assert status["controller"] in (1, 2, 3)
+    assert status["features"]["transaction.version"] == 2
     folders = status["data_folders"]
-    assert [folder["node_id"] for folder in folders] == [1, 2, 3] and "disk" in said.splitlines()[1]
+    assert [folder["node_id"] for folder in folders] == [1, 2, 3]
+    assert "disk" in said.splitlines()[1]
     assert all(
         folder["disk"] != "offline" and 0 < folder["usable_bytes"] < folder["total_bytes"]
         for folder in folders

@@ -240,7 +240,8 @@ def test_a_member_that_is_killed_is_replaced_when_its_session_ends(
     line = [sys.executable, "-c", MORTAL, cluster.bootstrap, group, topic]
     mortal = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
     try:
-        assert mortal.stdout is not None and mortal.stdout.readline().strip() == str(PARTITIONS)
+        assert mortal.stdout is not None
+        assert mortal.stdout.readline().strip() == str(PARTITIONS)
         reader = make_reader(group, topic)
         until(lambda: len(reader.held) == PARTITIONS // 2, "they share")
     finally:
@@ -285,7 +286,8 @@ async def test_a_coordinator_that_moves_takes_the_group_with_it(
     await node.start()
     await node.wait_ready()
     await asyncio.to_thread(_two_sessions, readers)
-    assert [reader.events for reader in readers] == before and shared(readers)
+    assert [reader.events for reader in readers] == before
+    assert shared(readers)
 
 
 def _two_sessions(readers: list[Reader]) -> None:

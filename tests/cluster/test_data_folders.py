@@ -54,7 +54,8 @@ async def in_sync(cluster: LocalCluster, topic: str) -> list[set[int]]:
 async def offline_folders(cluster: LocalCluster) -> list[tuple[int, str]]:
     async with Admin(cluster.bootstrap) as admin:
         folders = await admin.describe_data_folders()
-    assert len(folders) == 6 and all((folder.total_bytes is None) == folder.offline for folder in folders)
+    assert len(folders) == 6
+    assert all((folder.total_bytes is None) == folder.offline for folder in folders)
     return [(folder.node_id, folder.path) for folder in folders if folder.offline]
 
 
@@ -97,7 +98,8 @@ async def test_a_folder_that_fails_at_start_affects_only_its_partitions(
         for partition in range(PARTITIONS)
         if (tmp_path / "3" / "a" / f"absent-{partition}").exists()
     }
-    assert here and len(here) < PARTITIONS
+    assert here
+    assert len(here) < PARTITIONS
     await node.start()
 
     async def partly() -> bool:

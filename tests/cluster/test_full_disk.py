@@ -202,7 +202,8 @@ async def test_a_node_killed_on_a_full_disk_starts_and_continues_with_space(tmp_
             assert await witness.read() == witness.acknowledged
             await refuses(node, witness.topic)
             assert await witness.read() == witness.acknowledged
-        assert _ready(node)[0] == 503 and "is full" in _ready(node)[1]
+        assert _ready(node)[0] == 503
+        assert "is full" in _ready(node)[1]
         pid = node.node(1).pid
         empty(disk)
         await eventually(lambda: _is_ready(node), "the node to be ready")
@@ -279,13 +280,15 @@ async def test_the_command_says_what_it_waits_for_and_goes_on_waiting(
     process = await asyncio.create_subprocess_exec(
         *command, "--bootstrap", node.bootstrap, stdout=PIPE, stderr=PIPE
     )
-    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     said = (await asyncio.wait_for(process.stderr.readline(), 15)).decode()
     assert said.startswith(f"note: still waiting: 1 records for {witness.topic}-0"), said
     assert "KAFKA_STORAGE_ERROR" in said or "disk" in said, said
     empty(small_disk)
     assert b"1 record written" in await asyncio.wait_for(process.stdout.read(), 30)
-    assert await process.stderr.read() == b"" and await process.wait() == 0
+    assert await process.stderr.read() == b""
+    assert await process.wait() == 0
 
 
 async def test_a_stop_on_a_full_disk_loses_nothing(small_disk: Path, node: LocalCluster) -> None:
@@ -316,21 +319,24 @@ async def test_deleting_a_topic_frees_space_at_once_and_the_full_disk_is_reporte
     await eventually(lambda: _mentions(checkpoint, large.topic), "the topic to stand in the checkpoint")
     assert _ready(node)[0] == 200
     (roomy,) = await _data_folders(node)
-    assert roomy.total_bytes == DISK_BYTES and condition(roomy) == "ok"
+    assert roomy.total_bytes == DISK_BYTES
+    assert condition(roomy) == "ok"
     fill(small_disk)
     status, text = _ready(node)
-    assert status == 503 and "is full" in text
+    assert status == 503
+    assert "is full" in text
     (full,) = await _data_folders(node)
-    assert not full.offline and full.total_bytes == DISK_BYTES and condition(full) == "full"
+    assert not full.offline
+    assert full.total_bytes == DISK_BYTES
+    assert condition(full) == "full"
     assert (await raw_produce(address, witness.topic, batch([value]))).error is ErrorCode.KAFKA_STORAGE_ERROR
 
     async with Admin(node.bootstrap, timeout_s=20) as admin:
         await admin.create_topics([NewTopic("without-a-replica", 1, 1)], wait=False)
         await eventually(lambda: _logged(node, "replica_not_opened", 1), "the replica not to be opened")
         answer = await raw_produce(address, "without-a-replica", batch([b"first use"]))
-        assert answer.error is ErrorCode.KAFKA_STORAGE_ERROR and "could not be created" in (
-            answer.error_message or ""
-        )
+        assert answer.error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert "could not be created" in (answer.error_message or "")
         await admin.delete_topics([large.topic])
     await eventually(lambda: _is_ready(node), "the space of the deleted topic")
     assert (await raw_produce(address, witness.topic, batch([value]))).error is ErrorCode.NONE

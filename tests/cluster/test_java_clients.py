@@ -77,7 +77,8 @@ class TestTransactions:
     def test_offsets_move_with_the_output(self, saw: dict[str, Any]) -> None:
         """Consume, transform, produce; one of three transactions is aborted and done again."""
         assert saw["committed"] == numbered("out", 60)
-        assert saw["offsets"] == {"0": 30, "1": 30} and saw["transactions"] >= 8
+        assert saw["offsets"] == {"0": 30, "1": 30}
+        assert saw["transactions"] >= 8
 
     def test_a_member_left_behind_cannot_move_offsets(self, saw: dict[str, Any]) -> None:
         """docs/semantics.md O5: an older generation, and a member that left."""
@@ -113,23 +114,29 @@ class TestGroups:
         assert saw == quiet | {"replaced": "FencedInstanceIdException"}
 
     def test_nothing_is_lost_while_members_come_and_go(self, saw: dict[str, Any]) -> None:
-        assert saw["lost"] == [] and saw["sent"] > 200
+        assert saw["lost"] == []
+        assert saw["sent"] > 200
 
     def test_a_group_moves_between_the_protocols_member_by_member(self, saw: dict[str, Any]) -> None:
         """KIP-848's online migration there and back, under load: a partition never has two owners, no record
         is passed over."""
         for strategy, assignor in (("eager", "range"), ("cooperative", "cooperative-sticky")):
-            assert saw[strategy]["wrong"] == [] and saw[strategy]["sent"] > 200
+            assert saw[strategy]["wrong"] == []
+            assert saw[strategy]["sent"] > 200
             assert saw[strategy]["assignors"] == [assignor, "uniform", assignor]
 
     def test_nothing_is_doubled_while_members_come_and_go(self, saw: dict[str, Any]) -> None:
         """Transactions with offsets; one member stood still inside one until the group had gone on without
         it."""
-        assert saw["lost"] == [] and saw["read"] == saw["sent"] > 200 and saw["aborted"] > 0
+        assert saw["lost"] == []
+        assert saw["read"] == saw["sent"] > 200
+        assert saw["aborted"] > 0
 
     def test_nothing_is_doubled_in_a_group_of_the_new_protocol(self, saw: dict[str, Any]) -> None:
         """KIP-848: what fences the member that stood still is its epoch (docs/semantics.md O5)."""
-        assert saw["lost"] == [] and saw["read"] == saw["sent"] > 200 and saw["aborted"] > 0
+        assert saw["lost"] == []
+        assert saw["read"] == saw["sent"] > 200
+        assert saw["aborted"] > 0
 
 
 class TestOffsets:

@@ -47,7 +47,8 @@ class TestTransactions:
     def test_offsets_move_with_the_output(self, saw: dict[str, Any]) -> None:
         """Consume, transform, produce; some transactions are aborted and done again."""
         assert saw["committed"] == numbered("out", 60)
-        assert saw["offsets"] == [30, 30] and saw["transactions"] >= 4
+        assert saw["offsets"] == [30, 30]
+        assert saw["transactions"] >= 4
 
 
 class TestGroups:
@@ -55,7 +56,9 @@ class TestGroups:
         assert saw == {"parts": [4, 2, 2, 4], "crashed": ""}
 
     def test_nothing_is_lost_while_members_come_and_go(self, saw: dict[str, Any]) -> None:
-        assert saw["lost"] == [] and saw["crashed"] == "" and saw["sent"] >= 60
+        assert saw["lost"] == []
+        assert saw["crashed"] == ""
+        assert saw["sent"] >= 60
 
 
 class TestOffsets:

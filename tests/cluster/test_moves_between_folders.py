@@ -68,7 +68,9 @@ async def test_a_replica_moves_under_load_throttled_through_a_kill_and_back(
         await admin.alter_broker_config(1, {throttle: "20000"})
         assert await ordered(cluster, tmp_path / there, "moving") is ErrorCode.NONE
         found = await told(cluster, "moving")
-        assert found[here] == (False, 0) and found[there][0] and found[there][1] > 0
+        assert found[here] == (False, 0)
+        assert found[there][0]
+        assert found[there][1] > 0
         assert await ordered(cluster, tmp_path / "nowhere", "moving") is ErrorCode.LOG_DIR_NOT_FOUND
         assert await ordered(cluster, tmp_path / there, "missing") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await witness.write(20, size=1000)
@@ -85,7 +87,8 @@ async def test_a_replica_moves_under_load_throttled_through_a_kill_and_back(
             return await told(cluster, "moving") == {there: (False, 0)}
 
         await eventually(moved, "the replica is in the other folder", 60)
-    assert (tmp_path / there / "moving-0").is_dir() and not (tmp_path / here / "moving-0").exists()
+    assert (tmp_path / there / "moving-0").is_dir()
+    assert not (tmp_path / here / "moving-0").exists()
     await witness.still_serves()
     assert await ordered(cluster, tmp_path / here, "moving") is ErrorCode.NONE
     assert await ordered(cluster, tmp_path / there, "moving") is ErrorCode.NONE, "and back, or called back"

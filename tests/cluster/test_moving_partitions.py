@@ -155,7 +155,9 @@ async def test_a_move_to_a_dead_broker_waits_shows_itself_and_is_cancelled(
             await admin.reassign_partitions({(topic, 0): (4, 1, 2)})
             (move,) = [move for move in await admin.list_reassignments() if move.topic == topic]
             assert (move.replicas, move.adding, move.removing) == ((1, 2, 3, 4), (4,), (3,))
-            assert move.leader_bytes is not None and move.leader_bytes > 0 and move.copied_bytes == 0
+            assert move.leader_bytes is not None
+            assert move.leader_bytes > 0
+            assert move.copied_bytes == 0
             await load.more(20)
             await admin.reassign_partitions({(topic, 0): None})
             await settled(admin, topic, (1, 2, 3))
@@ -265,7 +267,8 @@ async def test_kafka_python_moves_lists_and_cancels(cluster: LocalCluster, admin
         key = TopicPartition(topic, 0)
         await asyncio.to_thread(theirs.alter_partition_reassignments, {key: [1, 2, 4]})
         listed = await asyncio.to_thread(theirs.list_partition_reassignments)
-        assert topic in str(listed) and "4" in str(listed)
+        assert topic in str(listed)
+        assert "4" in str(listed)
         await asyncio.to_thread(theirs.alter_partition_reassignments, {key: None})
         await settled(admin, topic, (1, 2, 3))
         assert topic not in str(await asyncio.to_thread(theirs.list_partition_reassignments))

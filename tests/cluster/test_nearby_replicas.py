@@ -51,7 +51,8 @@ def read_by_librdkafka(bootstrap: str, topic: str, rack: str) -> list[bytes]:
     try:
         while len(values) < len(VALUES):
             message = consumer.poll(30)
-            assert message is not None and message.error() is None
+            assert message is not None
+            assert message.error() is None
             values.append(message.value())
     finally:
         consumer.close()

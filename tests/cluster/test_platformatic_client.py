@@ -70,7 +70,8 @@ class TestTransactions:
 
     def test_offsets_move_with_the_output(self, saw: dict[str, Any], committed: Committed) -> None:
         """Consume, transform, produce; some transactions are aborted and done again."""
-        assert saw["offset"] == 20 and committed(saw["topic"]) == numbered("out", 20)
+        assert saw["offset"] == 20
+        assert committed(saw["topic"]) == numbered("out", 20)
 
 
 class TestGroups:

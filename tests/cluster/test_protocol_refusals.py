@@ -94,7 +94,8 @@ async def test_a_client_software_that_is_no_name_is_refused(
     answer = await world.ask(
         ApiKey.API_VERSIONS, 3, client_software_name=name, client_software_version=software_version
     )
-    assert answer.error_code == ErrorCode.INVALID_REQUEST and not answer.api_keys
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert not answer.api_keys
 
 
 # ---- topics
@@ -125,7 +126,9 @@ async def test_a_topic_that_cannot_be_is_not_created(
     (answer,) = await create(world, topic_of(name) | fields)
     says(answer, code, words)
     # null trips clients of version 5
-    assert answer.num_partitions == -1 and answer.topic_id is None and answer.configs == ()
+    assert answer.num_partitions == -1
+    assert answer.topic_id is None
+    assert answer.configs == ()
     metadata = await world.ask(ApiKey.METADATA, 9, topics=[{"name": name}], allow_auto_topic_creation=False)
     assert metadata.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -217,7 +220,8 @@ async def test_a_topic_that_is_not_known_keeps_the_name_or_id_it_was_asked_by(
     topics = [{"name": name, "topic_id": topic_id}]
     answer = await world.ask(ApiKey.METADATA, version, topics=topics, allow_auto_topic_creation=False)
     (topic,) = answer.topics
-    assert topic.error_code == code and topic.partitions == ()
+    assert topic.error_code == code
+    assert topic.partitions == ()
     assert topic.name == (name if version >= 12 else name or "")
     assert getattr(topic, "topic_id", None) == topic_id
 
@@ -358,7 +362,8 @@ async def test_synonyms_and_documentation_come_only_when_asked_for(world: World)
         ("1", 3),
         ("1", 4),
         ("1", 5),
-    ] and "in-sync" in entry.documentation
+    ]
+    assert "in-sync" in entry.documentation
 
 
 @pytest.mark.parametrize(
@@ -374,7 +379,8 @@ async def test_synonyms_and_documentation_come_only_when_asked_for(world: World)
 async def test_settings_of_what_there_is_not(world: World, kind: int, name: str, code: ErrorCode) -> None:
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
     answer = await world.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=[resource])
-    assert answer.results[0].error_code == code and answer.results[0].configs == ()
+    assert answer.results[0].error_code == code
+    assert answer.results[0].configs == ()
 
 
 async def test_the_brokers_have_one_setting_in_common_at_first(world: World) -> None:
@@ -412,7 +418,8 @@ async def test_records_that_no_client_sends_are_refused(
     (part,) = answer.responses[0].partition_responses
     assert (part.error_code, part.base_offset) == (code, -1)
     if version >= 8:
-        assert part.error_message and not part.error_message.startswith(code.name)
+        assert part.error_message
+        assert not part.error_message.startswith(code.name)
     answer = await produce(world, topic, records())
     assert answer.responses[0].partition_responses[0].base_offset == 0, "nothing was appended"
 
@@ -435,7 +442,8 @@ async def test_a_producer_id_without_its_epoch_is_refused(
     name = fresh("transaction") if transactional else None
     fields = {"producer_id": producer_id, "producer_epoch": producer_epoch, "transaction_timeout": 1000}
     answer = await world.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=name, **fields)
-    assert answer.error_code == ErrorCode.INVALID_REQUEST and answer.producer_id == -1
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert answer.producer_id == -1
 
 
 @pytest.mark.parametrize(
@@ -521,7 +529,9 @@ async def test_a_member_of_a_consumer_group_names_itself_since_version_1(world: 
     joined = await world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, **heartbeat(world, name, "", 0))
     # Its epoch is that of the last assignment: whoever comes soon after another waits for the next one
     # (KIP-1263).
-    assert joined.error_code == ErrorCode.NONE and joined.member_id and joined.member_epoch in (1, 2)
+    assert joined.error_code == ErrorCode.NONE
+    assert joined.member_id
+    assert joined.member_epoch in (1, 2)
 
 
 async def test_what_is_said_of_groups_that_are_not_there_is_kafkas(world: World) -> None:
@@ -607,7 +617,8 @@ async def test_the_two_kinds_of_groups_are_kept_apart(world: World) -> None:
     assert described.groups[0].error_message == f"Group {classic} is not a consumer group."
     assert described.groups[1].group_state == "Stable"
     dead = await world.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=[name], include_authorized_operations=False)
-    assert dead.groups[0].group_state == "Dead" and dead.groups[0].error_code.name == "none"
+    assert dead.groups[0].group_state == "Dead"
+    assert dead.groups[0].error_code.name == "none"
     missing = await world.ask(
         ApiKey.DESCRIBE_GROUPS, 6, groups=[name, "nowhere"], include_authorized_operations=False
     )
@@ -746,9 +757,8 @@ async def test_of_a_refused_batch_the_records_at_fault_are_named(world: World) -
     now_ms = int(time.time() * 1000)
     batch = encode_batch([NewRecord(b"k", b"value", (), now_ms + ahead) for ahead in (0, 86_400_000, 1)])
     part = (await produce(world, name, batch, version=9)).responses[0].partition_responses[0]
-    assert part.error_code == ErrorCode.INVALID_TIMESTAMP and [
-        error.batch_index for error in part.record_errors
-    ] == [1]
+    assert part.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert [error.batch_index for error in part.record_errors] == [1]
 
 
 async def test_a_transactional_id_that_is_not_known_is_an_error_of_its_own(world: World) -> None:
@@ -762,7 +772,8 @@ async def test_offsets_of_a_group_that_is_not_known_are_not_deleted(world: World
     await group_with_offset(world)
     topics = [{"name": world.topic, "partitions": [{"partition_index": 0}]}]
     answer = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id=fresh("no-group"), topics=topics)
-    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND and answer.topics == ()
+    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert answer.topics == ()
 
 
 async def test_a_transaction_is_not_enlisted_by_halves(world: World) -> None:

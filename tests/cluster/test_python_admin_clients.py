@@ -205,7 +205,8 @@ class TestKafkaPython:
 
     def test_the_cluster_is_described(self, admin: Any, shared_cluster: LocalCluster) -> None:
         described = admin.describe_cluster()
-        assert described["cluster_id"] == shared_cluster.cluster_id and len(described["brokers"]) == 3
+        assert described["cluster_id"] == shared_cluster.cluster_id
+        assert len(described["brokers"]) == 3
         features = admin.describe_features()
         assert "transaction.version" in str(features)
 
@@ -242,9 +243,8 @@ class TestConfluentKafka:
         with leaving() as announce:
             client = ConfluentKafka(shared_cluster.bootstrap)
             until_they_share(2, announce(Member(lambda: client.reader(topic, topic))))
-            assert (
-                described().state == ConsumerGroupState.STABLE and described().partition_assignor == "range"
-            )
+            assert described().state == ConsumerGroupState.STABLE
+            assert described().partition_assignor == "range"
             assert len(described().members[0].assignment.topic_partitions) == 2
             assert topic in listed()
             with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
@@ -273,7 +273,8 @@ class TestConfluentKafka:
         until("three partitions, in sync", lambda: [len(each.isr) for each in partitions()] == [3, 3, 3])
         described = admin.describe_cluster().result(30)
         assert described.cluster_id == shared_cluster.cluster_id
-        assert sorted(node.id for node in described.nodes) == [1, 2, 3] and described.controller.id in (
+        assert sorted(node.id for node in described.nodes) == [1, 2, 3]
+        assert described.controller.id in (
             1,
             2,
             3,

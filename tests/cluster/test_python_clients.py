@@ -235,7 +235,8 @@ class TestGroups:
             two = announce(Member(lambda: client.reader(topic, topic, assignor="cooperative-sticky")))
             until_they_share(4, one, two)
             kept = one.assigned
-            assert len(kept) == 2 and all(kept <= assigned for assigned in one.history[since:])
+            assert len(kept) == 2
+            assert all(kept <= assigned for assigned in one.history[since:])
             two.leave()
             until_they_share(4, one)
             assert all(kept <= assigned for assigned in one.history[since:])
@@ -253,7 +254,8 @@ class TestGroups:
             one.leave()
             again = announce(Member(lambda: client.reader(topic, topic, instance="one")))
             until_they_share(4, again, two)
-            assert again.assigned == had and len(two.history) == noticed
+            assert again.assigned == had
+            assert len(two.history) == noticed
 
     def test_nothing_is_lost_while_members_come_and_go(self, client: Client, make_topic: MakeTopic) -> None:
         source = make_topic(partitions=4)
@@ -406,9 +408,9 @@ class TestOffsets:
             if first is None:
                 assert refused in client.no_offset
             else:
-                assert (
-                    refused == "" and found[0][1] >= first and (found[0][2] == b"new") is (reset == "latest")
-                )
+                assert refused == ""
+                assert found[0][1] >= first
+                assert (found[0][2] == b"new") is (reset == "latest")
 
     def test_offsets_are_found_by_time(self, client: Client, make_topic: MakeTopic) -> None:
         topic = make_topic(partitions=1)

@@ -52,7 +52,8 @@ async def test_a_new_coordinator_finishes_a_commit_killed_before_its_markers(tmp
         "all replicas hold the same bytes",
     }
     (recovery,) = outcome.recoveries
-    assert recovery.affected_s is not None and recovery.back_s is not None
+    assert recovery.affected_s is not None
+    assert recovery.back_s is not None
 
 
 async def test_writers_go_on_when_the_leader_of_their_partitions_dies(tmp_path: Path) -> None:

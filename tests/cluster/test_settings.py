@@ -95,7 +95,8 @@ async def stored(asker: Asker, topic: str, wanted: int) -> bytes:
 async def test_a_topic_without_settings_shows_none_and_unset_ones_can_be_deleted(asker: Asker) -> None:
     await make(asker, "plain")
     found = await described(asker, TOPIC, "plain")
-    assert {source for _value, source in found.values()} == {3, 5} and found["min.insync.replicas"] == (
+    assert {source for _value, source in found.values()} == {3, 5}
+    assert found["min.insync.replicas"] == (
         "1",
         3,
     )
@@ -142,7 +143,8 @@ async def test_a_topic_follows_what_brokers_are_told_unless_it_has_its_own(asker
         == 0
     )
     follows, own = await described(asker, TOPIC, "follows"), await described(asker, TOPIC, "has-its-own")
-    assert follows["retention.ms"] == ("7000", 3) and own["retention.ms"] == ("5000", 1)
+    assert follows["retention.ms"] == ("7000", 3)
+    assert own["retention.ms"] == ("5000", 1)
     assert await change(asker, BROKER, "1", ("log.retention.ms", SET, "6000")) == 0
     assert (await described(asker, TOPIC, "follows"))["retention.ms"] == ("6000", 2)
     assert (await described(asker, BROKER, "1"))["log.retention.ms"] == ("6000", 2)

@@ -82,7 +82,8 @@ class TestConfiguration:
     ) -> None:
         code, line = start(tmp_path, settings(tmp_path) | change)
         assert code == 2
-        assert line.startswith("tidegate-node: cannot use the configuration: ") and words in line
+        assert line.startswith("tidegate-node: cannot use the configuration: ")
+        assert words in line
         assert not (tmp_path / "data").exists()
 
     def test_a_configuration_file_that_is_not_there(self, tmp_path: Path) -> None:
@@ -91,7 +92,8 @@ class TestConfiguration:
             capture_output=True, text=True, timeout=30,
         )  # fmt: skip
         assert done.returncode == 2
-        assert "absent.toml" in done.stderr and len(done.stderr.splitlines()) == 1
+        assert "absent.toml" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
 
     def test_a_misspelt_option_on_the_command_line(self, tmp_path: Path) -> None:
         code, line = start(tmp_path, settings(tmp_path), "--set", "log.levle=DEBUG")
@@ -103,7 +105,8 @@ class TestConfiguration:
             [sys.executable, "-m", "tidegate.node", "--settings"], capture_output=True, text=True, timeout=30
         )
         assert done.returncode == 0
-        assert "listeners.kafka" in done.stdout and "127.0.0.1:9092" in done.stdout
+        assert "listeners.kafka" in done.stdout
+        assert "127.0.0.1:9092" in done.stdout
 
 
 class TestPorts:
@@ -185,7 +188,8 @@ class TestDataFolder:
             tmp_path, settings(tmp_path, **{"data.dirs": [str(file), str(tmp_path / "other")]})
         )
         assert code == 3
-        assert f"the data folder {file} fails" in line and "it is the metadata quorum's" in line
+        assert f"the data folder {file} fails" in line
+        assert "it is the metadata quorum's" in line
         assert "cannot start without it" in line
 
     def test_a_folder_that_another_process_uses(
@@ -230,4 +234,6 @@ class TestDataFolder:
             tmp_path, settings(tmp_path, **{"data.dirs": [str(tmp_path / "a"), str(tmp_path / "b")]})
         )
         assert code == 3
-        assert "flights-0" in line and str(tmp_path / "a") in line and str(tmp_path / "b") in line
+        assert "flights-0" in line
+        assert str(tmp_path / "a") in line
+        assert str(tmp_path / "b") in line

@@ -93,7 +93,8 @@ async def test_a_broker_is_forgotten_and_its_id_comes_back_as_new(
     with pytest.raises(RequestError, match="broker 4 is a replica of .*-0") as refused:
         await admin.unregister_broker(4)
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
-    assert topic in await drain_4(roomy_cluster, "--dry-run") and await _settled(admin)
+    assert topic in await drain_4(roomy_cluster, "--dry-run")
+    assert await _settled(admin)
     assert "then `tidegate brokers unregister 4`" in await drain_4(roomy_cluster, "--wait")
     assert "broker 4 is forgotten" in await asyncio.to_thread(
         command, roomy_cluster, "brokers", "unregister", "4"
@@ -153,7 +154,8 @@ async def test_an_older_node_that_does_not_know_a_finalised_level_does_not_start
         await node.wait_ready()
     said = (output + errors).decode()
     assert older.returncode in (3, 70), said
-    assert "the cluster runs tidegate.metadata.version=4" in said and "does not know it: upgrade it" in said
+    assert "the cluster runs tidegate.metadata.version=4" in said
+    assert "does not know it: upgrade it" in said
     assert "Traceback" not in said
 
 
@@ -164,7 +166,8 @@ async def test_a_node_lives_with_a_setting_that_it_does_not_know(
     await admin.create_topics([NewTopic(topic, 1, 4, {"record.check": "false"})])
     await node.terminate()
     unknowing = await run_as(UNKNOWING, node)
-    assert unknowing.stdout is not None and unknowing.stderr is not None
+    assert unknowing.stdout is not None
+    assert unknowing.stderr is not None
     said = asyncio.gather(unknowing.stdout.read(), unknowing.stderr.read())
     try:
         await eventually(lambda: _in_sync(admin, topic, 4), "the node holds the topic, and is in sync", 60)

@@ -69,11 +69,14 @@ async def test_a_topic_is_written_and_read_by_its_id(world: World, version: int)
     _, topic_id = await new_topic_with_id(world, 2)
     assert (await produce(world, topic_id, records(3))).error_code == ErrorCode.NONE
     answer = await fetch(world, version, wanted(topic_id, 0, 0), wanted(NOWHERE, 0))
-    assert answer.error_code == ErrorCode.NONE and answer.session_id == 0
+    assert answer.error_code == ErrorCode.NONE
+    assert answer.session_id == 0
     known, unknown = answer.responses
-    assert known.topic_id == topic_id and [part.high_watermark for part in known.partitions] == [3, 0]
+    assert known.topic_id == topic_id
+    assert [part.high_watermark for part in known.partitions] == [3, 0]
     assert len(known.partitions[0].records) > 0
-    assert unknown.topic_id == NOWHERE and unknown.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert unknown.topic_id == NOWHERE
+    assert unknown.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 async def test_the_id_of_a_deleted_topic_is_not_taken_for_its_successor(world: World) -> None:
@@ -97,15 +100,16 @@ async def test_a_session_answers_what_is_new_in_every_version(world: World, vers
     name, topic_id = await new_topic_with_id(world, 2)
     topic = wanted(topic_id, 0, 0) | {"topic": name}
     begun = await fetch(world, version, topic, session=(0, 0))
-    assert begun.session_id > 0 and len(begun.responses[0].partitions) == 2
+    assert begun.session_id > 0
+    assert len(begun.responses[0].partitions) == 2
     assert (await fetch(world, version, session=(begun.session_id, 1))).responses == ()
     assert (await produce(world, topic_id, records(2))).error_code == ErrorCode.NONE
     news = await fetch(world, version, session=(begun.session_id, 2))
-    assert news.session_id == begun.session_id and [
-        part.partition_index for part in news.responses[0].partitions
-    ] == [0]
+    assert news.session_id == begun.session_id
+    assert [part.partition_index for part in news.responses[0].partitions] == [0]
     stale = await fetch(world, version, session=(begun.session_id, 2))
-    assert stale.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH and stale.session_id == 0
+    assert stale.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert stale.session_id == 0
 
 
 async def test_a_transaction_is_written_by_topic_id(world: World) -> None:
@@ -251,4 +255,5 @@ async def test_topics_that_are_not_there_are_named_in_the_description(world: Wor
 async def test_all_topics_are_described_when_none_is_named(world: World) -> None:
     answer = await describe(world, [], 2000, ("", 0))
     names = [topic.name for topic in answer.topics]
-    assert world.topic in names and names == sorted(names)
+    assert world.topic in names
+    assert names == sorted(names)

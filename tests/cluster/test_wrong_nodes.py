@@ -50,11 +50,11 @@ async def _produce_at_a_follower(shared_cluster: LocalCluster, topic: str, versi
         answer = await asker.ask(ApiKey.PRODUCE, version, produced(topic, topic_id, records()))
     part = answer.responses[0].partition_responses[0]
     assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert part.current_leader.leader_id == leader and part.current_leader.leader_epoch >= 0
+    assert part.current_leader.leader_id == leader
+    assert part.current_leader.leader_epoch >= 0
     (endpoint,) = answer.node_endpoints
-    assert endpoint.node_id == leader and f"{endpoint.host}:{endpoint.port}" == address(
-        shared_cluster, leader
-    )
+    assert endpoint.node_id == leader
+    assert f"{endpoint.host}:{endpoint.port}" == address(shared_cluster, leader)
 
 
 @pytest.mark.parametrize("version", [16, 18])
@@ -77,11 +77,11 @@ async def _fetch_at_a_follower(shared_cluster: LocalCluster, topic: str, version
     async with Asker(address(shared_cluster, follower)) as asker:
         answer = await asker.ask(ApiKey.FETCH, version, fields)
     found = answer.responses[0].partitions[0]
-    assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and found.current_leader.leader_id == leader
+    assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert found.current_leader.leader_id == leader
     (endpoint,) = answer.node_endpoints
-    assert endpoint.node_id == leader and f"{endpoint.host}:{endpoint.port}" == address(
-        shared_cluster, leader
-    )
+    assert endpoint.node_id == leader
+    assert f"{endpoint.host}:{endpoint.port}" == address(shared_cluster, leader)
 
 
 def test_a_follower_describes_the_producers_that_its_replica_knows(

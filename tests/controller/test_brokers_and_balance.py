@@ -57,12 +57,14 @@ def test_a_broker_without_replicas_can_unregister_and_returns_as_a_new_one(
     assert "replica of t0-0, t1-0, t2-0, t3-0, t4-0 and more: move them first" in held.message
     before = controller.state.brokers[4].broker_epoch
     unregister(controller, 4)
-    assert 4 not in controller.state.brokers and 4 not in controller.planner.sessions
+    assert 4 not in controller.state.brokers
+    assert 4 not in controller.planner.sessions
     with pytest.raises(KafkaError) as gone:
         controller.planner.heartbeat(rpc.HeartbeatRequest(node_id=4, broker_epoch=before), controller.now)
     assert gone.value.code == ErrorCode.BROKER_ID_NOT_REGISTERED
     controller.join(4, incarnation="another machine")
-    assert controller.state.brokers[4].broker_epoch > before and controller.state.brokers[4].active
+    assert controller.state.brokers[4].broker_epoch > before
+    assert controller.state.brokers[4].active
 
 
 def test_the_state_itself_refuses_to_forget_a_broker_that_is_needed(controller: PlannerCluster) -> None:
@@ -77,10 +79,12 @@ def test_the_state_itself_refuses_to_forget_a_broker_that_is_needed(controller: 
         command = pb.Command(operations=[pb.Operation(unregister_broker=removal)])
         return controller.state.apply(controller.state.index + 1, 1, command.SerializeToString()).error
 
-    assert apply(3) == ErrorCode.POLICY_VIOLATION and apply(4) == ErrorCode.POLICY_VIOLATION
+    assert apply(3) == ErrorCode.POLICY_VIOLATION
+    assert apply(4) == ErrorCode.POLICY_VIOLATION
     controller.lose(4)
     controller.state._features = {METADATA_VERSION: 1}
-    assert apply(4) == ErrorCode.UNSUPPORTED_VERSION and "needs 2" in refusal(controller, 4).message
+    assert apply(4) == ErrorCode.UNSUPPORTED_VERSION
+    assert "needs 2" in refusal(controller, 4).message
     controller.state._features = {METADATA_VERSION: 2}
     assert apply(4) == ErrorCode.NONE
 
@@ -93,7 +97,8 @@ def test_an_unregistration_of_an_earlier_epoch_removes_no_broker(controller: Pla
         operations=[pb.Operation(unregister_broker=pb.UnregisterBroker(node_id=4, broker_epoch=old))]
     )
     result = controller.state.apply(controller.state.index + 1, 1, removal.SerializeToString())
-    assert result.error == ErrorCode.STALE_BROKER_EPOCH and 4 in controller.state.brokers
+    assert result.error == ErrorCode.STALE_BROKER_EPOCH
+    assert 4 in controller.state.brokers
 
 
 # ---- balance
@@ -186,7 +191,8 @@ def test_brokers_without_racks_are_placed_as_if_each_had_its_own() -> None:
 def test_the_load_of_a_partition_that_moves_counts_where_it_will_be() -> None:
     moving = PartitionState((1, 2), (1, 2), leader=1, adding=(2,), target=(2,))
     load = Load.of([TopicState("t", UUID(int=1), {}, {0: moving})])
-    assert load.leaderships == {2: 1} and load.replicas == {2: 1}
+    assert load.leaderships == {2: 1}
+    assert load.replicas == {2: 1}
 
 
 # ---- many partitions, and the rules of KIP-966
@@ -216,7 +222,8 @@ def test_ten_thousand_partitions_fail_over_in_a_few_bounded_commands(topics: int
     controller = with_many(topics, partitions)
     plan = controller.planner.fence([1], "dead")
     commands = list(plan.commands(1))
-    assert len(commands) <= 3 and max(command.ByteSize() for command in commands) < 500_000
+    assert len(commands) <= 3
+    assert max(command.ByteSize() for command in commands) < 500_000
     controller.carry_out(plan)
     assert all(
         p.leader in (2, 3) and p.isr for t in controller.state.topics.values() for p in t.partitions.values()
@@ -256,7 +263,8 @@ def test_ablation_an_election_that_ignores_the_topics_setting_loses_records(
         controller.lose(1)
         return controller.partition().leader
 
-    assert leader_after() == -1 and leader_after(**{"unclean.leader.election.enable": "true"}) == 2
+    assert leader_after() == -1
+    assert leader_after(**{"unclean.leader.election.enable": "true"}) == 2
     monkeypatch.setattr(TopicState, "unclean_election_allowed", property(lambda _self: True))
     assert leader_after() == 2
 
@@ -267,4 +275,6 @@ def test_a_state_topic_never_has_an_unclean_leader(monkeypatch: pytest.MonkeyPat
     assert elections.settle(topic, 0, partition, {2}) is None
     monkeypatch.setattr(TopicState, "internal", property(lambda _self: False))
     wanted = elections.settle(topic, 0, partition, {2})
-    assert wanted is not None and wanted.leader == 2 and wanted.unclean
+    assert wanted is not None
+    assert wanted.leader == 2
+    assert wanted.unclean

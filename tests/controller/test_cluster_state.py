@@ -287,10 +287,12 @@ def test_a_duplicate_proposal_changes_nothing_and_is_answered_as_the_first(appli
     first = applier(config_change(retention_ms="1"), proposer="client", sequence=1)
     applier(config_change(retention_ms="2"), proposer="client", sequence=2)
     again = applier(config_change(retention_ms="1"), proposer="client", sequence=1)
-    assert again.duplicate and (again.error, again.value) == (first.error, first.value)
+    assert again.duplicate
+    assert (again.error, again.value) == (first.error, first.value)
     assert applier.state.topics["t"].config == {"retention.ms": "2"}
     outcome = applier.state.was_applied("client", 2)
-    assert outcome is not None and outcome.ok
+    assert outcome is not None
+    assert outcome.ok
     assert applier.state.was_applied("client", 3) is None
 
 
@@ -319,7 +321,8 @@ def test_the_memory_of_proposers_is_bounded_and_rejects_older_sequences(applier:
 def test_a_plan_of_another_controller_epoch_is_refused_and_may_be_repeated(applier: Applier) -> None:
     applier.term = 4
     stale = applier(creation(), proposer="p", sequence=1, epoch=3)
-    assert stale.error == ErrorCode.NOT_CONTROLLER and "t" not in applier.state.topics
+    assert stale.error == ErrorCode.NOT_CONTROLLER
+    assert "t" not in applier.state.topics
     assert applier(creation(), proposer="p", sequence=1, epoch=4).ok
 
 
@@ -328,7 +331,8 @@ def test_operations_stop_at_the_first_that_fails_and_those_before_it_stay(applie
         creation("a"), creation("a", topic_id=UUID(int=99)), creation("b", topic_id=UUID(int=98))
     )
     assert result.error == ErrorCode.TOPIC_ALREADY_EXISTS
-    assert set(applier.state.topics) == {"a"} and result.changed_topics == {"a"}
+    assert set(applier.state.topics) == {"a"}
+    assert result.changed_topics == {"a"}
 
 
 # ---- brokers
@@ -354,7 +358,8 @@ def test_a_new_incarnation_waits_until_the_old_one_is_fenced_and_in_no_isr(appli
     assert applier(second).error == ErrorCode.INVALID_UPDATE_VERSION, "still in an ISR (docs/semantics.md M5)"
     applier(change(leader=2, isr=(2, 3), last_known_leader=2))
     result = applier(second)
-    assert result.ok and result.value == applier.state.index
+    assert result.ok
+    assert result.value == applier.state.index
     assert applier(unfence_of(1, epoch)).error == ErrorCode.STALE_BROKER_EPOCH
 
 
@@ -471,10 +476,12 @@ def test_a_restored_snapshot_reports_the_difference_to_the_old_state(applier: Ap
     applier(change(1, topic_id=stays, isr=(1, 2)))
     applier(creation("comes", topic_id=UUID(int=50)))
     result = follower.restore(applier.state.encode())
-    assert result.from_snapshot and result.index == applier.state.index
+    assert result.from_snapshot
+    assert result.index == applier.state.index
     assert result.changed_partitions == {("stays", 1), ("comes", 0)}
     assert [(topic.name, topic.topic_id) for topic in result.deleted_topics] == [("goes", gone)]
-    assert result.changed_topics == {"stays", "comes"} and result.changed_brokers == frozenset()
+    assert result.changed_topics == {"stays", "comes"}
+    assert result.changed_brokers == frozenset()
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff\xff", b"\x08\x09"])

@@ -114,7 +114,8 @@ async def create(
 async def test_brokers_register_follow_and_see_the_topics_they_create(cluster: ControllerCluster) -> None:
     brokers = await brokers_of(cluster, 1, 2, 3)
     result = await create(brokers[0], "flights", 6, 3)
-    assert result.error == 0 and result.partitions == 6
+    assert result.error == 0
+    assert result.partitions == 6
     for broker in brokers:
         await until(lambda broker=broker: "flights" in broker.state.topics)
         topic = broker.state.topics["flights"]
@@ -132,7 +133,8 @@ async def test_brokers_register_follow_and_see_the_topics_they_create(cluster: C
     ]
     assert sorted(block.first_id for block in blocks) == [0, 1000, 2000]
     quorum = await brokers[0].client.describe_quorum(1)
-    assert quorum.leader_id == active.metadata.node_id and quorum.waits_for == ""
+    assert quorum.leader_id == active.metadata.node_id
+    assert quorum.waits_for == ""
     assert not any(voter.without_vote for voter in quorum.voters)
     for broker in brokers:
         await broker.stop()
@@ -156,7 +158,8 @@ async def test_a_silent_broker_is_fenced_and_its_leaderships_move_in_one_entry(
     assert {p.leader_epoch for p in partitions if p.preferred_leader == 3} == {1}
     said = [vars(each)["fields"] for each in caplog.records if each.getMessage() == "broker_session_expired"]
     config = (await cluster.active()).service._config
-    assert [each["node"] for each in said] == [3] and said[0]["silent_ms"] >= config.session_timeout_ms
+    assert [each["node"] for each in said] == [3]
+    assert said[0]["silent_ms"] >= config.session_timeout_ms
     for broker in brokers:
         await broker.stop()
 
@@ -211,7 +214,8 @@ async def test_every_controller_starts_again_from_its_files(cluster: ControllerC
     await cluster.stop()
     await cluster.start()
     after = (await cluster.active()).metadata.state
-    assert after.topics == before.topics and after.cluster_id == before.cluster_id
+    assert after.topics == before.topics
+    assert after.cluster_id == before.cluster_id
     assert after.controller_epoch > before.controller_epoch
 
 
@@ -223,7 +227,8 @@ async def test_controllers_that_wait_for_the_first_start_of_others_say_so(tmp_pa
     await until(lambda: "not seen yet: 2;" in node.metadata.status.waits_for)
     quorum = await client.describe_quorum(3)
     assert [voter.node_id for voter in quorum.voters if voter.without_vote] == [1, 3]
-    assert quorum.leader_id == -1 and "not seen yet: 2;" in quorum.waits_for
+    assert quorum.leader_id == -1
+    assert "not seen yet: 2;" in quorum.waits_for
     await client.close()
     await cluster.stop()
 
@@ -239,9 +244,8 @@ async def test_answers_say_how_far_the_metadata_had_been_applied(three: Controll
     altered = await broker.client.alter_partitions(
         rpc.AlterPartitionsRequest(node_id=1, broker_epoch=broker.broker_epoch)
     )
-    assert (
-        heartbeat.metadata_index >= broker.broker_epoch and altered.metadata_index >= heartbeat.metadata_index
-    )
+    assert heartbeat.metadata_index >= broker.broker_epoch
+    assert altered.metadata_index >= heartbeat.metadata_index
     await broker.stop()
 
 

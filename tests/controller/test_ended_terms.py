@@ -125,4 +125,5 @@ async def test_the_next_attempt_knows_the_new_term(client: ControllerClient) -> 
     client._controller_epoch -= 1  # as after an election that this broker has not heard of
     request = rpc.AlterPartitionsRequest(node_id=1, broker_epoch=registered.broker_epoch)
     assert (await client.alter_partitions(request)).status.error == ErrorCode.NONE
-    assert request.attempt == 2 and request.controller_epoch == registered.status.controller_epoch
+    assert request.attempt == 2
+    assert request.controller_epoch == registered.status.controller_epoch

@@ -102,10 +102,8 @@ def test_a_broker_that_cannot_follow_a_finalised_level_is_refused(
     with pytest.raises(KafkaError) as refused:
         controller.planner.register(request)
     assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
-    assert (
-        "the cluster runs metadata.version=1, broker 3" in refused.value.message
-        and says in refused.value.message
-    )
+    assert "the cluster runs metadata.version=1, broker 3" in refused.value.message
+    assert says in refused.value.message
 
 
 def test_a_level_is_raised_when_every_node_knows_it_and_only_once(controller: PlannerCluster) -> None:
@@ -192,7 +190,8 @@ def test_a_level_that_some_node_does_not_know_is_rejected(
     before = dict(controller.state.features)
     with pytest.raises(KafkaError) as refused:
         update(controller, name, level, **fields)  # type: ignore[arg-type]
-    assert refused.value.code == code and says in refused.value.message
+    assert refused.value.code == code
+    assert says in refused.value.message
     assert controller.state.features == before
 
 
@@ -246,7 +245,8 @@ async def test_all_voters_are_asked_and_one_that_is_away_holds_the_level_back(tm
         request.updates[0].CopyFrom(rpc.FeatureUpdate(name=TRANSACTIONS, level=2))
         with pytest.raises(KafkaError) as refused:
             await client.update_features(request)
-        assert refused.value.code == ErrorCode.FEATURE_UPDATE_FAILED and str(other) in refused.value.message
+        assert refused.value.code == ErrorCode.FEATURE_UPDATE_FAILED
+        assert str(other) in refused.value.message
         await cluster.start(other)  # the channel to it still backs off: it is asked when it can be
         await client.update_features(request)
         assert active.metadata.state.features[TRANSACTIONS] == 2
@@ -281,7 +281,8 @@ async def test_a_controller_that_meets_an_unknown_level_stops_for_good(
     monkeypatch.undo()
     with pytest.raises(MetadataLogUnusable) as refused:
         await cluster.start()
-    assert "metadata.version=9" in str(refused.value) and "knows at most 4" in str(refused.value)
+    assert "metadata.version=9" in str(refused.value)
+    assert "knows at most 4" in str(refused.value)
 
 
 def test_a_reader_of_the_metadata_that_meets_an_unknown_level_stops() -> None:

@@ -104,7 +104,8 @@ def test_a_torn_last_record_is_truncated(cut: int) -> None:
     journal._write_pending()  # and no sync
     disk.put(ENTRIES, disk.read(ENTRIES)[:-cut])
     again = opened(disk)
-    assert again[:] == journal[: len(again)] and len(again) == len(journal) - 1
+    assert again[:] == journal[: len(again)]
+    assert len(again) == len(journal) - 1
 
 
 @pytest.mark.parametrize("noted", [True, False], ids=["as it is", "ablation: no note"])
@@ -159,7 +160,8 @@ def test_the_durable_note_is_lowered_before_truncations_and_snapshots(
                 opened(disk)
             except RaftFatal:
                 alarms += 1
-    assert cuts >= 10 and (alarms == 0 if lowered else alarms > 0)
+    assert cuts >= 10
+    assert alarms == 0 if lowered else alarms > 0
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", bytes(20)])
@@ -284,7 +286,8 @@ def test_a_damaged_snapshot_stops_the_node_an_older_one_replaces_none() -> None:
     assert store.store(Snapshot.make(9, 2, b"newer"))
     assert not store.store(Snapshot.make(8, 2, b"older"))
     latest = SnapshotStore(disk, FOLDER).latest
-    assert latest is not None and bytes(latest.state) == b"newer"
+    assert latest is not None
+    assert bytes(latest.state) == b"newer"
     disk.flip_bit(FOLDER / "snapshot", disk.size(FOLDER / "snapshot") - 1)
     with pytest.raises(RaftFatal, match="damaged"):
         SnapshotStore(disk, FOLDER)
@@ -328,7 +331,8 @@ def test_a_vote_is_stored_only_after_the_entries_it_was_given_for() -> None:
     for seed in range(100):
         disk = LyingDisk()
         journal, rng = opened(disk), random.Random(seed)
-        assert not journal.voting and journal.is_empty
+        assert not journal.voting
+        assert journal.is_empty
         journal.add(b"returns", 2, 1)
         disk.fail_after = rng.randrange(8)
         try:

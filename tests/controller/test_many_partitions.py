@@ -163,6 +163,6 @@ def test_partitions_that_changed_alike_share_their_members() -> None:
     first, second = (
         changed_partition(state.brokers, state.features, topic, before, each, known) for each in changes
     )
-    assert (
-        isinstance(first, PartitionState) and isinstance(second, PartitionState) and first.isr is second.isr
-    )
+    assert isinstance(first, PartitionState)
+    assert isinstance(second, PartitionState)
+    assert first.isr is second.isr

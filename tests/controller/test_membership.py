@@ -176,7 +176,8 @@ def test_no_vote_existed_when_a_quorums_youngest_journal_was_made(broken: bool) 
                     youngest = max(births[journal] for _, journal, _ in voter.journal.voter_records.values())
                     violations += any(since <= youngest < until for since, until in with_a_vote.values())
                     with_a_vote[voter.journal.journal_id] = [step, math.inf]
-    assert formed > 100 and (violations > 0) is broken
+    assert formed > 100
+    assert (violations > 0) is broken
 
 
 def test_a_voter_returns_only_with_the_entry_that_names_its_journal(voters: dict[int, Voter]) -> None:
@@ -192,7 +193,8 @@ def test_a_voter_returns_only_with_the_entry_that_names_its_journal(voters: dict
     assert with_vote(voters) == [1, 3], "the record is shown, but taken only with the entry"
     assert voters[2].membership.returned(2, new, 9)
     voters[2].restart()
-    assert with_vote(voters) == [1, 2, 3] and not voters[2].membership.returned(2, new, 9)
+    assert with_vote(voters) == [1, 2, 3]
+    assert not voters[2].membership.returned(2, new, 9)
 
 
 def test_a_journal_that_was_replaced_does_not_count_and_stops(voters: dict[int, Voter]) -> None:
@@ -220,8 +222,10 @@ def test_a_late_message_of_a_lost_journal_changes_nothing(voters: dict[int, Vote
     voters[2].wipe()
     tell(voters, 2, 1)
     assert voters[1].membership.not_voting() == (2,)
-    assert not voters[1].membership.on_voter_status(2, late) and voters[1].membership.not_voting() == (2,)
-    assert voters[1].membership.is_superseded(2, late.journal) and voters[1].membership.is_stale(2)
+    assert not voters[1].membership.on_voter_status(2, late)
+    assert voters[1].membership.not_voting() == (2,)
+    assert voters[1].membership.is_superseded(2, late.journal)
+    assert voters[1].membership.is_stale(2)
     tell(voters, 2, 1)
     assert not voters[1].membership.is_stale(2)
 
@@ -230,7 +234,8 @@ def test_a_return_is_proposed_again_only_when_it_had_no_effect() -> None:
     returns = Returns(again_s=1.0)
     returns.begin()
     returns.follows(2, 55, 4, 9, now=10.0)
-    assert returns.take() == {2: 55} and returns.take() == {}
+    assert returns.take() == {2: 55}
+    assert returns.take() == {}
     returns.proposed(2, 55, 10, now=10.0)
     for match, commit in ((9, 20), (10, 9)):
         returns.follows(2, 55, match, commit, now=20.0)

@@ -50,10 +50,12 @@ async def test_a_follower_far_behind_gets_a_snapshot_in_chunks_and_then_entries(
     follower = MetadataFollower(client, 7, SystemClock())
     await follower.start(lambda _state, result: results.append(result))
     await follower.wait_for_index(controller.metadata.applied_index, 10)
-    assert results[0].from_snapshot and follower.state.state_hash() == controller.metadata.state.state_hash()
+    assert results[0].from_snapshot
+    assert follower.state.state_hash() == controller.metadata.state.state_hash()
     index = (await controller.metadata.propose(feature("one more"))).index
     await follower.wait_for_index(index, 10)
-    assert not results[-1].from_snapshot and results[-1].index == index
+    assert not results[-1].from_snapshot
+    assert results[-1].index == index
     with pytest.raises(TimeoutError):
         await follower.wait_for_index(index + 1000, 0.01)
     await follower.stop()
@@ -71,7 +73,8 @@ async def test_a_small_difference_comes_as_entries_each_once(one: ControllerClus
     await follower.wait_for_index(controller.metadata.applied_index, 10)
     indexes = [result.index for result in results]
     assert indexes == list(range(2, controller.metadata.applied_index + 1))
-    assert follower.controller_epoch == controller.metadata.term and follower.last_contact is not None
+    assert follower.controller_epoch == controller.metadata.term
+    assert follower.last_contact is not None
     await follower.stop()
     await client.close()
 
@@ -136,7 +139,8 @@ def test_a_refusal_ends_the_stream_and_its_hint_is_followed(follower: MetadataFo
     status = rpc.Status(error=int(ErrorCode.NOT_CONTROLLER), controller_id_plus_one=3)
     with pytest.raises(_StreamEnded):
         follower._take(1, rpc.MetadataUpdate(status=status), None)  # type: ignore[arg-type]
-    assert follower._client.active_id == 2 and follower._client.candidate() == 2
+    assert follower._client.active_id == 2
+    assert follower._client.candidate() == 2
 
 
 async def test_a_broker_that_cannot_do_what_the_metadata_says_stops_following(one: ControllerCluster) -> None:
@@ -149,7 +153,8 @@ async def test_a_broker_that_cannot_do_what_the_metadata_says_stops_following(on
     follower = MetadataFollower(client, 7, SystemClock(), on_failure=failures.append)
     await follower.start(applied)
     await until(lambda: failures)
-    assert str(failures[0]) == "the disk is gone" and follower.state.index <= 3
+    assert str(failures[0]) == "the disk is gone"
+    assert follower.state.index <= 3
     await follower.stop()
     await client.close()
 
@@ -193,14 +198,13 @@ async def test_a_request_whose_answer_was_lost_is_repeated_and_done_once(one: Co
     topic = rpc.NewTopic(name="t", partitions=1, replication_factor=1)
     assert not (await client.create_topics(rpc.CreateTopicsRequest(topics=[topic]))).topics[0].error
     more = rpc.CreatePartitionsRequest(topics=[rpc.PartitionsToCreate(name="t", total=3)])
-    assert not (await client.create_partitions(more)).topics[0].error and len(topics["t"].partitions) == 3
+    assert not (await client.create_partitions(more)).topics[0].error
+    assert len(topics["t"].partitions) == 3
     change = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", set={"retention.ms": "9"})])
-    assert not (await client.alter_configs(change)).topics[0].error and topics["t"].config == {
-        "retention.ms": "9"
-    }
-    assert (
-        not (await client.delete_topics(rpc.DeleteTopicsRequest(names=["t"]))).topics[0].error and not topics
-    )
+    assert not (await client.alter_configs(change)).topics[0].error
+    assert topics["t"].config == {"retention.ms": "9"}
+    assert not (await client.delete_topics(rpc.DeleteTopicsRequest(names=["t"]))).topics[0].error
+    assert not topics
     assert forgetful.lost == 12, "every one of the six requests was sent twice"
     second = await client.delete_topics(rpc.DeleteTopicsRequest(names=["t"]))
     assert second.topics[0].error == int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -120,7 +120,8 @@ async def test_a_result_is_in_the_state_when_its_proposer_gets_it(three: Logs) -
     seen: list[ApplyResult] = []
     log.subscribe(lambda command, result: seen.append(result))
     results = await asyncio.gather(*(log.propose(feature(f"f{n}")) for n in range(200)))
-    assert all(result.ok for result in results) and len(log.state.features) == 200
+    assert all(result.ok for result in results)
+    assert len(log.state.features) == 200
     assert [result.index for result in results] == list(range(results[0].index, results[0].index + 200))
     assert [result.index for result in seen][-200:] == [result.index for result in results]
     assert await log.barrier() > results[-1].index
@@ -149,7 +150,8 @@ async def test_acknowledged_entries_survive_repeated_losses_of_the_leader(three:
         killed = log.node_id
         await three.stop(killed)
         successor = await three.active()
-        assert acknowledged <= set(successor.state.features) and successor.term > log.term
+        assert acknowledged <= set(successor.state.features)
+        assert successor.term > log.term
         await three.start(killed)
         await three.same()
 
@@ -252,7 +254,8 @@ async def test_a_quorum_of_one_is_active_at_once_and_listens_nowhere(tmp_path: P
     logs = Logs(tmp_path, 1, RaftTimings(election_s_min=600, election_s_max=1200))
     await logs.start()
     log = await logs.active()
-    assert log.port == 0 and (await log.propose(feature("x"))).ok
+    assert log.port == 0
+    assert (await log.propose(feature("x"))).ok
     await logs.stop()
 
 
@@ -283,7 +286,8 @@ async def test_proposals_in_flight_are_bounded_by_bytes(
             log.submit(command)
         assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
         assert all(result.ok for result in await asyncio.gather(*under_way))
-        assert log._proposed_bytes == 0 and not log._proposed
+        assert log._proposed_bytes == 0
+        assert not log._proposed
     await logs.stop()
 
 
@@ -369,7 +373,9 @@ async def test_the_first_start_waits_for_all_voters_and_says_for_whom(tmp_path: 
     await logs.start(1, 2)
     for log in logs.running.values():
         await until(lambda log=log: "not seen yet: 3;" in log.status.waits_for)
-        assert log.status.not_voting == (1, 2) and not log.is_active and log.term == 0
+        assert log.status.not_voting == (1, 2)
+        assert not log.is_active
+        assert log.term == 0
     await logs.start(3)
     await logs.acknowledge("a")
     assert all(log.status.waits_for == "" and log.status.not_voting == () for log in logs.running.values())
@@ -399,7 +405,9 @@ async def test_a_voter_that_lost_its_disk_forgets_no_vote_and_returns(tmp_path: 
         lambda: "as soon as there is a leader" in wiped.status.waits_for and behind.status.not_voting == (2,)
     )
     await asyncio.sleep(4 * QUICK.election_s_max)
-    assert behind.leader_id == -1 and wiped.term == 0 and behind.term == behind._thread._core._journal[-1][2]  # type: ignore[union-attr]
+    assert behind.leader_id == -1
+    assert wiped.term == 0
+    assert behind.term == behind._thread._core._journal[-1][2]
     await logs.start(1)
     await until(lambda: not any(log.status.not_voting for log in logs.running.values()))
     await logs.same()
@@ -466,4 +474,5 @@ async def test_an_entry_of_an_earlier_term_whose_index_is_reused_is_dropped() ->
     log._handle(_Accepted(later, 7, 5))
     with pytest.raises(NotController):
         await earlier
-    assert log._waiting == {7: (5, later)} and not later.done()
+    assert log._waiting == {7: (5, later)}
+    assert not later.done()

@@ -78,7 +78,8 @@ def test_a_move_ends_when_every_new_replica_is_in_sync_and_moves_the_leader(
     before = controller.partition().leader_epoch
     assert alter(controller, 1, (1, 2, 3, 4, 5)) == ErrorCode.NONE
     tick(controller)
-    assert is_at(controller, (4, 5, 2)) and controller.partition().leader_epoch > before
+    assert is_at(controller, (4, 5, 2))
+    assert controller.partition().leader_epoch > before
     controller.shows(leader=4, isr=(2, 4, 5))
 
 
@@ -87,11 +88,9 @@ def test_a_leader_that_stays_keeps_leading_in_a_new_epoch(controller: PlannerClu
     controller.topic()
     before = controller.partition().leader_epoch
     ask(controller, 1, 2)
-    assert (
-        is_at(controller, (1, 2))
-        and controller.partition().leader == 1
-        and controller.partition().leader_epoch == before + 1
-    )
+    assert is_at(controller, (1, 2))
+    assert controller.partition().leader == 1
+    assert controller.partition().leader_epoch == before + 1
 
 
 def test_a_new_order_of_the_same_replicas_changes_the_preferred_leader_only(
@@ -100,7 +99,8 @@ def test_a_new_order_of_the_same_replicas_changes_the_preferred_leader_only(
     controller.topic()
     before = controller.partition().leader_epoch
     assert ask(controller, 3, 1, 2) == (ErrorCode.NONE, "")
-    assert is_at(controller, (3, 1, 2)) and controller.partition().leader_epoch == before
+    assert is_at(controller, (3, 1, 2))
+    assert controller.partition().leader_epoch == before
     controller.carry_out(controller.planner.rebalance())
     controller.shows(leader=3, isr=(1, 2, 3))
 
@@ -108,10 +108,12 @@ def test_a_new_order_of_the_same_replicas_changes_the_preferred_leader_only(
 def test_what_is_so_already_changes_nothing(controller: PlannerCluster) -> None:
     controller.topic()
     before = controller.partition()
-    assert ask(controller, 1, 2, 3) == (ErrorCode.NONE, "") and controller.partition() == before
+    assert ask(controller, 1, 2, 3) == (ErrorCode.NONE, "")
+    assert controller.partition() == before
     ask(controller, 4, 2, 3)
     under_way = controller.partition()
-    assert ask(controller, 4, 2, 3) == (ErrorCode.NONE, "") and controller.partition() == under_way
+    assert ask(controller, 4, 2, 3) == (ErrorCode.NONE, "")
+    assert controller.partition() == under_way
 
 
 def test_the_bar_of_min_insync_replicas_is_that_of_before_until_the_end(controller: PlannerCluster) -> None:
@@ -123,10 +125,8 @@ def test_the_bar_of_min_insync_replicas_is_that_of_before_until_the_end(controll
     assert topic.min_in_sync_replicas(controller.partition().settled_replicas) == 1
     alter(controller, 1, (1, 2, 3))
     tick(controller)
-    assert (
-        is_at(controller, (1, 2, 3))
-        and topic.min_in_sync_replicas(controller.partition().settled_replicas) == 2
-    )
+    assert is_at(controller, (1, 2, 3))
+    assert topic.min_in_sync_replicas(controller.partition().settled_replicas) == 2
 
 
 def test_a_move_waits_while_it_would_leave_too_few_replicas_in_sync(controller: PlannerCluster) -> None:
@@ -139,7 +139,8 @@ def test_a_move_waits_while_it_would_leave_too_few_replicas_in_sync(controller: 
     controller.join(2, incarnation="second")
     alter(controller, 1, (1, 2, 3, 4))
     tick(controller)
-    assert is_at(controller, (2, 4)) and controller.partition().leader == 2
+    assert is_at(controller, (2, 4))
+    assert controller.partition().leader == 2
 
 
 def test_a_cancelled_move_goes_back_at_once_in_the_old_order(controller: PlannerCluster) -> None:
@@ -172,7 +173,8 @@ def test_a_cancelled_move_of_a_partition_without_a_leader_goes_back(controller: 
     ask(controller, 4, 5, 1)
     controller.lose(1, 2, 3)
     assert controller.partition().leader == -1
-    assert ask(controller, cancel=True) == (ErrorCode.NONE, "") and is_at(controller, (1, 2, 3))
+    assert ask(controller, cancel=True) == (ErrorCode.NONE, "")
+    assert is_at(controller, (1, 2, 3))
     controller.join(1, incarnation="second")
     assert controller.partition().leader == -1, "the one that left last comes back first"
 
@@ -184,7 +186,8 @@ def test_a_second_move_replaces_the_first_and_a_cancel_goes_back_to_the_start(
     ask(controller, 4, 2, 3)
     ask(controller, 5, 2, 3)
     assert is_at(controller, (1, 2, 3, 5), (5,), (1,)), "4 had nothing yet"
-    assert ask(controller, cancel=True) == (ErrorCode.NONE, "") and is_at(controller, (1, 2, 3))
+    assert ask(controller, cancel=True) == (ErrorCode.NONE, "")
+    assert is_at(controller, (1, 2, 3))
 
 
 def test_a_shutting_down_broker_is_not_handed_the_leadership(controller: PlannerCluster) -> None:
@@ -226,7 +229,9 @@ def test_a_target_that_cannot_be_is_refused(
     controller.topic()
     before = controller.partition()
     error, message = ask(controller, *target, keep=keep)
-    assert error == code and says in message and controller.partition() == before
+    assert error == code
+    assert says in message
+    assert controller.partition() == before
 
 
 def test_what_does_not_exist_or_is_named_twice_is_refused(controller: PlannerCluster) -> None:
@@ -242,7 +247,8 @@ def test_a_state_topic_keeps_the_replicas_that_its_promise_needs(controller: Pla
         TRANSACTION_STATE_TOPIC, **{MIN_IN_SYNC_REPLICAS_CONFIG: "2", "cleanup.policy": "compact"}
     )
     error, message = ask(controller, 4, name=TRANSACTION_STATE_TOPIC)
-    assert error == ErrorCode.POLICY_VIOLATION and "needs the 2 replicas" in message
+    assert error == ErrorCode.POLICY_VIOLATION
+    assert "needs the 2 replicas" in message
     assert ask(controller, 4, 5, name=TRANSACTION_STATE_TOPIC)[0] == ErrorCode.NONE
 
 
@@ -251,10 +257,8 @@ def test_nothing_moves_before_every_node_knows_of_moves(controller: PlannerClust
     controller.state._features = {METADATA_VERSION: 1}
     with pytest.raises(KafkaError) as refused:
         ask(controller, 4, 2, 3)
-    assert (
-        refused.value.code == ErrorCode.UNSUPPORTED_VERSION
-        and "tidegate features upgrade" in refused.value.message
-    )
+    assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
+    assert "tidegate features upgrade" in refused.value.message
     change = pb.PartitionChange(
         partition=0, leader=1, isr=[1, 2, 3], replicas=[1, 2, 3, 4], adding=[4], target=[4, 2, 3]
     )
@@ -279,10 +283,8 @@ def test_a_snapshot_keeps_a_move(controller: PlannerCluster) -> None:
     ask(controller, 4, 5, 2)
     other = ClusterState()
     other.restore(controller.state.encode())
-    assert (
-        other.partition("t", 0) == controller.partition()
-        and other.state_hash() == controller.state.state_hash()
-    )
+    assert other.partition("t", 0) == controller.partition()
+    assert other.state_hash() == controller.state.state_hash()
 
 
 UNSOUND = [
@@ -510,7 +512,8 @@ def test_ablation_a_move_that_does_not_wait_leaves_new_replicas_out_of_the_isr(
     monkeypatch.setattr(moves, "advanced", lambda t, n, p, able: real(t, n, replace(p, adding=()), able))
     controller.topic()
     ask(controller, 4, 1)
-    assert is_at(controller, (4, 1)) and controller.partition().isr == (1,)
+    assert is_at(controller, (4, 1))
+    assert controller.partition().isr == (1,)
 
 
 def test_ablation_a_cancel_that_drops_needed_replicas_loses_the_only_copy(

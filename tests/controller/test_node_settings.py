@@ -70,7 +70,8 @@ def test_a_snapshot_keeps_node_settings_and_restoring_it_reports_them(controller
     other = ClusterState()
     before = other.node_configs
     other.restore(controller.state.encode())
-    assert other.node_configs == controller.state.node_configs and other.node_configs is not before
+    assert other.node_configs == controller.state.node_configs
+    assert other.node_configs is not before
     assert other.state_hash() == controller.state.state_hash()
 
 
@@ -97,18 +98,17 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
     controller: PlannerCluster, name: str, wanted: dict[str, object], code: ErrorCode, said: str
 ) -> None:
     result = change(controller, name, **wanted)  # type: ignore[arg-type]
-    assert (
-        result.error == code
-        and said in result.message
-        and controller.state.node_configs == {ALL_NODES: FROM_THE_START}
-    )
+    assert result.error == code
+    assert said in result.message
+    assert controller.state.node_configs == {ALL_NODES: FROM_THE_START}
 
 
 def test_validation_changes_nothing_and_one_node_twice_is_refused(controller: PlannerCluster) -> None:
     assert change(controller, "1", set={CATCH_UP_SETTING: "1"}, validate_only=True).error == ErrorCode.NONE
     request = rpc.AlterConfigsRequest(nodes=[rpc.ConfigChange(name="1", set={CATCH_UP_SETTING: "1"})] * 2)
     plans = plan_node_configuration(controller.state, request)
-    assert controller.state.node_configs == {ALL_NODES: FROM_THE_START} and not plans.operations
+    assert controller.state.node_configs == {ALL_NODES: FROM_THE_START}
+    assert not plans.operations
     assert {result.error for result in plans.results} == {ErrorCode.INVALID_REQUEST}
 
 
@@ -149,4 +149,5 @@ def test_an_unregistered_node_leaves_no_settings_behind(controller: PlannerClust
     controller.carry_out(
         Plan([pb.Operation(unregister_broker=pb.UnregisterBroker(node_id=2, broker_epoch=epoch))])
     )
-    assert 2 not in controller.state.brokers and controller.state.node_configs == {ALL_NODES: FROM_THE_START}
+    assert 2 not in controller.state.brokers
+    assert controller.state.node_configs == {ALL_NODES: FROM_THE_START}

@@ -56,10 +56,12 @@ def test_it_may_not_come_back_to_the_isr_before_it_is_served_again(controller: P
     )
     request = rpc.AlterPartitionsRequest(node_id=2, broker_epoch=broker.broker_epoch, changes=[change])
     plan, errors = controller.planner.alter_partitions(request)
-    assert not plan and errors[0].name == "INELIGIBLE_REPLICA"
+    assert not plan
+    assert errors[0].name == "INELIGIBLE_REPLICA"
     controller.beat(1)
     plan, errors = controller.planner.alter_partitions(request)
-    assert plan and errors[0].name == "NONE"
+    assert plan
+    assert errors[0].name == "NONE"
 
 
 def test_the_last_replica_that_goes_offline_leads_again_when_it_is_back(controller: PlannerCluster) -> None:
@@ -68,7 +70,8 @@ def test_the_last_replica_that_goes_offline_leads_again_when_it_is_back(controll
     controller.beat(1, offline_replicas=offline(controller, "t"))
     settle(controller)
     partition = controller.partition()
-    assert partition.leader == -1 and 1 in partition.elr
+    assert partition.leader == -1
+    assert 1 in partition.elr
     controller.beat(1)
     settle(controller)
     assert controller.partition().leader == 1
@@ -83,7 +86,8 @@ def test_a_damaged_replica_is_not_eligible_others_of_its_broker_are(controller: 
     controller.planner.registered(1, controller.now)
     controller.beat(1, offline_replicas=offline(controller, "t"))
     settle(controller)
-    assert 1 not in controller.partition("t").elr and 1 not in controller.partition("t").isr
+    assert 1 not in controller.partition("t").elr
+    assert 1 not in controller.partition("t").isr
     assert 1 in (*controller.partition("u").elr, *controller.partition("u").isr)
 
 

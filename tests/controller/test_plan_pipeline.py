@@ -170,11 +170,13 @@ def test_requests_that_come_together_are_committed_together(controller: Controll
     epoch = controller.join(1)
     asked = [controller.start(controller.producer_ids(epoch)) for _ in range(16)]
     controller.settle()
-    assert len(controller.log.held) == 16 and not any(task.done() for task in asked)
+    assert len(controller.log.held) == 16
+    assert not any(task.done() for task in asked)
     controller.log.commit()
     controller.settle()
     firsts = [task.result().first_id for task in asked]
-    assert len(set(firsts)) == 16 and max(firsts) - min(firsts) == 15 * asked[0].result().count
+    assert len(set(firsts)) == 16
+    assert max(firsts) - min(firsts) == 15 * asked[0].result().count
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -195,7 +197,8 @@ def test_a_refusal_waits_for_what_it_rests_on(
     controller.settle()
     second = controller.start(controller.create("t", client="another"))
     controller.settle()
-    assert not first.done() and second.done() != waits
+    assert not first.done()
+    assert second.done() != waits
     if fate == "lost":
         controller.log.lose()
     else:
@@ -203,7 +206,8 @@ def test_a_refusal_waits_for_what_it_rests_on(
     controller.settle()
     reply = second.result()
     if fate == "committed":
-        assert reply.topics[0].error == ErrorCode.TOPIC_ALREADY_EXISTS and not first.result().topics[0].error
+        assert reply.topics[0].error == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert not first.result().topics[0].error
     else:
         assert (reply.status.error == ErrorCode.NOT_CONTROLLER) == waits
 
@@ -225,7 +229,8 @@ def test_a_superseded_broker_gets_its_error_only_after_the_commit(controller: Co
     controller.settle()
     beat = controller.start(controller.beat(1, epoch))
     controller.settle()
-    assert controller.log.held and not beat.done()
+    assert controller.log.held
+    assert not beat.done()
     controller.log.lose()
     controller.settle()
     assert beat.result().status.error == ErrorCode.NOT_CONTROLLER
@@ -253,7 +258,8 @@ def test_heartbeats_that_change_nothing_wait_for_nothing(controller: Controller)
     controller.settle()
     beat = controller.start(controller.beat(1, epoch))
     controller.settle()
-    assert controller.log.held and not beat.result().fenced
+    assert controller.log.held
+    assert not beat.result().fenced
 
 
 def test_two_processes_with_one_node_id_never_get_each_others_epoch(controller: Controller) -> None:
@@ -267,7 +273,8 @@ def test_two_processes_with_one_node_id_never_get_each_others_epoch(controller: 
     controller.log.commit()
     controller.settle()
     first, second = (task.result() for task in asked)
-    assert first.status.error == ErrorCode.DUPLICATE_BROKER_REGISTRATION and first.broker_epoch == 0
+    assert first.status.error == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert first.broker_epoch == 0
     assert second.broker_epoch == controller.log.state.brokers[3].broker_epoch
 
 
@@ -293,11 +300,11 @@ def test_a_controlled_shutdown_waits_for_brokers_from_its_own_entry_on(controlle
     controller.join(2)
     session = controller.service.require_planner().sessions[1]
     controller.finish(leaving(controller, 1, offline=True))
-    assert not controller.log.state.brokers[1].shutting_down and session.shutdown_index == 0
+    assert not controller.log.state.brokers[1].shutting_down
+    assert session.shutdown_index == 0
     controller.finish(leaving(controller, 1, offline=True))
-    assert (
-        controller.log.state.brokers[1].shutting_down and session.shutdown_index == controller.log.state.index
-    )
+    assert controller.log.state.brokers[1].shutting_down
+    assert session.shutdown_index == controller.log.state.index
 
 
 def test_an_uncommitted_controlled_shutdown_lets_no_broker_stop(controller: Controller) -> None:
@@ -319,7 +326,8 @@ def test_a_new_broker_is_not_called_unfenced_before_that_is_committed(controller
     controller.settle()
     again = controller.start(controller.beat(2, epoch))
     controller.settle()
-    assert len(controller.log.held) == 1 and again.result().fenced
+    assert len(controller.log.held) == 1
+    assert again.result().fenced
 
 
 def allocation(epoch: int) -> pb.Operation:
@@ -347,10 +355,12 @@ def test_an_outcome_that_differs_from_the_prediction_renews_it(
         controller.log.commit(1)
         epoch = plans.state.brokers[5].broker_epoch
         assert epoch == controller.log.state.brokers[5].broker_epoch == foreseen + 1
-        assert not later.future.done() and plans.state.index == controller.log.state.index + 1
+        assert not later.future.done()
+        assert plans.state.index == controller.log.state.index + 1
 
     controller.finish(propose())
-    assert plans.state is controller.log.state and plans.newest is None
+    assert plans.state is controller.log.state
+    assert plans.newest is None
 
 
 def test_a_lost_command_leaves_the_predicted_state(controller: Controller, plans: PlanPipeline) -> None:
@@ -466,9 +476,8 @@ def test_what_brokers_ask_for_is_bounded_below_what_fencing_needs(
     under_way = len(controller.log.held)
     assert 2 <= under_way <= 5
     refused = [task.result().status for task in asked if task.done()]
-    assert len(refused) == 40 - under_way and {status.error for status in refused} == {
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    }
+    assert len(refused) == 40 - under_way
+    assert {status.error for status in refused} == {ErrorCode.THROTTLING_QUOTA_EXCEEDED}
     beat = controller.start(controller.beat(1, epoch))
     controller.settle()
     assert beat.result().status.error == ErrorCode.NONE
@@ -518,7 +527,8 @@ def test_clients_that_create_topics_without_a_pause_do_not_hold_up_fencing(
             reply = await controller.create(
                 *(f"{client}-{number}-{each}" for each in range(CREATED_AT_ONCE)), client=client
             )
-            assert reply.status.error == ErrorCode.NONE and not any(topic.error for topic in reply.topics)
+            assert reply.status.error == ErrorCode.NONE
+            assert not any(topic.error for topic in reply.topics)
 
     for number in range(CLIENTS):
         controller.start(create_without_pause(f"client{number}"))
@@ -527,7 +537,8 @@ def test_clients_that_create_topics_without_a_pause_do_not_hold_up_fencing(
     fenced = controller.loop.run_until(
         lambda: controller.log.state.brokers[2].fenced, silent_since + max(bound_s, SESSION_S + 2)
     )
-    assert fenced == bounded and len(controller.log.state.topics) > 500
+    assert fenced == bounded
+    assert len(controller.log.state.topics) > 500
     assert not controller.log.state.brokers[1].fenced
     controller.loop.close()
 
@@ -562,7 +573,8 @@ def second_heartbeat_of_a_broker_that_is_being_fenced(
     controller.settle()
     second = controller.start(controller.beat(1, epoch))
     controller.settle()
-    assert len(controller.log.held) == 2 and not controller.log.state.brokers[1].fenced
+    assert len(controller.log.held) == 2
+    assert not controller.log.state.brokers[1].fenced
     return second
 
 
@@ -574,7 +586,8 @@ def test_a_heartbeat_during_fencing_does_not_extend_the_lease(controller: Contro
     before = controller.log.applied_index
     controller.log.commit()
     controller.settle()
-    assert second.result().metadata_index == before + 2 and not second.result().fenced
+    assert second.result().metadata_index == before + 2
+    assert not second.result().fenced
 
 
 def test_ablation_a_heartbeat_that_never_waits_renews_an_expired_session(
@@ -582,7 +595,8 @@ def test_ablation_a_heartbeat_that_never_waits_renews_an_expired_session(
 ) -> None:
     monkeypatch.setattr(ControllerPlanner, "is_being_fenced", lambda planner, node_id: False)
     second = second_heartbeat_of_a_broker_that_is_being_fenced(controller)
-    assert not second.result().fenced and second.result().metadata_index == controller.log.applied_index
+    assert not second.result().fenced
+    assert second.result().metadata_index == controller.log.applied_index
 
 
 @pytest.mark.parametrize("looks", [True, False])
@@ -619,7 +633,8 @@ def test_a_term_that_ends_while_it_begins_starts_no_planner(
     assert len(log.held) == 1
     reply = controller.start(controller.create("t"))
     controller.settle()
-    assert reply.done() and (reply.result().status.error == ErrorCode.NOT_CONTROLLER) == looks
+    assert reply.done()
+    assert (reply.result().status.error == ErrorCode.NOT_CONTROLLER) == looks
     log.commit()
     ticking.clear()
     controller.run_for(1.0)

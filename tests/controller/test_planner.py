@@ -158,7 +158,8 @@ def test_a_new_incarnation_first_ends_the_old_one(controller: PlannerCluster) ->
     ]
     controller.carry_out(plan)
     controller.shows(leader=2, isr=(2, 3))
-    assert controller.state.brokers[1].broker_epoch > old and controller.state.brokers[1].fenced
+    assert controller.state.brokers[1].broker_epoch > old
+    assert controller.state.brokers[1].fenced
     with pytest.raises(KafkaError) as refused:
         controller.planner.heartbeat(controller.heartbeat(1, broker_epoch=old), controller.now)
     assert refused.value.code == ErrorCode.STALE_BROKER_EPOCH
@@ -212,7 +213,8 @@ def test_a_session_that_ends_fences_and_elects_in_one_command(controller: Planne
             break
     assert len(list(plan.commands(1))) == 1
     (result,) = controller.carry_out(plan)
-    assert len(result.changed_partitions) == 50 and result.changed_brokers == {1}
+    assert len(result.changed_partitions) == 50
+    assert result.changed_brokers == {1}
     assert {controller.partition(f"t{number}").leader for number in range(50)} == {2}
     assert controller.now == pytest.approx(6.25, abs=0.5)
 
@@ -225,7 +227,8 @@ def test_ten_thousand_partitions_move_in_a_few_commands_that_fit_the_log(control
         Plan(topics.plan_creation(controller.state, controller.config, request, uuid4).operations)
     )
     commands = list(controller.planner.fence([1], "test").commands(1))
-    assert len(commands) <= 4 and all(command.ByteSize() < 500_000 for command in commands)
+    assert len(commands) <= 4
+    assert all(command.ByteSize() < 500_000 for command in commands)
     controller.carry_out(controller.planner.fence([1], "test"))
     assert all(1 not in p.isr for p in controller.state.topics["wide"].partitions.values())
 
@@ -331,7 +334,8 @@ def test_flush_policy_always_needs_all_replicas_in_sync(controller: PlannerClust
     controller.lose(2)
     controller.lose(3)
     (refused,) = topics.plan_configuration(controller.state, request).topics
-    assert refused.result.error == ErrorCode.POLICY_VIOLATION and refused.operation is None
+    assert refused.result.error == ErrorCode.POLICY_VIOLATION
+    assert refused.operation is None
     controller.join(3, incarnation="second")
     controller.shows(leader=-1, isr=(), elr=(2,))
     for node_id in (2, 1, 3):
@@ -398,7 +402,8 @@ def test_a_replaced_disk_takes_elr_and_last_leader_from_its_broker() -> None:
     controller.topic("only", (1,))
     controller.register(1, "second", directory="another disk")
     controller.beat(1)
-    assert controller.partition("only").leader == -1 and controller.partition("only").elr == ()
+    assert controller.partition("only").leader == -1
+    assert controller.partition("only").elr == ()
     assert controller.partition("only").last_known_leader == -1
 
 
@@ -414,7 +419,8 @@ def test_an_unclean_election_needs_the_topics_setting_never_a_state_topic(contro
     controller.lose(1)
     controller.lose(2, 3)
     controller.join(1, incarnation="second")
-    assert controller.partition("yes").leader == 1 and controller.partition("yes").isr == (1,)
+    assert controller.partition("yes").leader == 1
+    assert controller.partition("yes").isr == (1,)
     assert controller.partition("no").leader == -1
     assert controller.partition(TRANSACTION_STATE_TOPIC).leader == -1
 
@@ -559,11 +565,13 @@ def test_a_broker_stops_only_after_the_others_applied_the_new_leaders(controller
     controller.beat(2)
     controller.beat(3)
     controller.beat(1, wants_shutdown=True)
-    assert controller.planner.answer(1).should_shutdown and controller.state.brokers[1].fenced
+    assert controller.planner.answer(1).should_shutdown
+    assert controller.state.brokers[1].fenced
     controller.beat(1, wants_shutdown=True)
     assert controller.planner.answer(1).should_shutdown, "a lost answer is given again"
     controller.join(1, incarnation="second", clean=True)
-    assert not controller.state.brokers[1].fenced and not controller.state.brokers[1].shutting_down
+    assert not controller.state.brokers[1].fenced
+    assert not controller.state.brokers[1].shutting_down
 
 
 def test_the_only_replica_may_stop_and_leads_again_when_it_is_back(controller: PlannerCluster) -> None:
@@ -618,7 +626,8 @@ def test_ablation_without_broker_epochs_an_earlier_life_enters_the_isr(
     controller.topic()
     controller.lose(3)
     assert alter(controller, 1, (1, 2, 3), isr_broker_epochs=(-1, -1, 99)) == ErrorCode.NONE
-    assert 3 in controller.partition().isr and controller.state.brokers[3].fenced
+    assert 3 in controller.partition().isr
+    assert controller.state.brokers[3].fenced
 
 
 def test_ablation_a_broker_stops_before_the_others_know_the_new_leaders(

@@ -213,7 +213,8 @@ def test_a_leader_without_a_majority_steps_down() -> None:
         core = leader(simulation)
         cut_off(simulation, core.selfNode.id)
         simulation.pass_time(2 * simulation.options.timings.leader_fallback_s)
-        assert core.role != LEADER and not core.active
+        assert core.role != LEADER
+        assert not core.active
 
 
 def test_a_vote_is_given_once_a_term_and_only_to_a_log_that_is_not_behind() -> None:
@@ -272,7 +273,8 @@ def test_messages_of_a_replaced_journal_do_not_count() -> None:
         # "returns with another journal" was applied
         voter._journal.voter_records[old_one] = (old_one, mine[1] + 1, last_index)
         voter.receive(old_one, asked)
-        assert voter.term == core.term and voter._journal.getVotedForNodeId() != old_one
+        assert voter.term == core.term
+        assert voter._journal.getVotedForNodeId() != old_one
         voter._journal.voter_records[old_one] = mine
         voter.receive(old_one, asked)
         assert voter._journal.getVotedForNodeId() == old_one
@@ -303,7 +305,8 @@ def test_a_command_too_large_or_at_a_follower_is_rejected_and_not_appended() -> 
         propose(simulation, core, bytes(600 << 10), refusals.append)
         propose(simulation, follower, b"x", refusals.append)
         simulation.pass_time(0.2)
-        assert len(refusals) == 2 and core.last_index == last
+        assert len(refusals) == 2
+        assert core.last_index == last
 
 
 def test_losing_the_connection_to_the_leader_hurries_the_election() -> None:
@@ -313,9 +316,8 @@ def test_losing_the_connection_to_the_leader_hurries_the_election() -> None:
         stop(simulation, core.selfNode.id)
         began = simulation.now
         new = leader(simulation)
-        assert (
-            new.term > core.term and simulation.now - began < simulation.options.timings.election_s_min + 0.2
-        )
+        assert new.term > core.term
+        assert simulation.now - began < simulation.options.timings.election_s_min + 0.2
 
 
 def test_a_follower_far_behind_gets_the_snapshot_once() -> None:
@@ -354,11 +356,13 @@ def test_a_journal_without_a_vote_neither_keeps_a_leader_nor_commits() -> None:
         assert core.followers()[wiped].match_index == core.last_index > committed, "it follows,"
         assert core.commit_index == committed and not learner._journal.voting, "but does not count"
         simulation.pass_time(2 * simulation.options.timings.leader_fallback_s)
-        assert core.role != LEADER and core.status().not_voting == (wiped,)
+        assert core.role != LEADER
+        assert core.status().not_voting == (wiped,)
         simulation.network.mend_all()
         leader(simulation)
         simulation.pass_time(2.0)
-        assert learner._journal.voting and {c.status().not_voting for c in cores(simulation)} == {()}
+        assert learner._journal.voting
+        assert {c.status().not_voting for c in cores(simulation)} == {()}
 
 
 def test_a_journal_without_a_vote_gives_none_and_takes_no_candidates_term() -> None:
@@ -370,7 +374,8 @@ def test_a_journal_without_a_vote_gives_none_and_takes_no_candidates_term() -> N
         learner._outbox.send = lambda node_id, message: sent.append(message)
         for preliminary in (True, False):
             learner.receive(candidate, VoteRequest(9, 99, 8, preliminary))
-        assert sent == [VoteReply(0, False, True), VoteReply(0, False, False)] and learner._journal.is_empty
+        assert sent == [VoteReply(0, False, True), VoteReply(0, False, False)]
+        assert learner._journal.is_empty
 
 
 def test_a_voter_that_needs_the_snapshot_returns_behind_it() -> None:
@@ -382,7 +387,8 @@ def test_a_voter_that_needs_the_snapshot_returns_behind_it() -> None:
         assert core._journal[0][1] > 50, "the leader has trimmed"
         learner = without_disk(simulation, others(simulation, core)[0])
         propose_many(simulation, core, 600, 3.0)
-        assert learner._journal.voting and learner._snapshots.latest is not None
+        assert learner._journal.voting
+        assert learner._snapshots.latest is not None
         returns = [entry for entry in core._journal[:] if entry[0][:1] == b"\x10"]
         assert len(returns) <= 3
 
@@ -442,7 +448,8 @@ def test_a_snapshot_whose_last_answer_was_lost_is_sent_again() -> None:
 
         returned._outbox.send = lose_the_first_last_answer
         simulation.pass_time(5.0)
-        assert lost and returned.applied_index == core.last_index
+        assert lost
+        assert returned.applied_index == core.last_index
 
 
 def test_a_refused_pre_vote_is_asked_for_again_soon() -> None:

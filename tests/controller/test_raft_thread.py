@@ -153,7 +153,8 @@ async def test_events_of_any_thread_run_on_the_raft_thread_until_stop() -> None:
     thread.post(Stop())
     assert await asyncio.to_thread(thread.join, 10.0)
     assert ran_on == [where] != [threading.get_ident()]
-    assert core.calls[-1] == "close" and not died
+    assert core.calls[-1] == "close"
+    assert not died
     assert thread.post(Stop()), "nobody is there any more, and who posts need not know"
 
 

@@ -94,7 +94,8 @@ def test_an_election_that_lost_its_race_is_not_reported_as_done(controller: Plan
     elections = plan_elections(controller.state, request)
     assert elections.wanted
     (result,) = elections.outcome(controller.state)  # the plan was not carried out
-    assert result.error == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE and controller.partition().leader == -1
+    assert result.error == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert controller.partition().leader == -1
 
 
 def given_up(
@@ -123,7 +124,8 @@ def test_an_operator_can_elect_the_only_replica_of_a_state_topic(
     assert elect(controller, ("t", 0), unclean=False) != [("t", 0, ErrorCode.NONE)]
     assert elect(controller, ("t", 0), unclean=True) == [("t", 0, ErrorCode.NONE)]
     found = controller.partition()
-    assert (found.leader, found.isr, found.elr) == (2, (2,), ()) and found.leader_epoch > epoch
+    assert (found.leader, found.isr, found.elr) == (2, (2,), ())
+    assert found.leader_epoch > epoch
 
 
 @pytest.mark.parametrize("lost", [(), (1, 3), (1, 2, 3)])

@@ -111,7 +111,8 @@ def carry_out(controller: Controller, orders: list[Any]) -> None:
             order(controller)
         else:
             reply = send(controller, order)
-            assert reply.status.error == 0 and not any(each.error for each in getattr(reply, "results", ()))
+            assert reply.status.error == 0
+            assert not any(each.error for each in getattr(reply, "results", ()))
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -141,14 +142,16 @@ def test_a_retry_is_answered_as_the_attempt_whose_answer_was_lost(controller: Co
     kind = type(request).__name__.removesuffix("Request")
     attempts = [controller.start(getattr(controller.service, kind)(request, None)) for _ in range(2)]
     controller.settle()
-    assert len(controller.log.held) == 1 and not any(attempt.done() for attempt in attempts)
+    assert len(controller.log.held) == 1
+    assert not any(attempt.done() for attempt in attempts)
     controller.log.commit()
     controller.settle()
     replies = [attempt.result() for attempt in attempts] + [send(controller, request)]
     assert controller.log.held == []
     for reply in replies:
         errors = [each.error for each in (*getattr(reply, "results", ()), *getattr(reply, "topics", ()))]
-        assert reply.status.error == 0 and set(errors) <= {0, int(ErrorCode.ELECTION_NOT_NEEDED)}
+        assert reply.status.error == 0
+        assert set(errors) <= {0, int(ErrorCode.ELECTION_NOT_NEEDED)}
         assert len(errors) == len(getattr(request, "partitions", getattr(request, "topics", ())))
 
 
@@ -173,7 +176,8 @@ def test_a_request_that_was_refused_may_be_sent_again(controller: Controller) ->
     request.request_id.CopyFrom(rpc.RequestId(client_id="operator", sequence=1))
     assert send(controller, request).results[0].error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert send(controller, registration(9)).status.error == 0
-    assert send(controller, request).results[0].error == 0 and partition(controller).target == (1, 2, 9)
+    assert send(controller, request).results[0].error == 0
+    assert partition(controller).target == (1, 2, 9)
 
 
 def test_validation_alone_is_not_remembered(controller: Controller) -> None:
@@ -181,11 +185,13 @@ def test_validation_alone_is_not_remembered(controller: Controller) -> None:
     request.request_id.CopyFrom(rpc.RequestId(client_id="operator", sequence=1))
     request.validate_only = True
     before = controller.log.applied_index
-    assert send(controller, request).status.error == 0 and controller.log.applied_index == before
+    assert send(controller, request).status.error == 0
+    assert controller.log.applied_index == before
     change = setting("7")
     change.request_id.CopyFrom(rpc.RequestId(client_id="operator", sequence=2))
     change.validate_only = True
-    assert send(controller, change).status.error == 0 and controller.log.applied_index == before
+    assert send(controller, change).status.error == 0
+    assert controller.log.applied_index == before
 
 
 @pytest.fixture
@@ -265,4 +271,5 @@ async def test_every_request_that_changes_something_is_named_once(monkeypatch: p
     assert [request.request_id.sequence for request in sent] == list(range(1, 9))
     await client.elect_leaders(sent[4])
     assert sent[8].request_id.sequence == 9, "another call is another request"
-    assert len({request.request_id.client_id for request in sent}) == 1 and sent[0].request_id.client_id
+    assert len({request.request_id.client_id for request in sent}) == 1
+    assert sent[0].request_id.client_id

@@ -66,10 +66,8 @@ def test_a_snapshot_keeps_them(controller: PlannerCluster) -> None:
     change(controller, GROUP, "a", set={SESSION: "50000"})
     other = ClusterState()
     other.restore(controller.state.encode())
-    assert (
-        other.resource_configs == controller.state.resource_configs
-        and other.state_hash() == controller.state.state_hash()
-    )
+    assert other.resource_configs == controller.state.resource_configs
+    assert other.state_hash() == controller.state.state_hash()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +114,9 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
     controller: PlannerCluster, kind: int, name: str, wanted: dict[str, object], code: ErrorCode, said: str
 ) -> None:
     result = change(controller, kind, name, **wanted)  # type: ignore[arg-type]
-    assert result.error == code and said in result.message and not controller.state.resource_configs
+    assert result.error == code
+    assert said in result.message
+    assert not controller.state.resource_configs
 
 
 def test_settings_that_do_not_go_together_are_refused(controller: PlannerCluster) -> None:
@@ -126,10 +126,8 @@ def test_settings_that_do_not_go_together_are_refused(controller: PlannerCluster
         rpc.ConfigChange(name="g", set={SESSION: "4000"})
     )
     (result,) = plan_resource_configuration(controller.state, limits, request).results
-    assert (
-        result.error == ErrorCode.INVALID_CONFIG
-        and result.message == f"{SESSION} must be greater than {HEARTBEAT}"
-    )
+    assert result.error == ErrorCode.INVALID_CONFIG
+    assert result.message == f"{SESSION} must be greater than {HEARTBEAT}"
 
 
 @pytest.mark.parametrize("value", ["earliest", "latest", "by_duration:PT1H", "by_duration:P1DT2H3.5S"])
@@ -143,7 +141,8 @@ def test_validation_changes_nothing_and_one_resource_twice_is_refused(controller
     plans = plan_resource_configuration(
         controller.state, GROUP_LIMITS, rpc.AlterConfigsRequest(resources=[one, one])
     )
-    assert not controller.state.resource_configs and not plans.operations
+    assert not controller.state.resource_configs
+    assert not plans.operations
     assert {result.error for result in plans.results} == {ErrorCode.INVALID_REQUEST}
 
 
@@ -183,7 +182,8 @@ def test_a_cluster_at_an_older_level_has_none(controller: PlannerCluster) -> Non
 
 def test_patterns_choose_clients_by_what_they_say_of_themselves() -> None:
     patterns = matching_patterns("client_id=a.*, client_software_name = apache-.*")
-    assert patterns["client_id"].fits("ab") and not patterns["client_id"].fits("ba")
+    assert patterns["client_id"].fits("ab")
+    assert not patterns["client_id"].fits("ba")
     assert not patterns["client_id"].fits("a\ud800")
     assert not matching_patterns("client_id=(a*)*b")["client_id"].fits("a" * 50_000), "in no time"
     assert set(patterns) == {"client_id", "client_software_name"}

@@ -69,7 +69,8 @@ def test_a_number_is_kept_in_one_way_however_it_is_written(controller: PlannerCl
 @pytest.mark.parametrize("text", ["0_2", "٢", "2.0", "9" * 5000])
 def test_what_java_reads_as_no_number_is_none(controller: PlannerCluster, text: str) -> None:
     (result,) = create(controller, simple("t", 1, 3, **{"min.insync.replicas": text}))
-    assert result.error == ErrorCode.INVALID_CONFIG and len(result.message) < 300
+    assert result.error == ErrorCode.INVALID_CONFIG
+    assert len(result.message) < 300
 
 
 def test_one_request_creates_no_more_partitions_than_one_plan_may(controller: PlannerCluster) -> None:
@@ -94,7 +95,8 @@ def test_a_request_for_many_topics_is_planned_in_slices(controller: PlannerClust
         request, done = rpc.CreateTopicsRequest(topics=wanted), topics.TopicPlans()
         for size in sizes:
             part = topics.plan_creation(controller.state, controller.config, request, uuid4, done)
-            assert len(part.topics) == size and not any(result.error for result in part.results)
+            assert len(part.topics) == size
+            assert not any(result.error for result in part.results)
             done.topics += part.topics
             done.partitions += part.partitions
         assert [result.name for result in done.results] == [topic.name for topic in wanted]
@@ -155,7 +157,8 @@ def test_bad_topics_are_refused_with_a_reason(
     controller: PlannerCluster, wanted: rpc.NewTopic, error: ErrorCode, says: str
 ) -> None:
     (result,) = create(controller, wanted)
-    assert result.error == int(error) and says in result.message
+    assert result.error == int(error)
+    assert says in result.message
     assert not controller.state.topics
 
 
@@ -171,7 +174,8 @@ def test_a_retry_gets_the_topic_of_its_first_attempt_another_request_not(
 
 def test_validation_alone_makes_nothing(controller: PlannerCluster) -> None:
     (result,) = create(controller, simple(), validate_only=True)
-    assert not result.error and not controller.state.topics
+    assert not result.error
+    assert not controller.state.topics
 
 
 def test_only_brokers_create_internal_topics_and_no_client_changes_them(controller: PlannerCluster) -> None:
@@ -193,9 +197,11 @@ def test_deletion_by_name_and_id_and_its_retry(controller: PlannerCluster) -> No
     plans = topics.plan_deletion(controller.state, request, applied_before=False)
     assert [result.error for result in plans.results] == [0, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0]
     controller.carry_out(Plan(plans.operations))
-    assert not controller.state.topics and controller.state.topic_by_raw_id(a.topic_id) is None
+    assert not controller.state.topics
+    assert controller.state.topic_by_raw_id(a.topic_id) is None
     again = topics.plan_deletion(controller.state, request, applied_before=True)
-    assert not again.operations and not any(result.error for result in again.results)
+    assert not again.operations
+    assert not any(result.error for result in again.results)
 
 
 def test_partitions_are_added_and_never_taken_away(controller: PlannerCluster) -> None:
@@ -207,7 +213,8 @@ def test_partitions_are_added_and_never_taken_away(controller: PlannerCluster) -
         controller.carry_out(Plan(plans.operations))
         return plans.results[0]
 
-    assert not enlarge(5).error and len(controller.state.topics["t"].partitions) == 5
+    assert not enlarge(5).error
+    assert len(controller.state.topics["t"].partitions) == 5
     assert enlarge(5).error == int(ErrorCode.INVALID_PARTITIONS)
     assert not enlarge(5, before=True).error
     assert enlarge(3).error == int(ErrorCode.INVALID_PARTITIONS)
@@ -264,9 +271,11 @@ def test_lists_are_appended_to_and_taken_from(controller: PlannerCluster) -> Non
     assert not settings_change(controller, "t", subtract={"cleanup.policy": "delete"}).error
     assert controller.state.topics["t"].config == config | {"cleanup.policy": "compact"}
     nothing_left = settings_change(controller, "t", subtract={"cleanup.policy": "compact"})
-    assert nothing_left.error == ErrorCode.INVALID_CONFIG and "has to stay so" in nothing_left.message
+    assert nothing_left.error == ErrorCode.INVALID_CONFIG
+    assert "has to stay so" in nothing_left.message
     no_list = settings_change(controller, "t", append={"segment.bytes": "1"})
-    assert no_list.error == ErrorCode.INVALID_CONFIG and "no list" in no_list.message
+    assert no_list.error == ErrorCode.INVALID_CONFIG
+    assert "no list" in no_list.message
 
 
 @pytest.mark.parametrize(
@@ -275,7 +284,8 @@ def test_lists_are_appended_to_and_taken_from(controller: PlannerCluster) -> Non
 def test_one_key_is_changed_once_in_a_request(controller: PlannerCluster, second: dict[str, object]) -> None:
     create(controller, simple("t"))
     refused = settings_change(controller, "t", set={"segment.ms": "5"}, **second)
-    assert refused.error == ErrorCode.INVALID_REQUEST and "segment.ms more than once" in refused.message
+    assert refused.error == ErrorCode.INVALID_REQUEST
+    assert "segment.ms more than once" in refused.message
     assert "segment.ms" not in controller.state.topics["t"].config
 
 
@@ -311,10 +321,8 @@ def test_a_topic_named_twice_in_a_request_is_rejected_both_times(controller: Pla
         ErrorCode.INVALID_REQUEST,
     ]
     controller.carry_out(Plan(plans.operations))
-    assert (
-        len(controller.state.topics["t"].partitions) == 1
-        and len(controller.state.topics["other"].partitions) == 2
-    )
+    assert len(controller.state.topics["t"].partitions) == 1
+    assert len(controller.state.topics["other"].partitions) == 2
     change = rpc.AlterConfigsRequest(topics=[{"name": "t", "set": {"segment.ms": "5"}}] * 2)
     assert [r.error for r in topics.plan_configuration(controller.state, change).results] == [
         ErrorCode.INVALID_REQUEST
@@ -324,9 +332,11 @@ def test_a_topic_named_twice_in_a_request_is_rejected_both_times(controller: Pla
 def test_names_that_differ_only_in_dots_and_underscores_collide(controller: PlannerCluster) -> None:
     create(controller, simple("a.b", 1))
     (refused,) = create(controller, simple("a_b", 1), sequence=2)
-    assert refused.error == ErrorCode.INVALID_TOPIC_EXCEPTION and "existing topic: a.b" in refused.message
+    assert refused.error == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert "existing topic: a.b" in refused.message
     first, second = create(controller, simple("c_d.e", 1), simple("c.d_e", 1), sequence=3)
-    assert not first.error and second.error == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert not first.error
+    assert second.error == ErrorCode.INVALID_TOPIC_EXCEPTION
     (same,) = create(controller, simple("a.b", 1), sequence=4)
     assert same.error == ErrorCode.TOPIC_ALREADY_EXISTS
 
@@ -367,7 +377,8 @@ def test_a_state_topic_never_becomes_unsafe(
 ) -> None:
     create(controller, simple(name, 1, 3, **STATE_TOPIC), allow_internal=True)
     refused = settings_change(controller, name, **change)
-    assert refused.error == ErrorCode.POLICY_VIOLATION and says in refused.message
+    assert refused.error == ErrorCode.POLICY_VIOLATION
+    assert says in refused.message
     assert controller.state.topics[name].config == STATE_TOPIC
 
 
@@ -447,7 +458,8 @@ def test_a_broker_that_is_away_never_leads_and_gets_replicas_last(going: bool) -
     for replicas in place(12, 3, [one, away(two, going=going), three, four], Load()):
         assert 2 not in replicas, "the others suffice"
     for replicas in place(12, 3, [one, away(two, going=going), three], Load()):
-        assert replicas[2] == 2 and set(replicas) == {1, 2, 3}
+        assert replicas[2] == 2
+        assert set(replicas) == {1, 2, 3}
     placed = place(12, 4, [one, away(two, going=going), three, away(four)], Load())
     assert all(set(replicas[2:]) == {2, 4} for replicas in placed)
     assert Counter(replicas[0] for replicas in placed) == {1: 6, 3: 6}
@@ -457,7 +469,8 @@ def test_racks_are_kept_apart_also_with_a_broker_that_is_away() -> None:
     """As in Kafka: it comes back, and where replicas are stays."""
     found = [replace(each, rack="ab"[each.node_id == 3]) for each in brokers(3)]
     for replicas in place(6, 2, [*found[:2], away(found[2])], Load()):
-        assert replicas[0] in (1, 2) and replicas[1] == 3
+        assert replicas[0] in (1, 2)
+        assert replicas[1] == 3
 
 
 def test_nothing_is_placed_while_no_broker_can_lead() -> None:
@@ -473,17 +486,17 @@ def test_topics_are_made_and_enlarged_with_a_replica_away_outside_the_isr(contro
     plans = topics.plan_enlargement(controller.state, controller.config, more, applied_before=False)
     controller.carry_out(Plan(plans.operations))
     partitions = controller.state.topics["t"].partitions
-    assert len(partitions) == 4 and not controller.state.violations()
+    assert len(partitions) == 4
+    assert not controller.state.violations()
     for partition in partitions.values():
-        assert (
-            partition.replicas[2] == 3
-            and set(partition.isr) == {1, 2}
-            and partition.leader in (1, 2)
-            and not partition.elr
-        )
+        assert partition.replicas[2] == 3
+        assert set(partition.isr) == {1, 2}
+        assert partition.leader in (1, 2)
+        assert not partition.elr
     controller.lose(1, 2)
     (refused,) = create(controller, simple("none", 1, 3), sequence=2)
-    assert refused.error == ErrorCode.INVALID_REPLICATION_FACTOR and "none can lead" in refused.message
+    assert refused.error == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert "none can lead" in refused.message
     (assigned,) = create(
         controller, rpc.NewTopic(name="mine", assignments=[{"replicas": [3, 1]}]), sequence=3
     )
@@ -506,7 +519,8 @@ def test_a_request_that_comes_again_after_a_deletion_makes_another_topic(control
     assert not again.error and again.topic_id == first.topic_id, "while it is there, it is the one"
     delete(controller, "t")
     (anew,) = create(controller, simple())
-    assert not anew.error and anew.topic_id != first.topic_id
+    assert not anew.error
+    assert anew.topic_id != first.topic_id
     (by_another,) = create(controller, simple(), client="d")
     assert by_another.error == ErrorCode.TOPIC_ALREADY_EXISTS
 
@@ -526,7 +540,8 @@ def test_what_a_later_version_set_stays_beside_what_is_changed_now(controller: P
     expected = {"retention.parsecs": "12", "cleanup.policy": "compact,shred", "segment.ms": "5"}
     assert controller.state.topics["t"].config == expected
     refused = change(set={"retention.parsecs": "13"})
-    assert refused.error == ErrorCode.INVALID_CONFIG and "Unknown topic config name" in refused.message
+    assert refused.error == ErrorCode.INVALID_CONFIG
+    assert "Unknown topic config name" in refused.message
     assert change(remove=["retention.parsecs"]).error == ErrorCode.NONE
     assert "retention.parsecs" not in controller.state.topics["t"].config
 

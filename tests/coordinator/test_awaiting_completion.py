@@ -121,9 +121,8 @@ def test_no_request_waits_longer_than_the_configured_time() -> None:
     coordinator.submit("second", coordinator.add(P1))
     coordinator.tick(WAIT_MS // 2)
     coordinator.commit()
-    assert (
-        coordinator.code("first") is ErrorCode.CONCURRENT_TRANSACTIONS and coordinator.code("second") is None
-    )
+    assert coordinator.code("first") is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert coordinator.code("second") is None
     coordinator.markers_are_written()
     coordinator.commit()
     assert coordinator.code("second") is ErrorCode.NONE
@@ -168,7 +167,8 @@ def test_when_complete_is_refused_they_wait_on_and_are_answered_once() -> None:
     coordinator.submit("add", coordinator.add(P1))
     coordinator.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "alone")
     coordinator.markers_are_written()
-    assert coordinator.code("add") is None and coordinator.state is TransactionState.PREPARE_COMMIT
+    assert coordinator.code("add") is None
+    assert coordinator.state is TransactionState.PREPARE_COMMIT
     coordinator.log.refuse = None
     coordinator.tick(TransactionConfig().completion_retry_interval_ms)
     coordinator.commit()

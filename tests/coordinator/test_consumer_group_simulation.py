@@ -161,4 +161,5 @@ def test_a_record_is_what_the_ablations_drop() -> None:
     """They would notice nothing if drafts did not keep records."""
     draft = Draft(ConsumerGroup("g"))
     draft.write(RecordKind.GROUP, 1)
-    assert len(draft.records) == 1 and isinstance(draft.records[0], CoordinatorRecord)
+    assert len(draft.records) == 1
+    assert isinstance(draft.records[0], CoordinatorRecord)

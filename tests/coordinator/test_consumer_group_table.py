@@ -141,7 +141,8 @@ def test_other_requests_that_no_group_could_make_sense_of_are_refused() -> None:
     assert code_of(groups.beat("m", -2)) is ErrorCode.INVALID_REQUEST
     assert code_of(groups.join("n", assignor="magic")) is ErrorCode.UNSUPPORTED_ASSIGNOR
     refused = groups.join("n", topic_names=None, topic_regex="(")
-    assert isinstance(refused, KafkaError) and refused.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert isinstance(refused, KafkaError)
+    assert refused.code is ErrorCode.INVALID_REGULAR_EXPRESSION
     assert isinstance(groups.join("n", topic_names=None, topic_regex="fli.*"), ConsumerGroupHeartbeatReply)
 
 
@@ -156,7 +157,8 @@ def test_only_a_member_with_no_extra_partitions_has_missed_just_an_answer() -> N
     answer = groups.beat(
         "m", EPOCH - 1, rebalance_timeout_ms=REBALANCE_MS, topic_names=("flights",), owned=frozenset()
     )
-    assert answer.member_epoch >= EPOCH and answer.assignment is not None
+    assert answer.member_epoch >= EPOCH
+    assert answer.assignment is not None
 
 
 def test_offsets_of_members_need_the_version_that_knows_member_epochs() -> None:

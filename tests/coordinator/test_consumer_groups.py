@@ -94,17 +94,21 @@ def test_members_that_join_together_are_given_their_shares_together(monkeypatch:
     sizes = counted_assignor(monkeypatch)
     groups = Consumers(Catalog(flights=40), assignment_interval_ms=1_000)
     first = groups.join("m0")
-    assert len(first.assignment) == 40 and sizes == [1]
+    assert len(first.assignment) == 40
+    assert sizes == [1]
     groups.now_ms += 300
     for number in range(1, 40):
         told = groups.join(f"m{number}")
         assert (told.assignment, told.heartbeat_interval_ms) == (frozenset(), 700), "come back when it is due"
-    assert sizes == [1] and groups.describe().state.value == "Assigning"
+    assert sizes == [1]
+    assert groups.describe().state.value == "Assigning"
     groups.now_ms += 700
     told = groups.beat("m7", groups.group.current["m7"].epoch, owned=frozenset())
-    assert sizes == [1, 40] and told.heartbeat_interval_ms == 5_000
+    assert sizes == [1, 40]
+    assert told.heartbeat_interval_ms == 5_000
     groups.settle(*(f"m{number}" for number in range(40)))
-    assert sizes == [1, 40] and all(len(groups.group.current[f"m{n}"].assigned) == 1 for n in range(40))
+    assert sizes == [1, 40]
+    assert all(len(groups.group.current[f"m{n}"].assigned) == 1 for n in range(40))
 
 
 def test_without_the_interval_every_join_is_a_computation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +124,8 @@ def test_a_change_of_what_a_member_reads_does_not_wait_for_the_interval() -> Non
     groups = Consumers(Catalog(flights=4, other=2), assignment_interval_ms=60_000)
     groups.join("a")
     told = groups.beat("a", 1, topic_names=("other",), owned=owned(0, 1, 2, 3))
-    assert numbers(told.assignment) == [] and groups.group.target_epoch == groups.group.epoch == 2
+    assert numbers(told.assignment) == []
+    assert groups.group.target_epoch == groups.group.epoch == 2
 
 
 def test_a_pattern_that_is_not_matched_yet_revokes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,8 +136,10 @@ def test_a_pattern_that_is_not_matched_yet_revokes_nothing(monkeypatch: pytest.M
     with monkeypatch.context() as unknown:
         unknown.setattr(Catalog, "matching", lambda *_: None)
         told = groups.beat("a", 1)
-        assert told.member_epoch == 1 and groups.group.topics.keys() == {"flights", "flown"}
-    assert groups.beat("a", 1).member_epoch == 2 and groups.group.topics.keys() == {
+        assert told.member_epoch == 1
+        assert groups.group.topics.keys() == {"flights", "flown"}
+    assert groups.beat("a", 1).member_epoch == 2
+    assert groups.group.topics.keys() == {
         "flights",
         "flown",
         "flags",
@@ -148,11 +155,14 @@ def test_a_target_waits_for_a_pattern_that_is_not_matched_yet(monkeypatch: pytes
         assert (joined.member_epoch, numbers(joined.assignment)) == (
             1,
             [],
-        ) and joined.heartbeat_interval_ms == PATTERN_RETRY_MS
-        assert groups.group.topics.keys() == {"flights"} and groups.group.target_epoch == 1
+        )
+        assert joined.heartbeat_interval_ms == PATTERN_RETRY_MS
+        assert groups.group.topics.keys() == {"flights"}
+        assert groups.group.target_epoch == 1
     groups.tick(PATTERN_RETRY_MS)
     groups.beat("a", 1, owned=owned(0, 1, 2, 3))
-    assert groups.group.target_epoch == groups.group.epoch == 2 and len(groups.group.target["b"]) == 2
+    assert groups.group.target_epoch == groups.group.epoch == 2
+    assert len(groups.group.target["b"]) == 2
 
 
 def test_no_pattern_is_held_against_a_topic_while_a_heartbeat_is_handled(
@@ -204,7 +214,8 @@ def test_a_member_that_subscribes_anew_raises_the_group_epoch(groups: Consumers)
     groups.catalog.set("trains", 2)
     groups.join("a")
     answer = groups.beat("a", 1, topic_names=("flights", "trains"))
-    assert answer.member_epoch == 2 and numbers(answer.assignment, UUID(int=2)) == [0, 1]
+    assert answer.member_epoch == 2
+    assert numbers(answer.assignment, UUID(int=2)) == [0, 1]
     assert groups.group.epoch == groups.group.target_epoch == 2
 
 
@@ -223,7 +234,8 @@ def test_a_fenced_member_joins_again_with_its_id(groups: Consumers) -> None:
     groups.settle("a", "b")
     assert code_of(groups.beat("a", 7)) is ErrorCode.FENCED_MEMBER_EPOCH
     answer = groups.join("a")
-    assert answer.member_epoch == 2 and numbers(answer.assignment) == [0, 1]
+    assert answer.member_epoch == 2
+    assert numbers(answer.assignment) == [0, 1]
     assert groups.group.epoch == 2  # nothing has changed
 
 
@@ -238,7 +250,8 @@ def test_a_silent_member_is_removed_when_its_session_ends(groups: Consumers) -> 
         groups.tick(SESSION_MS // 2 - 1)
         groups.beat("b", groups.group.current["b"].epoch)
     groups.commit()
-    assert groups.group.members.keys() == {"b"} and groups.assigned("b") == [0, 1, 2, 3]
+    assert groups.group.members.keys() == {"b"}
+    assert groups.assigned("b") == [0, 1, 2, 3]
 
 
 def test_a_member_that_lives_but_keeps_what_it_shall_give_up_is_removed(groups: Consumers) -> None:
@@ -320,8 +333,10 @@ def test_an_instance_that_left_for_a_while_gets_its_assignment_back(groups: Cons
     had = groups.assigned("a")
     assert groups.beat("a", -2, instance_id="i").member_epoch == -2
     back = groups.join("c", instance_id="i")
-    assert numbers(back.assignment) == had and back.member_epoch == 2
-    assert groups.group.epoch == 2 and groups.group.members.keys() == {"b", "c"}
+    assert numbers(back.assignment) == had
+    assert back.member_epoch == 2
+    assert groups.group.epoch == 2
+    assert groups.group.members.keys() == {"b", "c"}
     assert code_of(groups.beat("a", 2, instance_id="i")) is ErrorCode.FENCED_INSTANCE_ID
     assert code_of(groups.beat("a", 2)) is ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -349,7 +364,8 @@ def test_an_instance_may_come_back_under_the_same_member_id(groups: Consumers) -
     groups.beat("a", -2, instance_id="i")
     assert groups.beat("a", -2, instance_id="i").member_epoch == -2  # repeated
     back = groups.join("a", instance_id="i")
-    assert numbers(back.assignment) == [0, 1] and back.member_epoch == groups.group.epoch == 2
+    assert numbers(back.assignment) == [0, 1]
+    assert back.member_epoch == groups.group.epoch == 2
 
 
 def test_an_instance_that_does_not_come_back_is_given_up_with_its_session(groups: Consumers) -> None:
@@ -368,7 +384,8 @@ def test_an_administrator_takes_out_static_members_by_their_instance_ids(groups:
     leaving = (LeavingMember("", "i"), LeavingMember("", "nobody"), LeavingMember("b"))
     codes = [code.name for _, code in groups.ask(LeaveGroup(G, leaving)).results]
     assert codes == ["NONE", "UNKNOWN_MEMBER_ID", "UNKNOWN_MEMBER_ID"]
-    assert groups.group.members.keys() == {"b"} and groups.group.epoch == 3
+    assert groups.group.members.keys() == {"b"}
+    assert groups.group.epoch == 3
     assert numbers(groups.beat("b", 2).assignment) == [0, 1, 2, 3]
 
 
@@ -385,7 +402,8 @@ def test_an_instance_may_come_back_with_another_subscription(groups: Consumers) 
     groups.join("a", instance_id="i")
     groups.beat("a", -2, instance_id="i")
     back = groups.join("c", "trains", instance_id="i")
-    assert numbers(back.assignment) == [] and numbers(back.assignment, UUID(int=2)) == [0, 1]
+    assert numbers(back.assignment) == []
+    assert numbers(back.assignment, UUID(int=2)) == [0, 1]
     assert groups.group.epoch == 2
 
 
@@ -402,7 +420,8 @@ def test_created_grown_and_deleted_topics_raise_the_group_epoch(groups: Consumer
     groups.catalog.set("trains", 0)
     assert numbers(groups.beat("a", 3).assignment, UUID(int=2)) == []
     groups.catalog.set("ships", 9)  # not theirs
-    assert groups.beat("a", 3).assignment is None and groups.group.epoch == 4
+    assert groups.beat("a", 3).assignment is None
+    assert groups.group.epoch == 4
 
 
 def test_a_topic_that_is_made_anew_is_another_topic(groups: Consumers) -> None:
@@ -516,7 +535,8 @@ def test_a_group_without_members_changes_its_kind_and_keeps_its_offsets(groups: 
     groups.beat("a", -1)
     groups.submit("classic", classic_join())
     groups.commit()
-    assert G not in groups.shard.consumers.groups and groups.shard.groups[G].members
+    assert G not in groups.shard.consumers.groups
+    assert groups.shard.groups[G].members
     reloaded = Consumers(groups.catalog, log=groups.log)
     assert G not in reloaded.shard.consumers.groups
     assert reloaded.ask(OffsetFetch(G, (("flights", 0),))).offsets[("flights", 0)].offset == 5
@@ -547,7 +567,8 @@ def test_deleting_takes_a_group_without_members_and_all_its_records(groups: Cons
     assert groups.describe().state.value == "Empty"
     assert code_of(groups.ask(DeleteGroup(G))) is ErrorCode.NONE
     reloaded = Consumers(groups.catalog, log=groups.log)
-    assert not reloaded.shard.consumers.groups and reloaded.ask(ListGroups()).groups == ()
+    assert not reloaded.shard.consumers.groups
+    assert reloaded.ask(ListGroups()).groups == ()
 
 
 def test_offsets_that_members_of_a_group_read_do_not_expire(groups: Consumers) -> None:
@@ -561,7 +582,8 @@ def test_offsets_that_members_of_a_group_read_do_not_expire(groups: Consumers) -
     )
     groups.beat("a", -1)
     groups.ask(ExpireOffsets((G,)))
-    assert G not in groups.shard.consumers.groups and groups.ask(ListGroups()).groups == ()
+    assert G not in groups.shard.consumers.groups
+    assert groups.ask(ListGroups()).groups == ()
 
 
 def test_a_record_that_a_later_release_wrote_is_not_guessed_at() -> None:
@@ -573,7 +595,8 @@ def test_a_record_that_a_later_release_wrote_is_not_guessed_at() -> None:
     writer.int16(9)  # a kind that does not exist here: skipped
     writer.string(G)
     shard.replay(ReplayedRecord(0, 0, writer.finish(), b"\x00\x00"))
-    assert isinstance(shard, GroupShard) and not shard.consumers.groups
+    assert isinstance(shard, GroupShard)
+    assert not shard.consumers.groups
     state = encode_value(RecordKind.CURRENT, CurrentAssignment(3, 2, MemberState.STABLE, owned(0), owned(1)))
     with pytest.raises(RecordFormatError, match="member state"):
         shard.replay(

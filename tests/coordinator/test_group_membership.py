@@ -270,18 +270,19 @@ def test_no_state_is_entered_from_where_it_may_not() -> None:
 
 def test_a_group_of_two_rebalances_and_each_member_gets_its_assignment(groups: Groups) -> None:
     first = groups.join("a")
-    assert first == JoinReply("m1", 1, "consumer", "range", "m1", first.members) and [
-        m.member_id for m in first.members
-    ] == ["m1"]
+    assert first == JoinReply("m1", 1, "consumer", "range", "m1", first.members)
+    assert [m.member_id for m in first.members] == ["m1"]
     assert groups.join("b") is None, "m1 must join again first"
     assert groups.beat("m1", 1) is ErrorCode.REBALANCE_IN_PROGRESS
     leader = groups.join("a2", "m1")
-    assert [m.member_id for m in leader.members] == ["m1", "m2"] and groups.replies["b"].members == ()
+    assert [m.member_id for m in leader.members] == ["m1", "m2"]
+    assert groups.replies["b"].members == ()
     assert groups.replies["b"].generation == leader.generation == 2
     assert groups.sync("s2", "m2", 2) is None, "the leader has not assigned yet"
     assert groups.sync("s1", "m1", 2, m1=b"p0", m2=b"p1") == SyncReply("consumer", "range", b"p0")
     assert groups.replies["s2"] == SyncReply("consumer", "range", b"p1")
-    assert groups.beat("m1", 2) is ErrorCode.NONE and groups.sync("s2", "m2", 2).assignment == b"p1"
+    assert groups.beat("m1", 2) is ErrorCode.NONE
+    assert groups.sync("s2", "m2", 2).assignment == b"p1"
 
 
 def test_no_member_gets_an_uncommitted_assignment(groups: Groups) -> None:
@@ -304,7 +305,8 @@ def test_a_refused_assignment_leaves_the_group_as_it_was(groups: Groups) -> None
 def test_a_new_client_gets_its_member_id_before_it_joins(groups: Groups) -> None:
     """KIP-394."""
     told = groups.join("a", require_known_member_id=True)
-    assert told == JoinReply("m1", error=ErrorCode.MEMBER_ID_REQUIRED) and groups.group.members == {}
+    assert told == JoinReply("m1", error=ErrorCode.MEMBER_ID_REQUIRED)
+    assert groups.group.members == {}
     assert groups.join("a", "m1", require_known_member_id=True).generation == 1
     assert code_of(groups.join("b", "nobody")) is ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -313,7 +315,8 @@ def test_an_unused_member_id_expires(groups: Groups) -> None:
     groups.join("a", require_known_member_id=True)
     groups.tick(SESSION_MS)
     groups.commit()
-    assert groups.state is S.DEAD and groups.shard.groups == {}
+    assert groups.state is S.DEAD
+    assert groups.shard.groups == {}
 
 
 def test_the_first_rebalance_waits_for_more_members_but_not_for_ever() -> None:
@@ -368,12 +371,14 @@ def test_an_empty_group_id_is_refused(groups: Groups) -> None:
 
 def test_a_lost_join_answer_is_given_again(groups: Groups) -> None:
     groups.join("a")
-    assert [m.member_id for m in groups.join("a", "m1").members] == ["m1"] and groups.group.generation == 1
+    assert [m.member_id for m in groups.join("a", "m1").members] == ["m1"]
+    assert groups.group.generation == 1
 
 
 def test_an_unchanged_follower_that_rejoins_starts_no_rebalance(groups: Groups) -> None:
     generation = groups.stable(2)
-    assert groups.join("x", "m2").generation == generation and groups.state is S.STABLE
+    assert groups.join("x", "m2").generation == generation
+    assert groups.state is S.STABLE
     assert groups.join("x", "m1") is None and groups.state is S.PREPARING_REBALANCE, (
         "the leader's wish to assign anew counts"
     )
@@ -416,7 +421,9 @@ def test_the_last_member_leaves_an_empty_group_behind_that_the_log_knows(groups:
     assert groups.state is S.EMPTY
     after = Groups(log=groups.log)
     after.load(epoch=2)
-    assert after.state is S.EMPTY and after.group.generation == 2 and after.join("a").generation == 3
+    assert after.state is S.EMPTY
+    assert after.group.generation == 2
+    assert after.join("a").generation == 3
 
 
 def test_a_silent_member_is_removed_and_the_others_rebalance(groups: Groups) -> None:
@@ -425,7 +432,8 @@ def test_a_silent_member_is_removed_and_the_others_rebalance(groups: Groups) -> 
     assert groups.beat("m1", generation) is ErrorCode.NONE
     groups.tick(1)
     assert groups.beat("m1", generation) is ErrorCode.REBALANCE_IN_PROGRESS
-    assert list(groups.group.members) == ["m1"] and groups.join("a", "m1").generation == generation + 1
+    assert list(groups.group.members) == ["m1"]
+    assert groups.join("a", "m1").generation == generation + 1
 
 
 def test_a_member_that_does_not_rejoin_is_removed_at_the_rebalance_timeout(groups: Groups) -> None:
@@ -436,7 +444,8 @@ def test_a_member_that_does_not_rejoin_is_removed_at_the_rebalance_timeout(group
         assert groups.beat("m2", generation) in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_MEMBER_ID)
         groups.tick(5_000)
     groups.commit()
-    assert list(groups.group.members) == ["m1", "m3"] and groups.replies["a"].generation == generation + 1
+    assert list(groups.group.members) == ["m1", "m3"]
+    assert groups.replies["a"].generation == generation + 1
 
 
 def test_a_member_that_waits_is_alive(groups: Groups) -> None:
@@ -458,7 +467,8 @@ def test_a_member_that_never_syncs_is_removed(groups: Groups) -> None:
         groups.beat("m1", leader.generation)
         groups.beat("m2", leader.generation)
         groups.tick(5_000)
-    assert list(groups.group.members) == ["m1"] and groups.state is S.PREPARING_REBALANCE
+    assert list(groups.group.members) == ["m1"]
+    assert groups.state is S.PREPARING_REBALANCE
 
 
 # --- static membership
@@ -481,7 +491,8 @@ def test_a_static_member_keeps_its_assignment_over_a_restart(groups: Groups) -> 
         "m3",
         generation,
         "m1",
-    ) and groups.state is S.STABLE
+    )
+    assert groups.state is S.STABLE
     assert groups.sync("s", "m3", generation, "two").assignment == b"a2"
     assert groups.beat("m2", generation, "two") is ErrorCode.FENCED_INSTANCE_ID
     assert groups.beat("m2", generation) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -494,8 +505,10 @@ def test_a_static_member_keeps_its_assignment_over_a_restart(groups: Groups) -> 
 def test_a_static_leader_that_restarts_does_not_assign_anew(groups: Groups, supports: bool) -> None:
     generation = static_pair(groups)
     back = groups.join("a", instance="one", supports_skipping_assignment=supports)
-    assert back.generation == generation and back.skip_assignment is supports
-    assert (back.leader == back.member_id) is supports and bool(back.members) is supports
+    assert back.generation == generation
+    assert back.skip_assignment is supports
+    assert (back.leader == back.member_id) is supports
+    assert bool(back.members) is supports
     assert groups.sync("s", back.member_id, generation, "one").assignment == b"a1"
 
 
@@ -510,7 +523,8 @@ def test_a_second_incarnation_fences_the_first_while_it_waits(groups: Groups) ->
     groups.stable()
     groups.join("old", instance="one")
     groups.join("new", instance="one")
-    assert code_of(groups.replies["old"]) is ErrorCode.FENCED_INSTANCE_ID and "new" not in groups.replies
+    assert code_of(groups.replies["old"]) is ErrorCode.FENCED_INSTANCE_ID
+    assert "new" not in groups.replies
 
 
 def test_a_static_member_survives_a_missed_rebalance_until_its_session_ends(groups: Groups) -> None:
@@ -519,7 +533,8 @@ def test_a_static_member_survives_a_missed_rebalance_until_its_session_ends(grou
     groups.join("a", "m1", instance="one", session_timeout_ms=100_000)
     groups.tick(SESSION_MS)
     groups.commit()
-    assert set(groups.group.members) == {"m1", "m3"} and groups.state is S.COMPLETING_REBALANCE
+    assert set(groups.group.members) == {"m1", "m3"}
+    assert groups.state is S.COMPLETING_REBALANCE
 
 
 def test_a_static_member_leaves_by_its_instance_alone(groups: Groups) -> None:
@@ -545,10 +560,8 @@ def test_a_new_coordinator_knows_the_generation_and_renews_the_sessions(groups: 
     after.runtime.tick(after.now_ms)
     after.load(epoch=2)
     after.tick(SESSION_MS - 1)
-    assert (
-        after.beat("m1", generation) is ErrorCode.NONE
-        and after.sync("s", "m2", generation).assignment == b"a2"
-    )
+    assert after.beat("m1", generation) is ErrorCode.NONE
+    assert after.sync("s", "m2", generation).assignment == b"a2"
     after.tick(SESSION_MS - 1)
     after.tick(1)
     after.commit()
@@ -560,7 +573,8 @@ def test_an_absence_of_the_coordinator_restarts_sessions(groups: Groups) -> None
     generation = groups.stable(2)
     groups.away(10 * SESSION_MS)
     groups.tick(SESSION_MS - 1)
-    assert groups.state is S.STABLE and groups.beat("m1", generation) is ErrorCode.NONE
+    assert groups.state is S.STABLE
+    assert groups.beat("m1", generation) is ErrorCode.NONE
     groups.tick(1)
     groups.commit()
     assert set(groups.group.members) == {"m1"}, "but nobody lives for ever"
@@ -585,7 +599,8 @@ def test_an_absence_of_the_coordinator_extends_the_rebalance_deadline(groups: Gr
     assert groups.state is S.PREPARING_REBALANCE
     groups.tick(1)
     groups.commit()
-    assert set(groups.group.members) == {"m1"} and groups.replies["once more"].generation == generation + 1
+    assert set(groups.group.members) == {"m1"}
+    assert groups.replies["once more"].generation == generation + 1
 
 
 def test_waiting_members_hear_that_the_coordinator_moved(groups: Groups) -> None:
@@ -601,7 +616,8 @@ def test_groups_are_listed_and_described(groups: Groups) -> None:
     assert (line.group_id, line.protocol_type, line.state) == (G, "consumer", S.STABLE)
     assert groups.ask(ListGroups(frozenset({"empty"}))).groups == ()
     described = groups.ask(DescribeGroup(G))
-    assert described.members[0].assignment == b"a1" and described.protocol_name == "range"
+    assert described.members[0].assignment == b"a1"
+    assert described.protocol_name == "range"
     assert groups.ask(DescribeGroup("nobody")).state is S.DEAD
 
 
@@ -614,13 +630,15 @@ def test_a_rebalancing_group_shows_the_assignments_of_its_members(groups: Groups
     shown = [(m.member_id, m.assignment, m.metadata) for m in groups.ask(DescribeGroup(G)).members]
     assert shown == [("m1", b"a1", b""), ("m2", b"", b"")]
     groups.join("again", "m1")
-    assert groups.state is S.COMPLETING_REBALANCE and groups.group.generation == generation + 1
+    assert groups.state is S.COMPLETING_REBALANCE
+    assert groups.group.generation == generation + 1
     assert [m.assignment for m in groups.ask(DescribeGroup(G)).members] == [b"a1", b""]
 
 
 def test_a_deleted_group_is_gone_for_good(groups: Groups) -> None:
     bring_to(groups, S.EMPTY)
-    assert groups.ask(DeleteGroup(G)) == Acknowledged() and groups.state is S.DEAD
+    assert groups.ask(DeleteGroup(G)) == Acknowledged()
+    assert groups.state is S.DEAD
     after = Groups(log=groups.log)
     after.load(epoch=2)
     assert after.state is S.DEAD
@@ -652,11 +670,13 @@ def test_an_election_with_many_groups_writes_batches_that_the_log_takes(
     after.batch_bytes_max = 1000
     after.load(epoch=before.log.epochs[0] + 1)
     batches = [header for _, header in iterate_headers(bytes(before.log.data[0][begin:]))]
-    assert len(batches) > 3 and sum(each.record_count for each in batches) == 2 * len(names)
+    assert len(batches) > 3
+    assert sum(each.record_count for each in batches) == 2 * len(names)
     assert all(
         each.record_count % 2 == 0 and each.size_bytes <= 1000 + BATCH_HEADER_BYTES for each in batches
     )
-    assert not after.shard.groups and after.failures == []
+    assert not after.shard.groups
+    assert after.failures == []
 
 
 def test_records_are_packed_into_batches_without_tearing_a_unit() -> None:

@@ -176,8 +176,10 @@ def settled(groups: Mixed) -> None:
 
 def test_a_consumer_member_upgrades_a_classic_group_without_double_reads(groups: Mixed) -> None:
     upgraded(groups)
-    assert groups.kind() == "consumer Reconciling" and G not in groups.shard.groups
-    assert groups.assigned("m") == [0, 1, 2, 3] and groups.group.current["m"].epoch == 1
+    assert groups.kind() == "consumer Reconciling"
+    assert G not in groups.shard.groups
+    assert groups.assigned("m") == [0, 1, 2, 3]
+    assert groups.group.current["m"].epoch == 1
     assert groups.live("m", 1) is REBALANCE
     assert code_of(groups.sync("m", 1)) is REBALANCE, "it has not joined again"
     told = groups.classic(owns=(0, 1, 2, 3))
@@ -191,17 +193,21 @@ def test_a_consumer_member_upgrades_a_classic_group_without_double_reads(groups:
     assert numbers(groups.beat("c", 2).assignment) is None, "not before it is given up"
     assert groups.live("m", 1) is REBALANCE
     assert groups.classic(owns=(0, 1)).generation == 2
-    assert parts(groups.sync("m", 2)) == [0, 1] and groups.live("m", 2) is NONE
+    assert parts(groups.sync("m", 2)) == [0, 1]
+    assert groups.live("m", 2) is NONE
     assert groups.classic(owns=(0, 1)).generation == 2, "a join that changes nothing"
-    assert numbers(groups.beat("c", 2).assignment) == [2, 3] and groups.kind() == "consumer Stable"
+    assert numbers(groups.beat("c", 2).assignment) == [2, 3]
+    assert groups.kind() == "consumer Stable"
     described = {each.member_id: each.is_classic for each in groups.describe().members}
     assert described == {"m": True, "c": False}
 
 
 def test_an_eager_member_which_owns_nothing_as_it_joins_moves_in_one_round(groups: Mixed) -> None:
     upgraded(groups)
-    assert groups.classic(owns=()).generation == 2 and parts(groups.sync("m", 2)) == [0, 1]
-    assert groups.live("m", 2) is NONE and groups.kind() == "consumer Reconciling"
+    assert groups.classic(owns=()).generation == 2
+    assert parts(groups.sync("m", 2)) == [0, 1]
+    assert groups.live("m", 2) is NONE
+    assert groups.kind() == "consumer Reconciling"
     assert numbers(groups.beat("c", 2).assignment) == [2, 3]
 
 
@@ -214,11 +220,13 @@ def test_a_member_joins_again_when_the_awaited_partition_is_free(groups: Mixed) 
 def test_members_that_wait_for_a_rebalance_join_the_consumer_group(groups: Mixed) -> None:
     groups.stable_classic()
     waiting = groups.classic("", new_member_id="second")
-    assert isinstance(waiting, int) and groups.live("m", 1) is REBALANCE
+    assert isinstance(waiting, int)
+    assert groups.live("m", 1) is REBALANCE
     groups.join("c")
     assert code_of(groups.replies[waiting]) is REBALANCE
     assert groups.group.members.keys() == {"m", "second", "c"}
-    assert groups.classic("second").generation == 2 and groups.assigned("m") == [0, 1, 2, 3]
+    assert groups.classic("second").generation == 2
+    assert groups.assigned("m") == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("synced", [False, True])
@@ -228,8 +236,10 @@ def test_members_without_a_share_come_along(groups: Mixed, synced: bool) -> None
     if synced:
         groups.sync("m", 1, m=b"")
     joined = groups.join("c")
-    assert len(joined.assignment) == 2 and groups.group.current["m"].epoch == 1
-    assert groups.live("m", 1) is REBALANCE and groups.classic().generation == 2
+    assert len(joined.assignment) == 2
+    assert groups.group.current["m"].epoch == 1
+    assert groups.live("m", 1) is REBALANCE
+    assert groups.classic().generation == 2
 
 
 @pytest.mark.parametrize(
@@ -247,8 +257,10 @@ def test_what_cannot_be_a_consumer_group_stays_a_classic_one(
     protocol = fields.get("protocol_type", "consumer")
     groups.ask(SyncGroup(G, joined.generation, "m", None, protocol, "range", (("m", share_of_m),)))
     refused = groups.join("c")
-    assert code_of(refused) is ErrorCode.GROUP_ID_NOT_FOUND and reason in refused.message
-    assert groups.kind() == "classic Stable" and groups.live("m", 1) is NONE
+    assert code_of(refused) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert reason in refused.message
+    assert groups.kind() == "classic Stable"
+    assert groups.live("m", 1) is NONE
 
 
 def test_what_a_sticky_assignor_repeats_in_its_user_data_is_no_hindrance(groups: Mixed) -> None:
@@ -258,7 +270,8 @@ def test_what_a_sticky_assignor_repeats_in_its_user_data_is_no_hindrance(groups:
     joined = groups.classic("", new_member_id="m", protocols=protocols)
     told = share(0, 1, 2, 3)[:-4] + struct.pack(">i", 1) + b"z"
     groups.ask(SyncGroup(G, joined.generation, "m", None, "consumer", "cooperative-sticky", (("m", told),)))
-    assert groups.join("c").member_epoch == 2 and groups.assigned("m") == [0, 1, 2, 3]
+    assert groups.join("c").member_epoch == 2
+    assert groups.assigned("m") == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -284,7 +297,8 @@ def test_the_policy_says_which_migrations_are_allowed(policy: str, up: bool, dow
 def test_no_group_migrates_while_a_coordinator_may_be_of_an_older_version() -> None:
     groups = Mixed(knows=False)
     groups.stable_classic()
-    assert code_of(groups.join("c")) is ErrorCode.GROUP_ID_NOT_FOUND and groups.live("m", 1) is NONE
+    assert code_of(groups.join("c")) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert groups.live("m", 1) is NONE
     other = Mixed(knows=False)
     other.join("c")
     assert code_of(other.classic("", new_member_id="m")) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -295,7 +309,8 @@ def test_an_upgrade_whose_append_fails_leaves_the_classic_group(groups: Mixed) -
     groups.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "no")
     assert code_of(groups.join("c")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     groups.log.refuse = None
-    assert groups.kind() == "classic Stable" and groups.live("m", 1) is NONE
+    assert groups.kind() == "classic Stable"
+    assert groups.live("m", 1) is NONE
     upgraded_again = groups.join("c")
     assert upgraded_again.member_epoch == 2
 
@@ -309,7 +324,8 @@ def test_classic_members_of_a_consumer_group_get_classic_error_codes(groups: Mix
     assert [groups.live("m", 3), groups.live("m", 1), groups.live("x", 2), groups.live("c", 2)] == [
         GENERATION, GENERATION, UNKNOWN, UNKNOWN,
     ]  # fmt: skip
-    assert code_of(groups.sync("m", 3)) is GENERATION and code_of(groups.sync("x", 2)) is UNKNOWN
+    assert code_of(groups.sync("m", 3)) is GENERATION
+    assert code_of(groups.sync("x", 2)) is UNKNOWN
     wrong = groups.ask(SyncGroup(G, 2, "m", None, "consumer", "roundrobin"))
     assert code_of(wrong) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     for generation, code in ((2, NONE), (1, GENERATION), (7, GENERATION)):
@@ -332,10 +348,8 @@ def test_new_classic_members_join_a_consumer_group(groups: Mixed) -> None:
     settled(groups)
     named = groups.classic("", new_member_id="named", require_known_member_id=True)
     assert (named.error, named.member_id) == (ErrorCode.MEMBER_ID_REQUIRED, "named")
-    assert (
-        groups.classic("named").generation == 3
-        and groups.classic("", new_member_id="old-client").generation == 4
-    )
+    assert groups.classic("named").generation == 3
+    assert groups.classic("", new_member_id="old-client").generation == 4
     for fields in (
         {"protocols": (("sticky", subscription("flights")),)},
         {"protocol_type": "connect"},
@@ -376,7 +390,8 @@ def test_the_session_of_a_classic_member_is_its_own(groups: Mixed) -> None:
     assert "m" in groups.group.members
     groups.tick(1)
     groups.commit()
-    assert groups.group.members.keys() == {"c"} and CLASSIC_SESSION_MS < SESSION_MS
+    assert groups.group.members.keys() == {"c"}
+    assert CLASSIC_SESSION_MS < SESSION_MS
 
 
 def test_an_instance_of_the_consumer_protocol_replaces_its_classic_member(groups: Mixed) -> None:
@@ -387,7 +402,8 @@ def test_an_instance_of_the_consumer_protocol_replaces_its_classic_member(groups
     back = groups.classic("", new_member_id="m2", group_instance_id="i")
     assert (back.member_id, back.generation, back.leader) == ("m2", 1, "")
     assert groups.kind() == "classic Stable", "the last of the new protocol went, and nobody has to move"
-    assert parts(groups.sync("m2", 1, "i")) == [0, 1, 2, 3] and groups.live("m2", 1, "i") is NONE
+    assert parts(groups.sync("m2", 1, "i")) == [0, 1, 2, 3]
+    assert groups.live("m2", 1, "i") is NONE
 
 
 # --- down
@@ -398,9 +414,11 @@ def rejoins(groups: Mixed, generation: int) -> None:
     """ "m" hears that it has to join again, leads, and has all partitions."""
     assert groups.live("m", generation) is REBALANCE
     joined = groups.classic()
-    assert joined.generation > generation and joined.leader == "m"
+    assert joined.generation > generation
+    assert joined.leader == "m"
     assert parts(groups.sync("m", joined.generation, m=share(0, 1, 2, 3))) == [0, 1, 2, 3]
-    assert groups.kind() == "classic Stable" and groups.shard.silences.notes == {}
+    assert groups.kind() == "classic Stable"
+    assert groups.shard.silences.notes == {}
 
 
 @pytest.mark.parametrize("way", ["leaves", "dies"])
@@ -413,7 +431,8 @@ def test_when_the_last_consumer_member_leaves_the_group_is_classic_again(groups:
             groups.live("m", 2)
             groups.tick(5_000)
             groups.commit()
-    assert groups.kind() == "classic PreparingRebalance" and G not in groups.shard.consumers.groups
+    assert groups.kind() == "classic PreparingRebalance"
+    assert G not in groups.shard.consumers.groups
     rejoins(groups, 2)
     assert code_of(groups.beat("c", 2)) is ErrorCode.GROUP_ID_NOT_FOUND
 
@@ -435,7 +454,8 @@ def test_ablation_without_the_note_the_last_consumers_partitions_have_no_owner(
     settled(groups)
     groups.beat("c", -1)
     after = groups.again()
-    assert after.kind() == "classic Stable" and after.live("m", 2) is NONE
+    assert after.kind() == "classic Stable"
+    assert after.live("m", 2) is NONE
 
 
 def test_a_downgrade_whose_append_fails_is_repeated(groups: Mixed) -> None:
@@ -443,7 +463,8 @@ def test_a_downgrade_whose_append_fails_is_repeated(groups: Mixed) -> None:
     groups.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "no")
     assert code_of(groups.beat("c", -1)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     groups.log.refuse = None
-    assert groups.kind() == "consumer Stable" and groups.live("m", 2) is NONE
+    assert groups.kind() == "consumer Stable"
+    assert groups.live("m", 2) is NONE
     groups.beat("c", -1)
     assert groups.kind() == "classic PreparingRebalance"
 
@@ -492,7 +513,8 @@ def test_a_group_too_large_for_a_downgrade_stays_a_consumer_group(
             groups.commit()
             for name in names:
                 groups.live(name, groups.group.current[name].epoch)
-    assert set(groups.group.members) == set(names) and groups.kind().startswith("consumer")
+    assert set(groups.group.members) == set(names)
+    assert groups.kind().startswith("consumer")
     assert groups.live("m0", groups.group.current["m0"].epoch) is REBALANCE
     rejoin()
     held = {name: groups.assigned(name) or [] for name in names}
@@ -507,8 +529,10 @@ def test_a_group_too_large_to_be_a_consumer_group_stays_a_classic_one(groups: Mi
     waiting = groups.classic("", new_member_id="second")
     groups.batch_bytes_max = 200  # what the log takes, for it is set smaller, or larger, at any time
     refused = groups.join("c")
-    assert code_of(refused) is ErrorCode.GROUP_ID_NOT_FOUND and "too large" in refused.message
-    assert waiting not in groups.replies and groups.kind() == "classic PreparingRebalance"
+    assert code_of(refused) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert "too large" in refused.message
+    assert waiting not in groups.replies
+    assert groups.kind() == "classic PreparingRebalance"
     groups.batch_bytes_max = BATCH_BYTES_MAX
     assert groups.join("c").member_epoch == 2
 
@@ -521,10 +545,8 @@ def test_a_group_that_all_classic_members_leave_stays_a_consumer_group(groups: M
     assert groups.kind() == "consumer Assigning"
     groups.beat("c", -1)
     assert groups.kind() == "consumer Empty"
-    assert (
-        groups.classic("", new_member_id="m").generation == 1
-        and groups.kind() == "classic CompletingRebalance"
-    )
+    assert groups.classic("", new_member_id="m").generation == 1
+    assert groups.kind() == "classic CompletingRebalance"
 
 
 # --- the log
@@ -535,8 +557,10 @@ def test_the_next_coordinator_goes_on_with_classic_members(groups: Mixed) -> Non
     upgraded(groups)
     after = groups.again()
     assert vars(after.group) == vars(groups.group)
-    assert after.live("m", 1) is REBALANCE and after.classic(owns=()).generation == 2
-    assert parts(after.sync("m", 2)) == [0, 1] and numbers(after.beat("c", 2).assignment) == [2, 3]
+    assert after.live("m", 1) is REBALANCE
+    assert after.classic(owns=()).generation == 2
+    assert parts(after.sync("m", 2)) == [0, 1]
+    assert numbers(after.beat("c", 2).assignment) == [2, 3]
 
 
 def test_a_classic_members_record_has_kafkas_bytes() -> None:
@@ -548,7 +572,8 @@ def test_a_classic_members_record_has_kafkas_bytes() -> None:
     )
     classic = ClassicMember(30_000, (("range", subscription("t")),))
     member = MemberMetadata(None, None, "probe", "/127.0.0.1", ("t",), "", 60_000, None, classic)
-    assert decode_value(RecordKind.MEMBER, data) == member and encode_value(RecordKind.MEMBER, member) == data
+    assert decode_value(RecordKind.MEMBER, data) == member
+    assert encode_value(RecordKind.MEMBER, member) == data
 
 
 @pytest.mark.parametrize("cut", range(1, 30, 3))

@@ -108,7 +108,8 @@ def test_metadata_that_is_too_long_is_refused_and_the_others_are_written(offsets
     long = OffsetToCommit(*T1, 6, metadata="x" * 4_097)
     reply = offsets.ask(OffsetCommit(G, (OffsetToCommit(*T0, 5), long)))
     assert reply.errors == {T0: ErrorCode.NONE, T1: ErrorCode.OFFSET_METADATA_TOO_LARGE}
-    assert offsets.get(T0) == 5 and offsets.get(T1) == -1
+    assert offsets.get(T0) == 5
+    assert offsets.get(T1) == -1
 
 
 # --- transactions
@@ -121,9 +122,12 @@ def test_an_offset_in_a_transaction_counts_when_the_transaction_does(
 ) -> None:
     offsets.put(5)
     offsets.put_in_transaction(9)
-    assert offsets.get() == 5 and offsets.get(stable=True) is UNSTABLE and offsets.get(T1, stable=True) == -1
+    assert offsets.get() == 5
+    assert offsets.get(stable=True) is UNSTABLE
+    assert offsets.get(T1, stable=True) == -1
     assert offsets.mark(commit) == [None]
-    assert offsets.get() == after and offsets.get(stable=True) == after
+    assert offsets.get() == after
+    assert offsets.get(stable=True) == after
     assert Offsets(log=offsets.log).get(stable=True) == after
 
 
@@ -131,7 +135,8 @@ def test_the_batch_is_transactional_and_carries_the_producer_and_the_guard(offse
     guard = object()
     offsets.put_in_transaction(9, guard=guard)
     *_, (_, header) = iterate_headers(bytes(offsets.log.data[0]))
-    assert header.is_transactional and (header.producer_id, header.producer_epoch, header.base_sequence) == (
+    assert header.is_transactional
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (
         7,
         0,
         -1,
@@ -161,7 +166,8 @@ def test_the_marker_of_one_producer_leaves_the_others_undecided(offsets: Offsets
     offsets.put_in_transaction(9, producer_id=7)
     offsets.put_in_transaction(10, producer_id=8)
     offsets.mark(True, producer_id=7)
-    assert offsets.get() == 9 and offsets.get(stable=True) is UNSTABLE
+    assert offsets.get() == 9
+    assert offsets.get(stable=True) is UNSTABLE
     offsets.mark(False, producer_id=8)
     assert offsets.get(stable=True) == 9
 
@@ -175,7 +181,8 @@ def test_the_last_offset_of_a_transaction_counts(offsets: Offsets) -> None:
 
 def test_a_marker_without_pending_offsets_changes_nothing(offsets: Offsets) -> None:
     offsets.put(5)
-    assert offsets.mark(True) == [None] and offsets.get() == 5
+    assert offsets.mark(True) == [None]
+    assert offsets.get() == 5
 
 
 def test_a_stable_read_of_all_offsets_includes_the_undecided_ones(offsets: Offsets) -> None:
@@ -183,7 +190,8 @@ def test_a_stable_read_of_all_offsets_includes_the_undecided_ones(offsets: Offse
     offsets.put_in_transaction(9, place=T1)
     assert set(offsets.ask(OffsetFetch(G, None)).offsets) == {T0}
     found = offsets.ask(OffsetFetch(G, None, True)).offsets
-    assert found[T0].offset == 5 and found[T1].error is UNSTABLE
+    assert found[T0].offset == 5
+    assert found[T1].error is UNSTABLE
 
 
 @pytest.mark.parametrize(
@@ -226,7 +234,8 @@ def test_offsets_of_a_group_without_members_expire_with_the_group(offsets: Offse
     wait(offsets, 7 * DAY_MS - 1)
     assert offsets.get() == 5
     wait(offsets, 600_001)
-    assert offsets.get() == -1 and offsets.ask(ListGroups()).groups == ()
+    assert offsets.get() == -1
+    assert offsets.ask(ListGroups()).groups == ()
     assert Offsets(log=offsets.log).get() == -1
 
 
@@ -243,7 +252,8 @@ def test_offsets_expire_only_after_the_last_member_has_left() -> None:
     wait(offsets, 6 * DAY_MS)
     assert offsets.get() == 5
     wait(offsets, 2 * DAY_MS)
-    assert offsets.get() == -1 and offsets.ask(ListGroups()).groups == ()
+    assert offsets.get() == -1
+    assert offsets.ask(ListGroups()).groups == ()
 
 
 @pytest.mark.parametrize(
@@ -295,14 +305,16 @@ def test_a_retention_of_its_own_is_kept(offsets: Offsets) -> None:
     offsets.put(5, retention_ms=1_000)
     offsets.put(6, T1, retention_ms=20 * DAY_MS)
     wait(offsets, 8 * DAY_MS)
-    assert offsets.get(T0) == -1 and Offsets(log=offsets.log).get(T1) == 6
+    assert offsets.get(T0) == -1
+    assert Offsets(log=offsets.log).get(T1) == 6
 
 
 def test_a_group_with_an_open_transaction_is_not_deleted(offsets: Offsets) -> None:
     offsets.put_in_transaction(9)
     assert code_of(offsets.ask(DeleteGroup(G))) is ErrorCode.NON_EMPTY_GROUP
     offsets.mark(True)
-    assert code_of(offsets.ask(DeleteGroup(G))) is ErrorCode.NONE and offsets.get() == -1
+    assert code_of(offsets.ask(DeleteGroup(G))) is ErrorCode.NONE
+    assert offsets.get() == -1
 
 
 def test_offsets_in_use_are_not_deleted(offsets: Offsets) -> None:
@@ -315,7 +327,8 @@ def test_offsets_in_use_are_not_deleted(offsets: Offsets) -> None:
         ("old", 0): ErrorCode.NONE,
         ("never", 3): ErrorCode.NONE,
     }
-    assert offsets.get() == 5 and offsets.get(("old", 0)) == -1
+    assert offsets.get() == 5
+    assert offsets.get(("old", 0)) == -1
     assert code_of(offsets.ask(DeleteOffsets("nobody", (T0,)))) is ErrorCode.GROUP_ID_NOT_FOUND
 
 
@@ -323,10 +336,8 @@ def test_no_offsets_are_deleted_while_a_subscription_is_unreadable(offsets: Offs
     """Kafka takes such a member for one that reads every topic (ClassicGroup.isSubscribedToTopic)."""
     offsets.join(b"?")
     offsets.put(5, generation=1, member_id="m1")
-    assert (
-        offsets.ask(DeleteOffsets(G, (T0,))).errors == {T0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
-        and offsets.get() == 5
-    )
+    assert offsets.ask(DeleteOffsets(G, (T0,))).errors == {T0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+    assert offsets.get() == 5
 
 
 def test_offsets_of_deleted_topics_are_deleted_in_bounded_batches() -> None:
@@ -370,7 +381,8 @@ def test_no_batch_of_tombstones_is_larger_than_the_log_takes(how: str) -> None:
         wait(offsets, 8 * DAY_MS)
         for _ in range(3):
             wait(offsets, 600_001)
-    assert not offsets.ask(OffsetFetch(G, None)).offsets and offsets.ask(ListGroups()).groups == ()
+    assert not offsets.ask(OffsetFetch(G, None)).offsets
+    assert offsets.ask(ListGroups()).groups == ()
     headers = [header for _, header in iterate_headers(bytes(offsets.log.data[0][loaded:]))]
     assert sum(header.record_count for header in headers) == 2_500
     assert max(header.record_count for header in headers) <= 1_000
@@ -418,7 +430,8 @@ def test_an_undecided_offset_goes_with_its_topic(by: str, also_committed: bool) 
         offsets = Offsets(log=offsets.log)
     for producer_id in (7, 8):
         offsets.mark(True, producer_id)
-    assert offsets.get() == -1 and offsets.get(OTHER) == 3
+    assert offsets.get() == -1
+    assert offsets.get(OTHER) == 3
     offsets.mark(True, 9)
     assert offsets.get(stable=True) == 11
 

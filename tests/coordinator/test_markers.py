@@ -54,7 +54,8 @@ def test_markers_are_grouped_by_leader_and_the_last_answer_completes(cluster: Cl
     assert cluster.queue.complete(second, cluster.errors(second), 0).written == (
         (5, MarkersWritten(wanted.identity)),
     )
-    assert len(cluster.queue) == 0 and cluster.queue.take(0) == []
+    assert len(cluster.queue) == 0
+    assert cluster.queue.take(0) == []
 
 
 def test_a_transaction_without_partitions_is_written_at_once(cluster: Cluster) -> None:
@@ -81,9 +82,11 @@ def test_a_retry_looks_the_leader_up_again_after_a_pause(cluster: Cluster) -> No
         == 1
     )
     cluster.leaders[P[0]] = 2
-    assert cluster.queue.take(109) == [] and cluster.queue.next_attempt_ms() == 110
+    assert cluster.queue.take(109) == []
+    assert cluster.queue.next_attempt_ms() == 110
     (again,) = cluster.queue.take(110)
-    assert again.node_id == 2 and again.number != batch.number
+    assert again.node_id == 2
+    assert again.number != batch.number
 
 
 @pytest.mark.parametrize(
@@ -94,9 +97,12 @@ def test_no_error_but_fencing_makes_it_forget_a_marker(cluster: Cluster, code: E
     batches = cluster.queue.take(0)
     result = cluster.queue.complete(batches[0], cluster.errors(batches[0], code), 0)
     if code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED):
-        assert len(result.cancelled) == 1 and len(cluster.queue) == 0
+        assert len(result.cancelled) == 1
+        assert len(cluster.queue) == 0
     else:
-        assert result.cancelled == () and len(cluster.queue) == 1 and result.retried == 1
+        assert result.cancelled == ()
+        assert len(cluster.queue) == 1
+        assert result.retried == 1
 
 
 def test_a_lost_connection_sends_everything_again(cluster: Cluster) -> None:
@@ -118,7 +124,8 @@ def test_a_partition_missing_in_the_answer_is_sent_again(cluster: Cluster) -> No
 def test_a_partition_without_a_known_leader_waits(cluster: Cluster) -> None:
     del cluster.leaders[P[0]]
     cluster.queue.add(0, send("a", P[0]))
-    assert cluster.queue.take(0) == [] and len(cluster.queue) == 1
+    assert cluster.queue.take(0) == []
+    assert len(cluster.queue) == 1
     cluster.leaders[P[0]] = 2
     assert cluster.queue.take(9) == []
     assert [batch.node_id for batch in cluster.queue.take(10)] == [2]
@@ -146,7 +153,8 @@ def test_a_late_fencing_error_of_an_older_transaction_cancels_no_newer_one(clust
     cluster.queue.cancel_state_partition(0)
     cluster.queue.add(0, send("a", P[0], offset=20))
     result = cluster.queue.complete(batch, cluster.errors(batch, ErrorCode.TRANSACTION_COORDINATOR_FENCED), 0)
-    assert result.cancelled == () and len(cluster.queue) == 1
+    assert result.cancelled == ()
+    assert len(cluster.queue) == 1
 
 
 def test_two_transactions_of_one_producer_id_never_share_a_batch(cluster: Cluster) -> None:
@@ -164,9 +172,8 @@ def test_only_a_partition_that_is_gone_drops_a_marker(cluster: Cluster) -> None:
     wanted = send("a", P[0], reborn)
     cluster.queue.add(3, wanted)
     assert cluster.queue.partition_gone(TransactionPartition("flights", 0, UUID(int=9))).written == ()
-    assert cluster.queue.partition_gone(P[0]).written == () and set(cluster.queue.waiting_partitions()) == {
-        reborn
-    }
+    assert cluster.queue.partition_gone(P[0]).written == ()
+    assert set(cluster.queue.waiting_partitions()) == {reborn}
     assert cluster.queue.partition_gone(reborn).written == ((3, MarkersWritten(wanted.identity)),)
 
 
@@ -195,10 +202,12 @@ def test_a_broker_that_does_not_answer_costs_a_look_now_and_then(cluster: Cluste
     cluster.queue.add(0, send("a", P[0], producer_id=1))
     (unanswered,) = cluster.queue.take(1000)
     cluster.queue.add(0, send("b", P[0], producer_id=2))
-    assert cluster.queue.take(1000) == [] and cluster.queue.next_attempt_ms() == 1050
+    assert cluster.queue.take(1000) == []
+    assert cluster.queue.next_attempt_ms() == 1050
     cluster.leaders[P[0]] = unanswered.node_id + 1
     (moved,) = cluster.queue.take(1050)
-    assert moved.node_id != unanswered.node_id and cluster.queue.next_attempt_ms() is None
+    assert moved.node_id != unanswered.node_id
+    assert cluster.queue.next_attempt_ms() is None
 
 
 def test_a_batch_is_bounded(cluster: Cluster) -> None:

@@ -109,9 +109,11 @@ def shard(driver: Driver, partition: int = 0) -> Any:
 
 def test_a_write_is_answered_when_it_is_committed_and_not_before(driver: Driver) -> None:
     driver.effects.clear()
-    assert driver.submit("a", Add(5)) is None and driver.effects == []
+    assert driver.submit("a", Add(5)) is None
+    assert driver.effects == []
     driver.commit()
-    assert driver.replies["a"] == 5 and driver.effects == [(0, 1, ("effect", 5))]
+    assert driver.replies["a"] == 5
+    assert driver.effects == [(0, 1, ("effect", 5))]
 
 
 def test_a_read_waits_for_everything_it_saw(driver: Driver) -> None:
@@ -147,10 +149,8 @@ def test_the_high_watermark_releases_only_what_lies_below_it(driver: Driver) -> 
 
 def test_all_records_of_an_outcome_are_one_batch(driver: Driver) -> None:
     driver.ask(Add(1, count=7))
-    assert (
-        driver.runtime.metrics_of(0).batches_written == 1
-        and driver.runtime.metrics_of(0).records_written == 7
-    )
+    assert driver.runtime.metrics_of(0).batches_written == 1
+    assert driver.runtime.metrics_of(0).records_written == 7
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,8 @@ def test_a_refused_append_leaves_no_trace(driver: Driver, refused: ErrorCode, an
     driver.log.refuse = KafkaError(refused, "no")
     assert code_of(driver.submit("a", Add(5))) is answered
     driver.log.refuse = None
-    assert driver.ask(Read()) == 0 and driver.effects == []
+    assert driver.ask(Read()) == 0
+    assert driver.effects == []
     assert driver.ask(Add(1)) == 1
 
 
@@ -176,7 +177,8 @@ def test_a_storage_error_stops_the_shard_because_the_log_is_in_doubt(driver: Dri
     assert code_of(driver.submit("a", Add(5))) is ErrorCode.NOT_COORDINATOR
     driver.log.refuse = None
     assert code_of(driver.submit("b", Read())) is ErrorCode.NOT_COORDINATOR
-    assert driver.runtime.phase(0) is Phase.FAILED and len(driver.failures) == 1
+    assert driver.runtime.phase(0) is Phase.FAILED
+    assert len(driver.failures) == 1
     driver.load(epoch=2)
     assert driver.ask(Read()) == 0
 
@@ -195,7 +197,8 @@ def test_a_failing_replay_stops_the_shard(driver: Driver) -> None:
 
 def test_a_bug_in_a_handler_costs_only_its_own_request(driver: Driver) -> None:
     assert code_of(driver.submit("a", Add(1, fail=True))) is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert driver.ask(Add(1)) == 1 and driver.runtime.metrics_of(0).handler_failures == 1
+    assert driver.ask(Add(1)) == 1
+    assert driver.runtime.metrics_of(0).handler_failures == 1
 
 
 # --- the barrier
@@ -213,12 +216,15 @@ def written(*amounts: int) -> MemoryLog:
 def test_a_new_leader_acts_only_past_the_log_end_found_at_its_election() -> None:
     driver = Driver(lambda partition, epoch: Summing(), log=written(3, 4))
     driver.load(epoch=2, barrier=False)
-    assert driver.runtime.phase(0) is Phase.BARRIER and not shard(driver).is_active and driver.effects == []
+    assert driver.runtime.phase(0) is Phase.BARRIER
+    assert not shard(driver).is_active
+    assert driver.effects == []
     assert code_of(driver.submit("early", Read())) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     driver.commit(offset=1)
     assert driver.runtime.phase(0) is Phase.BARRIER
     driver.commit(offset=2)
-    assert driver.runtime.phase(0) is Phase.ACTIVE and driver.effects == [(0, 2, ("activated", 7))]
+    assert driver.runtime.phase(0) is Phase.ACTIVE
+    assert driver.effects == [(0, 2, ("activated", 7))]
     assert driver.submit("late", Read()) == 7
 
 
@@ -316,7 +322,8 @@ def test_calls_with_an_older_epoch_change_nothing(driver: Driver) -> None:
     driver.runtime.unload(0, 4)
     driver.submit("a", Add(1))
     driver.runtime.on_high_watermark(0, 4, 100)
-    assert "a" not in driver.replies and driver.runtime.leader_epoch(0) == 5
+    assert "a" not in driver.replies
+    assert driver.runtime.leader_epoch(0) == 5
 
 
 # --- unloading
@@ -333,7 +340,8 @@ def test_unloading_answers_every_caller_and_drops_effects(driver: Driver) -> Non
         ("write", "read", "waiting"), ErrorCode.NOT_COORDINATOR
     )
     driver.commit()
-    assert driver.effects == [] and driver.runtime.phase(0) is None
+    assert driver.effects == []
+    assert driver.runtime.phase(0) is None
     assert code_of(driver.submit("late", Read())) is ErrorCode.NOT_COORDINATOR
 
 
@@ -415,7 +423,8 @@ def test_a_reply_that_raises_does_not_cost_the_others_theirs(driver: Driver) -> 
     driver.runtime.submit(0, Add(1), bad)
     driver.submit("good", Add(1))
     driver.commit()
-    assert driver.replies["good"] == 2 and driver.runtime.callback_failures == 1
+    assert driver.replies["good"] == 2
+    assert driver.runtime.callback_failures == 1
 
 
 def test_an_event_of_the_coordinator_itself_waits_for_a_loading_shard() -> None:
@@ -423,7 +432,8 @@ def test_an_event_of_the_coordinator_itself_waits_for_a_loading_shard() -> None:
     driver.load(epoch=2, barrier=False)
     driver.runtime.submit(0, Add(5), None)
     driver.commit()
-    assert driver.runtime.phase(0) is Phase.ACTIVE and driver.ask(Read()) == 12
+    assert driver.runtime.phase(0) is Phase.ACTIVE
+    assert driver.ask(Read()) == 12
 
 
 def test_the_queue_of_parked_replies_is_bounded() -> None:
@@ -432,7 +442,8 @@ def test_the_queue_of_parked_replies_is_bounded() -> None:
     for label in range(5):
         driver.submit(label, Add(1))
     refused = {label: code_of(reply) for label, reply in driver.replies.items()}
-    assert refused == dict.fromkeys((3, 4), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) and driver.log.end[0] == 3
+    assert refused == dict.fromkeys((3, 4), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert driver.log.end[0] == 3
     driver.commit()
     assert driver.ask(Add(1)) == 4
 
@@ -447,7 +458,8 @@ def test_a_caller_times_out_but_its_record_may_still_be_committed() -> None:
     driver.tick(1)
     assert code_of(driver.replies["a"]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     driver.commit()
-    assert driver.effects == [(0, 1, ("effect", 5))] and driver.ask(Read()) == 5
+    assert driver.effects == [(0, 1, ("effect", 5))]
+    assert driver.ask(Read()) == 5
 
 
 # --- markers that the node appends
@@ -460,10 +472,12 @@ def test_a_marker_is_replayed_in_place_and_confirmed_when_committed(driver: Driv
     driver.submit("a", Add(1))
     offset = driver.log.append_marker(0, producer, True)
     driver.runtime.replay_marker(0, 1, producer, True, offset, done.append)
-    assert shard(driver).markers == [(7, True, 1)] and done == []
+    assert shard(driver).markers == [(7, True, 1)]
+    assert done == []
     driver.submit("b", Add(1))
     driver.commit()
-    assert done == [None] and driver.replies == {"a": 1, "b": 2}
+    assert done == [None]
+    assert driver.replies == {"a": 1, "b": 2}
 
 
 def test_a_marker_that_arrives_while_loading_is_replayed_after_it() -> None:
@@ -477,7 +491,8 @@ def test_a_marker_that_arrives_while_loading_is_replayed_after_it() -> None:
     driver.runtime.finish_load(0, 2)
     assert shard(driver).markers == [(7, False, 1)]
     driver.commit()
-    assert done == [None] and driver.ask(Add(1)) == 2
+    assert done == [None]
+    assert driver.ask(Add(1)) == 2
 
 
 def test_a_marker_for_a_moved_partition_is_refused(driver: Driver) -> None:
@@ -495,7 +510,8 @@ def test_markers_and_transactional_records_are_told_apart_when_loading() -> None
     log.append_marker(0, producer, True)
     driver = Driver(lambda partition, epoch: Summing(), log=log)
     driver.load(epoch=2)
-    assert shard(driver).markers == [(7, True, 1)] and driver.ask(Read()) == 1
+    assert shard(driver).markers == [(7, True, 1)]
+    assert driver.ask(Read()) == 1
 
 
 # --- ablation
@@ -527,20 +543,23 @@ def test_each_shard_counts_for_itself_and_shows_what_waits(driver: Driver) -> No
     assert [(v.phase, v.parked, v.waiting, v.uncommitted) for v in (views[0], views[1])] == [
         (Phase.ACTIVE, 1, 0, 1), (Phase.ACTIVE, 0, 1, 0),
     ]  # fmt: skip
-    assert views[0].metrics.records_written == 1 and views[1].metrics.records_written == 0
-    assert views[0].metrics.events == 1 and views[1].metrics.events == 2
+    assert views[0].metrics.records_written == 1
+    assert views[1].metrics.records_written == 0
+    assert views[0].metrics.events == 1
+    assert views[1].metrics.events == 2
     driver.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "alone")
     driver.submit("c", Add(1), 1)
-    assert (
-        driver.runtime.metrics_of(1).append_failures == 1
-        and driver.runtime.metrics_of(0).append_failures == 0
-    )
+    assert driver.runtime.metrics_of(1).append_failures == 1
+    assert driver.runtime.metrics_of(0).append_failures == 0
 
 
 def test_the_counters_of_a_partition_outlive_its_leaderships(driver: Driver) -> None:
     driver.ask(Add(1))
     driver.runtime.unload(0, 2)
-    assert list(driver.runtime.views()) == [] and driver.runtime.metrics_of(0).events == 1
+    assert list(driver.runtime.views()) == []
+    assert driver.runtime.metrics_of(0).events == 1
     driver.load(0, 3)
     (view,) = driver.runtime.views()
-    assert view.metrics.events == 1 and view.metrics.loads == 2 and view.metrics.records_loaded == 1
+    assert view.metrics.events == 1
+    assert view.metrics.loads == 2
+    assert view.metrics.records_loaded == 1

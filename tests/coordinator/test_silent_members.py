@@ -65,7 +65,8 @@ class ClassicLives:
         self.now_ms = self.groups.now_ms
         session = {"session_timeout_ms": SESSION_MS}
         live = self.groups.join("live", **session)
-        assert live is not None and live.generation == 1
+        assert live is not None
+        assert live.generation == 1
         self.groups.join("dead", **session)
         self.live = live.member_id
         self.rejoin()
@@ -130,7 +131,8 @@ def test_a_dead_member_goes_however_often_the_coordinator_moves(
     lives: Callable[[], Any], kills_every_ms: int
 ) -> None:
     gone_ms = live_on(lives(), lambda: kills_every_ms - GAP_MS, 600_000)
-    assert gone_ms is not None and SESSION_MS <= gone_ms <= 2 * SESSION_MS
+    assert gone_ms is not None
+    assert SESSION_MS <= gone_ms <= 2 * SESSION_MS
 
 
 @pytest.mark.parametrize("lives", [ConsumerLives, ClassicLives])
@@ -160,7 +162,8 @@ def test_the_next_heartbeat_of_a_silent_member_removes_its_note(lives: Any) -> N
     found.load()
     found.now_ms += 20_000
     found.tick()
-    assert {note.missed for note in found.notes().values()} == {1} and len(found.notes()) == 2
+    assert {note.missed for note in found.notes().values()} == {1}
+    assert len(found.notes()) == 2
     found.beat()
     assert len(found.notes()) == 1, "only the one that is silent still"
     found.load()
@@ -204,10 +207,13 @@ def test_a_leave_that_was_answered_is_kept_by_the_next_coordinator() -> None:
     assert lives.groups.replies["leave"].results[0][1] is ErrorCode.NONE
     lives.load()
     lives.groups.commit()
-    assert lives.members() == {"live"} and lives.groups.state.value == "PreparingRebalance"
+    assert lives.members() == {"live"}
+    assert lives.groups.state.value == "PreparingRebalance"
     assert lives.groups.beat(lives.live, 2) is ErrorCode.REBALANCE_IN_PROGRESS
     lives.rejoin()
-    assert lives.groups.state.value == "Stable" and lives.groups.group.generation == 3 and lives.notes() == {}
+    assert lives.groups.state.value == "Stable"
+    assert lives.groups.group.generation == 3
+    assert lives.notes() == {}
 
 
 def test_without_its_note_a_leave_is_lost_with_its_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +231,8 @@ def test_when_all_have_left_under_the_last_coordinator_the_group_is_empty() -> N
         is ErrorCode.NONE
     )
     lives.load()
-    assert lives.groups.state.value == "Empty" and lives.notes() == {}
+    assert lives.groups.state.value == "Empty"
+    assert lives.notes() == {}
     assert code_of(lives.groups.ask(DeleteGroup(G))) is ErrorCode.NONE
 
 
@@ -236,7 +243,8 @@ def test_notes_go_with_their_member_and_their_group(lives: Any) -> None:
     for _ in range(3):
         found.now_ms += SESSION_MS
         found.tick()
-    assert found.members() == set() and found.notes() == {}
+    assert found.members() == set()
+    assert found.notes() == {}
 
 
 def test_a_coordinator_of_an_older_version_skips_notes() -> None:
@@ -264,7 +272,8 @@ def test_notes_of_members_with_long_names_fit_into_the_logs_batches() -> None:
             silences.replay(key, record.value)
             noted.add(key.member_id)
         batches += 1
-    assert len(noted) == 900 and batches == 3
+    assert len(noted) == 900
+    assert batches == 3
 
 
 @pytest.mark.parametrize("behind_ms", [0, 10 * SESSION_MS])

@@ -179,7 +179,8 @@ def test_tv2_commits_for_ever_over_rotated_ids(coordinator: Coordinator) -> None
         assert code_of(coordinator.begin(who)) is ErrorCode.NONE
         after = coordinator.end(who)
         assert coordinator.end(who) == after, "a repeated EndTxn gets the same answer, also across a rotation"
-        assert after.producer_epoch < MAX and (after.producer_id, after.producer_epoch) not in seen
+        assert after.producer_epoch < MAX
+        assert (after.producer_id, after.producer_epoch) not in seen
         seen.add((after.producer_id, after.producer_epoch))
         who = after
 
@@ -243,9 +244,8 @@ def test_a_timeout_fences_and_aborts_and_the_producer_may_resume(
     assert coordinator.entry.state is TransactionState.ONGOING, "not a moment too early"
     coordinator.tick(1_001)
     coordinator.settle()
-    assert (
-        coordinator.entry.state is TransactionState.COMPLETE_ABORT and coordinator.entry.producer_epoch == 1
-    )
+    assert coordinator.entry.state is TransactionState.COMPLETE_ABORT
+    assert coordinator.entry.producer_epoch == 1
     assert code_of(coordinator.begin(who, version)) is ErrorCode.PRODUCER_FENCED, "late writes are fenced"
     resumed = coordinator.init(who.producer_id, who.producer_epoch)
     assert resumed == ProducerReply(100, 2), "KIP-588, above the epoch of the markers"
@@ -286,9 +286,8 @@ def test_a_prepared_transaction_does_not_time_out(coordinator: Coordinator) -> N
     coordinator.hold_markers = True
     coordinator.end(who)
     coordinator.tick(10 * DAY_MS)
-    assert (
-        coordinator.entry.state is TransactionState.PREPARE_COMMIT and coordinator.entry.producer_epoch == 1
-    )
+    assert coordinator.entry.state is TransactionState.PREPARE_COMMIT
+    assert coordinator.entry.producer_epoch == 1
 
 
 @pytest.mark.parametrize("refused", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT])
@@ -336,19 +335,15 @@ def test_the_client_gets_its_answer_after_prepare_and_before_the_markers(coordin
     coordinator.begin(who)
     coordinator.hold_markers = True
     coordinator.effects.clear()
-    assert (
-        coordinator.submit("end", EndTxn(ID, who.producer_id, 0, True, 2)) is None
-        and coordinator.effects == []
-    )
+    assert coordinator.submit("end", EndTxn(ID, who.producer_id, 0, True, 2)) is None
+    assert coordinator.effects == []
     coordinator.commit()
     assert coordinator.replies["end"] == ProducerReply(100, 1)
     ((_, _, send),) = coordinator.effects
-    assert (
-        send.commit
-        and send.partitions == (P0,)
-        and send.coordinator_epoch == 1
-        and send.transaction_version == 2
-    )
+    assert send.commit
+    assert send.partitions == (P0,)
+    assert send.coordinator_epoch == 1
+    assert send.transaction_version == 2
 
 
 def test_an_end_txn_of_an_earlier_transaction_cannot_touch_the_next_one(coordinator: Coordinator) -> None:
@@ -461,12 +456,12 @@ def test_transactions_are_listed_by_state_id_and_age(coordinator: Coordinator) -
     assert names(ListTransactions(states=frozenset({"Ongoing"}))) == {ID}
     assert names(ListTransactions(producer_ids=frozenset({101}))) == {"other"}
     coordinator.now_ms += 500
-    assert (
-        names(ListTransactions(duration_ms=499)) == {ID} and names(ListTransactions(duration_ms=500)) == set()
-    )
+    assert names(ListTransactions(duration_ms=499)) == {ID}
+    assert names(ListTransactions(duration_ms=500)) == set()
     assert coordinator.ask(ListTransactions(states=frozenset({"Sleeping"}))).unknown_states == ("Sleeping",)
     described = coordinator.ask(DescribeTransactions(ID)).metadata
-    assert described.state is TransactionState.ONGOING and described.partitions == {P0}
+    assert described.state is TransactionState.ONGOING
+    assert described.partitions == {P0}
     coordinator.hold_markers = True
     coordinator.end(who)
     assert names(ListTransactions(duration_ms=499)) == {ID}, "its markers are not written: it still runs"

@@ -221,7 +221,7 @@ def test_what_a_rule_writes_is_a_valid_transition(state: S, stimulus: Stimulus) 
 def test_the_valid_transitions_are_those_of_the_specification() -> None:
     """docs/semantics.md T1."""
     cc, ca = S.COMPLETE_COMMIT, S.COMPLETE_ABORT
-    assert VALID_PREVIOUS == {
+    assert {
         S.EMPTY: {S.EMPTY, cc, ca, S.DEAD},
         S.ONGOING: {S.ONGOING, S.EMPTY, cc, ca},
         S.PREPARE_COMMIT: {S.ONGOING},
@@ -230,7 +230,7 @@ def test_the_valid_transitions_are_those_of_the_specification() -> None:
         ca: {S.PREPARE_ABORT},
         S.DEAD: {S.EMPTY, ca, cc},
         S.PREPARE_EPOCH_FENCE: {S.ONGOING},
-    }
+    } == VALID_PREVIOUS
     assert VALID_PREVIOUS_TV2[S.PREPARE_ABORT] == {S.ONGOING, S.PREPARE_EPOCH_FENCE, S.EMPTY, cc, ca}
 
 
@@ -259,7 +259,8 @@ def test_a_foreign_identity_is_refused_in_every_state(
             )
     outcome = decide(made, event)
     expected = error if state is not S.DEAD else ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert code_of(outcome.reply) is expected and not outcome.records
+    assert code_of(outcome.reply) is expected
+    assert not outcome.records
 
 
 def test_add_offsets_enlists_the_partition_of_the_group() -> None:
@@ -281,12 +282,14 @@ def test_a_new_transaction_begins_without_partitions_and_with_a_new_timeout() ->
     entry = records.decode_value(
         ID, decide(made, AddPartitions(ID, PID, EPOCH, (P1,))).records[0].value or b"", 41
     )
-    assert entry.partitions == {P1} and entry.start_ms == NOW
+    assert entry.partitions == {P1}
+    assert entry.start_ms == NOW
     ongoing = make(S.ONGOING, version=1, old=True)
     entry = records.decode_value(
         ID, decide(ongoing, AddPartitions(ID, PID, EPOCH, (P1,))).records[0].value or b"", 41
     )
-    assert entry.partitions == {P0, P1} and entry.start_ms == 0
+    assert entry.partitions == {P0, P1}
+    assert entry.start_ms == 0
 
 
 def test_a_start_in_the_future_counts_from_the_election() -> None:
@@ -301,8 +304,10 @@ def test_a_start_in_the_future_counts_from_the_election() -> None:
 def test_tv1_keeps_the_epoch_and_tv2_moves_it() -> None:
     tv1 = decide(make(S.ONGOING, version=1), EndTxn(ID, PID, EPOCH, True, 1))
     tv2 = decide(make(S.ONGOING, version=2), EndTxn(ID, PID, EPOCH, True, 2))
-    assert tv1.reply == ProducerReply(-1, -1) and tv1.effects[0].producer_epoch == EPOCH
-    assert tv2.reply == ProducerReply(PID, EPOCH + 1) and tv2.effects[0].producer_epoch == EPOCH + 1
+    assert tv1.reply == ProducerReply(-1, -1)
+    assert tv1.effects[0].producer_epoch == EPOCH
+    assert tv2.reply == ProducerReply(PID, EPOCH + 1)
+    assert tv2.effects[0].producer_epoch == EPOCH + 1
 
 
 @pytest.mark.parametrize(
@@ -317,8 +322,10 @@ def test_only_the_holder_of_the_only_replica_answers_tv1_unconfirmed(state: S, s
     confirmed = decide(made, request(stimulus, made))
     alone[0] = True
     at_once = decide(made, request(stimulus, made))
-    assert at_once.reply == confirmed.reply and not isinstance(at_once.reply, KafkaError)
-    assert len(confirmed.records) == 1 and not at_once.records
+    assert at_once.reply == confirmed.reply
+    assert not isinstance(at_once.reply, KafkaError)
+    assert len(confirmed.records) == 1
+    assert not at_once.records
 
 
 def test_a_confirmed_repeat_answers_the_current_identity() -> None:

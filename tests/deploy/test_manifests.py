@@ -103,7 +103,8 @@ def test_every_selector_finds_the_nodes_and_nothing_else(folder: str) -> None:
     ]
     assert len(selectors) == 7
     for selector in selectors:
-        assert selector and selector.items() <= labels.items()
+        assert selector
+        assert selector.items() <= labels.items()
         assert not selector.items() <= backfill.items()
 
 
@@ -111,7 +112,8 @@ def test_every_selector_finds_the_nodes_and_nothing_else(folder: str) -> None:
 def test_nodes_have_stable_names_that_resolve_before_they_are_ready(folder: str) -> None:
     stateful_set = only(folder, "StatefulSet")["spec"]
     headless = service(folder, stateful_set["serviceName"])["spec"]
-    assert headless["clusterIP"] == "None" and headless["publishNotReadyAddresses"] is True
+    assert headless["clusterIP"] == "None"
+    assert headless["publishNotReadyAddresses"] is True
     assert stateful_set["podManagementPolicy"] == "Parallel"
     clients = service(folder, "tidegate")["spec"]
     assert not clients.get("publishNotReadyAddresses", False)
@@ -123,7 +125,8 @@ def test_ports_mean_the_same_everywhere(folder: str) -> None:
     assert {port["name"]: port["containerPort"] for port in container(folder)["ports"]} == PORTS
     for found in of_kind(folder, "Service"):
         for port in found["spec"]["ports"]:
-            assert port["port"] == PORTS[port["name"]] and port["targetPort"] == port["name"]
+            assert port["port"] == PORTS[port["name"]]
+            assert port["targetPort"] == port["name"]
     settings = flat(tomllib.loads(config_map(folder, "tidegate")["node.toml"]))
     assert {name: settings[f"listeners.{name}"] for name in PORTS} == {
         name: f"0.0.0.0:{port}" for name, port in PORTS.items()
@@ -139,7 +142,8 @@ def test_every_nodes_data_outlives_its_pod(folder: str) -> None:
     ]
     settings = flat(tomllib.loads(config_map(folder, "tidegate")["node.toml"]))
     folders = settings["data.dirs"]
-    assert isinstance(folders, list) and all(data.startswith(mount["mountPath"] + "/") for data in folders)
+    assert isinstance(folders, list)
+    assert all(data.startswith(mount["mountPath"] + "/") for data in folders)
     assert stateful_set["persistentVolumeClaimRetentionPolicy"] == {
         "whenDeleted": "Retain",
         "whenScaled": "Retain",
@@ -153,9 +157,8 @@ def test_probes_ask_for_real_health_on_the_metrics_port(folder: str) -> None:
     assert probes["startupProbe"] == probes["livenessProbe"] == {"path": "/livez", "port": "metrics"}
     assert probes["readinessProbe"] == {"path": "/readyz", "port": "metrics"}
     annotations = pod(folder)["metadata"]["annotations"]
-    assert annotations["prometheus.io/path"] == "/metrics" and annotations["prometheus.io/port"] == str(
-        PORTS["metrics"]
-    )
+    assert annotations["prometheus.io/path"] == "/metrics"
+    assert annotations["prometheus.io/port"] == str(PORTS["metrics"])
 
 
 @pytest.mark.parametrize("folder", CLUSTERS)
@@ -220,7 +223,8 @@ def test_the_backfill_script_is_the_one_in_the_repository_and_compiles() -> None
 @pytest.mark.parametrize("folder", ALL)
 def test_pods_run_without_privileges_token_and_service_links(folder: str) -> None:
     spec = pod(folder)["spec"]
-    assert spec["securityContext"]["runAsNonRoot"] is True and spec["securityContext"]["runAsUser"] >= 10000
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] >= 10000
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert spec["automountServiceAccountToken"] is False
     accounts = of_kind(folder, "ServiceAccount")
@@ -230,7 +234,8 @@ def test_pods_run_without_privileges_token_and_service_links(folder: str) -> Non
     # does not know.
     assert spec["enableServiceLinks"] is False
     security = container(folder)["securityContext"]
-    assert security["readOnlyRootFilesystem"] is True and security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["allowPrivilegeEscalation"] is False
     assert security["capabilities"] == {"drop": ["ALL"]}
     assert container(folder)["resources"].keys() == {"requests", "limits"}
 
@@ -240,7 +245,8 @@ def test_images_carry_the_projects_version(folder: str) -> None:
     """The version stands in `__init__.py`: the wheel takes it from there, and the manifests name the image by
     it."""
     repository, _, tag = container(folder)["image"].partition(":")
-    assert repository in ("tidegate/node", "tidegate/spark") and tag == tidegate.__version__
+    assert repository in ("tidegate/node", "tidegate/spark")
+    assert tag == tidegate.__version__
 
 
 @pytest.mark.parametrize("folder", ALL)
@@ -287,8 +293,10 @@ def test_the_image_runs_the_node_directly_and_not_as_root() -> None:
     assert list(stages)[-1] == "node", "a build without --target makes the last stage"
     user = str(pod("base")["spec"]["securityContext"]["runAsUser"])
     assert any(line == f"USER {user}:{user}" for line in stages["runtime"])
-    assert stages["node"][0].startswith("FROM runtime ") and stages["spark"][0].startswith("FROM runtime ")
-    assert 'ENTRYPOINT ["tidegate-node"]' in stages["node"] and "STOPSIGNAL SIGTERM" in stages["node"]
+    assert stages["node"][0].startswith("FROM runtime ")
+    assert stages["spark"][0].startswith("FROM runtime ")
+    assert 'ENTRYPOINT ["tidegate-node"]' in stages["node"]
+    assert "STOPSIGNAL SIGTERM" in stages["node"]
     assert f"EXPOSE {' '.join(map(str, PORTS.values()))}" in stages["node"]
     # TIDEGATE_ names settings: an unknown one would keep every container from starting.
     assert not any("TIDEGATE_" in line for lines in stages.values() for line in lines)

@@ -37,11 +37,14 @@ def test_every_setting_is_known_to_the_node(folder: str) -> None:
 def test_every_pod_gets_a_configuration_that_the_node_accepts(folder: str, ordinal: int) -> None:
     configuration = configure(folder, ordinal)
     name = f"tidegate-{ordinal}.tidegate-nodes"
-    assert configuration.node_id == ordinal and configuration.is_broker and configuration.is_controller
+    assert configuration.node_id == ordinal
+    assert configuration.is_broker
+    assert configuration.is_controller
     assert str(configuration.advertised_kafka) == f"{name}.production.svc:9092"
     assert str(configuration.advertised_grpc) == f"{name}.production.svc:9093"
     [own] = [voter for voter in configuration.voters if voter.node_id == ordinal]
-    assert str(own.quorum) == f"{name}:9094" and str(own.grpc) == f"{name}:9093"
+    assert str(own.quorum) == f"{name}:9094"
+    assert str(own.grpc) == f"{name}:9093"
     assert len(configuration.voters) == CLUSTERS[folder]
     assert configuration.data_dirs == (Path("/var/lib/tidegate/data"),)
 

@@ -339,7 +339,8 @@ def test_every_term_of_the_glossary_says_where_it_lives() -> None:
     text = (ROOT / "docs" / "glossary.md").read_text()
     entries = re.findall(r"^\*\*(.+?)\*\*(.+?)(?=\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
     terms = [term for term, _ in entries]
-    assert len(terms) > 30 and terms == sorted(terms, key=str.lower)
+    assert len(terms) > 30
+    assert terms == sorted(terms, key=str.lower)
     assert [term for term, said in entries if "](" not in said] == []
 
 
@@ -356,10 +357,12 @@ def test_the_tour_names_rules_and_ablations_that_exist() -> None:
         for group in [*WITHIN_A_PAGE.findall(text), *CELL.findall(text)]
         for number in re.findall(NUMBER, group)
     }
-    assert len(cited) > 30 and cited - numbers == set()
+    assert len(cited) > 30
+    assert cited - numbers == set()
     held_by = {rule.number: rule.held_by for rule in all_rules()}
     rows = re.findall(rf"\| ({NUMBER}) \|[^|]*\| ablation `([^`]+)` \|", text)
-    assert len(rows) > 10 and [row for row in rows if row[1] not in held_by[row[0]]] == []
+    assert len(rows) > 10
+    assert [row for row in rows if row[1] not in held_by[row[0]]] == []
 
 
 # --- the checks themselves
@@ -420,7 +423,8 @@ def test_a_fault_of_a_rule_is_found(given: str, put: str, fault: str) -> None:
 
 @pytest.mark.parametrize("name", ["no fsync", "minimal_isr", "act before the barrier"])
 def test_ablations_are_found_in_each_of_their_tables(name: str) -> None:
-    assert name in ablations() and f"{name} or not" not in ablations()
+    assert name in ablations()
+    assert f"{name} or not" not in ablations()
 
 
 @pytest.mark.parametrize(

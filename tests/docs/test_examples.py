@@ -81,7 +81,8 @@ def test_records_of_two_topics_are_there_together_or_not_at_all(cluster: LocalCl
     assert said == "transaction 1 was aborted: changed my mind\n"
     for topic, name in (("debits", "alice"), ("credits", "bob")):
         found = asyncio.run(committed(cluster.bootstrap, topic, before[topic] + 2))
-        assert len(found) == before[topic] + 2 and {key for key, _value in found} == {
+        assert len(found) == before[topic] + 2
+        assert {key for key, _value in found} == {
             f"{name}-0",
             f"{name}-2",
         }

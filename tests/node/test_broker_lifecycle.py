@@ -139,11 +139,13 @@ async def test_a_process_that_slept_holds_no_session_even_before_its_timers_run(
     end."""
     assert watched.lifecycle.holds_session
     watched.clock._now += SESSION_S + 1
-    assert not watched.lifecycle.holds_session and watched.told == []
+    assert not watched.lifecycle.holds_session
+    assert watched.told == []
     # a heartbeat that is answered renews the session, but not without having ended it first
     await watched.beats()
     await watched.until("regained")
-    assert watched.told == ["lost", "regained"] and watched.lifecycle.holds_session
+    assert watched.told == ["lost", "regained"]
+    assert watched.lifecycle.holds_session
 
 
 async def test_leadership_comes_back_only_with_the_metadata_that_the_controller_had(watched: Watched) -> None:
@@ -218,7 +220,8 @@ async def test_a_fenced_broker_does_not_get_its_leadership_back(watched: Watched
     await watched.until("lost")
     watched.controller.answer = pb.HeartbeatReply(fenced=True)
     await watched.beats(3)
-    assert watched.told == ["lost"] and not watched.lifecycle.unfenced.is_set()
+    assert watched.told == ["lost"]
+    assert not watched.lifecycle.unfenced.is_set()
 
 
 async def test_the_session_counts_from_the_sending_of_the_heartbeat(
@@ -254,7 +257,8 @@ async def test_heartbeats_go_out_on_time_while_others_wait_for_their_answers(wat
     watched.controller.gate.clear()
     await watched.beats(5)
     numbers = [request.number for request in watched.controller.requests]
-    assert numbers == sorted(set(numbers)) and watched.lifecycle.in_flight >= 4
+    assert numbers == sorted(set(numbers))
+    assert watched.lifecycle.in_flight >= 4
     watched.controller.gate.set()
     await watched.beats(2)
     assert watched.lifecycle.in_flight <= 2

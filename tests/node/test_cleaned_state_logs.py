@@ -149,7 +149,7 @@ def group_record(random: Random) -> tuple[bytes, bytes | None]:
 @pytest.mark.parametrize("seed", range(8))
 def test_committed_offsets_are_the_same_from_a_cleaned_log(seed: int) -> None:
     random, state = Random(seed), StateLog(CONSUMER_OFFSETS)
-    epochs = {pid: 0 for pid in (1, 2, 3)}
+    epochs = dict.fromkeys((1, 2, 3), 0)
     pending: dict[int, set[bytes]] = {}
     for _ in range(300):
         pid, dice = random.choice(list(epochs)), random.random()
@@ -230,4 +230,5 @@ def test_a_state_log_that_is_nothing_but_deletions_loads_as_empty() -> None:
     # the end has not moved
     assert [(header.record_count, header.next_offset) for header in batches] == [(0, 80)]
     shard = state.load(GroupShard(GroupConfig()))
-    assert not shard.offsets.of_group("g") and shard.offsets.get("g", ("t", 1)) is None
+    assert not shard.offsets.of_group("g")
+    assert shard.offsets.get("g", ("t", 1)) is None

@@ -67,7 +67,8 @@ async def test_a_cleaning_changes_nothing_of_the_disk_on_the_loop(tmp_path: Path
     watched = WatchedFolder(tmp_path)
     replica = watched.topic("changes")
     watched.disk.on_loop.clear()
-    assert await watched.upkeep.clean_once() and len(offsets(replica.log)) < 20
+    assert await watched.upkeep.clean_once()
+    assert len(offsets(replica.log)) < 20
     assert not watched.disk.on_loop
     await watched.close()
     watched.commit.close()
@@ -113,7 +114,8 @@ class Halted:
         return await self.task
 
     def no_harm(self) -> None:
-        assert self.folder.upkeep.view().uncleanable_partitions == 0 and not self.log.is_offline
+        assert self.folder.upkeep.view().uncleanable_partitions == 0
+        assert not self.log.is_offline
         names = [path.name for path in self.log.directory.iterdir()] if self.log.directory.exists() else []
         assert not [name for name in names if name.endswith((".swap", ".cleaned"))]
 
@@ -122,7 +124,8 @@ async def test_appends_and_reads_go_on_between_two_steps(halted: Halted) -> None
     halted.folder.fill(halted.replica, 10)
     assert offsets(halted.log)[-10:] == list(range(40, 50))
     assert await halted.ends()
-    assert len(offsets(halted.log)) < 25 and offsets(halted.log)[-10:] == list(range(40, 50))
+    assert len(offsets(halted.log)) < 25
+    assert offsets(halted.log)[-10:] == list(range(40, 50))
     halted.no_harm()
 
 
@@ -130,7 +133,8 @@ async def test_a_truncation_between_two_steps_voids_the_cleaning(halted: Halted)
     cut = halted.log.segments[-2].base_offset
     halted.log.truncate_to(cut)
     halted.folder.fill(halted.replica, 5)
-    assert not await halted.ends() and not halted.log.cleaned_to
+    assert not await halted.ends()
+    assert not halted.log.cleaned_to
     halted.no_harm()
     newest = {number % 3: number for number in range(cut)} | {number % 3: cut + number for number in range(5)}
     assert await halted.folder.upkeep.clean_once()
@@ -150,9 +154,8 @@ async def test_a_topic_that_is_deleted_between_two_steps_is_gone(halted: Halted)
     again = halted.folder.directory.create("changes", halted.replica.topic_id, 0, COMPACTED)
     assert not await halted.ends()
     await halted.folder.upkeep._due()
-    assert not again.log_end_offset and [path.name for path in again.directory.glob("*.log*")] == [
-        f"{0:020d}.log"
-    ]
+    assert not again.log_end_offset
+    assert [path.name for path in again.directory.glob("*.log*")] == [f"{0:020d}.log"]
     halted.no_harm()
 
 
@@ -168,7 +171,8 @@ async def test_records_that_are_deleted_between_two_steps_stay_deleted(halted: H
 async def test_a_folder_that_fails_between_two_steps_stays_offline(halted: Halted) -> None:
     halted.folder.directory.go_offline(OSError(5, "the disk is gone"))
     assert not await halted.ends()
-    assert halted.log.is_offline and halted.folder.upkeep.view().uncleanable_partitions == 0
+    assert halted.log.is_offline
+    assert halted.folder.upkeep.view().uncleanable_partitions == 0
 
 
 async def test_a_stop_between_two_steps_leaves_a_log_that_opens(halted: Halted) -> None:
@@ -178,7 +182,8 @@ async def test_a_stop_between_two_steps_leaves_a_log_that_opens(halted: Halted) 
     folder.directory.close(clean=True)
     folder.open()
     again = folder.directory.logs["changes", 0]
-    assert again.log_end_offset == 40 and {37, 38, 39} <= set(offsets(again))
+    assert again.log_end_offset == 40
+    assert {37, 38, 39} <= set(offsets(again))
     folder.replicas.clear()
 
 
@@ -201,9 +206,8 @@ async def test_a_topic_can_be_compacted_and_lose_what_is_old(folder: Folder) -> 
     assert len(offsets(replica.log)) < 20, "compacted"
     await folder.upkeep.retain_once()
     start = replica.log.log_start_offset
-    assert 40 <= start <= offsets(replica.log)[0] and len(list(replica.log.directory.glob("*.log"))) == len(
-        replica.log.segments
-    )
+    assert 40 <= start <= offsets(replica.log)[0]
+    assert len(list(replica.log.directory.glob("*.log"))) == len(replica.log.segments)
     assert {77, 78, 79} <= set(offsets(replica.log)), "what is young stays"
     folder.fill(replica, 40)
     assert await folder.upkeep.clean_once(), "and it is cleaned again, from its new start"
@@ -217,8 +221,10 @@ async def test_a_topic_can_be_compacted_and_lose_what_is_old(folder: Folder) -> 
 async def test_what_is_younger_than_the_least_lag_is_not_cleaned(folder: Folder) -> None:
     config = replace(COMPACTED, min_compaction_lag_ms=HOUR_MS)
     young, old = folder.topic("young", config), folder.topic("old", config, age_ms=2 * HOUR_MS)
-    assert await folder.upkeep.clean_once() and not await folder.upkeep.clean_once()
-    assert len(offsets(young.log)) == 40 and len(offsets(old.log)) < 20
+    assert await folder.upkeep.clean_once()
+    assert not await folder.upkeep.clean_once()
+    assert len(offsets(young.log)) == 40
+    assert len(offsets(old.log)) < 20
 
 
 async def test_a_log_that_is_hardly_dirty_waits(folder: Folder) -> None:
@@ -226,12 +232,15 @@ async def test_a_log_that_is_hardly_dirty_waits(folder: Folder) -> None:
         folder.topic(name, replace(COMPACTED, min_cleanable_dirty_ratio=ratio))
         for name, ratio in (("p", 0.95), ("e", 0.05))
     )
-    assert await folder.upkeep.clean_once() and await folder.upkeep.clean_once()
+    assert await folder.upkeep.clean_once()
+    assert await folder.upkeep.clean_once()
     for replica in (patient, eager):
         folder.fill(replica, 20)
     positions = patient.log.cleaned_to, eager.log.cleaned_to
-    assert await folder.upkeep.clean_once() and not await folder.upkeep.clean_once()
-    assert patient.log.cleaned_to == positions[0] and eager.log.cleaned_to > positions[1]
+    assert await folder.upkeep.clean_once()
+    assert not await folder.upkeep.clean_once()
+    assert patient.log.cleaned_to == positions[0]
+    assert eager.log.cleaned_to > positions[1]
 
 
 async def test_tombstones_go_when_their_retention_has_passed_and_not_before(folder: Folder) -> None:
@@ -246,13 +255,15 @@ async def test_tombstones_go_when_their_retention_has_passed_and_not_before(fold
         return replica
 
     long, short = deletes("long", HOUR_MS), deletes("short", 1)
-    assert await folder.upkeep.clean_once() and await folder.upkeep.clean_once()
+    assert await folder.upkeep.clean_once()
+    assert await folder.upkeep.clean_once()
     assert {0, 1, 2} <= set(offsets(long.log)) and {0, 1, 2} <= set(offsets(short.log)), (
         "the first cleaning sets the horizon"
     )
     await asyncio.sleep(0.002)
     assert await folder.upkeep.clean_once(), "that it has passed is reason enough"
-    assert {0, 1, 2} <= set(offsets(long.log)) and not {0, 1, 2} & set(offsets(short.log))
+    assert {0, 1, 2} <= set(offsets(long.log))
+    assert not {0, 1, 2} & set(offsets(short.log))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -265,10 +276,13 @@ async def test_the_age_of_the_oldest_dirty_record_is_told_until_it_is_cleaned(fo
     assert folder.upkeep.view().oldest_dirty_age_s == 0
     await folder.upkeep._due()
     view = folder.upkeep.view()
-    assert 7200 <= view.oldest_dirty_age_s < 7260 and view.dirty_ratio_max == 1.0
-    assert await folder.upkeep.clean_once() and await folder.upkeep.clean_once()
+    assert 7200 <= view.oldest_dirty_age_s < 7260
+    assert view.dirty_ratio_max == 1.0
+    assert await folder.upkeep.clean_once()
+    assert await folder.upkeep.clean_once()
     await folder.upkeep._due()
-    assert folder.upkeep.view().oldest_dirty_age_s < 60 and not folder.upkeep.view().dirty_ratio_max
+    assert folder.upkeep.view().oldest_dirty_age_s < 60
+    assert not folder.upkeep.view().dirty_ratio_max
 
 
 async def test_a_log_that_cannot_be_cleaned_goes_on_counting_as_dirty(
@@ -280,16 +294,20 @@ async def test_a_log_that_cannot_be_cleaned_goes_on_counting_as_dirty(
         raise ValueError("nobody foresaw this")
 
     monkeypatch.setattr(cleaner, "note_keys", fails)
-    assert not await folder.upkeep.clean_once() and not await folder.upkeep.clean_once()
+    assert not await folder.upkeep.clean_once()
+    assert not await folder.upkeep.clean_once()
     view = folder.upkeep.view()
-    assert view.uncleanable_partitions == 1 and view.oldest_dirty_age_s >= 7200 and view.cleanings == 1
+    assert view.uncleanable_partitions == 1
+    assert view.oldest_dirty_age_s >= 7200
+    assert view.cleanings == 1
 
 
 async def test_a_log_that_is_gone_counts_no_more(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     await test_a_log_that_cannot_be_cleaned_goes_on_counting_as_dirty(folder, monkeypatch)
     folder.replicas.clear()
     await folder.upkeep._due()
-    assert folder.upkeep.view().uncleanable_partitions == 0 and not folder.upkeep.view().oldest_dirty_age_s
+    assert folder.upkeep.view().uncleanable_partitions == 0
+    assert not folder.upkeep.view().oldest_dirty_age_s
 
 
 def test_every_number_of_the_upkeep_has_a_metric_of_its_own() -> None:

@@ -143,7 +143,8 @@ def test_subscriptions_add_up_at_the_shortest_interval_and_a_star_is_all() -> No
     first = ClientMetrics().subscriptions(ME, CLIENT, both, 1_000_000).subscription
     assert (first.metrics, first.interval_ms) == (("a", "b"), 1000)
     star = ClientMetrics().subscriptions(ME, CLIENT, {**both, **ALL}, 1_000_000).subscription
-    assert star.metrics == ("",) and star.subscription_id != first.subscription_id
+    assert star.metrics == ("",)
+    assert star.subscription_id != first.subscription_id
 
 
 def test_who_asks_or_pushes_too_early_is_throttled() -> None:
@@ -163,7 +164,8 @@ def test_a_subscription_that_changed_is_told_and_may_be_asked_for_at_once() -> N
     other = configs(all={"metrics": "x", "interval.ms": "1000"})
     assert push(clients, 10_100, other, subscription_id=old) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
     answer = clients.subscriptions(ME, CLIENT, other, 10_200)
-    assert answer.error == ErrorCode.NONE and answer.subscription.metrics == ("x",)
+    assert answer.error == ErrorCode.NONE
+    assert answer.subscription.metrics == ("x",)
 
 
 def test_what_cannot_be_taken_is_refused_as_kafka_does() -> None:
@@ -223,10 +225,8 @@ def test_totals_replace_deltas_add_up_and_histograms_have_count_and_sum() -> Non
     who = 'client_id="app-1",client_instance_id="AAAAAAAAAAAAAAAAAAAAAQ"'
     assert f"tidegate_client_a_total{{{who}}} 5.0" in page
     assert f'tidegate_client_b_total{{{who},topic="t"}} 10.0' in page
-    assert (
-        f"tidegate_client_c_observations_total{{{who}}} 3.0" in page
-        and "tidegate_telemetry_pushes_total 2.0" in page
-    )
+    assert f"tidegate_client_c_observations_total{{{who}}} 3.0" in page
+    assert "tidegate_telemetry_pushes_total 2.0" in page
 
 
 def test_no_client_and_not_all_of_them_together_have_more_than_their_share(
@@ -263,7 +263,8 @@ def test_labels_are_few_and_short() -> None:
     attributes = {f"key-{n}": "v" * 1000 for n in range(20)} | {"__name__": "x", "9": "y"}
     data = otlp(Metric(name="m" * 1000, gauge=Gauge(data_points=[number(1, **attributes)])))
     (point,) = decoded_points(0, data)
-    assert len(point.name) < 160 and len(point.labels) == client_metrics.LABELS_MAX
+    assert len(point.name) < 160
+    assert len(point.labels) == client_metrics.LABELS_MAX
     assert all(len(key) <= 128 and len(value) <= 128 for key, value in point.labels)
 
 

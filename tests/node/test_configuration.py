@@ -75,7 +75,8 @@ class TestPrecedence:
 
     def test_lists_flags_and_numbers_are_read_from_text(self) -> None:
         found = loaded("roles=controller , broker", "auto.create.topics.enable=TRUE")
-        assert found.values["roles"] == ["controller", "broker"] and found.flag("auto.create.topics.enable")
+        assert found.values["roles"] == ["controller", "broker"]
+        assert found.flag("auto.create.topics.enable")
         assert loaded("broker.session.timeout.ms=7500").seconds("broker.session.timeout.ms") == 7.5
 
 
@@ -224,13 +225,13 @@ class TestAddresses:
 
     def test_what_is_advertised_defaults_to_the_listener(self) -> None:
         found = loaded(listeners__kafka="10.0.0.1:9092", advertised__grpc="node.example:7")
-        assert str(found.advertised_kafka) == "10.0.0.1:9092" and found.advertised_grpc == Address(
-            "node.example", 7
-        )
+        assert str(found.advertised_kafka) == "10.0.0.1:9092"
+        assert found.advertised_grpc == Address("node.example", 7)
 
     def test_ipv6_is_written_in_brackets(self) -> None:
         address = parse_address("[::1]:9092", "listeners.kafka")
-        assert address == Address("::1", 9092) and str(address) == "[::1]:9092"
+        assert address == Address("::1", 9092)
+        assert str(address) == "[::1]:9092"
 
     def test_one_configuration_serves_all_pods_of_a_stateful_set(self) -> None:
         found = loaded(
@@ -263,7 +264,8 @@ def test_every_setting_has_a_sentence_and_a_default_within_its_bounds() -> None:
         assert setting.doc.endswith("."), key
         assert setting.default is None or isinstance(setting.default, setting.kind), key
         if setting.kind is int and setting.default is not None:
-            assert setting.minimum is not None and setting.maximum is not None
+            assert setting.minimum is not None
+            assert setting.maximum is not None
             assert setting.minimum <= setting.default <= setting.maximum, key
 
 
@@ -283,7 +285,8 @@ def test_every_setting_is_read_by_somebody() -> None:
     # is advertised.
     composed = ("transaction.state.log.", "offsets.topic.", "advertised.")
     unread = [key for key in SETTINGS if f'"{key}"' not in read and not key.startswith(composed)]
-    assert unread == [] and 'f"{prefix}.num.partitions"' in read
+    assert unread == []
+    assert 'f"{prefix}.num.partitions"' in read
 
 
 def test_the_bounds_of_groups_settings_are_the_nodes() -> None:

@@ -180,9 +180,8 @@ async def test_a_list_has_every_shard_or_fails(hosted: Hosted, monkeypatch: pyte
     assert await hosted.host.ask_all("read", whole=False) == [[b"one"], [b"one"]]
     monkeypatch.setattr(coordinator_host, "RELOAD_S_MIN", 3600.0)
     hosted.runtime.fail(1, 1, "its log is damaged")
-    assert hosted.runtime.phase(1) is Phase.FAILED and await hosted.host.ask_all("read", whole=False) == [
-        [b"one"]
-    ]
+    assert hosted.runtime.phase(1) is Phase.FAILED
+    assert await hosted.host.ask_all("read", whole=False) == [[b"one"]]
     told = await code_of(hosted.host.ask_all("read", whole=True))
     assert told is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, (
         "what it lacks might be taken for what is not there"
@@ -244,7 +243,8 @@ async def test_timers_pause_without_a_session_and_resume_by_its_length(hosted: H
     await asyncio.sleep(2 * coordinator_host.TICK_S)
     looks = shard.looks
     await asyncio.sleep(3 * coordinator_host.TICK_S)
-    assert shard.looks == looks and shard.absences == []
+    assert shard.looks == looks
+    assert shard.absences == []
     hosted.holds_session = True
     async with asyncio.timeout(10):
         while not shard.absences or shard.looks == looks:
@@ -308,7 +308,8 @@ async def test_a_failed_shard_stays_down_once_another_node_leads(
     await hosted.until(Phase.FAILED)
     hosted.host.on_resigned(0, 2)
     await asyncio.gather(*hosted.host._loads.values(), return_exceptions=True)
-    assert hosted.runtime.phase(0) is None and not hosted.host._loads
+    assert hosted.runtime.phase(0) is None
+    assert not hosted.host._loads
 
 
 async def test_timers_go_on_when_somebody_sets_the_clock(
@@ -330,7 +331,8 @@ async def test_timers_go_on_when_somebody_sets_the_clock(
         clock.advance(coordinator_host.TICK_S)
     for _ in range(5):
         await asyncio.sleep(0)
-    assert len(seen) == 3 and seen[-1] - seen[0] == round(2000 * coordinator_host.TICK_S)
+    assert len(seen) == 3
+    assert seen[-1] - seen[0] == round(2000 * coordinator_host.TICK_S)
     await host.stop()
 
 
@@ -423,9 +425,9 @@ def test_a_node_leads_what_its_metadata_say_once_it_serves(serving: bool, leader
     metadata = cast(Any, SimpleNamespace(state=SimpleNamespace(index=7, topics=topics)))
     cluster = ClusterView(1, metadata, cast(Any, None), ManualClock())
     cluster.serving = serving
-    assert (
-        cluster.leads("state", 0) is leads and not cluster.leads("state", 1) and not cluster.leads("other", 0)
-    )
+    assert cluster.leads("state", 0) is leads
+    assert not cluster.leads("state", 1)
+    assert not cluster.leads("other", 0)
 
 
 async def test_a_caller_that_went_away_does_no_harm(hosted: Hosted) -> None:

@@ -154,13 +154,16 @@ async def test_named_topics_and_pages_are_described_a_few_at_a_time(asked: Asked
 
 async def test_what_has_not_changed_is_described_once(asked: Asked, described: list[str]) -> None:
     first = await asked.all()
-    assert await asked.all() == first and len(described) == TOPICS
+    assert await asked.all() == first
+    assert len(described) == TOPICS
     named = await asked.named("t3", "t4")
-    assert {topic.name for topic in named.topics} == {"t3", "t4"} and len(described) == TOPICS
+    assert {topic.name for topic in named.topics} == {"t3", "t4"}
+    assert len(described) == TOPICS
     asked.applier.move_leader("t3")
     asked.gave_way = 0
     assert await asked.all() != first
-    assert described[TOPICS:] == ["t3"] and not asked.gave_way
+    assert described[TOPICS:] == ["t3"]
+    assert not asked.gave_way
 
 
 def moved_leader(asked: Asked) -> None:
@@ -212,7 +215,8 @@ async def test_a_change_in_the_middle_of_an_answer_is_in_it(
 @pytest.mark.parametrize("version", range(14))
 async def test_every_version_says_the_same_from_what_is_kept(asked: Asked, version: int) -> None:
     first = await asked.all(version)
-    assert len(first.topics) == TOPICS and len(first.topics[0].partitions) == PARTITIONS
+    assert len(first.topics) == TOPICS
+    assert len(first.topics[0].partitions) == PARTITIONS
     assert await asked.all(version) == first == await asked.fresh(version)
 
 
@@ -290,7 +294,8 @@ def loaded_by(first: str, other: str = "") -> tuple[int, int]:
 def test_a_field_of_another_version_does_not_load_all_versions() -> None:
     versions, modules = loaded_by("", ', "cluster_authorized_operations": 0')
     # a package, its request and its response, down to the version that has the field
-    assert modules > 0 and versions <= 12
+    assert modules > 0
+    assert versions <= 12
 
 
 def test_the_first_request_of_a_loaded_kind_loads_nothing() -> None:

@@ -147,7 +147,8 @@ def test_the_reserve_of_the_last_run_is_taken_up(tmp_path: Path) -> None:
     room = disk.room
     again = DiskReserve(disk, tmp_path, RESERVE_BYTES)
     again.restore()
-    assert again.held and disk.room == room
+    assert again.held
+    assert disk.room == room
 
 
 def test_a_node_that_starts_on_a_full_disk_knows_that_its_reserve_was_given_up(tmp_path: Path) -> None:
@@ -202,16 +203,22 @@ def test_every_folder_has_a_reserve_by_which_a_log_is_cut_on_a_full_disk(folder:
     disk = disks.at(path)
     disk.capacity = disk.used_bytes()
     logs[folder].truncate_to(1)
-    assert logs[folder].log_end_offset == 1 and not logs[folder].is_offline
-    assert reserves.given_up and reserves.given_up_at(path) and not reserves.given_up_at(other)
-    assert not disk.size(path / RESERVE_FILE) and disks.size(other / RESERVE_FILE)
+    assert logs[folder].log_end_offset == 1
+    assert not logs[folder].is_offline
+    assert reserves.given_up
+    assert reserves.given_up_at(path)
+    assert not reserves.given_up_at(other)
+    assert not disk.size(path / RESERVE_FILE)
+    assert disks.size(other / RESERVE_FILE)
     (told,) = full_folders(disks, (A, B), reserves)
-    assert str(path) in told and "is full" in told
+    assert str(path) in told
+    assert "is full" in told
     reserves.restore((A, B))
     assert reserves.given_up, "not before there is room"
     disk.capacity = None
     reserves.restore((A, B))
-    assert not reserves.given_up and disk.exists(path / RESERVE_FILE)
+    assert not reserves.given_up
+    assert disk.exists(path / RESERVE_FILE)
 
 
 def test_clients_are_refused_where_the_reserve_was_given_up_and_only_there() -> None:

@@ -61,7 +61,8 @@ def test_a_coordinator_appends_only_under_the_leadership_that_it_was_loaded_for(
     again."""
     appends = Appends()
     ReplicatedStateLog("state", cast(ReplicaManager, appends)).append(0, 5, b"")
-    assert appends.made[0]["expected_leader_epoch"] == 5 and appends.made[0]["required_acks"] == -1
+    assert appends.made[0]["expected_leader_epoch"] == 5
+    assert appends.made[0]["required_acks"] == -1
 
 
 @pytest.mark.parametrize("accepts", [False, True])
@@ -78,9 +79,11 @@ async def test_no_marker_is_appended_to_offsets_that_no_shard_follows(accepts: b
     await writes.all_known()
     (code,) = writes.codes.values()
     if accepts:
-        assert code is ErrorCode.NONE and appends.made[0]["expected_leader_epoch"] == 6
+        assert code is ErrorCode.NONE
+        assert appends.made[0]["expected_leader_epoch"] == 6
     else:
-        assert code is ErrorCode.NOT_LEADER_OR_FOLLOWER and appends.made == []
+        assert code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert appends.made == []
 
 
 @pytest.mark.parametrize("outcome", [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
@@ -91,7 +94,8 @@ async def test_a_marker_is_written_when_it_is_committed_and_not_before(outcome: 
     cast(Any, appends).when_committed = lambda *args: waiting.append(args)
     writes = MarkerWrites(cast(Any, appends), cast(Any, None), ManualClock())
     writes.append(Marker(1, 0, 0, commit=True, transaction_version=2), "t", 3)
-    assert writes.codes == {} and appends.made[0]["required_acks"] == -1
+    assert writes.codes == {}
+    assert appends.made[0]["required_acks"] == -1
     topic, index, leader_epoch, next_offset, _, settle = waiting[0]
     assert (topic, index, leader_epoch, next_offset) == ("t", 3, 6, 2)
     settle(outcome)
@@ -150,7 +154,8 @@ async def test_a_produce_takes_a_new_guard_before_each_question() -> None:
     assert asked is not None
     await asked()
     await produce._append(broker, -1, part)
-    assert appends.guards == 4 and appends.made[0]["guard"] == "guard 4"
+    assert appends.guards == 4
+    assert appends.made[0]["guard"] == "guard 4"
 
 
 @pytest.mark.parametrize("lost", ["before", "meanwhile"])

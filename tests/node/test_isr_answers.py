@@ -66,7 +66,8 @@ async def test_the_answer_to_an_isr_change_waits_for_the_metadata_it_was_given_o
     asked = asyncio.create_task(answers(requests, [change]))
     while not metadata.asked:
         await asyncio.sleep(0)
-    assert metadata.asked == [50] and not asked.done()
+    assert metadata.asked == [50]
+    assert not asked.done()
     metadata.reached.set()
     (result,) = await asked
     assert (result.partition_epoch, result.isr) == (8, (1,))
@@ -78,10 +79,12 @@ async def test_a_refusal_waits_for_no_metadata() -> None:
     changes = [IsrChange("t", UUID(int=9), number, 3, 7, (IsrMember(1, 5),)) for number in (0, 1)]
     answered = requests.alter_partitions(changes)
     (refused,) = await anext(answered)
-    assert (refused.partition, refused.error) == (1, ErrorCode.INELIGIBLE_REPLICA) and not metadata.asked
+    assert (refused.partition, refused.error) == (1, ErrorCode.INELIGIBLE_REPLICA)
+    assert not metadata.asked
     metadata.reached.set()
     (accepted,) = await anext(answered)
-    assert (accepted.partition, accepted.error) == (0, ErrorCode.NONE) and metadata.asked == [50]
+    assert (accepted.partition, accepted.error) == (0, ErrorCode.NONE)
+    assert metadata.asked == [50]
 
 
 FOLLOWER = BrokerState(2, "life", 40, False, "", "h", 1, "h", 2)

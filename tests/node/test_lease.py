@@ -64,7 +64,8 @@ def test_an_older_answer_does_not_bring_back_a_session_of_a_fenced_broker() -> N
 def test_an_earlier_controller_is_not_listened_to_any_more() -> None:
     lease = lease_with(answer(1.0, 10, epoch=2))
     assert lease.answered(answer(3.0, 90, epoch=1, fenced=True), 100, 4.0) is None
-    assert lease.left_s(4.0) == pytest.approx(3.0) and not lease.fenced
+    assert lease.left_s(4.0) == pytest.approx(3.0)
+    assert not lease.fenced
 
 
 def test_a_new_controller_renews_only_with_what_it_had_at_its_first_answer() -> None:
@@ -125,10 +126,12 @@ def test_a_new_controllers_shorter_session_ends_what_the_former_one_granted() ->
     here."""
     lease = lease_with(answer(1.0), at=1.1)
     assert take(lease, granting(1.5, 2.0, epoch=2, index=120), 1.6, applied=119) == (None, None)
-    assert lease.holds(2.9) and not lease.holds(3.1)
+    assert lease.holds(2.9)
+    assert not lease.holds(3.1)
     assert take(lease, granting(3.2, 2.0, epoch=2, index=130), 3.3, applied=119) == (Change.LOST, None)
     assert take(lease, granting(3.3, 2.0, epoch=2, index=140), 3.4, applied=120) == (None, Change.REGAINED)
-    assert lease.holds(5.2) and not lease.holds(5.4)
+    assert lease.holds(5.2)
+    assert not lease.holds(5.4)
 
 
 def test_after_a_silence_of_the_shorter_session_newer_metadata_is_needed() -> None:

@@ -232,7 +232,8 @@ async def test_nothing_is_done_behind_a_request_that_failed_in_its_turn(
     served.told(1)
     served.told(0)
     assert await client.closed() == b""
-    assert served.begun == [0] and rejected(served) == {reason: 1}
+    assert served.begun == [0]
+    assert rejected(served) == {reason: 1}
 
 
 async def test_a_connection_that_goes_away_takes_its_questions_along(served: Served) -> None:

@@ -88,7 +88,8 @@ def test_batches_are_shown_as_they_are_stored(flights: Path) -> None:
     assert [row["type"] for row in found] == ["batch"] * 3
     shown = [(row["base_offset"], row["last_offset"], row["codec"]) for row in found]
     assert shown == [(0, 1, "zstd"), (2, 2, "none"), (3, 3, "none")]
-    assert found[1]["flags"] == ["transactional"] and found[1]["leader_epoch"] == 4
+    assert found[1]["flags"] == ["transactional"]
+    assert found[1]["leader_epoch"] == 4
     assert found[2]["marker"] == "ABORT by coordinator epoch 9"
 
 
@@ -97,15 +98,14 @@ def test_records_are_readable_and_bytes_that_are_no_text_survive(flights: Path) 
     assert [row["type"] for row in found] == ["record", "record", "record", "marker"]
     assert (found[0]["key"], found[0]["value"]) == ("TP1", "Lisboa – Porto")
     assert found[0]["headers"] == [["from", "LIS"], ["empty", None]]
-    assert found[1]["key"] == {"base64": "AP8="} and found[1]["value"] is None
+    assert found[1]["key"] == {"base64": "AP8="}
+    assert found[1]["value"] is None
     code, table = run("dump", flights / f"{0:020d}.log", "--records")
-    assert (
-        code == 0
-        and "0x00ff" in table
-        and "from=LIS empty=-" in table
-        and "(300 bytes)" in table
-        and "2023-11-14" in table
-    )
+    assert code == 0
+    assert "0x00ff" in table
+    assert "from=LIS empty=-" in table
+    assert "(300 bytes)" in table
+    assert "2023-11-14" in table
     assert "v" * 300 in run("dump", flights / f"{0:020d}.log", "--records", "--full")[1]
 
 
@@ -146,7 +146,8 @@ def test_notes_of_flushes_are_shown_one_by_one_and_what_is_damaged_among_them(tm
     (tmp_path / FLUSH_NOTES).write_bytes(content)
     first, damaged, third = rows("dump", tmp_path / FLUSH_NOTES)
     assert first == {"type": "flushed", "topic_id": str(topic_id), "partition": 1, "flushed_end_offset": 10}
-    assert (damaged["type"], damaged["position"]) == ("damaged", RECORD_BYTES) and third["partition"] == 3
+    assert (damaged["type"], damaged["position"]) == ("damaged", RECORD_BYTES)
+    assert third["partition"] == 3
     assert run("dump", tmp_path / FLUSH_NOTES)[0] == 0
 
 
@@ -154,7 +155,8 @@ def test_other_files_are_refused_in_one_line(flights: Path) -> None:
     (flights / "notes.txt").write_text("")
     for path in (flights / "notes.txt", flights / "absent.log"):
         code, output = run("dump", path)
-        assert code == 2 and len(output.strip().splitlines()) == 1
+        assert code == 2
+        assert len(output.strip().splitlines()) == 1
 
 
 def test_transactions_are_decoded(tmp_path: Path) -> None:
@@ -219,7 +221,8 @@ def test_consumer_groups_are_decoded(tmp_path: Path) -> None:
     log = partition(tmp_path, "__consumer_offsets-0", at(0, encode_batch(written)))
     says = [row["says"] for row in rows("dump", log, "--decode") if row["type"] == "record"]
     assert [each["kind"] for each in says] == ["group", "topics", "member", "target", "current", "current"]
-    assert {each["group_id"] for each in says} == {"billing"} and says[0]["epoch"] == 7
+    assert {each["group_id"] for each in says} == {"billing"}
+    assert says[0]["epoch"] == 7
     assert says[1]["topics"] == {"flights": f"{topic} (3)"}
     assert (says[2]["member_id"], says[2]["instance_id"], says[2]["topic_names"]) == ("m", "i", ["flights"])
     assert says[3]["partitions"] == [f"{topic}-2"]
@@ -242,7 +245,8 @@ def test_verify_tells_by_its_exit_code(flights: Path, tmp_path: Path) -> None:
     (flights / f"{0:020d}.index").write_bytes(bytes(8))
     code, output = run("verify", root)
     assert (code, "no violation" in output) == (0, True), output
-    assert "stopped uncleanly" in output and "cluster.id lisbon" in output
+    assert "stopped uncleanly" in output
+    assert "cluster.id lisbon" in output
     path = flights / f"{0:020d}.log"
     content = bytearray(path.read_bytes())
     content[70] ^= 1
@@ -261,7 +265,8 @@ def test_verify_tells_by_its_exit_code(flights: Path, tmp_path: Path) -> None:
         assert part in output
     code, output = run("verify", root, "--json")
     found = [json.loads(line) for line in output.splitlines()]
-    assert code == 1 and [row["type"] for row in found] == ["folder", "partition", "finding", "summary"]
+    assert code == 1
+    assert [row["type"] for row in found] == ["folder", "partition", "finding", "summary"]
     assert (found[2]["kind"], found[2]["position"], found[2]["offset"]) == ("batch-damaged", 0, 0)
     assert run("verify", tmp_path / "absent")[0] == 2
 
@@ -282,7 +287,8 @@ def test_a_reader_that_has_gone_is_no_error(flights: Path) -> None:
             form,
         ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            assert process.stdout is not None and process.stderr is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
             process.stdout.readline()
             process.stdout.close()
             assert process.stderr.read() == b""
@@ -307,6 +313,8 @@ def test_a_clusters_folder_is_refused_with_the_data_folders_below(tmp_path: Path
         (tmp_path / name / "data").mkdir(parents=True)
         (tmp_path / name / "data" / "meta.properties").write_text("version=1\n")
     code, output = run("verify", tmp_path)
-    assert code == 2 and f"verify {tmp_path}/node-1/data {tmp_path}/node-2/data" in output
+    assert code == 2
+    assert f"verify {tmp_path}/node-1/data {tmp_path}/node-2/data" in output
     code, output = run("verify", tmp_path / "node-1")
-    assert code == 2 and f"verify {tmp_path}/node-1/data" in output
+    assert code == 2
+    assert f"verify {tmp_path}/node-1/data" in output

@@ -121,25 +121,26 @@ async def test_a_compacted_log_is_cleaned_while_the_loop_runs(folder: Folder) ->
     folder.upkeep.start()
     await until(lambda: folder.upkeep.view().cleanings == 1)
     await until(lambda: cleaned.log.cleaned_to > 0)
-    assert cleaned.log.size_bytes < before / 2 and len(offsets(cleaned.log)) < 20
+    assert cleaned.log.size_bytes < before / 2
+    assert len(offsets(cleaned.log)) < 20
     assert len(offsets(plain.log)) == 40
     view = folder.upkeep.view()
-    assert (
-        view.bytes_read > view.bytes_written > 0
-        and view.records_removed > 20
-        and view.uncleanable_partitions == 0
-    )
+    assert view.bytes_read > view.bytes_written > 0
+    assert view.records_removed > 20
+    assert view.uncleanable_partitions == 0
     await until(lambda: (folder.path / CLEANER_CHECKPOINT).exists())
 
 
 async def test_the_dirtiest_log_comes_first(folder: Folder) -> None:
     first, second = folder.topic("first"), folder.topic("second")
-    assert await folder.upkeep.clean_once() and await folder.upkeep.clean_once()
+    assert await folder.upkeep.clean_once()
+    assert await folder.upkeep.clean_once()
     folder.fill(first, 30)
     folder.fill(second, 200)
     positions = first.log.cleaned_to, second.log.cleaned_to
     assert await folder.upkeep.clean_once()
-    assert first.log.cleaned_to == positions[0] and second.log.cleaned_to > positions[1]
+    assert first.log.cleaned_to == positions[0]
+    assert second.log.cleaned_to > positions[1]
 
 
 async def test_a_damaged_log_is_left_alone_and_the_others_are_cleaned(folder: Folder) -> None:
@@ -150,8 +151,10 @@ async def test_a_damaged_log_is_left_alone_and_the_others_are_cleaned(folder: Fo
     path.write_bytes(content)
     assert not await folder.upkeep.clean_once()
     assert folder.upkeep.view().uncleanable_partitions == 1
-    assert await folder.upkeep.clean_once() and sound.log.cleaned_to > 0
-    assert not damaged.log.is_offline and not damaged.log.cleaned_to
+    assert await folder.upkeep.clean_once()
+    assert sound.log.cleaned_to > 0
+    assert not damaged.log.is_offline
+    assert not damaged.log.cleaned_to
     assert not list(damaged.log.directory.glob("*.cleaned"))
     assert folder.upkeep.view().oldest_dirty_age_s >= 0
 
@@ -176,7 +179,8 @@ async def test_a_full_disk_is_no_reason_to_give_a_log_up(
     with monkeypatch.context() as patch:
         patch.setattr("tidegate.storage.segment.segment.Segment.append_batches", full)
         assert not await folder.upkeep.clean_once()
-    assert folder.upkeep.view().uncleanable_partitions == 0 and not replica.log.is_offline
+    assert folder.upkeep.view().uncleanable_partitions == 0
+    assert not replica.log.is_offline
     assert not await folder.upkeep.clean_once()  # it waits a little
     assert not list(replica.log.directory.glob("*.cleaned"))
 
@@ -206,7 +210,8 @@ async def test_a_truncation_meanwhile_ends_a_cleaning_without_harm(
     go_on.set()
     assert not await task
     assert offsets(replica.log)[: cut - 1] == before[: cut - 1]
-    assert folder.upkeep.view().uncleanable_partitions == 0 and not replica.log.cleaned_to
+    assert folder.upkeep.view().uncleanable_partitions == 0
+    assert not replica.log.cleaned_to
     assert await folder.upkeep.clean_once()  # the next one finds the log as it is
 
 
@@ -256,7 +261,8 @@ async def test_an_idle_log_is_cleaned_when_its_greatest_lag_has_passed(folder: F
     folder.upkeep.start()
     await until(lambda: old.log.cleaned_to > 0)
     assert offsets(old.log) == [37, 38, 39]
-    assert len(offsets(young.log)) == 40 and len(young.log.segments) == 1
+    assert len(offsets(young.log)) == 40
+    assert len(young.log.segments) == 1
 
 
 async def test_only_leaders_decide_what_is_too_old(folder: Folder) -> None:

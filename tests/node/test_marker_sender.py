@@ -123,7 +123,8 @@ async def test_each_leader_gets_its_markers_and_the_shard_the_completion(world: 
     }
     (marker,) = world.requests[0][1]["markers"]
     assert (marker["producer_id"], marker["producer_epoch"], marker["coordinator_epoch"]) == (7, 3, 9)
-    assert marker["transaction_result"] is False and marker["transaction_version"] == 2
+    assert marker["transaction_result"] is False
+    assert marker["transaction_version"] == 2
 
 
 @pytest.mark.parametrize(
@@ -154,9 +155,8 @@ async def test_what_this_node_leads_it_writes_itself_until_it_is_written(
     identity = world.send()
     await world.until(lambda: world.written)
     assert world.written == [(5, MarkersWritten(identity))]
-    assert [node_id for node_id, _ in world.requests] == [2] and len(world.batches_here) == (
-        3 if trouble else 1
-    )
+    assert [node_id for node_id, _ in world.requests] == [2]
+    assert len(world.batches_here) == (3 if trouble else 1)
 
 
 async def test_a_defect_in_one_turn_does_not_end_the_sending(
@@ -192,7 +192,8 @@ async def test_a_partition_without_a_leader_is_waited_for(world: World) -> None:
     del world.leaders[P1]
     world.send(P1)
     await asyncio.sleep(0.05)
-    assert world.requests == [] and world.written == []
+    assert world.requests == []
+    assert world.written == []
     world.leaders[P1] = 1
     await world.until(lambda: world.written)
 
@@ -235,7 +236,8 @@ async def test_after_the_coordinator_moved_nothing_is_sent_or_reported_any_more(
     world.codes[1] = [ErrorCode.NONE]
     sent = len(world.requests)
     await asyncio.sleep(0.1)
-    assert len(world.requests) <= sent + 1 and world.written == []
+    assert len(world.requests) <= sent + 1
+    assert world.written == []
 
 
 # --- the view of the metadata
@@ -256,11 +258,13 @@ def test_a_marker_for_a_deleted_topic_goes_to_the_new_topic_of_its_name() -> Non
     """A coordinator whose metadata lagged had enlisted the old id for a partition of the new topic, which
     would stay open."""
     topics, enlisted = deleted_and_created_again(1), TransactionPartition("flights", 0, UUID(int=1))
-    assert topics.leader_of(enlisted) == 2 and not topics.is_gone(enlisted)
+    assert topics.leader_of(enlisted) == 2
+    assert not topics.is_gone(enlisted)
 
 
 def test_a_partition_that_no_topic_of_the_name_has_is_gone() -> None:
     topics, enlisted = deleted_and_created_again(1), TransactionPartition("flights", 1, UUID(int=1))
-    assert topics.leader_of(enlisted) is None and topics.is_gone(enlisted)
+    assert topics.leader_of(enlisted) is None
+    assert topics.is_gone(enlisted)
     not_yet = Topics(topics._state, lambda: False)
     assert not not_yet.is_gone(enlisted), "a node that does not serve may know nothing yet"

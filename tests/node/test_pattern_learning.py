@@ -112,7 +112,8 @@ async def test_too_many_who_wait_for_a_pattern_are_refused(monkeypatch: pytest.M
     await counted.turns_until(tasks)
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(result) for result in results] == [type(None)] * 5 + [KafkaError] * 2
-    assert isinstance(results[-1], KafkaError) and results[-1].code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert isinstance(results[-1], KafkaError)
+    assert results[-1].code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await counted.catalog.learn("topic-.*99")
     with pytest.raises(UnsupportedPattern):
         await counted.catalog.learn("(")
@@ -142,7 +143,8 @@ async def test_who_gives_up_waiting_keeps_no_place(monkeypatch: pytest.MonkeyPat
     await asyncio.sleep(0)
     tasks[0].cancel()
     await counted.turns_until(tasks)
-    assert tasks[0].cancelled() and not counted.catalog._learners
+    assert tasks[0].cancelled()
+    assert not counted.catalog._learners
     stopped = asyncio.create_task(counted.catalog.learn("topic-.*x"))
     await asyncio.sleep(0)
     await counted.catalog.stop()
@@ -164,7 +166,7 @@ async def test_a_pattern_that_cannot_be_held_against_the_topics_keeps_nobody_wai
     monkeypatch.setattr(TopicPattern, "matches", broken)
     tasks = [asyncio.create_task(counted.catalog.learn(pattern)) for pattern in ("topic-.*0", "topic-.*1")]
     failed, learned = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
-    assert (
-        isinstance(failed, KafkaError) and failed.code is ErrorCode.UNKNOWN_SERVER_ERROR and learned is None
-    )
+    assert isinstance(failed, KafkaError)
+    assert failed.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert learned is None
     await counted.catalog.stop()

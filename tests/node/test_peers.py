@@ -185,7 +185,8 @@ async def test_what_may_wait_is_bounded(remote: Remote, peer: Peer, monkeypatch:
 
 async def test_one_connection_a_broker_and_all_are_closed_together(remote: Remote) -> None:
     everyone = Peers(remote.resolve, client_id="test", max_frame_bytes=1 << 20)
-    assert everyone.peer(2) is everyone.peer(2) and everyone.peer(2) is not everyone.peer(3)
+    assert everyone.peer(2) is everyone.peer(2)
+    assert everyone.peer(2) is not everyone.peer(3)
     remote.script = lambda _connection, _number: None
     task = asyncio.create_task(ask(everyone.peer(2)))
     while not remote.received:

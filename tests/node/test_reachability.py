@@ -101,7 +101,8 @@ async def test_a_broker_beats_early_only_for_what_is_news() -> None:
     ):
         assert node.asked_who_this_is(Question((2, epoch), own)) is is_found
     assert not node.asked_who_this_is(Question((5, 20), own))
-    assert list(reached_by.lives) == [(2, 20)] and len(early) == 1
+    assert list(reached_by.lives) == [(2, 20)]
+    assert len(early) == 1
 
 
 async def test_others_are_asked_until_they_are_found_and_again_in_their_next_life() -> None:
@@ -169,7 +170,8 @@ async def test_a_broker_that_cannot_be_asked_at_all_keeps_none_from_being_asked(
         async with asyncio.timeout(20):
             while asked.count(2) < 3 or asked.count(3) < 3 or asked.count(4) < 2:
                 await asyncio.sleep(0.005)
-        assert failures == [] and asked.count(4) == 2
+        assert failures == []
+        assert asked.count(4) == 2
     finally:
         await prober.stop()
 

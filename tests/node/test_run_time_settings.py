@@ -51,7 +51,8 @@ def test_what_is_set_at_run_time_holds_at_once_and_the_file_again_afterwards() -
     assert settings.number(CLEANER_SETTING) == 7
     applied({ALL_NODES: {CATCH_UP_SETTING: "100"}, 1: {CATCH_UP_SETTING: "5"}, 2: {CATCH_UP_SETTING: "6"}})
     applied({})
-    assert limits == [9, 100, 5, 9] and settings.number(CLEANER_SETTING) == 32 << 20
+    assert limits == [9, 100, 5, 9]
+    assert settings.number(CLEANER_SETTING) == 32 << 20
 
 
 async def test_a_new_default_for_all_topics_is_taken_up_in_slices_of_the_loops_time() -> None:

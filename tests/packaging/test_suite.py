@@ -52,7 +52,8 @@ def test_two_workers_collect_the_same_tests() -> None:
         "--collect-only", tests / "wire", tests / "storage", tests / "coordinator", PYTHONHASHSEED="2"
     )
     names = [line for line in first.splitlines() if "::" in line]
-    assert len(names) > 1000 and names == [line for line in second.splitlines() if "::" in line]
+    assert len(names) > 1000
+    assert names == [line for line in second.splitlines() if "::" in line]
 
 
 def test_what_the_tests_signal_takes_signals_when_they_run_in_a_shells_background() -> None:

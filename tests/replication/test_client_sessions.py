@@ -59,11 +59,14 @@ def goes_on(
 def test_a_session_goes_on_with_the_partitions_that_it_has() -> None:
     sessions = cache()
     own = begin(sessions, 2)
-    assert own.session_id > 0 and len(sessions) == 1
+    assert own.session_id > 0
+    assert len(sessions) == 1
     later = sessions.open(
         asked(("u", 5), session=(own.session_id, 1), forgotten=(("t", 0),)), False, IDS.get, 1.0
     )
-    assert later is own and list(own.parts) == [("t", 1), ("u", 5)] and sessions.partitions == 2
+    assert later is own
+    assert list(own.parts) == [("t", 1), ("u", 5)]
+    assert sessions.partitions == 2
     assert goes_on(sessions, own.session_id, 2) is own
 
 
@@ -74,13 +77,16 @@ NO_TOPICS = ["x" * (TOPIC_NAME_LENGTH_MAX + 1), "x" * (7 << 20), "\U0001f30a" * 
 def test_a_text_that_cannot_be_a_topics_name_is_kept_in_no_session(name: str) -> None:
     sessions = cache()
     opened = sessions.open(asked((name, 0)), False, IDS.get, 0.0)
-    assert isinstance(opened, ClientSession) and opened.session_id == 0 and list(opened.parts) == [(name, 0)]
+    assert isinstance(opened, ClientSession)
+    assert opened.session_id == 0
+    assert list(opened.parts) == [(name, 0)]
     own = begin(sessions)
     later = sessions.open(asked((name, 0), session=(own.session_id, 1)), False, IDS.get, 0.0)
     assert later is own and own.session_id == 0, "it is answered, and hears that its session is over"
     assert len(sessions) == sessions.partitions == 0
     longest = sessions.open(asked(("x" * TOPIC_NAME_LENGTH_MAX, 0)), False, IDS.get, 0.0)
-    assert isinstance(longest, ClientSession) and longest.session_id > 0
+    assert isinstance(longest, ClientSession)
+    assert longest.session_id > 0
 
 
 @pytest.mark.parametrize("epoch", [2, 0x7FFFFFFF])
@@ -110,7 +116,8 @@ def test_a_full_fetch_ends_the_session_that_it_names(epoch: int) -> None:
     sessions = cache()
     own = begin(sessions).session_id
     opened = sessions.open(asked(("t", 0), session=(own, epoch)), False, IDS.get, 0.0)
-    assert isinstance(opened, ClientSession) and (opened.session_id > 0) is (epoch == 0)
+    assert isinstance(opened, ClientSession)
+    assert (opened.session_id > 0) is (epoch == 0)
     assert goes_on(sessions, own, 1) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
@@ -119,7 +126,9 @@ def test_a_session_without_partitions_ends() -> None:
     own = begin(sessions)
     before = own.session_id
     opened = sessions.open(asked(session=(before, 1), forgotten=(("t", 0),)), False, IDS.get, 0.0)
-    assert opened is own and own.session_id == 0 and len(sessions) == sessions.partitions == 0
+    assert opened is own
+    assert own.session_id == 0
+    assert len(sessions) == sessions.partitions == 0
 
 
 def test_numbers_begin_again_at_1_after_the_largest() -> None:
@@ -133,7 +142,8 @@ def test_numbers_begin_again_at_1_after_the_largest() -> None:
 def test_a_topic_that_becomes_known_is_found_within_the_session() -> None:
     sessions = cache()
     opened = sessions.open(by_id((UUID(int=3), 0)), True, IDS.get, 0.0)
-    assert isinstance(opened, ClientSession) and opened.parts[UUID(int=3), 0].topic is None
+    assert isinstance(opened, ClientSession)
+    assert opened.parts[UUID(int=3), 0].topic is None
     sessions.open(by_id(session=(opened.session_id, 1)), True, {UUID(int=3): "new"}.get, 0.0)
     assert opened.parts[UUID(int=3), 0].topic == "new"
 
@@ -162,7 +172,8 @@ def test_a_full_cache_gives_up_old_and_smaller_sessions_only(
     made = begin(sessions, size, now_s)
     assert (made.session_id > 0) is (gone >= 0)
     assert [number for number, session in enumerate(kept) if session.session_id == 0] == [gone] * (gone >= 0)
-    assert len(sessions) == 3 and sessions.evictions == (gone >= 0)
+    assert len(sessions) == 3
+    assert sessions.evictions == (gone >= 0)
 
 
 def test_a_session_that_was_long_not_used_goes_first_however_large() -> None:
@@ -175,7 +186,8 @@ def test_a_session_that_was_long_not_used_goes_first_however_large() -> None:
 def test_partitions_are_bounded_over_all_sessions() -> None:
     sessions = cache(partitions_max=10)
     first = begin(sessions, 6)
-    assert begin(sessions, 5).session_id == 0 and begin(sessions, 11).session_id == 0
+    assert begin(sessions, 5).session_id == 0
+    assert begin(sessions, 11).session_id == 0
     more = [("t", number) for number in range(20)]
     refused = sessions.open(asked(*more, session=(first.session_id, 1)), False, IDS.get, 0.0)
     assert refused is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -197,12 +209,11 @@ def test_a_client_is_told_what_is_new_to_it_and_all_that_is_wrong() -> None:
     ) -> Answer:
         return Answer(0, error, high_watermark=watermark, log_start_offset=start, records=records)
 
-    assert own.answered(part, answer()) and not own.answered(part, answer())
-    assert (
-        own.answered(part, answer(6))
-        and own.answered(part, answer(6, 1))
-        and not own.answered(part, answer(6, 1))
-    )
+    assert own.answered(part, answer())
+    assert not own.answered(part, answer())
+    assert own.answered(part, answer(6))
+    assert own.answered(part, answer(6, 1))
+    assert not own.answered(part, answer(6, 1))
     failed = answer(-1, -1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert own.answered(part, failed) and own.answered(part, failed), "errors are told each time"
     assert own.answered(part, answer(6, 1)), "and that they are over, too"
@@ -237,11 +248,14 @@ async def test_a_session_answers_only_what_changed(cluster: Cluster) -> None:
     assert [part.partition for _, parts in begun.topics_by_id for part in parts] == [
         0,
         1,
-    ] and begun.session_id > 0
+    ]
+    assert begun.session_id > 0
     assert (await fetched(cluster, of(session=(begun.session_id, 1)))).topics_by_id == []
     await write(cluster.managers[1], "b", partition=1)
     ((topic, (part,)),) = (await fetched(cluster, of(session=(begun.session_id, 2)))).topics_by_id
-    assert topic == TOPIC_ID and part.partition == 1 and len(part.records) > 0
+    assert topic == TOPIC_ID
+    assert part.partition == 1
+    assert len(part.records) > 0
 
 
 async def test_a_session_fetch_is_woken_by_a_partition_it_did_not_name(cluster: Cluster) -> None:
@@ -274,8 +288,10 @@ async def test_an_id_that_no_topic_has_ends_no_wait_for_the_others(cluster: Clus
     assert not waiting.done()
     await write(cluster.managers[1], "b")
     known, refused = (await asyncio.wait_for(waiting, 20)).topics_by_id
-    assert known[0] == TOPIC_ID and known[1][0].error is ErrorCode.NONE
-    assert refused[0] == UUID(int=5) and refused[1][0].error is ErrorCode.UNKNOWN_TOPIC_ID
+    assert known[0] == TOPIC_ID
+    assert known[1][0].error is ErrorCode.NONE
+    assert refused[0] == UUID(int=5)
+    assert refused[1][0].error is ErrorCode.UNKNOWN_TOPIC_ID
     alone = await asyncio.wait_for(fetched(cluster, of(topics=(unknown,), wait_ms=60_000)), 20)
     assert alone.topics_by_id[0][1][0].error is ErrorCode.UNKNOWN_TOPIC_ID
 
@@ -285,4 +301,5 @@ async def test_the_id_of_an_earlier_topic_of_the_name_reads_nothing(cluster: Clu
     cluster.topic_names[UUID(int=99)] = "t"
     await write(cluster.managers[1], "a")
     ((_, (part,)),) = (await fetched(cluster, of(topics=((UUID(int=99), 0, 0),)))).topics_by_id
-    assert part.error is ErrorCode.INCONSISTENT_TOPIC_ID and not part.records
+    assert part.error is ErrorCode.INCONSISTENT_TOPIC_ID
+    assert not part.records

@@ -57,7 +57,8 @@ async def test_damage_found_by_a_read_takes_the_replica_offline(tmp_path: Path, 
         for segment in log.segments:
             log.read(segment.base_offset, 1, upper_offset=log.log_end_offset)
     manager = cluster.managers[3]
-    assert manager.replica("t", 0).role is Role.OFFLINE and manager.offline_replicas() == {(TOPIC_ID, 0)}
+    assert manager.replica("t", 0).role is Role.OFFLINE
+    assert manager.offline_replicas() == {(TOPIC_ID, 0)}
     assert not cluster.directories[3].is_offline
     cluster.publish([replace(cluster.partitions["t", 0])], to=[3])
     # it still counts as in sync: nothing may take its place
@@ -66,7 +67,8 @@ async def test_damage_found_by_a_read_takes_the_replica_offline(tmp_path: Path, 
     cluster.partitions["t", 0] = now
     cluster.publish([now])
     await eventually(lambda: cluster.log(3).log_end_offset == 40, "the records are fetched again")
-    assert content_at(cluster, 3) == before and not manager.offline_replicas()
+    assert content_at(cluster, 3) == before
+    assert not manager.offline_replicas()
     assert (tmp_path / "node-3" / "0-damaged" / path.name).exists()
     await cluster.stop_all()
 
@@ -92,9 +94,8 @@ async def test_a_damaged_log_stays_where_it_is_while_anybody_may_count_on_it(
     manager.apply([now])
     with pytest.raises(KafkaError):
         manager.replica("t", 0)
-    assert manager.offline_replicas() == {(TOPIC_ID, 0)} and (3, "t", 0) in [
-        entry[:3] for entry in cluster.offline
-    ]
+    assert manager.offline_replicas() == {(TOPIC_ID, 0)}
+    assert (3, "t", 0) in [entry[:3] for entry in cluster.offline]
     await cluster.stop_all()
 
 
@@ -127,9 +128,8 @@ async def test_a_log_without_a_topic_id_is_fetched_again_when_it_is_dispensable(
     manager.apply([cluster.partitions["t", 0]])
     with pytest.raises(KafkaError, match="copy the file from another partition") as refused:
         manager.replica("t", 0)
-    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR and (3, "t", 0) in [
-        entry[:3] for entry in cluster.offline
-    ]
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (3, "t", 0) in [entry[:3] for entry in cluster.offline]
     cluster.elect(1, isr=(1, 2))
     await eventually(lambda: _end(manager) == 40, "the records are fetched again")
     assert content_at(cluster, 3) == before

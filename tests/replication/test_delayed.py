@@ -71,7 +71,8 @@ def test_a_fetch_is_woken_once_and_leaves_every_partition_it_watched() -> None:
     second.high_watermark_moved()
     clock.advance(1.0)
     assert woken == [1]
-    assert not first.clients and not second.clients
+    assert not first.clients
+    assert not second.clients
 
 
 def test_a_fetch_is_woken_by_time() -> None:

@@ -55,7 +55,7 @@ class Shell:
 
     async def until_asked(self, calls: int) -> None:
         async with asyncio.timeout(10):
-            while len(self.asked) < calls or self.changes._task is not None and not self.script:
+            while len(self.asked) < calls or (self.changes._task is not None and not self.script):
                 await asyncio.sleep(0.005)
 
     def pending(self) -> list[int]:
@@ -89,7 +89,8 @@ async def test_a_rejection_counts_though_the_call_fails(error: Exception) -> Non
     shell.submit(0, 1, 2)
     await shell.until_asked(2)
     assert shell.asked == [[0, 1, 2], [1, 2]]
-    assert shell.settled == [0, 1, 2] and not shell.pending()
+    assert shell.settled == [0, 1, 2]
+    assert not shell.pending()
     assert [replica.leader.isr for replica in shell.replicas] == [{1}, {1, 2}, {1, 2}]
     await shell.changes.close()
 
@@ -101,7 +102,8 @@ async def test_what_is_left_out_of_an_answer_is_asked_again() -> None:
     shell = Shell(only_the_last, accepted)
     shell.submit(0, 1)
     await shell.until_asked(2)
-    assert shell.asked == [[0, 1], [0]] and not shell.pending()
+    assert shell.asked == [[0, 1], [0]]
+    assert not shell.pending()
     await shell.changes.close()
 
 
@@ -119,8 +121,10 @@ async def test_a_leadership_that_ended_meanwhile_neither_hears_nor_asks() -> Non
     shell.script.insert(0, fails_when_the_leadership_has_changed)
     shell.submit(0, 1)
     await shell.until_asked(2)
-    assert shell.asked == [[0, 1], [1]] and shell.settled == [1]
-    assert before.pending is not None and shell.replicas[0].leader.isr == {1}
+    assert shell.asked == [[0, 1], [1]]
+    assert shell.settled == [1]
+    assert before.pending is not None
+    assert shell.replicas[0].leader.isr == {1}
     await shell.changes.close()
 
 
@@ -137,7 +141,8 @@ async def test_what_is_pending_when_the_node_stops_stays_pending() -> None:
     shell.submit(0)
     await reached.wait()
     await shell.changes.close()
-    assert shell.pending() == [0] and shell.replicas[0].leader.maximal_isr == {1, 2}
+    assert shell.pending() == [0]
+    assert shell.replicas[0].leader.maximal_isr == {1, 2}
 
 
 async def test_after_a_defect_all_that_is_pending_is_asked_anew_by_the_maintenance() -> None:
@@ -154,5 +159,6 @@ async def test_after_a_defect_all_that_is_pending_is_asked_anew_by_the_maintenan
         replica.log = SimpleNamespace(log_end_offset=0)
         shell.changes.maintain(replica)
     await shell.until_asked(2)
-    assert shell.asked == [[0, 1], [0, 1]] and not shell.pending()
+    assert shell.asked == [[0, 1], [0, 1]]
+    assert not shell.pending()
     await shell.changes.close()

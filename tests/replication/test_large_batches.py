@@ -83,7 +83,9 @@ async def test_a_large_batch_is_unfolded_in_a_thread_and_appended(
     part = part_of(LARGE)
     await produce._append(broker_of(cluster, threads), 1, part)
     await threads.close()
-    assert part.answer.error is ErrorCode.NONE and part.answer.base_offset == 0 and log_end(cluster) == 1
+    assert part.answer.error is ErrorCode.NONE
+    assert part.answer.base_offset == 0
+    assert log_end(cluster) == 1
     assert [bound for on_loop, bound in unfolded if on_loop] == [admission.CHEAP_UNFOLDED_BYTES], (
         "only within a bound"
     )
@@ -102,7 +104,8 @@ async def test_a_large_batch_is_unfolded_in_a_thread_and_appended(
 async def test_what_is_cheap_is_checked_at_once(cluster: Cluster, part: produce._Part) -> None:
     threads = HeldThreads()
     await produce._append(broker_of(cluster, threads), 1, part)
-    assert part.answer.error is ErrorCode.NONE and threads.pieces == 0
+    assert part.answer.error is ErrorCode.NONE
+    assert threads.pieces == 0
 
 
 @pytest.mark.parametrize(
@@ -117,7 +120,8 @@ async def test_what_takes_long_goes_to_a_thread(cluster: Cluster, part: produce.
     threads = HeldThreads()
     threads.go_on.set()
     await produce._append(broker_of(cluster, threads), 1, part)
-    assert part.answer.error is ErrorCode.NONE and threads.pieces == 1
+    assert part.answer.error is ErrorCode.NONE
+    assert threads.pieces == 1
 
 
 async def _append_while(cluster: Cluster, part: produce._Part, happens: Callable[[], None]) -> HeldThreads:
@@ -136,27 +140,32 @@ async def test_a_leader_that_was_deposed_meanwhile_appends_nothing(cluster: Clus
         cluster.partitions["t", 0], leader=2, leader_epoch=2, partition_epoch=2, replicas=(1, 2), isr=(1, 2)
     )
     await _append_while(cluster, part, lambda: cluster.publish([now]))
-    assert part.answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and log_end(cluster) == 0
+    assert part.answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert log_end(cluster) == 0
 
 
 async def test_a_leader_of_a_newer_epoch_appends_in_that_epoch(cluster: Cluster) -> None:
     part = part_of(LARGE)
     await _append_while(cluster, part, lambda: cast(None, cluster.elect(1)))
-    assert part.answer.error is ErrorCode.NONE and part.leader_epoch == 2 == cluster.log(1).latest_epoch
+    assert part.answer.error is ErrorCode.NONE
+    assert part.leader_epoch == 2 == cluster.log(1).latest_epoch
 
 
 async def test_a_session_that_ended_meanwhile_refuses_the_append(cluster: Cluster) -> None:
     part = part_of(LARGE)
     await _append_while(cluster, part, lambda: cluster.managers[1].suspend_leadership("test"))
-    assert part.answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and log_end(cluster) == 0
+    assert part.answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert log_end(cluster) == 0
 
 
 async def test_settings_that_changed_meanwhile_are_what_the_batch_is_held_to(cluster: Cluster) -> None:
     log, part = cluster.log(1), part_of(LARGE)
     compacted = replace(log.config, cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
     threads = await _append_while(cluster, part, lambda: log.update_config(compacted))
-    assert part.answer.error is ErrorCode.INVALID_RECORD and "without a key" in str(part.answer.error_message)
-    assert threads.pieces == 2 and log_end(cluster) == 0
+    assert part.answer.error is ErrorCode.INVALID_RECORD
+    assert "without a key" in str(part.answer.error_message)
+    assert threads.pieces == 2
+    assert log_end(cluster) == 0
 
 
 async def test_a_partition_that_was_made_again_meanwhile_is_another_one(cluster: Cluster) -> None:
@@ -168,7 +177,8 @@ async def test_a_partition_that_was_made_again_meanwhile_is_another_one(cluster:
 
     await _append_while(cluster, part, made_again)
     assert cluster.log(1) is not old
-    assert part.answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and log_end(cluster) == 0
+    assert part.answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert log_end(cluster) == 0
 
 
 async def test_what_is_queued_goes_with_its_request() -> None:

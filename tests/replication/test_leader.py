@@ -105,7 +105,8 @@ def test_a_pending_removal_still_counts_for_the_high_watermark() -> None:
     now_s = LAG_S + 1
     fetch(leader, 2, 25, end=25, now_s=now_s)
     change = leader.propose_removals(25, now_s)
-    assert change is not None and change.nodes == {1, 2}
+    assert change is not None
+    assert change.nodes == {1, 2}
     leader.advance_high_watermark(25, 25, now_s)
     assert leader.high_watermark == 11
     assert (
@@ -241,7 +242,9 @@ def test_one_change_at_a_time() -> None:
     assert leader.propose_removals(10, 1000.0) is None
     leader.complete_alter(first, IsrResult("t", 0, ErrorCode.NONE, 1, 5, 8, (1, 2)))
     second = leader.propose_next_join()
-    assert second is not None and second.nodes == {1, 2, 3} and second.proposal.partition_epoch == 8
+    assert second is not None
+    assert second.nodes == {1, 2, 3}
+    assert second.proposal.partition_epoch == 8
 
 
 def test_a_member_is_removed_only_after_the_lag_time() -> None:
@@ -250,7 +253,9 @@ def test_a_member_is_removed_only_after_the_lag_time() -> None:
     fetch(leader, 3, 20, end=20, now_s=9.0)
     assert leader.propose_removals(30, LAG_S) is None
     change = leader.propose_removals(30, LAG_S + 1.5)
-    assert change is not None and change.kind is ChangeKind.SHRINK and change.nodes == {1, 3}
+    assert change is not None
+    assert change.kind is ChangeKind.SHRINK
+    assert change.nodes == {1, 3}
 
 
 def test_members_of_an_idle_partition_are_not_removed() -> None:
@@ -283,7 +288,8 @@ def expanding(metadata: Metadata | None = None) -> tuple[PartitionLeader, Pendin
 def test_a_refused_change_leaves_the_committed_isr(code: ErrorCode) -> None:
     leader, change = expanding()
     assert leader.complete_alter(change, IsrResult("t", 0, code)) is AlterOutcome.SETTLED
-    assert leader.pending is None and leader.maximal_isr == {1, 2}
+    assert leader.pending is None
+    assert leader.maximal_isr == {1, 2}
     fetch(leader, 3, 20, end=20, broker_epoch=33)
     assert leader.propose_join(3) is None  # not at once again
     leader.end_pauses((1, 2, 3, 4, 5))
@@ -302,7 +308,8 @@ def test_a_follower_that_was_cut_off_joins_with_its_first_fetch_that_caught_up()
     fetch(leader, 2, 25, end=30, now_s=60.0)
     fetch(leader, 2, 30, end=30, now_s=60.1)
     change = leader.propose_join(2)
-    assert change is not None and change.nodes == {1, 2}
+    assert change is not None
+    assert change.nodes == {1, 2}
 
 
 def test_a_refused_follower_that_goes_on_fetching_waits_for_the_pause() -> None:
@@ -318,7 +325,8 @@ def test_a_new_incarnation_may_be_proposed_after_the_old_one_was_refused() -> No
     leader.complete_alter(change, IsrResult("t", 0, ErrorCode.INELIGIBLE_REPLICA))
     fetch(leader, 3, 20, end=20, broker_epoch=34)
     again = leader.propose_join(3)
-    assert again is not None and again.proposal.isr[-1] == IsrMember(3, 34)
+    assert again is not None
+    assert again.proposal.isr[-1] == IsrMember(3, 34)
 
 
 class Metadata:
@@ -339,10 +347,13 @@ def test_a_follower_that_may_not_join_is_not_proposed_and_holds_nothing(eligibil
     metadata.known[3, 100] = eligibility
     fetch(leader, 2, 20, end=20)
     fetch(leader, 3, 18, end=18)
-    assert leader.propose_join(3) is None and leader.propose_next_join() is None
-    assert leader.advance_high_watermark(20, 20, 0.0) and leader.high_watermark == 20
+    assert leader.propose_join(3) is None
+    assert leader.propose_next_join() is None
+    assert leader.advance_high_watermark(20, 20, 0.0)
+    assert leader.high_watermark == 20
     leader.end_pauses({3})
-    assert leader.propose_next_join() is None and not leader.has_paused_changes
+    assert leader.propose_next_join() is None
+    assert not leader.has_paused_changes
 
 
 def test_a_follower_is_proposed_as_soon_as_there_is_news_that_it_may_join() -> None:
@@ -351,10 +362,14 @@ def test_a_follower_is_proposed_as_soon_as_there_is_news_that_it_may_join() -> N
     leader.pauses = 7
     leader.complete_alter(change, IsrResult("t", 0, ErrorCode.INELIGIBLE_REPLICA))
     metadata.known[3, 33] = Eligibility.NOT_NOW
-    assert leader.brokers_changed({3}) and leader.propose_next_join() is None
+    assert leader.brokers_changed({3})
+    assert leader.propose_next_join() is None
     metadata.known[3, 33] = Eligibility.YES
-    assert not leader.brokers_changed({2, 4}) and leader.propose_next_join() is None
-    assert leader.brokers_changed({3}) and leader.propose_next_join() is not None and leader.pauses == 0
+    assert not leader.brokers_changed({2, 4})
+    assert leader.propose_next_join() is None
+    assert leader.brokers_changed({3})
+    assert leader.propose_next_join() is not None
+    assert leader.pauses == 0
 
 
 def test_a_new_life_is_not_proposed_before_its_registration_is_known() -> None:
@@ -366,7 +381,8 @@ def test_a_new_life_is_not_proposed_before_its_registration_is_known() -> None:
     del metadata.known[3, 101]
     assert leader.brokers_changed({3})
     again = leader.propose_next_join()
-    assert again is not None and again.proposal.isr[-1] == IsrMember(3, 101)
+    assert again is not None
+    assert again.proposal.isr[-1] == IsrMember(3, 101)
 
 
 @pytest.mark.parametrize(
@@ -407,9 +423,11 @@ def test_a_refused_removal_is_tried_again_after_a_pause() -> None:
     leader = leader_of()
     fetch(leader, 2, 20, end=20, now_s=LAG_S)
     change = leader.propose_removals(20, LAG_S + 1)
-    assert change is not None and not leader.has_paused_changes
+    assert change is not None
+    assert not leader.has_paused_changes
     leader.complete_alter(change, IsrResult("t", 0, ErrorCode.INELIGIBLE_REPLICA))
-    assert leader.has_paused_changes and leader.propose_removals(20, LAG_S + 1) is None
+    assert leader.has_paused_changes
+    assert leader.propose_removals(20, LAG_S + 1) is None
     leader.end_pauses(())
     assert leader.propose_removals(20, LAG_S + 1) is not None
 
@@ -455,7 +473,8 @@ def test_a_superseded_change_stays_pending_until_newer_metadata(code: ErrorCode)
     assert leader.complete_alter(change, IsrResult("t", 0, code)) is AlterOutcome.AWAIT_METADATA
     assert leader.maximal_isr == {1, 2, 3}
     assert leader.on_metadata(8, (1, 2))
-    assert leader.pending is None and leader.maximal_isr == {1, 2}
+    assert leader.pending is None
+    assert leader.maximal_isr == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -464,7 +483,8 @@ def test_a_superseded_change_stays_pending_until_newer_metadata(code: ErrorCode)
 def test_an_open_outcome_keeps_the_change_pending(code: ErrorCode) -> None:
     leader, change = expanding()
     assert leader.complete_alter(change, IsrResult("t", 0, code)) is AlterOutcome.RETRY
-    assert leader.pending is change and leader.maximal_isr == {1, 2, 3}
+    assert leader.pending is change
+    assert leader.maximal_isr == {1, 2, 3}
 
 
 def test_an_answer_that_metadata_overtook_changes_nothing() -> None:
@@ -474,14 +494,16 @@ def test_an_answer_that_metadata_overtook_changes_nothing() -> None:
         leader.complete_alter(change, IsrResult("t", 0, ErrorCode.NONE, 1, 5, 8, (1, 2, 3)))
         is AlterOutcome.STALE
     )
-    assert leader.isr == {1} and leader.partition_epoch == 9
+    assert leader.isr == {1}
+    assert leader.partition_epoch == 9
 
 
 def test_older_metadata_changes_nothing() -> None:
     leader, change = expanding()
     assert not leader.on_metadata(7, (1,))
     assert not leader.on_metadata(6, (1,))
-    assert leader.pending is change and leader.isr == {1, 2}
+    assert leader.pending is change
+    assert leader.isr == {1, 2}
 
 
 def test_an_acceptance_for_another_leader_epoch_is_not_taken() -> None:

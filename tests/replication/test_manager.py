@@ -129,7 +129,8 @@ async def test_acks_all_is_refused_under_the_minimum_and_acks_1_is_not(cluster: 
         append(cluster.managers[1], "a")
     assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
     info = append(cluster.managers[1], "a", acks=1)
-    assert info.last_offset == 0 and cluster.log(1).high_watermark == 0
+    assert info.last_offset == 0
+    assert cluster.log(1).high_watermark == 0
 
 
 async def test_a_write_that_is_not_replicated_in_time_says_so(cluster: Cluster) -> None:
@@ -230,7 +231,8 @@ async def test_nothing_is_acknowledged_while_the_session_is_over(tmp_path: Path)
 async def test_an_unknown_partition_is_named(cluster: Cluster) -> None:
     with pytest.raises(KafkaError) as unknown:
         append(cluster.managers[1], "a")
-    assert unknown.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and "t-0" in unknown.value.message
+    assert unknown.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert "t-0" in unknown.value.message
 
 
 # -- callbacks
@@ -239,7 +241,8 @@ async def test_an_unknown_partition_is_named(cluster: Cluster) -> None:
 
 async def test_roles_and_high_watermarks_are_reported(cluster: Cluster) -> None:
     cluster.create()
-    assert (1, "t", 0, 1) in cluster.led and (2, "t", 0, 1) in cluster.followed
+    assert (1, "t", 0, 1) in cluster.led
+    assert (2, "t", 0, 1) in cluster.followed
     await write(cluster.managers[1], "a")
     await eventually(lambda: (1, "t", 0, 1) in cluster.high_watermarks, "the high watermark is reported")
     assert not [reported for reported in cluster.high_watermarks if reported[0] != 1]
@@ -249,7 +252,8 @@ async def test_the_same_assignment_again_changes_nothing(cluster: Cluster) -> No
     cluster.create()
     core, led = cluster.managers[1].replica("t", 0).leader, list(cluster.led)
     cluster.publish(cluster.partitions.values())
-    assert cluster.managers[1].replica("t", 0).leader is core and cluster.led == led
+    assert cluster.managers[1].replica("t", 0).leader is core
+    assert cluster.led == led
 
 
 # -- failover
@@ -284,7 +288,8 @@ async def test_latest_is_not_told_before_the_new_leader_is_confirmed(cluster: Cl
     cluster.elect(2)
     manager = cluster.managers[2]
     replica = manager.replica("t", 0)
-    assert replica.leader is not None and not replica.leader.is_confirmed()
+    assert replica.leader is not None
+    assert not replica.leader.is_confirmed()
     with pytest.raises(KafkaError) as early:
         manager.list_offsets("t", 0, -1, 0)
     assert early.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
@@ -393,9 +398,11 @@ async def test_consumers_see_only_what_is_committed(cluster: Cluster) -> None:
     cluster.cut = {(2, 1), (3, 1)}
     append(cluster.managers[1], "b")
     part = await fetch_one(cluster.managers[1], consume())
-    assert values_of(part) == ["a"] and part.high_watermark == 1
+    assert values_of(part) == ["a"]
+    assert part.high_watermark == 1
     beyond = await fetch_one(cluster.managers[1], consume(2))
-    assert beyond.error is ErrorCode.NONE and not beyond.records
+    assert beyond.error is ErrorCode.NONE
+    assert not beyond.records
 
 
 async def test_a_waiting_consumer_is_answered_by_the_commit(cluster: Cluster) -> None:
@@ -420,7 +427,8 @@ async def test_a_waiting_consumer_hears_of_a_new_leader_at_once(cluster: Cluster
     await asyncio.sleep(0.01)
     cluster.elect(2)
     part = await asyncio.wait_for(waiting, 20)
-    assert part.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and part.current_leader == (2, 2)
+    assert part.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert part.current_leader == (2, 2)
 
 
 async def test_delayed_and_immediate_answers_carry_the_aborted_transactions(cluster: Cluster) -> None:
@@ -452,7 +460,8 @@ async def test_consumers_are_fenced_by_epoch_and_offset(cluster: Cluster) -> Non
     assert (await fetch_one(manager, consume(epoch=1))).error is ErrorCode.FENCED_LEADER_EPOCH
     assert (await fetch_one(manager, consume(epoch=3))).error is ErrorCode.UNKNOWN_LEADER_EPOCH
     part = await fetch_one(manager, consume(5))
-    assert part.error is ErrorCode.OFFSET_OUT_OF_RANGE and part.log_start_offset == 0
+    assert part.error is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert part.log_start_offset == 0
     assert (await fetch_one(cluster.managers[2], consume())).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (await fetch_one(manager, consume(partitions=(9,)))).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -561,7 +570,8 @@ async def test_a_failed_disk_takes_the_replica_offline_and_says_so(cluster: Clus
         append(manager, "b")
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     cluster.elect(1)
-    assert manager.replica("t", 0).role is Role.OFFLINE and len(manager.offline_replicas()) == 1
+    assert manager.replica("t", 0).role is Role.OFFLINE
+    assert len(manager.offline_replicas()) == 1
     assert cluster.offline == [(1, "t", 0, "the disk is gone")]
 
 
@@ -605,7 +615,8 @@ async def test_many_role_and_isr_changes_have_few_lines_and_a_count(
     assert sum(sum(counts.values()) for counts in said("roles_taken_up")) == 3 * (10 - 2)
     assert len(said("roles_taken_up")) == 3
     # one node leads all
-    assert len(said("isr_change_answered")) == 2 and len(said("isr_changes_answered")) == 1
+    assert len(said("isr_change_answered")) == 2
+    assert len(said("isr_changes_answered")) == 1
 
 
 async def test_a_stricter_flush_policy_flushes_earlier_records_on_every_replica(tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ async def test_added_replicas_do_not_raise_the_bar_for_writers(cluster: Cluster)
     cluster.cut.update({(2, 1), (3, 1)})
     change(cluster, replicas=(1, 2, 3), adding=(2, 3))
     assert await committed(cluster, 1, write(cluster, 1, "a")) is ErrorCode.NONE
-    assert cluster.managers[1].under_replicated_count == 0 and cluster.managers[1].under_min_isr_count == 0
+    assert cluster.managers[1].under_replicated_count == 0
+    assert cluster.managers[1].under_min_isr_count == 0
     change(cluster, adding=())
     with pytest.raises(KafkaError) as refused:
         write(cluster, 1, "b")
@@ -111,7 +112,8 @@ async def test_a_replica_that_left_and_came_back_begins_anew_at_its_leader(clust
     change(cluster, replicas=(1, 2), isr=(1, 2), new_epoch=True)
     change(cluster, replicas=(1, 2, 3), adding=(3,))
     leader = cluster.managers[1].replica("t", 0).require_leader()
-    assert leader.follower(3).fetch_offset == -1 and leader.propose_join(3) is None
+    assert leader.follower(3).fetch_offset == -1
+    assert leader.propose_join(3) is None
     cluster.cut.clear()
     await eventually(lambda: 3 in cluster.partitions["t", 0].isr, "3 joins with a whole copy")
     assert cluster.log(3).log_end_offset == end
@@ -123,13 +125,16 @@ async def test_a_replica_that_left_and_came_back_begins_anew_at_its_leader(clust
 
 def test_the_bucket_gives_its_rate_and_a_second_of_burst() -> None:
     throttle = CatchUpThrottle(1000)
-    assert throttle.limits and throttle.allowance(10.0) == 1000
+    assert throttle.limits
+    assert throttle.allowance(10.0) == 1000
     throttle.sent(3000)  # a batch is never cut
-    assert throttle.allowance(11.0) == -1000 and throttle.allowance(12.5) == 500
+    assert throttle.allowance(11.0) == -1000
+    assert throttle.allowance(12.5) == 500
     assert throttle.allowance(100.0) == 1000
     throttle.sent(1000)
     assert throttle.allowance(100.5) == 500
-    assert not CatchUpThrottle(None).limits and CatchUpThrottle(0).allowance(1.0) == 0
+    assert not CatchUpThrottle(None).limits
+    assert CatchUpThrottle(0).allowance(1.0) == 0
 
 
 @pytest.fixture

@@ -98,11 +98,15 @@ async def test_a_consumer_is_sent_to_its_rack_and_served_there(cluster: Cluster)
     await write(cluster.managers[1], "a")
     await committed_everywhere(cluster, 1)
     sent = await asyncio.wait_for(fetch(cluster, 1, consume("rack-2", wait_ms=60_000)), 1)
-    assert sent.preferred_read_replica == 2 and not sent.records
+    assert sent.preferred_read_replica == 2
+    assert not sent.records
     served = await fetch(cluster, 2, consume("rack-2", epoch=1))
-    assert values_of(served) == ["a"] and served.preferred_read_replica == NONE and served.high_watermark == 1
+    assert values_of(served) == ["a"]
+    assert served.preferred_read_replica == NONE
+    assert served.high_watermark == 1
     own_rack = await fetch(cluster, 1, consume("rack-1"))
-    assert values_of(own_rack) == ["a"] and own_rack.preferred_read_replica == NONE
+    assert values_of(own_rack) == ["a"]
+    assert own_rack.preferred_read_replica == NONE
     cluster.fenced.add(2)
     assert values_of(await fetch(cluster, 1, consume("rack-2"))) == ["a"], (
         "its replica is down: the leader serves it"
@@ -140,7 +144,8 @@ async def test_a_follower_serves_only_what_is_committed(cluster: Cluster) -> Non
     append(cluster.managers[1], "b")  # node 2 gets it, node 3 of the ISR does not
     await eventually(lambda: cluster.log(2).log_end_offset == 2, "node 2 has it")
     part = await fetch(cluster, 2, consume("rack-2"))
-    assert values_of(part) == ["a"] and part.high_watermark == 1
+    assert values_of(part) == ["a"]
+    assert part.high_watermark == 1
 
 
 async def test_a_waiting_consumer_is_answered_when_the_follower_learns_of_the_commit(
@@ -181,7 +186,8 @@ async def test_what_a_follower_does_not_hold_is_for_the_leader_to_say(cluster: C
     cluster.publish([cluster.partitions[("t", 0)]], to=[1, 3])
     append(cluster.managers[1], "b")
     behind = await fetch(cluster, 2, consume("rack-2", 2, last_epoch=2))
-    assert behind.error is ErrorCode.OFFSET_OUT_OF_RANGE and behind.diverging_epoch is None
+    assert behind.error is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert behind.diverging_epoch is None
 
 
 async def test_without_the_setting_leaders_alone_serve(

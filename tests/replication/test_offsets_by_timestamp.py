@@ -102,7 +102,8 @@ async def test_the_loop_goes_on_while_a_batch_is_decoded(
     await asked.threads.begun.wait()
     asked.threads.go_on.set()
     assert (await answer)["offset"] == offset
-    assert len(decoded_in) == 1 and threading.get_ident() not in decoded_in
+    assert len(decoded_in) == 1
+    assert threading.get_ident() not in decoded_in
 
 
 async def test_a_small_batch_is_decoded_at_once(asked: Asked) -> None:
@@ -165,7 +166,8 @@ async def test_a_question_without_an_end_is_refused(monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(KafkaError) as refused:
         await threads.ask(changing)
-    assert refused.value.code is ErrorCode.OFFSET_NOT_AVAILABLE and len(asked) == 3
+    assert refused.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert len(asked) == 3
     await threads.close()
 
 

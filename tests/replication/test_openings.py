@@ -102,7 +102,8 @@ async def test_the_loop_runs_on_while_logs_are_made(node: Node) -> None:
     assert node.says() is ErrorCode.NOT_LEADER_OR_FOLLOWER, "which every client tries again"
     assert node.says(7) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await node.made()
-    assert node.says() is ErrorCode.NONE and sorted(node.led) == [(partition, 1) for partition in range(5)]
+    assert node.says() is ErrorCode.NONE
+    assert sorted(node.led) == [(partition, 1) for partition in range(5)]
     assert "MainThread" not in node.threads
 
 
@@ -110,7 +111,8 @@ async def test_newer_metadata_counts_when_the_log_is_there(node: Node) -> None:
     node.manager.apply([node.assignment()])
     node.manager.apply([replace(node.assignment(epoch=3), config={"retention.ms": "77"})])
     await node.made()
-    assert node.led == [(0, 3)] and node.manager.leader_log("t", 0).config.retention_ms == 77
+    assert node.led == [(0, 3)]
+    assert node.manager.leader_log("t", 0).config.retention_ms == 77
 
 
 async def test_a_topic_that_is_deleted_while_its_log_is_made_leaves_nothing(
@@ -122,7 +124,9 @@ async def test_a_topic_that_is_deleted_while_its_log_is_made_leaves_nothing(
     node.manager.delete("t", 0, TOPIC_ID)
     assert node.says() is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await node.made()
-    assert not node.led and not node.directory.logs and not list(tmp_path.glob("t-*"))
+    assert not node.led
+    assert not node.directory.logs
+    assert not list(tmp_path.glob("t-*"))
 
 
 async def test_a_topic_that_is_created_again_meanwhile_gets_a_log_of_its_own(node: Node) -> None:
@@ -131,21 +135,24 @@ async def test_a_topic_that_is_created_again_meanwhile_gets_a_log_of_its_own(nod
     node.manager.apply([node.assignment(topic_id=AGAIN)])
     await node.made()
     await node.made()  # the second log is begun when the first is there
-    assert node.led == [(0, 1)] and node.directory.topic_ids["t", 0] == AGAIN
+    assert node.led == [(0, 1)]
+    assert node.directory.topic_ids["t", 0] == AGAIN
 
 
 async def test_a_partition_that_moves_away_meanwhile_leaves_nothing(node: Node) -> None:
     node.manager.apply([node.assignment()])
     node.manager.apply([replace(node.assignment(epoch=2), replicas=(2,), isr=(2,), leader=2)])
     await node.made()
-    assert not node.directory.logs and not node.led
+    assert not node.directory.logs
+    assert not node.led
 
 
 async def test_a_folder_that_fails_meanwhile_is_reported(node: Node) -> None:
     node.manager.apply([node.assignment()])
     node.directory.go_offline(OSError(5, "the disk is gone"))
     await node.made()
-    assert node.offline == [0] and node.says() is ErrorCode.KAFKA_STORAGE_ERROR
+    assert node.offline == [0]
+    assert node.says() is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 async def test_replicas_that_a_defect_left_unopened_are_tried_again(
@@ -160,10 +167,12 @@ async def test_replicas_that_a_defect_left_unopened_are_tried_again(
         patch.setattr(Replica, "_lead", fail)
         node.manager.apply([node.assignment(0), node.assignment(1)])
         await node.made()
-    assert sorted(node.offline) == [0, 1] and node.led == []
+    assert sorted(node.offline) == [0, 1]
+    assert node.led == []
     node.manager.apply([node.assignment(0, epoch=2), node.assignment(1, epoch=2)])
     await node.made()
-    assert sorted(node.led) == [(0, 2), (1, 2)] and node.says() is ErrorCode.NONE
+    assert sorted(node.led) == [(0, 2), (1, 2)]
+    assert node.says() is ErrorCode.NONE
 
 
 async def test_a_stop_waits_for_the_thread_and_the_next_start_finds_the_logs(
@@ -174,7 +183,8 @@ async def test_a_stop_waits_for_the_thread_and_the_next_start_finds_the_logs(
     await node.close()
     assert not node.led
     again = LogDirectory(RealDisk(), tmp_path, "c", 1)
-    assert again.open_all(now_ms=0).opened == 3 and again.previous_broker_epoch is not None
+    assert again.open_all(now_ms=0).opened == 3
+    assert again.previous_broker_epoch is not None
     again.close(clean=True)
 
 
@@ -184,7 +194,8 @@ async def test_an_existing_log_is_opened_at_once(node: Node) -> None:
     await node.made()
     node.go_on.clear()
     node.manager.apply([node.assignment(epoch=2), node.assignment(1)])
-    assert node.led == [(0, 1), (0, 2)] and node.says(1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert node.led == [(0, 1), (0, 2)]
+    assert node.says(1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_whoever_created_a_topic_can_wait_for_its_logs(node: Node) -> None:
@@ -208,9 +219,11 @@ async def test_a_setting_of_a_later_version_is_lived_with_and_named_once(
         [node.assignment(0, epoch=2, config=dict(later)), node.assignment(1, config=dict(later))]
     )
     await node.made()
-    assert node.says(0) == node.says(1) == ErrorCode.NONE and not node.offline
+    assert node.says(0) == node.says(1) == ErrorCode.NONE
+    assert not node.offline
     log = node.manager.leader_log("t", 0)
-    assert log.config.is_compacted and log.config.segment_ms == 5
+    assert log.config.is_compacted
+    assert log.config.segment_ms == 5
     named = [
         record.__dict__["fields"]["setting"]
         for record in caplog.records

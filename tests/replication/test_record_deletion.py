@@ -92,7 +92,8 @@ async def test_the_answer_waits_until_every_follower_has_noted_it_on_its_disk(
     monkeypatch.setattr(LogStart, "write", refusing)
     with pytest.raises(KafkaError) as late:
         await cluster.managers[1].delete_records("t", 0, 4, 300)
-    assert late.value.code is ErrorCode.REQUEST_TIMED_OUT and starts(cluster) == {1: 4, 2: 4, 3: 4}
+    assert late.value.code is ErrorCode.REQUEST_TIMED_OUT
+    assert starts(cluster) == {1: 4, 2: 4, 3: 4}
     assert not cluster.offline and cluster.log(3).noted_start_offset == 0, "a full disk takes nobody offline"
     full.clear()
     assert await cluster.managers[1].delete_records("t", 0, 4, 10_000) == 4
@@ -116,7 +117,8 @@ async def test_deletion_fails_on_a_full_disk_and_a_failed_disk_goes_offline(
     monkeypatch.setattr(LogStart, "write", fails)
     with pytest.raises(KafkaError, match="could not be noted") as refused:
         await cluster.managers[1].delete_records("t", 0, 4, 5_000)
-    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR and not cluster.offline
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not cluster.offline
     failing.append(OSError(5, "input/output error"))
     with pytest.raises(KafkaError, match="could not be noted"):
         await cluster.managers[1].delete_records("t", 0, 5, 5_000)
@@ -132,7 +134,8 @@ async def test_a_replica_joins_only_after_it_deleted_the_deleted_records(tmp_pat
     cluster.elect(1, isr=(1, 2))
     await cluster.managers[1].delete_records("t", 0, 5, 5_000)
     leader = cluster.managers[1].replica("t", 0).leader
-    assert leader is not None and leader.deleted_below == 5
+    assert leader is not None
+    assert leader.deleted_below == 5
     leader.record_fetch(3, broker_epoch=200, fetch_offset=10, leader_log_end=10, now_s=0)
     leader.follower(3).log_start_offset = 4
     assert leader.propose_join(3) is None
@@ -165,7 +168,8 @@ async def test_an_offset_that_is_not_committed_is_refused(
     cluster = await cluster_with_records(tmp_path)
     with pytest.raises(KafkaError) as refused:
         await cluster.managers[1].delete_records("t", 0, offset, 5_000)
-    assert refused.value.code is code and starts(cluster)[1] == 0
+    assert refused.value.code is code
+    assert starts(cluster)[1] == 0
     with pytest.raises(KafkaError) as refused:
         await cluster.managers[2].delete_records("t", 0, 1, 5_000)
     assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -193,7 +197,8 @@ async def test_a_deletion_waits_while_the_isr_is_below_the_minimum(
     cluster.elect(1, isr=(1,))
     with pytest.raises(KafkaError) as late:
         await cluster.managers[1].delete_records("t", 0, 4, 300)
-    assert late.value.code is ErrorCode.REQUEST_TIMED_OUT and "too few replicas" in late.value.message
+    assert late.value.code is ErrorCode.REQUEST_TIMED_OUT
+    assert "too few replicas" in late.value.message
     monkeypatch.setattr(PartitionLeader, "is_under_min_isr", lambda _self: False)
     assert await cluster.managers[1].delete_records("t", 0, 4, 300) == 4
     await cluster.stop_all()
@@ -204,7 +209,8 @@ async def test_a_deletion_that_waits_ends_with_the_leadership_and_with_its_deadl
     await cluster.stop(3)  # still in the ISR
     with pytest.raises(KafkaError) as ended:
         await cluster.managers[1].delete_records("t", 0, 3, 50)
-    assert ended.value.code is ErrorCode.REQUEST_TIMED_OUT and starts(cluster)[1] == 3
+    assert ended.value.code is ErrorCode.REQUEST_TIMED_OUT
+    assert starts(cluster)[1] == 3
     waiting = asyncio.ensure_future(cluster.managers[1].delete_records("t", 0, 4, 60_000))
     await asyncio.sleep(0)
     cluster.elect(2)
@@ -338,7 +344,8 @@ async def test_a_new_replica_takes_the_batch_that_was_deleted_up_to_its_middle(t
     cluster = await replica_added_after_a_deletion_within_a_batch(tmp_path)
     await eventually(lambda: 3 in cluster.partitions["t", 0].isr, "the new replica is in sync")
     assert starts(cluster) == {1: 4, 2: 4, 3: 4}
-    assert cluster.log(3).noted_start_offset == 4 and cluster.log(3).log_end_offset == 6
+    assert cluster.log(3).noted_start_offset == 4
+    assert cluster.log(3).log_end_offset == 6
     await cluster.stop(3, clean=False)
     cluster.start(3)
     cluster.elect(3, isr=(1, 2, 3))
@@ -365,7 +372,8 @@ async def test_a_diverged_replica_takes_the_batch_with_the_leaders_log_start(tmp
     assert await cluster.managers[1].delete_records("t", 0, 2, 5_000) == 2
     cluster.publish(cluster.partitions.values(), to=[3])
     await eventually(lambda: 3 in cluster.partitions["t", 0].isr, "it is in sync")
-    assert cluster.log(3).log_start_offset == 2 and cluster.log(3).log_end_offset == 3
+    assert cluster.log(3).log_start_offset == 2
+    assert cluster.log(3).log_end_offset == 3
     await cluster.stop_all()
 
 
@@ -386,7 +394,8 @@ async def test_an_empty_replica_takes_a_batch_that_begins_below_its_log_start(
     cluster.log(3).truncate_fully_and_start_at(4)
     cluster.elect(2)
     await eventually(lambda: 3 in cluster.partitions["t", 0].isr, "node 3 is in sync")
-    assert cluster.log(3).log_end_offset == 6 and cluster.log(2).log_start_offset == 0
+    assert cluster.log(3).log_end_offset == 6
+    assert cluster.log(2).log_start_offset == 0
     await cluster.stop_all()
 
 
@@ -399,7 +408,8 @@ async def test_ablation_a_log_that_must_begin_with_its_first_offset_is_never_in_
         lambda: cluster.managers[3]._fetchers[1]._followed["t", 0].failures > 5,
         "it is refused again and again",
     )
-    assert cluster.log(3).log_end_offset == 4 and 3 not in cluster.partitions["t", 0].isr
+    assert cluster.log(3).log_end_offset == 4
+    assert 3 not in cluster.partitions["t", 0].isr
     await cluster.stop_all()
 
 
@@ -448,16 +458,15 @@ async def test_a_deletion_that_cannot_be_noted_is_refused_and_nothing_has_moved(
         assert [each.code for each in refused if isinstance(each, KafkaError)] == 2 * [
             ErrorCode.KAFKA_STORAGE_ERROR
         ]
-        assert (
-            log.log_start_offset == log.noted_start_offset == 0
-            and not log.start_note.is_due
-            and not log.is_offline
-        )
+        assert log.log_start_offset == log.noted_start_offset == 0
+        assert not log.start_note.is_due
+        assert not log.is_offline
     assert await leader.delete_records("t", 0, 4, 5_000) == 4
     assert log.log_start_offset == log.noted_start_offset == 4
     with pytest.raises(KafkaError) as outside:
         await leader.delete_records("t", 0, log.high_watermark + 1, 5_000)
-    assert outside.value.code is ErrorCode.OFFSET_OUT_OF_RANGE and not log.start_note.is_due
+    assert outside.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert not log.start_note.is_due
     await cluster.stop_all()
 
 
@@ -511,7 +520,8 @@ async def test_a_deletion_that_lost_its_leader_after_the_note_is_made_up_for(
     go_on.set()
     with pytest.raises(KafkaError) as refused:
         await lost
-    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and log.log_start_offset == 0
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert log.log_start_offset == 0
     if leads_again:
         cluster.elect(1)
         await eventually(lambda: log.log_start_offset == 4, "it begins there")

@@ -69,15 +69,21 @@ async def write(cluster: Cluster, partition: int, value: str = "v", *, leader: i
 def test_sessions_are_counted_and_replaced() -> None:
     table = SessionTable(first_id=7)
     session = table.open(request(0, 0, 0, 1))
-    assert not isinstance(session, ErrorCode) and session.session_id == 7 and len(session.parts) == 2
+    assert not isinstance(session, ErrorCode)
+    assert session.session_id == 7
+    assert len(session.parts) == 2
     assert table.open(request(7, 1, 1)) is session
     assert table.open(request(7, 1)) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert table.open(request(8, 2)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     newer = table.open(request(0, 0, 0))
-    assert newer is not session and session.closed and len(table) == 1
+    assert newer is not session
+    assert session.closed
+    assert len(table) == 1
     assert table.open(request(7, 2)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     once = table.open(request(0, -1, 0))
-    assert not isinstance(once, ErrorCode) and once.session_id == 0 and len(table) == 1
+    assert not isinstance(once, ErrorCode)
+    assert once.session_id == 0
+    assert len(table) == 1
 
 
 def test_forgotten_partitions_leave_the_session() -> None:
@@ -104,7 +110,8 @@ async def test_an_incremental_answer_names_only_what_changed(cluster: Cluster) -
     await manager.fetch(request(full.session_id, 1))
     manager.append_now("t", 1, batch_of("a"), origin=AppendOrigin.CLIENT, required_acks=1)
     changed = await manager.fetch(request(full.session_id, 2))
-    assert answered(changed) == {1: ErrorCode.NONE} and changed.topics[0][1][0].records
+    assert answered(changed) == {1: ErrorCode.NONE}
+    assert changed.topics[0][1][0].records
     again = await manager.fetch(request(full.session_id, 3, 1, offset=1))
     assert not any(part.records for _, parts in again.topics for part in parts)
 
@@ -269,7 +276,8 @@ async def test_news_of_the_high_watermark_alone_comes_soon(cluster: Cluster) -> 
     """Consumers read from followers (KIP-392): nobody has to wait for the next record, or for the end of the
     fetch."""
     told, seconds = await watermark_news(cluster, then_records=False)
-    assert told == [(1, False)] and seconds < 30
+    assert told == [(1, False)]
+    assert seconds < 30
 
 
 async def test_news_of_the_high_watermark_goes_with_records_that_follow(

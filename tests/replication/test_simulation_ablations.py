@@ -148,7 +148,8 @@ def stale_incarnation_joins(patch: Patch) -> None:
 def fetch_before_flush(patch: Patch) -> None:
     """The fetch offset vouches for what is not flushed."""
     needs_flush = Replica.needs_flush
-    assert isinstance(needs_flush, property) and needs_flush.fget is not None
+    assert isinstance(needs_flush, property)
+    assert needs_flush.fget is not None
     asked = needs_flush.fget
     patch.setattr(Replica, "needs_flush", property(lambda replica: replica.is_leader and asked(replica)))
 

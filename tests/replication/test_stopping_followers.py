@@ -8,6 +8,7 @@ in virtual time.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
@@ -46,7 +47,7 @@ class StoppingFollower(History):
         begin_s = self.loop.time()
         self._pass(CONTROLLERS_AWAY_S)
         times = [begin_s, *(at_s for at_s in self.answered_s if at_s > begin_s), self.loop.time()]
-        self.gap_s = max(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+        self.gap_s = max(later - earlier for earlier, later in itertools.pairwise(times))
         self.network.cuts.clear()
 
     def _leave(self, follower: SimulatedNode) -> None:

@@ -80,20 +80,26 @@ async def test_ablation_without_resting_a_throttled_follower_copies_at_once(
 
 
 def test_a_rate_of_nothing_lets_nothing_through_and_no_rate_everything() -> None:
-    assert CatchUpThrottle(0).delay_s(5.0) > 0 and CatchUpThrottle(0).allowance(5.0) == 0
+    assert CatchUpThrottle(0).delay_s(5.0) > 0
+    assert CatchUpThrottle(0).allowance(5.0) == 0
     assert CatchUpThrottle(None).delay_s(5.0) == 0
 
 
 def test_replicas_are_named_by_partition_and_broker_or_all_of_them() -> None:
-    assert is_throttled("*", 7, 9) and is_throttled("0:1,7:9", 7, 9) and is_throttled("07:9,", 7, 9)
-    assert not is_throttled("", 0, 1) and not is_throttled("7:90", 7, 9) and not is_throttled("9:7", 7, 9)
+    assert is_throttled("*", 7, 9)
+    assert is_throttled("0:1,7:9", 7, 9)
+    assert is_throttled("07:9,", 7, 9)
+    assert not is_throttled("", 0, 1)
+    assert not is_throttled("7:90", 7, 9)
+    assert not is_throttled("9:7", 7, 9)
 
 
 def test_what_was_sent_without_a_rate_is_no_debt_of_a_rate_that_is_set_later() -> None:
     throttle = CatchUpThrottle(None)
     throttle.sent(1 << 30)
     throttle.set_limit(1 << 20)
-    assert throttle.delay_s(100.0) == 0 and throttle.allowance(100.0) == 1 << 20
+    assert throttle.delay_s(100.0) == 0
+    assert throttle.allowance(100.0) == 1 << 20
 
 
 def test_another_rate_begins_afresh_and_the_same_rate_goes_on() -> None:

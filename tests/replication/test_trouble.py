@@ -133,7 +133,8 @@ async def test_an_answer_that_was_not_carried_out_is_asked_for_again(
         await sound(fetcher, positions, response)
 
     monkeypatch.setattr(LeaderFetcher, "_carry_out", carry_out)
-    assert await write(cluster) is ErrorCode.NONE and failed
+    assert await write(cluster) is ErrorCode.NONE
+    assert failed
     await abandon(cluster)
 
 
@@ -153,7 +154,8 @@ async def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
     assert not waiting.done()
     disks[2].full = False
     assert await asyncio.wait_for(waiting, 20) is ErrorCode.NONE
-    assert not cluster.managers[1].offline_replicas() and not cluster.managers[2].offline_replicas()
+    assert not cluster.managers[1].offline_replicas()
+    assert not cluster.managers[2].offline_replicas()
     await abandon(cluster)
 
 
@@ -191,7 +193,8 @@ async def test_what_a_full_disk_keeps_for_the_node_itself_is_taken_by_no_append(
     await eventually(lambda: cluster.log(3).log_end_offset == 2, "a replica with room has it")
     (fetcher,) = cluster.managers[2]._fetchers.values()
     await eventually(lambda: fetcher._followed[("t", 0)].failures >= 2, "it was refused twice")
-    assert cluster.log(2).log_end_offset == 1 and not waiting.done()
+    assert cluster.log(2).log_end_offset == 1
+    assert not waiting.done()
     cluster.out_of_room = set()
     assert await asyncio.wait_for(waiting, 20) is ErrorCode.NONE
 
@@ -222,14 +225,16 @@ async def test_a_follower_that_has_no_room_to_cut_its_log_tries_again_until_it_h
         lambda: any(f._followed[key].failures > 1 for f in fetchers.values() if key in f._followed),
         "refused twice",
     )
-    assert cluster.log(1).log_end_offset == 2 and not cluster.log(1).is_offline
+    assert cluster.log(1).log_end_offset == 2
+    assert not cluster.log(1).is_offline
     assert cluster.managers[2].replica(*key).leader.follower(1).fetch_offset < 0, (
         "what diverges counts for nothing"
     )  # type: ignore[union-attr]
     disks[1].full = False
     await eventually(lambda: cluster.log(1).latest_epoch == elected.leader_epoch, "it was cut and follows")
     reads = [cluster.log(node).read(0, 10_000, upper_offset=9) for node in (1, 2)]
-    assert reads[0] == reads[1] and reads[0].next_offset == 2
+    assert reads[0] == reads[1]
+    assert reads[0].next_offset == 2
     await abandon(cluster)
     return None
 

@@ -34,7 +34,7 @@ def test_an_outage_that_lasts_is_a_warning_then_and_after_each_doubling(
 ) -> None:
     caplog.set_level("INFO")
     outage = Outage(LOG, "not_answered")
-    for now_s in range(0, 100):
+    for now_s in range(100):
         outage.failed(float(now_s), peer=2)
     outage.over(100.0)
     warned = [
@@ -73,7 +73,8 @@ def test_of_thousands_a_few_have_lines_and_all_others_are_counted_in_one(
     lines.summarize(WINDOW_S)
     assert said(caplog)[LINES_MAX:] == [("INFO", "roles_taken_up")]
     counted = caplog.records[-1].__dict__["fields"]
-    assert sum(counted.values()) == 3000 - LINES_MAX and counted.keys() == {"leader", "follower"}
+    assert sum(counted.values()) == 3000 - LINES_MAX
+    assert counted.keys() == {"leader", "follower"}
     lines.summarize(3 * WINDOW_S)
     assert len(caplog.records) == LINES_MAX + 1, "and they are told once"
     lines.line(3 * WINDOW_S, "leader", partition=1)

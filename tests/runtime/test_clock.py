@@ -100,4 +100,5 @@ def test_time_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyP
     clock = SystemClock()
     before_s, before_ms = clock.monotonic(), clock.steady_ms()
     slept_s = 3600.0
-    assert clock.monotonic() - before_s >= 3600 and clock.steady_ms() - before_ms >= 3_600_000
+    assert clock.monotonic() - before_s >= 3600
+    assert clock.steady_ms() - before_ms >= 3_600_000

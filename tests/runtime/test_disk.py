@@ -120,7 +120,8 @@ def test_names_sizes_and_removal(disk: RealDisk, tmp_path: Path) -> None:
     disk.rename(tmp_path / "d" / "a", tmp_path / "d" / "c")
     disk.remove(tmp_path / "d" / "b")
     disk.sync_directory(tmp_path / "d")
-    assert disk.list_names(tmp_path / "d") == ["c"] and not disk.exists(tmp_path / "d" / "a")
+    assert disk.list_names(tmp_path / "d") == ["c"]
+    assert not disk.exists(tmp_path / "d" / "a")
     disk.remove_tree(tmp_path / "d")
     assert not disk.exists(tmp_path / "d")
     assert disk.free_bytes(tmp_path) > 0

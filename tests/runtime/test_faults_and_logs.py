@@ -128,9 +128,8 @@ def test_the_logger_passes_event_and_fields_and_the_traceback(caplog: pytest.Log
         except RuntimeError:
             log.exception("failed", n=2)
     assert [(r.getMessage(), r.fields) for r in caplog.records] == [("said", {"n": 1}), ("failed", {"n": 2})]  # type: ignore[attr-defined]
-    assert "boom" in logs.JsonFormatter().format(caplog.records[1]) and "boom" in logs.TextFormatter().format(
-        caplog.records[1]
-    )
+    assert "boom" in logs.JsonFormatter().format(caplog.records[1])
+    assert "boom" in logs.TextFormatter().format(caplog.records[1])
 
 
 def test_configuring_sets_level_and_form_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +139,8 @@ def test_configuring_sets_level_and_form_once(monkeypatch: pytest.MonkeyPatch) -
     try:
         logs.configure(level="warning", json_lines=True)
         logs.configure(level="warning", json_lines=True)
-        assert root.level == logging.WARNING and len(root.handlers) == 1
+        assert root.level == logging.WARNING
+        assert len(root.handlers) == 1
         assert isinstance(root.handlers[0].formatter, logs.JsonFormatter)
     finally:
         root.setLevel(level)
@@ -152,9 +152,8 @@ def test_a_logger_has_its_own_level_or_that_of_what_stands_above_it() -> None:
     assert {"root", "tidegate.test.levels", "tidegate.test.levels.module"} <= before.keys()
     logs.set_level("tidegate.test.levels", "TRACE")
     try:
-        assert logs.logger_levels()["tidegate.test.levels.module"] == "TRACE" and module.isEnabledFor(
-            logging.DEBUG
-        )
+        assert logs.logger_levels()["tidegate.test.levels.module"] == "TRACE"
+        assert module.isEnabledFor(logging.DEBUG)
         logs.set_level("tidegate.test.levels.module", "FATAL")
         assert not module.isEnabledFor(logging.ERROR)
         logs.set_level("tidegate.test.levels.module", None)

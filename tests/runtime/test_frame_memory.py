@@ -51,7 +51,8 @@ def test_incomplete_frames_come_first_and_one_may_exceed_the_limit() -> None:
     assert (second.held, new.held) == (90, 10), "it fits now, and with it the new one"
     second.finish()
     new.finish()
-    assert budget.used_bytes == 0 and budget.waiting_count == 0
+    assert budget.used_bytes == 0
+    assert budget.waiting_count == 0
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -239,7 +240,8 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
         served.server.look_after(now + 601)
         await until(lambda: handlers[names[0]].closed, "the idle one's close")
         assert handlers[names[0]].closed == ["idle for 601 s"]
-        assert not handlers[names[1]].closed and not handlers[names[2]].closed
+        assert not handlers[names[1]].closed
+        assert not handlers[names[2]].closed
 
 
 async def test_a_server_looks_after_its_connections_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,8 @@ async def test_many_flushes_end_each_with_its_own_answer_and_never_within_the_ca
     answers = [loop.create_future() for _ in range(200)]
     for answer in answers:
         assert kernel.start(file, answer.set_result) is not None
-    assert not any(answer.done() for answer in answers) and len(kernel) == 200
+    assert not any(answer.done() for answer in answers)
+    assert len(kernel) == 200
     assert await asyncio.wait_for(asyncio.gather(*answers), 30) == [None] * 200
     assert len(kernel) == 0
 
@@ -49,13 +50,16 @@ async def test_waiting_for_one_blocks_until_it_is_over_and_tells_it_on_the_next_
     told: list[OSError | None] = []
     first = kernel.start(file, told.append)
     second = kernel.start(file, told.append)
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     second.wait()
     assert told == []
     async with asyncio.timeout(10):
         while len(told) < 2:
             await asyncio.sleep(0)
-    assert first.is_over and second.is_over and told == [None, None]
+    assert first.is_over
+    assert second.is_over
+    assert told == [None, None]
 
 
 async def test_the_file_may_be_closed_while_it_is_flushed(kernel: KernelSync, tmp_path: Path) -> None:
@@ -74,7 +78,8 @@ async def test_what_cannot_be_flushed_is_not_begun_or_ends_with_the_error(
     pipe, answer = RealFile(tmp_path, writing), asyncio.get_running_loop().create_future()
     if kernel.start(pipe, answer.set_result) is not None:
         error = await asyncio.wait_for(answer, 10)
-        assert error is not None and error.errno == errno.EINVAL
+        assert error is not None
+        assert error.errno == errno.EINVAL
     assert len(kernel) == 0
     pipe.close()
     os.close(reading)
@@ -110,4 +115,5 @@ async def test_a_disk_that_is_to_fail_is_not_asked_past_its_fault_point(
     monkeypatch.setattr(faults, "ENABLED", True)
     monkeypatch.setattr(faults, "_armed", {})
     faults.arm("disk.sync", "fail")
-    assert kernel.start(file, lambda _: None) is None and len(kernel) == 0
+    assert kernel.start(file, lambda _: None) is None
+    assert len(kernel) == 0

@@ -208,7 +208,8 @@ async def test_a_grpc_client_on_a_port_of_frames_is_told_without_a_warning(
             grpc_client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
             await until(lambda: len(served.handlers) == 1 and served.handlers[0].closed, "the refusal")
         told = [record.levelname for record in caplog.records if record.getMessage() == "connection_refused"]
-        assert told == ["INFO"] and "gRPC" in served.handlers[0].closed[0]
+        assert told == ["INFO"]
+        assert "gRPC" in served.handlers[0].closed[0]
 
 
 @pytest.mark.parametrize(
@@ -414,7 +415,8 @@ async def test_a_leased_frame_counts_until_it_is_released() -> None:
         connection.send(bytes(700_000))
         connection.send(bytes(700_000))
         await until(lambda: budget.waiting_count == 1, "the second frame to wait")
-        assert len(leases) == 1 and budget.used_bytes == 700_000
+        assert len(leases) == 1
+        assert budget.used_bytes == 700_000
         leases[0].release()
         await until(lambda: len(leases) == 2, "the second frame")
         leases[1].release()
@@ -444,7 +446,8 @@ async def test_a_port_in_use_is_named_with_what_to_do() -> None:
             PortInUse, match=f"port {served.port} on 127.0.0.1 is in use: stop the process"
         ) as caught:
             await serve_frames(HOST, served.port, Recorder, MAX)
-        assert isinstance(caught.value, OSError) and caught.value.port == served.port
+        assert isinstance(caught.value, OSError)
+        assert caught.value.port == served.port
 
 
 async def test_an_address_of_another_machine_is_an_oserror() -> None:
@@ -570,7 +573,8 @@ async def test_closing_tells_both_ends_once_and_later_sends_are_refused_quietly(
         connection, recorder = await served.connect()
         await until(lambda: served.handlers, "the connection")
         connection.close("enough")
-        assert not connection.send(b"late") and not connection.is_open
+        assert not connection.send(b"late")
+        assert not connection.is_open
         connection.close()
         await until(lambda: recorder.closed and served.handlers[0].closed, "both ends")
         assert recorder.closed == ["enough"]
@@ -636,5 +640,6 @@ async def test_a_free_port_can_be_listened_on() -> None:
     port = free_port()
     assert network.port_is_free(port)
     server = await serve_frames(HOST, port, Recorder, MAX)
-    assert server.port == port and not network.port_is_free(port)
+    assert server.port == port
+    assert not network.port_is_free(port)
     await server.close()

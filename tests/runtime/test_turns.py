@@ -287,7 +287,8 @@ async def test_metered_work_is_cancelled_raises_and_ends_like_any_other() -> Non
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert seen == ["cleaned up"] and account.paid_until == pytest.approx(0.5)
+    assert seen == ["cleaned up"]
+    assert account.paid_until == pytest.approx(0.5)
     with pytest.raises(ValueError, match="of the work"):
         await metered(failing())
     left = metered(cancelled())
@@ -311,4 +312,5 @@ async def test_callbacks_are_called_in_later_turns_and_not_again_in_the_same() -
 
     turns.when_admitted(account, again)
     await done
-    assert seen == sorted(set(seen)) and len(seen) == 5
+    assert seen == sorted(set(seen))
+    assert len(seen) == 5

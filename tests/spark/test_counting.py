@@ -44,7 +44,7 @@ def test_a_topic_has_as_many_records_as_a_reader_gets(cluster: ServedCluster) ->
 
 def test_the_ranges_of_a_task_have_as_many_records_as_it_reads(cluster: ServedCluster) -> None:
     for start, end in ((0, 1), (7, 700), (431, 432), (1000, 2500)):
-        ranges = {partition: (start, end) for partition in STEPS}
+        ranges = dict.fromkeys(STEPS, (start, end))
         wanted = {
             partition: sum(start <= offset < end for offset in offsets)
             for partition, offsets in WANTED.items()
@@ -99,7 +99,8 @@ def test_records_removed_by_retention_are_an_error_if_named_else_left_out(tmp_pa
         assert count_committed(served.bootstrap, "flights") == sum(offset >= start for offset in WANTED[0])
         with pytest.raises(ReadError) as refused:
             count_committed(served.bootstrap, "flights", {0: (0, 10)}, retry_timeout_ms=300)
-        assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE and refused.value.log_start_offset == start
+        assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert refused.value.log_start_offset == start
 
 
 def test_a_log_that_changes_while_it_is_counted_is_counted_again(
@@ -172,16 +173,19 @@ def called(cluster: ServedCluster, *arguments: str, patience: str = "0.3") -> tu
 def test_the_command_shows_partitions_and_their_sum(cluster: ServedCluster) -> None:
     code, text = called(cluster, "flights")
     total = sum(map(len, WANTED.values()))
-    assert code == 0 and text.splitlines()[-1] == f"{total} records"
+    assert code == 0
+    assert text.splitlines()[-1] == f"{total} records"
     assert [line.split()[-1] for line in text.splitlines()[1:3]] == [
         str(len(WANTED[partition])) for partition in (0, 1)
     ]
     code, text = called(cluster, "flights", "--json", "--range", "1:7:700")
     wanted = sum(7 <= offset < 700 for offset in WANTED[1])
-    assert code == 0 and json.loads(text) == {
-        "topic": "flights", "records": wanted,
+    assert code == 0
+    assert json.loads(text) == {
+        "topic": "flights",
+        "records": wanted,
         "partitions": [{"partition": 1, "start": 7, "end": 700, "records": wanted}],
-    }  # fmt: skip
+    }
     assert int(called(cluster, "open", "--uncommitted")[1].split()[-2]) > int(
         called(cluster, "open")[1].split()[-2]
     )
@@ -191,9 +195,8 @@ def test_a_range_beyond_the_end_is_an_error_at_once_that_names_the_end(cluster: 
     end = 1 + WANTED[0][-1]
     began_s = time.monotonic()
     code, text = called(cluster, "flights", "--range", f"0:0:{end + 500}", patience="60")
-    assert code == 1 and re.search(
-        rf"\[0, {end + 500}\) was asked for, and what can be read ends at \d+", text
-    )
+    assert code == 1
+    assert re.search(rf"\[0, {end + 500}\) was asked for, and what can be read ends at \d+", text)
     with pytest.raises(ReadError, match="ends at"):
         count_committed(cluster.bootstrap, "open", {0: (0, 1 << 40)})
     assert time.monotonic() - began_s < 10

@@ -85,7 +85,8 @@ def test_splits_adjoin_and_together_give_the_whole(client: DataClient) -> None:
     topic = client.describe(["flights"])["flights"]
     end = client.offsets(topic, [offset_query(1)], read_committed=True)[1].offset
     ranges = client.plan_ranges(topic, 1, 5, end, 20_000)
-    assert len(ranges) > 5 and (ranges[0].start, ranges[-1].end) == (5, end)
+    assert len(ranges) > 5
+    assert (ranges[0].start, ranges[-1].end) == (5, end)
     assert all(10_000 < part.bytes_estimated < 40_000 for part in ranges[:-1])
     parts = [record for part in ranges for record in read(client, 1, part.start, part.end)]
     assert parts == wanted(history(1, 400), start=5)
@@ -295,7 +296,9 @@ def test_a_reader_without_a_turn_waits_and_hears_of_the_node(
     held = hold_turn(cluster, turns)
     new = stub_of(cluster, 1).ReadRange(first_records(accepts_waiting=True))
     note = next(new)
-    assert note.waiting and not note.records and (note.start_offset, note.next_offset) == (0, 0)
+    assert note.waiting
+    assert not note.records
+    assert (note.start_offset, note.next_offset) == (0, 0)
     old = stub_of(cluster, 1).ReadRange(first_records())  # of a version that would take a note for nonsense
     release(cluster, turns, held)
     assert sum(len(chunk.records) for chunk in new) > 0
@@ -403,7 +406,8 @@ def test_a_partition_that_is_deleted_meanwhile_fails_alone(
     stub = stub_of(cluster, 1)
     gone, there = stub.PlanManyRanges(pb.PlanManyRangesRequest(partitions=wanted)).partitions
     assert (gone.error_code, gone.log_start_offset) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
-    assert there.error_code == ErrorCode.NONE and len(there.ranges) > 0
+    assert there.error_code == ErrorCode.NONE
+    assert len(there.ranges) > 0
     with pytest.raises(grpc.RpcError) as caught:
         stub.PlanRanges(wanted[0])
     assert detail_of(caught.value).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -450,6 +454,7 @@ def test_a_truncated_file_takes_only_that_replica_offline(tmp_path: Path) -> Non
         with pytest.raises(grpc.RpcError) as caught:
             list(stub_of(cluster, 1).ReadRange(short))
         assert detail_of(caught.value).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert replica.log.is_offline and ("short", 0) in cluster.nodes[1].directory.damaged
+        assert replica.log.is_offline
+        assert ("short", 0) in cluster.nodes[1].directory.damaged
         whole = pb.ReadRangeRequest(topic="whole", partition=0, leader_epoch=-1, start=0, end=end)
         assert list(stub_of(cluster, 1).ReadRange(whole))

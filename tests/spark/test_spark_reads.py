@@ -119,7 +119,8 @@ def test_rows_without_columns_are_counted_and_no_data_is_read(
         spark.read.format("tidegate").option("bootstrap", cluster.bootstrap).option("subscribe", "flights")
     )
     rows = reader.schema(StructType()).load()
-    assert rows.count() == len(wanted()) and rows.columns == []
+    assert rows.count() == len(wanted())
+    assert rows.columns == []
     some = reader.option(
         "endingOffsets", json.dumps({"flights": {str(partition): 300 for partition in range(PARTITIONS)}})
     )

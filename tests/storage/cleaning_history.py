@@ -289,7 +289,8 @@ class CleaningHistory:
         for timestamp in {r.timestamp_ms for r in records[::7]}:
             found = self.log.offset_for_timestamp(timestamp, self.log.log_end_offset)
             expected = next(r for r in records if r.timestamp_ms >= timestamp)
-            assert found is not None and (found.timestamp_ms, found.offset) == (
+            assert found is not None
+            assert (found.timestamp_ms, found.offset) == (
                 expected.timestamp_ms,
                 expected.offset,
             )

@@ -53,7 +53,8 @@ def read_all(log: Log, start: int, upper: int, max_bytes: int) -> list[int]:
         data, following = begin_bulk_read(log, position, max_bytes, upper).run()
         assert following > position
         for at, header in iterate_headers(data):
-            assert header.next_offset > position and header.base_offset < upper
+            assert header.next_offset > position
+            assert header.base_offset < upper
             offsets += [record.offset for record in decode_batch(data, at)]
         position = following
     return offsets
@@ -69,7 +70,9 @@ def test_every_offset_of_the_range_comes_once(log: Log, start: int, length: int,
     upper = min(OFFSETS, start + length)
     found = read_all(log, start, upper, max_bytes)
     assert [offset for offset in found if start <= offset < upper] == list(range(start, upper))
-    assert len(found) == len(set(found)) and found[0] > start - 7 and found[-1] < upper + 7
+    assert len(found) == len(set(found))
+    assert found[0] > start - 7
+    assert found[-1] < upper + 7
 
 
 @pytest.mark.parametrize(("offset", "upper"), [(-1, 10), (OFFSETS, OFFSETS + 5), (10, 10)])

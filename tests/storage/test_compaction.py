@@ -53,17 +53,20 @@ def test_the_map_knows_the_newest_offset_of_every_key(keys: list[bytes]) -> None
     for offset, key in enumerate(keys):
         table.put(key, offset)
         model[key] = offset
-    assert {key: table.get(key) for key in model} == model and table.size == len(model)
+    assert {key: table.get(key) for key in model} == model
+    assert table.size == len(model)
     assert table.get(b"not there") == -1
 
 
 def test_the_map_takes_24_bytes_a_slot_and_no_more_than_it_was_given() -> None:
     table = KeyMap(1000 * SLOT_BYTES, 10**9)
-    assert table.memory_bytes == 1000 * SLOT_BYTES and table.keys_max == 750
+    assert table.memory_bytes == 1000 * SLOT_BYTES
+    assert table.keys_max == 750
     assert KeyMap(1 << 30, 100).memory_bytes < 200 * SLOT_BYTES
     for offset in range(750):
         table.put(b"%d" % offset, offset)
-    assert table.is_full and all(table.get(b"%d" % offset) == offset for offset in range(750))
+    assert table.is_full
+    assert all(table.get(b"%d" % offset) == offset for offset in range(750))
 
 
 def keyed(*keys: str, base_offset: int = 0, **options: object) -> bytes:
@@ -80,7 +83,8 @@ def test_a_full_map_ends_in_the_middle_of_a_batch_and_goes_on_from_there() -> No
     keys = KeyMap(3 * SLOT_BYTES, 100)
     assert keys.keys_max == 2
     assert not note_keys(keys, AbortedRanges(()), data, parse_header(data), 0)
-    assert keys.end_offset == 3 and keys.get(b"a") == 2  # a key that is known needs no room
+    assert keys.end_offset == 3
+    assert keys.get(b"a") == 2
     rest = KeyMap(1000, 100)
     assert note_keys(rest, AbortedRanges(()), data, parse_header(data), 3)
     assert (rest.end_offset, rest.size, rest.get(b"a")) == (5, 2, -1)
@@ -180,11 +184,10 @@ def kept(decider: Compaction, data: bytes) -> tuple[bytes, list[Record]]:
 def test_the_first_cleaning_sets_a_tombstones_horizon_a_later_one_removes_it() -> None:
     data = keyed("a", "B", base_offset=10)
     first, records = kept(compaction({"a": 10, "b": 11}, 20), data)
-    assert [r.value for r in records] == [None, b"v"] and records == decode_batch(data)
-    assert (
-        parse_header(first).attributes & DELETE_HORIZON
-        and delete_horizon_ms(parse_header(first)) == NOW_MS + 100
-    )
+    assert [r.value for r in records] == [None, b"v"]
+    assert records == decode_batch(data)
+    assert parse_header(first).attributes & DELETE_HORIZON
+    assert delete_horizon_ms(parse_header(first)) == NOW_MS + 100
     again, _ = kept(compaction({}, 20, NOW_MS + 99), first)
     assert again == first  # also no new horizon
     _, records = kept(compaction({}, 20, NOW_MS + 100), first)
@@ -238,29 +241,32 @@ def plan(
 def test_the_active_segment_is_never_cleaned() -> None:
     assert plan((50,)) is None
     part = plan((50, 60, 70))
-    assert part is not None and (part.segment_count, part.end_offset, part.dirty_bytes) == (2, 20, 110)
+    assert part is not None
+    assert (part.segment_count, part.end_offset, part.dirty_bytes) == (2, 20, 110)
 
 
 @pytest.mark.parametrize(("settled", "count"), [(30, 3), (29, 2), (10, 1)])
 def test_nothing_at_or_above_what_is_settled_is_cleaned(settled: int, count: int) -> None:
     part = plan((50,) * 5, settled=settled)
-    assert part is not None and part.segment_count == count
+    assert part is not None
+    assert part.segment_count == count
     assert plan((50,) * 5, settled=9) is None
 
 
 def test_what_is_younger_than_the_least_lag_stays_and_all_behind_it() -> None:
     stamps = (NOW_MS - 100, NOW_MS - 99, NOW_MS - 500, 0)
     part = plan((50,) * 4, stamps=stamps, min_compaction_lag_ms=100)
-    assert part is not None and part.segment_count == 1
+    assert part is not None
+    assert part.segment_count == 1
     assert plan((50,) * 4, stamps=(NOW_MS,) * 4, min_compaction_lag_ms=100) is None
 
 
 def test_the_ratio_decides_or_the_greatest_lag() -> None:
     part = plan((30, 30, 40, 9), cleaned_to=20, stamps=(0, 0, NOW_MS - 50, 0))
-    assert part is not None and (part.dirty_ratio, part.oldest_dirty_ms) == (0.4, NOW_MS - 50)
-    assert not part.is_due(CONFIG, NOW_MS) and part.is_due(
-        replace(CONFIG, min_cleanable_dirty_ratio=0.4), NOW_MS
-    )
+    assert part is not None
+    assert (part.dirty_ratio, part.oldest_dirty_ms) == (0.4, NOW_MS - 50)
+    assert not part.is_due(CONFIG, NOW_MS)
+    assert part.is_due(replace(CONFIG, min_cleanable_dirty_ratio=0.4), NOW_MS)
     assert part.is_due(replace(CONFIG, max_compaction_lag_ms=49), NOW_MS)
     assert not part.is_due(replace(CONFIG, max_compaction_lag_ms=50), NOW_MS)
     assert plan((30, 30, 40, 9), cleaned_to=30) is None
@@ -271,7 +277,9 @@ def test_the_overdue_come_first_and_then_the_dirtiest() -> None:
         return Cleanable(1, 0, 10, clean, dirty, NOW_MS)
 
     due = [("a", part(50, 50), False), ("b", part(20, 80), False), ("c", part(90, 10), True)]
-    assert dirtiest(due) == "c" and dirtiest(due[:2]) == "b" and dirtiest([]) is None
+    assert dirtiest(due) == "c"
+    assert dirtiest(due[:2]) == "b"
+    assert dirtiest([]) is None
 
 
 def test_neighbours_become_one_segment_as_long_as_they_fit() -> None:

@@ -174,7 +174,7 @@ def test_a_recovered_log_reads_the_same_to_others(reader: str) -> None:
     log = open_log(disk)
     for compression in Compression:
         append(log, encoded(RECORDS[:4], compression))
-    before = list(rows for _batch, rows in read_by(reader, segment_bytes(disk)))
+    before = [rows for _batch, rows in read_by(reader, segment_bytes(disk))]
     disk.kill()
     open_log(disk)
-    assert list(rows for _batch, rows in read_by(reader, segment_bytes(disk))) == before
+    assert [rows for _batch, rows in read_by(reader, segment_bytes(disk))] == before

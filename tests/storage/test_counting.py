@@ -235,7 +235,8 @@ def test_a_count_in_pieces_is_the_whole_count() -> None:
     while start < end:
         stop = count_stop(log, start, end)
         found, start, pieces = found + count_now(log, start, stop), stop, pieces + 1
-    assert pieces > 2 and found == count_now(log, 0, end) == len(readable(log))
+    assert pieces > 2
+    assert found == count_now(log, 0, end) == len(readable(log))
     assert count_stop(log, 0, end) == end, "what a piece has learnt stays known"
 
 
@@ -320,7 +321,8 @@ def test_after_a_clean_stop_counts_continue_from_the_files(monkeypatch: pytest.M
     append(log, batch(2))
     log.set_high_watermark(log.log_end_offset)
     counts = log.segments.active.counts
-    assert counts is not None and counts.is_whole
+    assert counts is not None
+    assert counts.is_whole
     check_everywhere(log)
     log = reopened(disk, log, clean=True)
     check_everywhere(log)
@@ -423,7 +425,8 @@ def large(folder: Path) -> Log:
 
 def test_counting_a_whole_log_reads_none_of_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = large(tmp_path / "flights-0")
-    assert log.size_bytes > 20e6 and len(log.segments) > 4
+    assert log.size_bytes > 20e6
+    assert len(log.segments) > 4
     end = log.last_stable_offset
     with reads(monkeypatch) as live:
         assert count_now(log, 0, end) == 600 * 100 + 30 * 50

@@ -50,16 +50,16 @@ def test_a_batch_of_logs_is_made_with_one_sync_of_the_data_folder(tmp_path: Path
     making = directory.begin_creation(wanted(40), now_ms=NOW_MS)
     making.run()
     results = making.finish()
-    assert len(results) == 40 and all(isinstance(each, Log) for each in results.values())
-    assert disk.synced.count(tmp_path) == 1 and len(disk.synced) == 41
+    assert len(results) == 40
+    assert all(isinstance(each, Log) for each in results.values())
+    assert disk.synced.count(tmp_path) == 1
+    assert len(disk.synced) == 41
     append(directory.logs["flights", 39], batch())
     directory.close(clean=True)
     again = opened(RealDisk(), tmp_path)
-    assert (
-        len(again.logs) == 40
-        and set(again.topic_ids.values()) == {ID}
-        and again.logs["flights", 7].config == SMALL
-    )
+    assert len(again.logs) == 40
+    assert set(again.topic_ids.values()) == {ID}
+    assert again.logs["flights", 7].config == SMALL
     again.close(clean=True)
 
 
@@ -78,15 +78,18 @@ def test_new_logs_do_not_hold_their_files_open(tmp_path: Path) -> None:
 def test_names_are_taken_while_logs_are_made() -> None:
     directory = opened(LyingDisk())
     making = directory.begin_creation(wanted(2), now_ms=NOW_MS)
-    assert directory.log_count == 2 and not directory.logs
+    assert directory.log_count == 2
+    assert not directory.logs
     second = directory.begin_creation(wanted(1), now_ms=NOW_MS)
     second.run()
     error = second.finish()["flights", 0]
-    assert isinstance(error, KafkaError) and "being made" in str(error)
+    assert isinstance(error, KafkaError)
+    assert "being made" in str(error)
     making.run()
     assert not directory.logs, "in use only when the loop takes it up"
     directory.write_checkpoints()
-    assert isinstance(making.finish()["flights", 0], Log) and len(directory.logs) == 2
+    assert isinstance(making.finish()["flights", 0], Log)
+    assert len(directory.logs) == 2
     assert (
         directory.begin_creation(wanted(1), now_ms=NOW_MS).finish()["flights", 0]
         is directory.logs["flights", 0]
@@ -98,7 +101,8 @@ def test_a_folder_that_goes_offline_meanwhile_gives_nothing_into_use() -> None:
     making = directory.begin_creation(wanted(3), now_ms=NOW_MS)
     making.run()
     directory.go_offline(OSError(5, "the disk is gone"))
-    assert all(isinstance(each, KafkaError) for each in making.finish().values()) and not directory.logs
+    assert all(isinstance(each, KafkaError) for each in making.finish().values())
+    assert not directory.logs
 
 
 def test_one_log_that_cannot_be_made_does_not_keep_the_others(tmp_path: Path) -> None:
@@ -126,7 +130,8 @@ def test_a_data_folder_that_cannot_be_synced_gives_no_log_into_use(monkeypatch: 
     monkeypatch.setattr(LyingDisk, "sync_directory", fails)
     making.run()
     assert isinstance(making.finish()["flights", 0], KafkaError)
-    assert not directory.logs and not disk.exists(ROOT / "flights-0")
+    assert not directory.logs
+    assert not disk.exists(ROOT / "flights-0")
 
 
 def crash_while_making(cut: int) -> bool:

@@ -54,15 +54,20 @@ def test_damage_found_by_a_read_takes_this_log_offline_also_after_restarts() -> 
     directory.on_corrupt = lambda _log, error: found.append(error)
     with pytest.raises(KafkaError):
         stored(log)
-    assert log.is_offline and not other.is_offline and not directory.is_offline
-    assert found[0].path == log.segments[2].path("log") and found[0].position == 0
+    assert log.is_offline
+    assert not other.is_offline
+    assert not directory.is_offline
+    assert found[0].path == log.segments[2].path("log")
+    assert found[0].position == 0
     append(other, batch(1))
     directory.close(clean=True, broker_epoch=5)
     disk.kill()
     again = LogDirectory(disk, DATA, "c", 1)
     report = again.open_all(now_ms=NOW_MS)
-    assert list(report.failed) == [("flights", 0)] and "damaged at byte 0" in str(report.failed["flights", 0])
-    assert again.damaged == {("flights", 0): TOPIC} and ("other", 0) in again.logs
+    assert list(report.failed) == [("flights", 0)]
+    assert "damaged at byte 0" in str(report.failed["flights", 0])
+    assert again.damaged == {("flights", 0): TOPIC}
+    assert ("other", 0) in again.logs
 
 
 def test_a_read_never_gives_out_a_first_batch_under_another_offset() -> None:
@@ -94,10 +99,10 @@ def test_a_damaged_log_is_created_again_only_after_it_is_set_aside() -> None:
         again.create("flights", TOPIC, 0, SMALL, now_ms=NOW_MS)
     again.set_aside("flights", 0)
     fresh = again.create("flights", TOPIC, 0, SMALL, now_ms=NOW_MS)
-    assert fresh.log_end_offset == 0 and not again.damaged
-    assert "0-damaged" in disk.list_names(DATA) and disk.exists(
-        DATA / "0-damaged" / log.segments[0].path("log").name
-    )
+    assert fresh.log_end_offset == 0
+    assert not again.damaged
+    assert "0-damaged" in disk.list_names(DATA)
+    assert disk.exists(DATA / "0-damaged" / log.segments[0].path("log").name)
     again.close(clean=True, broker_epoch=1)
     assert not opened(disk).damaged
 
@@ -122,7 +127,8 @@ def test_a_log_is_opened_with_the_configuration_that_it_had_last() -> None:
     directory.close(clean=False)
     disk.kill()
     again = opened(disk)
-    assert again.logs["a", 0].config == compacted and again.logs["b", 0].config == SMALL
+    assert again.logs["a", 0].config == compacted
+    assert again.logs["b", 0].config == SMALL
     again.logs["b", 0].update_config(LogConfig())
     again.close(clean=True, broker_epoch=1)
     assert opened(disk).logs["b", 0].config == LogConfig()
@@ -196,6 +202,7 @@ def test_logs_recover_in_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(LogDirectory, "_load", met_load)
     again = LogDirectory(RealDisk(), tmp_path, "c", 1, recovery_threads=4)
     report = again.open_all(now_ms=NOW_MS)
-    assert len(met) == 12 and len(report.recovered) == 12
+    assert len(met) == 12
+    assert len(report.recovered) == 12
     assert {key: log.log_end_offset for key, log in again.logs.items()} == ends
     again.close(clean=True)

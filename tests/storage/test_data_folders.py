@@ -56,8 +56,10 @@ def test_a_new_log_goes_to_the_folder_with_the_fewest_and_stays_there() -> None:
     for partition in folders.logs:
         append(folders.logs[partition], batch(1))
     again = restarted(disk, folders, C, B, A)
-    assert again.previous_broker_epoch == 3 and set(again.logs) == set(folders.logs)
-    assert where(again, 0) == A and again.create("t", ID, 0, LogConfig()).log_end_offset == 1
+    assert again.previous_broker_epoch == 3
+    assert set(again.logs) == set(folders.logs)
+    assert where(again, 0) == A
+    assert again.create("t", ID, 0, LogConfig()).log_end_offset == 1
 
 
 def test_a_folder_that_fails_takes_only_its_own_logs_down() -> None:
@@ -68,7 +70,9 @@ def test_a_folder_that_fails_takes_only_its_own_logs_down() -> None:
     folders.on_offline = lambda folder, _error: told.append(folder.path)
     logs[1].go_offline(OSError(5, "the disk is gone"))
     assert [log.is_offline for log in logs] == [False, True, False, True]
-    assert told == [B] and folders.offline_folders == [B] and not folders.is_offline
+    assert told == [B]
+    assert folders.offline_folders == [B]
+    assert not folders.is_offline
     append(logs[0], batch(1))
     folders.create("t", ID, 4, LogConfig(), now_ms=NOW_MS)
     assert where(folders, 4) == A
@@ -79,7 +83,8 @@ def test_a_folder_that_fails_takes_only_its_own_logs_down() -> None:
         folders.close(clean=True, broker_epoch=9)
     disk.kill()
     again = opened(disk, A, B)
-    assert again.previous_broker_epoch is None and len(again.logs) == 5
+    assert again.previous_broker_epoch is None
+    assert len(again.logs) == 5
 
 
 def test_ablation_a_folder_that_is_not_remembered_gets_an_empty_twin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,8 @@ def test_a_roll_behind_a_hole_notes_no_end_that_a_restart_does_not_find(more: in
     log.report_flushed()
     disk.kill()
     again = open_log(disk, config=COMPACTED, recovery_point=log.recovery_point, flushed_end=noted[-1])
-    assert again.log_end_offset >= noted[-1] and len(stored(again)) == 2 + more
+    assert again.log_end_offset >= noted[-1]
+    assert len(stored(again)) == 2 + more
 
 
 def test_after_a_clean_stop_the_log_start_is_not_above_the_end() -> None:
@@ -110,7 +111,8 @@ def test_a_history_of_epochs_that_is_gone_is_built_again(clean: bool) -> None:
     disk.kill()
     disk.remove(FOLDER / EPOCH_CHECKPOINT)
     again = open_log(disk, clean=clean, recovery_point=end)
-    assert [again.epoch_end(epoch) for epoch in range(4)] == ends and again.latest_epoch == latest == 2
+    assert [again.epoch_end(epoch) for epoch in range(4)] == ends
+    assert again.latest_epoch == latest == 2
 
 
 def test_a_log_that_lost_its_only_segment_is_refused_if_snapshots_know_producers() -> None:

@@ -81,13 +81,12 @@ async def test_nothing_counts_as_flushed_before_the_kernel_says_so(
     append(log, batch())
     late = asyncio.ensure_future(commit.flush(log))
     await asyncio.sleep(0.02)
-    assert (
-        len(kernel.under_way) == 1
-        and log.flushed_end_offset == 1
-        and not any(task.done() for task in (*waiting, late))
-    )
+    assert len(kernel.under_way) == 1
+    assert log.flushed_end_offset == 1
+    assert not any(task.done() for task in (*waiting, late))
     kernel.end()
-    assert await asyncio.gather(*waiting) == [2, 2, 2] and not late.done()
+    assert await asyncio.gather(*waiting) == [2, 2, 2]
+    assert not late.done()
     await begun(kernel)
     kernel.end()
     assert await late == 3
@@ -107,7 +106,9 @@ async def test_a_failure_is_told_to_everybody_and_never_tried_again(tmp_path: Pa
     kernel.end(OSError(errno.EIO, "the disk is gone"))
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert [getattr(result, "code", None) for result in results] == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
-    assert failures == [(log, errno.EIO)] and log.is_offline and log.flushed_end_offset == 1
+    assert failures == [(log, errno.EIO)]
+    assert log.is_offline
+    assert log.flushed_end_offset == 1
     with pytest.raises(KafkaError):
         await commit.flush(log)
     assert kernel.under_way == []

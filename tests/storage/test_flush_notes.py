@@ -89,12 +89,14 @@ def test_damage_flushed_since_the_checkpoint_is_named_and_not_truncated(which: i
     sizes = {each: disk.size(each) for each, _position, _offset in batches_of(log)}
     disk.flip_bit(path, position + 70)
     _again, failed = reopened(disk)
-    assert isinstance(failed, CorruptLog) and (failed.path, failed.position, failed.offset) == (
+    assert isinstance(failed, CorruptLog)
+    assert (failed.path, failed.position, failed.offset) == (
         path,
         position,
         offset,
     )
-    assert str(path) in str(failed) and {each: disk.size(each) for each in sizes} == sizes
+    assert str(path) in str(failed)
+    assert {each: disk.size(each) for each in sizes} == sizes
     again, failed = reopened(disk)  # it is not forgotten by the next start either
     assert ("t", 0) in again.damaged
 
@@ -108,7 +110,8 @@ def test_ablation_without_flush_notes_that_damage_is_truncated() -> None:
     for sealed in [each for each in disk.files() if each.suffix == ".seal"]:
         disk.remove(sealed)
     again, failed = reopened(disk)
-    assert failed is None and again.logs["t", 0].log_end_offset == offset
+    assert failed is None
+    assert again.logs["t", 0].log_end_offset == offset
 
 
 def test_flushed_segments_that_are_gone_are_named_as_lost() -> None:
@@ -116,7 +119,8 @@ def test_flushed_segments_that_are_gone_are_named_as_lost() -> None:
     _directory, log = written(disk, flushed=30)
     disk.remove(log.segments[-1].path("log"))
     _again, failed = reopened(disk)
-    assert failed is not None and f"up to offset {60} was flushed" in str(failed)
+    assert failed is not None
+    assert f"up to offset {60} was flushed" in str(failed)
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
@@ -126,7 +130,8 @@ def test_valid_batches_behind_an_unflushed_bad_one_are_a_torn_tail(which: int) -
     path, position, offset = batches_of(log)[12 + which]
     disk.flip_bit(path, position + 70)
     again, failed = reopened(disk)
-    assert failed is None and again.logs["t", 0].log_end_offset == offset
+    assert failed is None
+    assert again.logs["t", 0].log_end_offset == offset
 
 
 @settings(max_examples=150, deadline=None)
@@ -175,7 +180,8 @@ def test_after_a_crash_what_was_flushed_is_there_or_said_to_be_damaged(
         again = LogDirectory(disk, DATA, "c", 1)
         failed = again.open_all(now_ms=NOW_MS).failed
         if not damage:
-            assert not failed and again.logs["t", 0].log_end_offset >= flushed
+            assert not failed
+            assert again.logs["t", 0].log_end_offset >= flushed
         elif not failed:
             assert power or hit[2] < sure  # below the recovery point nothing is looked at
             assert again.logs["t", 0].log_end_offset in (hit[2], *range(flushed, log.log_end_offset + 1))
@@ -232,7 +238,8 @@ def test_a_log_fetched_again_forgets_the_flush_notes_of_the_damaged_one() -> Non
     fresh.flush_now()
     disk.crash(Random(3))
     directory, failed = reopened(disk)
-    assert failed is None and directory.logs["t", 0].log_end_offset == 1
+    assert failed is None
+    assert directory.logs["t", 0].log_end_offset == 1
 
 
 def test_a_log_whose_folder_somebody_moved_away_begins_anew() -> None:
@@ -261,7 +268,8 @@ def test_the_highest_record_counts_and_damaged_ones_count_nothing() -> None:
     for end in (5, 9, 12):
         notes.note(A, end)
         notes.note(B, 2 * end)
-    assert read_flush_notes(disk, NOTES) == {A: 12, B: 24} and SECTOR_BYTES % RECORD_BYTES == 0
+    assert read_flush_notes(disk, NOTES) == {A: 12, B: 24}
+    assert SECTOR_BYTES % RECORD_BYTES == 0
     for at in range(4 * RECORD_BYTES, 5 * RECORD_BYTES):
         disk.flip_bit(NOTES, at)
         assert read_flush_notes(disk, NOTES) == {A: 9, B: 24}
@@ -289,7 +297,8 @@ def test_a_checkpoint_keeps_notes_of_flushed_batches_without_an_index() -> None:
     directory, log = written(disk, flushed=4)
     assert log.roll()
     directory.write_checkpoints()
-    assert log.recovery_point == 0 and read_flush_notes(disk, NOTES) == {A: 8}
+    assert log.recovery_point == 0
+    assert read_flush_notes(disk, NOTES) == {A: 8}
     disk.flip_bit(log.segments[0].path("log"), 70)
     assert reopened(disk)[1] is not None
 
@@ -300,7 +309,8 @@ def test_when_a_checkpoint_falls_back_the_notes_keep_the_flushed_end(monkeypatch
         disk = LyingDisk()
         directory, log = written(disk, flushed=4)
         directory.write_checkpoints()
-        assert read_flush_notes(disk, NOTES) == {} and log.recovery_point == 8
+        assert read_flush_notes(disk, NOTES) == {}
+        assert log.recovery_point == 8
         log.roll()
         if not told:
             monkeypatch.setattr(Log, "report_flushed", lambda _self: None)
@@ -317,7 +327,8 @@ def test_the_file_is_bounded_and_every_log_keeps_its_newest_record() -> None:
         notes.note(identity_of(TOPIC, end % 50), 10 * end)
         assert disk.size(NOTES) <= FILE_BYTES_MAX
     claims = read_flush_notes(disk, NOTES)
-    assert len(claims) == 50 and claims[identity_of(TOPIC, end % 50)] == 10 * end
+    assert len(claims) == 50
+    assert claims[identity_of(TOPIC, end % 50)] == 10 * end
 
 
 def test_more_logs_than_fit_are_not_noted_until_the_next_checkpoint() -> None:
@@ -326,7 +337,8 @@ def test_more_logs_than_fit_are_not_noted_until_the_next_checkpoint() -> None:
     most = FILE_BYTES_MAX // RECORD_BYTES
     for partition in range(most + 100):
         notes.note(identity_of(TOPIC, partition), 5)
-    assert disk.size(NOTES) == FILE_BYTES_MAX and len(read_flush_notes(disk, NOTES)) == most
+    assert disk.size(NOTES) == FILE_BYTES_MAX
+    assert len(read_flush_notes(disk, NOTES)) == most
     notes.trim(lambda _identity: 5)
     notes.note(A, 7)
     assert read_flush_notes(disk, NOTES) == {A: 7}
@@ -399,7 +411,8 @@ def test_a_failing_disk_takes_the_folder_offline() -> None:
     directory.notes.note_flush = fails  # type: ignore[method-assign]
     append(log, batch(1))
     log.flush_now()
-    assert directory.is_offline and log.is_offline
+    assert directory.is_offline
+    assert log.is_offline
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -480,4 +493,5 @@ def test_a_log_that_ends_in_a_hole_is_noted_up_to_its_last_batch(
     again, failed = reopened(disk)
     assert (failed is None) == mapped
     if mapped:
-        assert log.flushed_end_offset == 8 and again.logs["t", 0].log_end_offset == 6
+        assert log.flushed_end_offset == 8
+        assert again.logs["t", 0].log_end_offset == 6

@@ -68,7 +68,8 @@ def test_a_file_of_an_older_version_is_read_and_gets_a_checksum() -> None:
     disk = marked()
     now = disk.read(FILE)
     disk.put(FILE, OLDER)
-    assert claimed(disk) == "d-1" and disk.read(FILE) == now
+    assert claimed(disk) == "d-1"
+    assert disk.read(FILE) == now
     disk.put(FILE, OLDER)
     with pytest.raises(DirectoryRefused, match="belongs to node.id='3'"):
         claimed(disk, {**OWN, "node.id": "1"})
@@ -79,7 +80,8 @@ def test_on_a_full_disk_a_file_of_an_older_version_does() -> None:
     disk = marked()
     disk.put(FILE, OLDER)
     disk.capacity = disk.used_bytes()
-    assert claimed(disk) == "d-1" and disk.read(FILE) == OLDER
+    assert claimed(disk) == "d-1"
+    assert disk.read(FILE) == OLDER
 
 
 @pytest.mark.parametrize("line", [b"cluster.id", b"node.id", b"version"])
@@ -103,7 +105,8 @@ def test_a_folder_of_another_metadata_log_is_refused_for_ever() -> None:
     for _ in range(2):
         with pytest.raises(DirectoryRefused, match="begun anew"):
             bind_folders(disk, [DATA], "m-2")
-    assert claimed(disk) == "d-1" and decode_owner(disk.read(FILE))["metadata.id"] == "m-1"
+    assert claimed(disk) == "d-1"
+    assert decode_owner(disk.read(FILE))["metadata.id"] == "m-1"
     bind_folders(disk, [DATA], "m-1")
 
 

@@ -73,16 +73,15 @@ def test_only_its_partitions_are_down_and_none_of_them_is_made_anew(fails: froze
     b.fails = frozenset(fails)
     folders = opened(disks, fresh="new")
     folders.expect(ASSIGNED)
-    assert (
-        folders.offline_folders == [B]
-        and not folders.is_offline
-        and sorted(folders.logs) == [("t", 0), ("t", 2)]
-    )
+    assert folders.offline_folders == [B]
+    assert not folders.is_offline
+    assert sorted(folders.logs) == [("t", 0), ("t", 2)]
     assert len(stored(folders.logs["t", 2])) == 1
     for lost in (1, 3):
         with pytest.raises(KafkaError) as refused:
             folders.create("t", ID, lost, LogConfig(), now_ms=NOW_MS)
-        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR and str(B) in refused.value.message
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert str(B) in refused.value.message
         # nor of a topic that has its name now: the old log will be there again
         with pytest.raises(KafkaError):
             folders.create("t", UUID(int=2), lost, LogConfig(), now_ms=NOW_MS)
@@ -90,10 +89,8 @@ def test_only_its_partitions_are_down_and_none_of_them_is_made_anew(fails: froze
         [NewLog("t", ID, partition, LogConfig()) for partition in (1, 3)], now_ms=NOW_MS
     )
     many.run()
-    assert (
-        all(isinstance(each, KafkaError) and str(B) in str(each) for each in many.finish().values())
-        and len(folders.logs) == 2
-    )
+    assert all(isinstance(each, KafkaError) and str(B) in str(each) for each in many.finish().values())
+    assert len(folders.logs) == 2
     append(folders.create("new", ID, 0, LogConfig(), now_ms=NOW_MS), batch(1))
     assert folders.folder_of("new", 0) is folders.folders[0]
     assert folders.previous_broker_epoch is None and folders.directory_id == identity, (
@@ -106,7 +103,8 @@ def test_only_its_partitions_are_down_and_none_of_them_is_made_anew(fails: froze
 
     b.fails = frozenset()
     again = opened(disks, fresh="newer")
-    assert sorted(again.logs) == [("new", 0), *ASSIGNED] and again.directory_id == identity
+    assert sorted(again.logs) == [("new", 0), *ASSIGNED]
+    assert again.directory_id == identity
     assert [again.logs["t", partition].log_end_offset for partition in range(4)] == [1, 2, 3, 4]
 
 

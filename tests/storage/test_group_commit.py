@@ -52,7 +52,8 @@ async def test_all_appends_of_one_turn_share_a_flush(commit: GroupCommit) -> Non
         return info.next_offset
 
     assert sorted(await asyncio.gather(*(write() for _ in range(20)))) == list(range(1, 21))
-    assert commit.flush_count == 1 and log.flushed_end_offset == 20
+    assert commit.flush_count == 1
+    assert log.flushed_end_offset == 20
 
 
 async def test_whoever_comes_while_a_flush_runs_joins_the_next_one(
@@ -65,7 +66,8 @@ async def test_whoever_comes_while_a_flush_runs_joins_the_next_one(
     append(log, batch(3))
     others = [asyncio.ensure_future(commit.flush(log)) for _ in range(5)]
     await asyncio.sleep(0)
-    assert log.flushed_end_offset == 0 and not first.done()
+    assert log.flushed_end_offset == 0
+    assert not first.done()
     gate.opened.set()
     assert await first == 1
     assert await asyncio.gather(*others) == [4] * 5
@@ -76,7 +78,8 @@ async def test_a_flushed_log_costs_no_flush(commit: GroupCommit) -> None:
     log = open_log(LyingDisk())
     append(log, batch())
     await commit.flush(log)
-    assert await commit.flush(log) == 1 and commit.flush_count == 1
+    assert await commit.flush(log) == 1
+    assert commit.flush_count == 1
 
 
 async def test_a_truncated_log_owes_only_what_is_left(
@@ -103,10 +106,12 @@ async def test_a_failed_flush_is_told_to_everybody_and_never_tried_again() -> No
     results = await asyncio.gather(*(commit.flush(log) for _ in range(3)), return_exceptions=True)
     disk.fail_sync = False
     assert [getattr(result, "code", None) for result in results] == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
-    assert failures == [(log, errno.EIO)] and log.is_offline
+    assert failures == [(log, errno.EIO)]
+    assert log.is_offline
     with pytest.raises(KafkaError):
         await commit.flush(log)
-    assert commit.flush_count == 1 and log.flushed_end_offset == 0
+    assert commit.flush_count == 1
+    assert log.flushed_end_offset == 0
     commit.close()
 
 

@@ -64,7 +64,8 @@ def run_kind(kind: str, first: int, count: int, length: int) -> None:
     print(f"histories ({kind}) of seeds {first} to {first + count - 1}, {length} steps each")
     report = run_seeds(first, count, history_of(kind, length))
     assert not report.broken, report.describe()
-    assert report.histories == count and report.counts["crashes"] >= count
+    assert report.histories == count
+    assert report.counts["crashes"] >= count
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -276,7 +277,8 @@ def test_threads_that_open_logs_take_turns_by_the_seed() -> None:
         images.append(
             [(p, d.read(p)) for d in history.disk.disks.values() for p in d.files() if p.suffix == ".log"]
         )
-    assert images[0] == images[1] and handed_on > 10
+    assert images[0] == images[1]
+    assert handed_on > 10
 
 
 # Of flipped bits.

@@ -68,7 +68,8 @@ def test_no_history_of_moves_is_accused() -> None:
         history = InspectedMoves(seed, length=40)
         history.run()
         looks, futures = looks + history.looks, futures + history.futures
-    assert looks > 10 * HISTORIES and futures > HISTORIES
+    assert looks > 10 * HISTORIES
+    assert futures > HISTORIES
 
 
 def half_way() -> LyingDisk:
@@ -104,7 +105,8 @@ def test_damage_of_the_copy_is_a_tail_that_is_copied_again() -> None:
     disk.kill()
     again = opened(disk)
     drive(again.futures["t", 0])
-    assert again.logs["t", 0].log_end_offset == 30 and again.logs["t", 0].directory == B / "t-0"
+    assert again.logs["t", 0].log_end_offset == 30
+    assert again.logs["t", 0].directory == B / "t-0"
     assert kinds(disk, running=True) == []
 
 
@@ -157,4 +159,5 @@ def test_a_move_that_is_settled_between_two_looks_is_no_fault(monkeypatch: pytes
         for finding in each.findings
         if finding.severity is Severity.VIOLATION
     ] == []
-    assert found == [[], []] and isinstance(reports[0], DataFolder)
+    assert found == [[], []]
+    assert isinstance(reports[0], DataFolder)

@@ -59,7 +59,8 @@ def test_a_healthy_folder_has_no_finding_however_it_was_left(clean: Path, unclea
         assert [report.findings for report in reports] == [[]] * 5
         of = {report.directory.name: report for report in reports if isinstance(report, PartitionReport)}
         assert (of[P].batches, of[P].producers, of[P].first_offset, of[P].open_transactions) == (60, 2, 0, 0)
-        assert of[P].topic_id == FLIGHTS and of[P].segments > 3
+        assert of[P].topic_id == FLIGHTS
+        assert of[P].segments > 3
 
 
 def test_a_folder_in_use_is_looked_at_while_it_is_written(clean: Path) -> None:
@@ -127,7 +128,9 @@ def test_what_is_no_data_folder_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_every_kind_of_finding_says_what_it_means_and_what_to_do() -> None:
     for kind in KINDS.values():
-        assert kind.meaning and kind.action and not kind.meaning.endswith(".")
+        assert kind.meaning
+        assert kind.action
+        assert not kind.meaning.endswith(".")
 
 
 # --------------------------------------------------------------------------------------------- one damage,
@@ -226,7 +229,8 @@ def test_a_decided_replacement_of_segments_is_seen_as_finished(unclean: Path) ->
             shutil.copy(source, source.with_name(source.name + ".cleaned"))
     decide_swap(RealDisk(), unclean / P, [int(first.stem)], int(first.stem))
     names = {finding.file.name for finding in findings(unclean)}
-    assert set(kinds(unclean)) == {"leftover"} and f"{first.stem}.swap" in names
+    assert set(kinds(unclean)) == {"leftover"}
+    assert f"{first.stem}.swap" in names
     # Ablation: without it, a replacement of two by one would look as if a segment overlapped.
     (unclean / P / f"{first.stem}.swap").unlink()
     assert set(kinds(unclean)) == {"leftover"}
@@ -266,7 +270,8 @@ def test_every_kind_is_shown_by_a_test() -> None:
     }  # fmt: skip
     assert {*CLEAN, *UNCLEAN, *elsewhere} == set(KINDS)
     notes = {kind for kind, about in KINDS.items() if about.severity is Severity.NOTE}
-    assert "torn-tail" in notes and "batch-damaged" not in notes
+    assert "torn-tail" in notes
+    assert "batch-damaged" not in notes
 
 
 def test_fill_reaches_what_the_tests_damage(clean: Path) -> None:

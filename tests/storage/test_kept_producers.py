@@ -118,7 +118,8 @@ def cleaned_and_cut(above: str) -> Log:
     log.flush_now()
     log.set_high_watermark(settled)
     done = clean_now(log, disk, NOW_MS)
-    assert done is not None and done.counts.records_kept < done.counts.records_read
+    assert done is not None
+    assert done.counts.records_kept < done.counts.records_read
     log.truncate_to(settled)
     log.close(clean=False)
     return open_log(disk, config=COMPACTED)

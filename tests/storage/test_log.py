@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,8 @@ def test_one_bad_batch_refuses_the_whole_append(log: Log) -> None:
     bad[-1] ^= 1
     with refused(ErrorCode.CORRUPT_MESSAGE):
         append(log, batch(2) + bytes(bad))
-    assert log.log_end_offset == 0 and log.size_bytes == 0
+    assert log.log_end_offset == 0
+    assert log.size_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,8 @@ def test_log_append_time_stamps_the_batch_and_its_checksum() -> None:
     data = batch(2, pid=7, epoch=0, sequence=0, timestamp_ms=5)
     info = append(log, data, now_ms=NOW_MS + 9)
     again = append(log, data, now_ms=NOW_MS + 50)
-    assert info.append_time_ms == again.append_time_ms == NOW_MS + 9 and again.duplicate
+    assert info.append_time_ms == again.append_time_ms == NOW_MS + 9
+    assert again.duplicate
     (only,) = stored(log)
     validate_batch(memoryview(only.data))
     assert {record.timestamp_ms for record in decode_batch(only.data)} == {NOW_MS + 9}
@@ -129,8 +132,10 @@ def test_a_duplicate_returns_the_original_offsets_and_appends_nothing(log: Log) 
     info = append(log, first)
     append(log, batch(2, pid=7, epoch=0, sequence=3))
     again = append(log, first)
-    assert again.duplicate and (again.first_offset, again.last_offset, again.next_offset) == (0, 2, 3)
-    assert info[:2] == again[:2] and log.log_end_offset == 5
+    assert again.duplicate
+    assert (again.first_offset, again.last_offset, again.next_offset) == (0, 2, 3)
+    assert info[:2] == again[:2]
+    assert log.log_end_offset == 5
 
 
 def test_segments_roll_by_size_and_by_time() -> None:
@@ -195,7 +200,8 @@ def test_a_read_is_one_access_and_at_least_one_batch() -> None:
         for max_bytes in (0, 100, 1000, 10**6):
             disk.reads = 0
             result = log.read(offset, max_bytes, upper_offset=log.log_end_offset)
-            assert disk.reads == 1 and result.first_offset == offset // 2 * 2
+            assert disk.reads == 1
+            assert result.first_offset == offset // 2 * 2
             first = parse_header(result.data).size_bytes
             assert len(result.data) <= max(max_bytes, first)
 
@@ -244,15 +250,17 @@ def test_offsets_are_found_by_timestamp_also_when_they_come_out_of_order(log: Lo
     for timestamp in timestamps:
         append(log, batch(2, size=300, timestamp_ms=NOW_MS + timestamp))
     every = [(NOW_MS + t + i, 2 * at + i) for at, t in enumerate(timestamps) for i in range(2)]
-    for asked in range(0, 110):
+    for asked in range(110):
         expected = next(((t, o) for t, o in every if t >= NOW_MS + asked), None)
         found = log.offset_for_timestamp(NOW_MS + asked, log.log_end_offset)
         assert (found and found[:2]) == expected
     assert log.offset_for_timestamp(NOW_MS + 90, 6) is None
     greatest = log.max_timestamp()
-    assert greatest is not None and greatest[:2] == (NOW_MS + 101, 13)
+    assert greatest is not None
+    assert greatest[:2] == (NOW_MS + 101, 13)
     bounded = log.max_timestamp(upper_offset=13)
-    assert bounded is not None and bounded[:2] == (NOW_MS + 100, 12)
+    assert bounded is not None
+    assert bounded[:2] == (NOW_MS + 100, 12)
 
 
 def test_ranges_cover_everything_once_at_batch_boundaries(log: Log) -> None:
@@ -262,9 +270,10 @@ def test_ranges_cover_everything_once_at_batch_boundaries(log: Log) -> None:
     for target in (1, 400, 2000, 10**9):
         pieces = log.ranges(2, 26, target)
         assert (pieces[0].start, pieces[-1].end) == (2, 26)
-        assert all(left.end == right.start for left, right in zip(pieces, pieces[1:], strict=False))
+        assert all(left.end == right.start for left, right in itertools.pairwise(pieces))
         assert {offset for piece in pieces for offset in piece[:2]} <= boundaries
-    assert log.ranges(5, 5, 100) == [] and len(log.ranges(0, 27, 10**9)) == 1
+    assert log.ranges(5, 5, 100) == []
+    assert len(log.ranges(0, 27, 10**9)) == 1
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -281,7 +290,8 @@ def test_truncation_forgets_producers_epochs_and_aborts(log: Log) -> None:
     log.truncate_to(4)  # inside the batch at 3
     assert (log._producers.as_comparable(), log._epochs.entries(), log.size_bytes) == before
     assert (log.log_end_offset, log.high_watermark, log.aborted_transactions(0, 9)) == (3, 3, [])
-    assert log.epoch_end(2) == (-1, -1) and log.epoch_end(1) == (1, 3)
+    assert log.epoch_end(2) == (-1, -1)
+    assert log.epoch_end(1) == (1, 3)
     append(log, batch(1, pid=7, epoch=0, sequence=2), leader_epoch=3)
     assert log.log_end_offset == 4
 
@@ -291,7 +301,9 @@ def test_a_log_can_be_restarted_elsewhere_and_is_empty(log: Log) -> None:
         append(log, batch(2, size=200), leader_epoch=1)
     log.flush_now()
     log.truncate_fully_and_start_at(1000)
-    assert set(log.describe().values()) == {1000} and log.latest_epoch == -1 and len(log.segments) == 1
+    assert set(log.describe().values()) == {1000}
+    assert log.latest_epoch == -1
+    assert len(log.segments) == 1
     log.append_follower(batch(2, base_offset=1000, leader_epoch=5))
     assert stored(log)[0].header.base_offset == 1000
 
@@ -307,15 +319,20 @@ def test_the_log_start_moves_up_and_whole_segments_go() -> None:
         log.advance_log_start(31)
     segments, size = len(log.segments), log.size_bytes
     log.advance_log_start(25)
-    assert len(log.segments) < segments and log.size_bytes < size and log.log_start_offset == 25
+    assert len(log.segments) < segments
+    assert log.size_bytes < size
+    assert log.log_start_offset == 25
     assert log.active_producer_count == 1, "producers stay (docs/semantics.md I10)"
-    assert stored(log)[0].header.base_offset == 24 and log.epoch_at(25) == 1 and log.epoch_at(24) == -1
+    assert stored(log)[0].header.base_offset == 24
+    assert log.epoch_at(25) == 1
+    assert log.epoch_at(24) == -1
     with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
         log.read(24, 100, upper_offset=30)
     left = stored(log)
     disk.kill()
     again = open_log(disk, recovery_point=log.recovery_point, log_start_offset=25)
-    assert again.log_start_offset == 25 and stored(again) == left
+    assert again.log_start_offset == 25
+    assert stored(again) == left
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -331,7 +348,8 @@ def test_a_full_disk_fails_the_append_until_there_is_room() -> None:
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         append(log, batch(1, size=300))
     assert (log.describe(), disk.size(FOLDER / f"{0:020d}.log")) == before
-    assert len(stored(log)) == 1 and not log.is_offline
+    assert len(stored(log)) == 1
+    assert not log.is_offline
     disk.capacity = None
     append(log, batch(1, size=300))
     assert [each.header.base_offset for each in stored(log)] == [0, 1]
@@ -363,7 +381,8 @@ def test_a_failed_sync_is_final() -> None:
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         log.flush_now()
     disk.fail_sync = False
-    assert log.is_offline and log.flushed_end_offset == 0
+    assert log.is_offline
+    assert log.flushed_end_offset == 0
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         log.flush_now()
 
@@ -375,10 +394,13 @@ def test_an_abort_whose_index_entry_does_not_fit_is_not_written_at_all() -> None
     disk.capacity = log.size_bytes + len(marker(7, 1, commit=False)) + 10
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         append_marker(log, marker(7, 1, commit=False))
-    assert log.transaction_open(7) and log.log_end_offset == 1 and log.aborted_transactions(0, 9) == []
+    assert log.transaction_open(7)
+    assert log.log_end_offset == 1
+    assert log.aborted_transactions(0, 9) == []
     disk.capacity = None
     append_marker(log, marker(7, 1, commit=False))
-    assert log.aborted_transactions(0, 9) == [(7, 0)] and len(stored(log)) == 2
+    assert log.aborted_transactions(0, 9) == [(7, 0)]
+    assert len(stored(log)) == 2
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -390,11 +412,13 @@ def test_a_flush_covers_what_was_there_when_it_began() -> None:
     append(log, batch(2))
     ticket = log.begin_flush()
     append(log, batch(3))
-    assert log.flushed_end_offset == 0 and log.needs_flush
+    assert log.flushed_end_offset == 0
+    assert log.needs_flush
     ticket.run()
     assert log.flushed_end_offset == 0, "the flushed end moves on the loop's thread only"
     log.finish_flush(ticket)
-    assert log.flushed_end_offset == 2 and log.needs_flush
+    assert log.flushed_end_offset == 2
+    assert log.needs_flush
 
 
 @pytest.mark.parametrize("ran", [False, True])
@@ -420,7 +444,8 @@ def test_the_recovery_point_waits_for_derived_files_that_do_not_fit() -> None:
     append(log, batch(1, size=1500))
     disk.capacity = disk.used_bytes() + 5
     log.flush_now()
-    assert log.flushed_end_offset == 2 and log.recovery_point == 0
+    assert log.flushed_end_offset == 2
+    assert log.recovery_point == 0
     disk.capacity = None
     log.flush_now()
     assert log.recovery_point == 2
@@ -434,7 +459,9 @@ def test_a_log_on_the_real_disk_survives_a_restart(tmp_path: Path) -> None:
     state, batches = log._producers.as_comparable(), stored(log)
     log.close(clean=True)
     again = open_log(disk, folder=tmp_path / "flights-0", clean=True, recovery_point=60)
-    assert not again.recovered and again._producers.as_comparable() == state and stored(again) == batches
+    assert not again.recovered
+    assert again._producers.as_comparable() == state
+    assert stored(again) == batches
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         log.append_leader(batch(), leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=NOW_MS)
     again.close(clean=False)

@@ -36,7 +36,8 @@ def refused(code: ErrorCode) -> pytest.RaisesExc[KafkaError]:
 def test_a_clean_restart_needs_no_recovery_and_knows_its_broker_epoch(tmp_path: Path) -> None:
     disk = RealDisk()
     directory, report = opened(disk, tmp_path / "data")
-    assert not report.clean and report.opened == 0
+    assert not report.clean
+    assert report.opened == 0
     log = directory.create("my-topic", ID, 3, SMALL, now_ms=NOW_MS)
     for _ in range(12):
         append(log, batch(2, size=300))
@@ -45,9 +46,11 @@ def test_a_clean_restart_needs_no_recovery_and_knows_its_broker_epoch(tmp_path: 
     directory.close(clean=True, broker_epoch=77)
     directory, report = opened(disk, tmp_path / "data")
     assert (report.opened, report.clean, report.recovered, report.failed) == (1, True, [], {})
-    assert directory.previous_broker_epoch == 77 and directory.topic_ids == {("my-topic", 3): ID}
+    assert directory.previous_broker_epoch == 77
+    assert directory.topic_ids == {("my-topic", 3): ID}
     again = directory.logs["my-topic", 3]
-    assert stored(again) == before and again.high_watermark == 20
+    assert stored(again) == before
+    assert again.high_watermark == 20
     directory.close(clean=False)
 
 
@@ -96,10 +99,12 @@ def test_a_failed_close_in_a_thread_leaves_no_clean_mark_and_is_reported(tmp_pat
     disk.broken = "t-6"
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         directory.close(clean=True, broker_epoch=7)
-    assert told == [threading.get_ident()] and directory.is_offline
+    assert told == [threading.get_ident()]
+    assert directory.is_offline
     disk.broken = ""
     directory, report = opened(disk, tmp_path / "data")
-    assert report.opened == 10 and not report.clean
+    assert report.opened == 10
+    assert not report.clean
     directory.close(clean=False)
 
 
@@ -112,7 +117,9 @@ def test_the_clean_mark_is_good_for_one_start() -> None:
         directory, report = opened(disk)
         assert report.clean == (directory.previous_broker_epoch == 5)
         disk.crash(Random(1))
-    assert not report.clean and directory.previous_broker_epoch is None and report.recovered == ["flights-0"]
+    assert not report.clean
+    assert directory.previous_broker_epoch is None
+    assert report.recovered == ["flights-0"]
 
 
 @pytest.mark.parametrize(("cluster", "node", "says"), [("other", 1, "cluster.id"), ("tide", 2, "node.id")])
@@ -157,7 +164,9 @@ def test_after_a_crash_only_what_lies_past_the_checkpoint_is_in_doubt() -> None:
     disk.crash(Random(3))
     directory, report = opened(disk)
     again = directory.logs["flights", 0]
-    assert report.recovered == ["flights-0"] and stored(again)[:10] == flushed and again.high_watermark == 8
+    assert report.recovered == ["flights-0"]
+    assert stored(again)[:10] == flushed
+    assert again.high_watermark == 8
 
 
 def test_damage_keeps_one_partition_closed_and_the_others_in_use() -> None:
@@ -190,7 +199,9 @@ def test_a_deleted_topic_leaves_nothing_behind() -> None:
     directory.delete("flights", 0)
     disk.crash(Random(0))
     directory, report = opened(disk)
-    assert not report.opened and not report.failed and directory.logs == {}
+    assert not report.opened
+    assert not report.failed
+    assert directory.logs == {}
 
 
 class FullDisk(RealDisk):
@@ -231,7 +242,8 @@ def test_a_topic_created_again_under_its_name_begins_empty() -> None:
     append(first, batch())
     assert directory.create("flights", ID, 0, SMALL) is first
     second = directory.create("flights", OTHER_ID, 0, SMALL)
-    assert second.log_end_offset == 0 and directory.topic_ids["flights", 0] == OTHER_ID
+    assert second.log_end_offset == 0
+    assert directory.topic_ids["flights", 0] == OTHER_ID
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         append(first, batch())
 
@@ -241,7 +253,8 @@ def test_a_half_created_partition_is_removed() -> None:
     opened(disk)[0].close(clean=False)
     disk.make_directory(ROOT / "flights-0")
     directory, report = opened(disk)
-    assert not report.failed and not disk.exists(ROOT / "flights-0")
+    assert not report.failed
+    assert not disk.exists(ROOT / "flights-0")
     directory.create("flights", ID, 0, SMALL)
 
 
@@ -276,7 +289,8 @@ def truncated_below_the_checkpoint() -> OpenReport:
 
 def test_a_truncation_below_the_checkpoint_is_no_loss_after_a_crash() -> None:
     report = truncated_below_the_checkpoint()
-    assert not report.failed and report.opened == 1
+    assert not report.failed
+    assert report.opened == 1
 
 
 def test_ablation_without_lowering_the_recovery_point_first_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +306,8 @@ def test_without_a_readable_checkpoint_every_log_is_scanned_in_full(content: byt
     directory.close(clean=True)
     disk.write_atomic(ROOT / "partition-checkpoint", content)
     directory, report = opened(disk)
-    assert report.recovered == ["flights-0"] and directory.logs["flights", 0].log_end_offset == 2
+    assert report.recovered == ["flights-0"]
+    assert directory.logs["flights", 0].log_end_offset == 2
 
 
 def test_a_failing_disk_takes_the_whole_folder_down_once() -> None:
@@ -305,7 +320,9 @@ def test_a_failing_disk_takes_the_whole_folder_down_once() -> None:
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         logs[1].flush_now()
     disk.fail_sync = False
-    assert directory.is_offline and all(log.is_offline for log in logs) and len(told) == 1
+    assert directory.is_offline
+    assert all(log.is_offline for log in logs)
+    assert len(told) == 1
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         directory.create("flights", ID, 4, SMALL)
     with pytest.raises(OSError):
@@ -325,4 +342,5 @@ def test_a_full_disk_does_not_pretend_a_clean_close() -> None:
     disk.capacity = None
     disk.kill()
     directory, report = opened(disk)
-    assert not report.clean and directory.logs["flights", 0].log_end_offset == 1
+    assert not report.clean
+    assert directory.logs["flights", 0].log_end_offset == 1

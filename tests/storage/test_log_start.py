@@ -138,7 +138,8 @@ def test_a_full_disk_keeps_no_note_above_a_cut(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(disk, "write_atomic", write_atomic)
     log.truncate_to(4)
-    assert not disk.exists(FILE) and log.noted_start_offset == 4
+    assert not disk.exists(FILE)
+    assert log.noted_start_offset == 4
     append(log, batch(1))
     log.flush_now()
     assert offsets(after_power_cut(disk, directory)) == [4]
@@ -165,7 +166,8 @@ def test_a_log_start_above_the_end_hides_no_later_append() -> None:
     delete_below(log, 9)
     log = after_power_cut(disk, directory)
     end = log.log_end_offset
-    assert end < 9 and log.log_start_offset == end == log.noted_start_offset
+    assert end < 9
+    assert log.log_start_offset == end == log.noted_start_offset
     append(log, batch(1))
     log.flush_now()
     directory.close(clean=False)

@@ -93,7 +93,8 @@ def test_the_greatest_timestamp_is_found_with_one_decoded_batch(monkeypatch: pyt
     for upper, expected in ((202, 200), (150, 149), (17, 16)):
         decoded.clear()
         found = log.max_timestamp(upper)
-        assert found is not None and found.offset == expected
+        assert found is not None
+        assert found.offset == expected
         assert len(decoded) <= 2
 
 

@@ -51,8 +51,10 @@ def test_it_is_refused_with_what_to_do_and_makes_room_when_it_is_set_aside(conte
     disk = unidentified(content)
     folders = DataFolders(disk, [DATA], "c", 1, lambda: "d")
     report = folders.open_all(now_ms=NOW_MS)
-    assert folders.damaged == {("t", 0): None} and folders.topic_id_of("t", 0) is None
-    assert list(report.failed) == [("t", 0)] and report.failed["t", 0].code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert folders.damaged == {("t", 0): None}
+    assert folders.topic_id_of("t", 0) is None
+    assert list(report.failed) == [("t", 0)]
+    assert report.failed["t", 0].code is ErrorCode.KAFKA_STORAGE_ERROR
     for topic_id in (ID, UUID(int=8)):
         with pytest.raises(
             KafkaError, match=r"t-0/partition.metadata .* copy the file from another partition"
@@ -61,7 +63,8 @@ def test_it_is_refused_with_what_to_do_and_makes_room_when_it_is_set_aside(conte
     before = disk.read(DATA / "t-0" / f"{0:020d}.log")
     folders.set_aside("t", 0, now_ms=NOW_MS)
     fresh = folders.create("t", ID, 0, SMALL, now_ms=NOW_MS)
-    assert fresh.log_end_offset == 0 and not folders.damaged
+    assert fresh.log_end_offset == 0
+    assert not folders.damaged
     assert disk.read(DATA / "0-damaged" / f"{0:020d}.log") == before
     append(fresh, batch(1))
     folders.close(clean=True, broker_epoch=2)
@@ -92,7 +95,8 @@ def test_a_used_log_without_batches_does_not_count_as_never_created() -> None:
     directory.close(clean=False)
     disk.remove(FILE)
     again = opened(disk)
-    assert again.damaged == {("t", 0): None} and disk.exists(DATA / "t-0")
+    assert again.damaged == {("t", 0): None}
+    assert disk.exists(DATA / "t-0")
 
 
 def test_an_identity_listed_but_not_found_does_not_count_as_never_created(
@@ -104,4 +108,5 @@ def test_an_identity_listed_but_not_found_does_not_count_as_never_created(
     directory.close(clean=True, broker_epoch=1)
     exists = disk.exists
     monkeypatch.setattr(disk, "exists", lambda path: path != FILE and exists(path))
-    assert opened(disk).damaged == {("t", 0): None} and exists(FILE)
+    assert opened(disk).damaged == {("t", 0): None}
+    assert exists(FILE)

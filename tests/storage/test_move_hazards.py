@@ -121,7 +121,9 @@ async def test_a_log_start_that_the_old_disk_refuses_during_the_swap_is_noted_on
     commit = GroupCommit(executor=Meanwhile(1))
     await commit.note_start(log)
     commit.close()
-    assert where(folders) == B and log.noted_start_offset == 20 and not log.is_offline
+    assert where(folders) == B
+    assert log.noted_start_offset == 20
+    assert not log.is_offline
     disk.crash(Random(1))
     assert opened(disk).logs["t", 0].log_start_offset == 20
 
@@ -134,7 +136,8 @@ def test_a_cleaning_that_the_old_disk_refuses_after_the_swap_is_not_the_new_disk
     new.sync_cleaned(old.next_offset)
     replacement = log.replacements.begin([old], new)
     drive(future)
-    assert where(folders) == B and replacement.stage is Stage.WITHDRAWN
+    assert where(folders) == B
+    assert replacement.stage is Stage.WITHDRAWN
     with pytest.raises(KafkaError):
         log.replacements.failed(replacement, OSError(5, "the old disk is gone"))
     assert not log.is_offline
@@ -174,7 +177,9 @@ def test_a_log_start_inside_a_large_segment_does_not_begin_the_copy_anew_for_eve
     log.set_high_watermark(31)
     wanted = records(log)
     drive(folders.move_to("t", 0, B))
-    assert where(folders) == B and log.log_start_offset == 20 and records(log) == wanted
+    assert where(folders) == B
+    assert log.log_start_offset == 20
+    assert records(log) == wanted
 
 
 def test_a_log_that_is_written_fast_moves_even_so() -> None:
@@ -199,7 +204,8 @@ def test_an_end_of_a_flush_that_brings_no_progress_swaps_nothing_in_a_checkpoint
     future = ready(folders)
     log.assign_epoch(7, 30)
     ticket = log.begin_flush()  # of the epoch only
-    assert future.turn() is None and folders.folders[0].after_flush
+    assert future.turn() is None
+    assert folders.folders[0].after_flush
     log._durability.cancel()
     assert log.recovery_point <= log.flushed_end_offset
     log._durability.epochs_changed(5)
@@ -224,7 +230,9 @@ def test_a_refused_swap_at_the_end_of_a_flush_does_not_hold_up_who_waits_for_it(
     )
     ticket.run()
     log.finish_flush(ticket)
-    assert log.flushed_end_offset == 31 and where(folders) == A and not log.is_offline
+    assert log.flushed_end_offset == 31
+    assert where(folders) == A
+    assert not log.is_offline
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -275,7 +283,8 @@ def test_a_folder_that_refuses_to_settle_a_move_at_the_start_takes_down_itself_a
     disk.kill()
     failing_at(monkeypatch, A / "t-0", "remove")
     again = opened(disk)
-    assert again.offline_folders == [A] and not again.logs["u", 0].is_offline
+    assert again.offline_folders == [A]
+    assert not again.logs["u", 0].is_offline
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -357,7 +366,8 @@ def test_a_log_that_opens_late_moves_with_what_it_has_then(monkeypatch: pytest.M
     log = again.create("t", ID, 0, SMALL)
     wanted = records(log)
     drive(future)
-    assert where(again) == B and records(log) == wanted
+    assert where(again) == B
+    assert records(log) == wanted
 
 
 def test_two_turns_at_once_open_the_copy_once() -> None:
@@ -367,7 +377,8 @@ def test_two_turns_at_once_open_the_copy_once() -> None:
     again = opened(disk)
     future = again.futures["t", 0]
     first, second = future.turn(), future.turn()
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     first()
     known = future._log
     second()

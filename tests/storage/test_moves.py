@@ -197,15 +197,21 @@ def test_a_moved_log_is_the_same_object_with_the_same_records() -> None:
     before = records(log)
     future = folders.move_to("t", 0, B)
     drive(future)
-    assert future is not None and future.is_over and not folders.futures
-    assert where(folders) == B and log.directory == B / "t-0" and folders.logs["t", 0] is log
-    assert records(log) == before and log.flushed_end_offset == 30
+    assert future is not None
+    assert future.is_over
+    assert not folders.futures
+    assert where(folders) == B
+    assert log.directory == B / "t-0"
+    assert folders.logs["t", 0] is log
+    assert records(log) == before
+    assert log.flushed_end_offset == 30
     append(log, batch(1))
     log.flush_now()
     assert "t-0" not in disk.list_names(A)
     disk.crash(Random(1))
     again = opened(disk)
-    assert where(again) == B and again.logs["t", 0].log_end_offset == 31
+    assert where(again) == B
+    assert again.logs["t", 0].log_end_offset == 31
 
 
 def test_what_is_appended_during_a_move_is_in_the_moved_log() -> None:
@@ -214,7 +220,8 @@ def test_what_is_appended_during_a_move_is_in_the_moved_log() -> None:
     while folders.futures:
         drive(future, turns=1)
         append(log, batch(1))
-    assert where(folders) == B and log.log_end_offset > 40
+    assert where(folders) == B
+    assert log.log_end_offset > 40
     assert records(log).count(b"v" * 20) == log.log_end_offset
 
 
@@ -269,7 +276,8 @@ def test_a_flush_that_is_under_way_is_waited_for_and_its_end_swaps() -> None:
     assert where(folders) == A, "nobody knows how that flush ends"
     ticket.run()
     log.finish_flush(ticket)
-    assert where(folders) == B and log.flushed_end_offset == 31
+    assert where(folders) == B
+    assert log.flushed_end_offset == 31
 
 
 def test_an_order_redirects_a_move_and_one_for_the_present_folder_ends_it() -> None:
@@ -280,8 +288,10 @@ def test_an_order_redirects_a_move_and_one_for_the_present_folder_ends_it() -> N
     assert future is folders.move_to("t", 0, C)
     assert "t-0" not in disk.list_names(B)
     drive(future, turns=3)
-    assert folders.move_to("t", 0, A) is None and not folders.futures
-    assert "t-0" not in disk.list_names(C) and where(folders) == A
+    assert folders.move_to("t", 0, A) is None
+    assert not folders.futures
+    assert "t-0" not in disk.list_names(C)
+    assert where(folders) == A
     append(log, batch(1))
     assert log.log_end_offset == 31
 
@@ -302,7 +312,8 @@ def test_a_move_goes_on_after_a_restart_with_what_is_there() -> None:
     disk, folders, _log = with_log()
     future = folders.move_to("t", 0, B)
     drive(future, turns=8)
-    assert future is not None and future.size_bytes > 0
+    assert future is not None
+    assert future.size_bytes > 0
     folders.close(clean=True, broker_epoch=1)
     disk.kill()
     again = opened(disk)
@@ -312,7 +323,8 @@ def test_a_move_goes_on_after_a_restart_with_what_is_there() -> None:
     work()
     assert future.size_bytes > 0, "it does not begin anew"
     drive(future)
-    assert where(again) == B and again.logs["t", 0].log_end_offset == 30
+    assert where(again) == B
+    assert again.logs["t", 0].log_end_offset == 30
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -323,7 +335,9 @@ def test_a_cut_of_the_log_cuts_the_copy_before_a_restart_and_after_it(
     disk, folders, log = with_log()
     future = folders.move_to("t", 0, B)
     drive(future, turns=5)
-    assert future is not None and not future.is_over and future.offset_lag < 20
+    assert future is not None
+    assert not future.is_over
+    assert future.offset_lag < 20
     if ablated:
         monkeypatch.setattr(FutureReplica, "source_truncated", lambda self, offset: None)
         monkeypatch.setattr(
@@ -346,7 +360,8 @@ def test_a_deletion_takes_the_copy_with_it_and_the_name_is_free_again() -> None:
     disk, folders, _log = with_log()
     drive(folders.move_to("t", 0, B), turns=5)
     folders.delete("t", 0)
-    assert not folders.futures and "t-0" not in [*disk.list_names(A), *disk.list_names(B)]
+    assert not folders.futures
+    assert "t-0" not in [*disk.list_names(A), *disk.list_names(B)]
     assert folders.create("t", UUID(int=9), 0, SMALL).log_end_offset == 0
 
 
@@ -354,13 +369,15 @@ def test_a_folder_that_fails_ends_the_moves_to_it_and_the_log_goes_on() -> None:
     disk, folders, log = with_log()
     drive(folders.move_to("t", 0, B), turns=5)
     folders.folders[1].go_offline(OSError(5, "gone"))
-    assert not folders.futures and not log.is_offline
+    assert not folders.futures
+    assert not log.is_offline
     append(log, batch(1))
     log.flush_now()
     disk.crash(Random(5))
     again = opened(disk)
     drive(again.futures["t", 0])
-    assert where(again) == B and again.logs["t", 0].log_end_offset == 31
+    assert where(again) == B
+    assert again.logs["t", 0].log_end_offset == 31
 
 
 def test_a_failed_decision_leaves_the_log_in_its_folder_for_good(
@@ -377,12 +394,16 @@ def test_a_failed_decision_leaves_the_log_in_its_folder_for_good(
     future = folders.move_to("t", 0, B)
     with pytest.raises(OSError, match="nobody knows"):
         drive(future)
-    assert where(folders) == A and not log.is_offline and folders.offline_folders == [B]
+    assert where(folders) == A
+    assert not log.is_offline
+    assert folders.offline_folders == [B]
     append(log, batch(1))
     log.flush_now()
     disk.crash(Random(6))
     again = opened(disk)
-    assert where(again) == A and again.logs["t", 0].log_end_offset == 31 and "t-0" not in disk.list_names(B)
+    assert where(again) == A
+    assert again.logs["t", 0].log_end_offset == 31
+    assert "t-0" not in disk.list_names(B)
     monkeypatch.undo()
     drive(again.move_to("t", 0, B))
     assert where(again) == B
@@ -404,7 +425,8 @@ def test_a_leaving_log_is_not_used_while_the_other_folder_is_unreadable(
     with monkeypatch.context() as patched:
         patched.setattr(LyingDisk, "list_names", fails)
         held = opened(disk)
-    assert ("t", 0) not in held.logs and held.folder_of("t", 0) is held.folders[0]
+    assert ("t", 0) not in held.logs
+    assert held.folder_of("t", 0) is held.folders[0]
     assert code(held.create, "t", ID, 0, SMALL) is ErrorCode.KAFKA_STORAGE_ERROR
     disk.kill()
     assert opened(disk).logs["t", 0].log_end_offset == 30
@@ -492,4 +514,5 @@ def test_histories_do_move_logs_and_clean_them_meanwhile() -> None:
         history = partial(MovesHistory, length=60)(seed)
         history.run()
         moved, rewritten = moved + history.swaps, rewritten + history.rewritten
-    assert moved > 10 and rewritten > 10
+    assert moved > 10
+    assert rewritten > 10

@@ -54,9 +54,11 @@ def test_reads_all_over_a_log_of_many_segments_keep_few_files_open(tmp_path: Pat
     before = descriptors()
     for _ in range(2):
         assert len(stored(log)) == log.log_end_offset
-        assert len(files) <= 8 and descriptors() <= before + 8
+        assert len(files) <= 8
+        assert descriptors() <= before + 8
     log.close(clean=True)
-    assert descriptors() <= before and len(files) <= 2
+    assert descriptors() <= before
+    assert len(files) <= 2
 
 
 def test_ten_thousand_segments_of_one_folder_open_and_answer(tmp_path: Path) -> None:
@@ -82,7 +84,8 @@ def test_ten_thousand_segments_of_one_folder_open_and_answer(tmp_path: Path) -> 
     before = descriptors()
     again = LogDirectory(RealDisk(), tmp_path, "c", 1, files_max=64)
     report = again.open_all(lambda _topic: TINY, now_ms=NOW_MS)
-    assert report.opened == 100 and sum(len(log.segments) for log in again.logs.values()) == 10_000
+    assert report.opened == 100
+    assert sum(len(log.segments) for log in again.logs.values()) == 10_000
     for log in again.logs.values():
         for offset in range(0, log.log_end_offset, 20):
             assert log.read(offset, 1, upper_offset=log.log_end_offset).first_offset == offset
@@ -169,7 +172,8 @@ def test_an_index_that_names_other_places_is_built_again_when_it_is_used(tmp_pat
     for offset in range(again.log_end_offset):
         for max_bytes in (1, 600, 5000):
             result = again.read(offset, max_bytes, upper_offset=again.log_end_offset)
-            assert result.first_offset == offset and len(result.data) % len(batch(1, size=200)) == 0
+            assert result.first_offset == offset
+            assert len(result.data) % len(batch(1, size=200)) == 0
 
 
 def test_a_segment_ends_when_its_index_is_full() -> None:

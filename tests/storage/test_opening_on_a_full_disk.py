@@ -56,16 +56,19 @@ def used_in_full(disk: LyingDisk) -> None:
     for _ in range(2):
         fill(disk)
         log = open_log(disk)
-        assert seen(log) == expected and log.flushed_end_offset == end
+        assert seen(log) == expected
+        assert log.flushed_end_offset == end
         with pytest.raises(KafkaError) as refused:
             append(log, batch(40), leader_epoch=1)
-        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR and not log.is_offline
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert not log.is_offline
         assert seen(log) == expected
         disk.kill()
     log = open_log(disk)
     disk.capacity = None
     log.flush_now()
-    assert log.recovery_point == end and not log.flush_due
+    assert log.recovery_point == end
+    assert not log.flush_due
     point = log.recovery_point
     disk.crash(Random(1))
     assert seen(open_log(disk, recovery_point=point)) == expected
@@ -97,9 +100,11 @@ def test_what_waits_for_room_holds_the_recovery_point_back() -> None:
     disk.kill()
     fill(disk)
     log = open_log(disk)
-    assert log.recovery_point == 0 < log.flushed_end_offset and log.flush_due
+    assert log.recovery_point == 0 < log.flushed_end_offset
+    assert log.flush_due
     log.flush_now()  # there is still no room
-    assert log.recovery_point == 0 and not log.is_offline
+    assert log.recovery_point == 0
+    assert not log.is_offline
 
 
 def test_ablation_a_recovery_point_that_does_not_wait_loses_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +149,8 @@ def test_a_full_folder_is_not_a_failed_one(which: str) -> None:
     disks.kill()
     fill(full)
     folders = opened(disks)
-    assert not folders.offline_folders and folders.directory_id == identity
+    assert not folders.offline_folders
+    assert folders.directory_id == identity
     assert {key: seen(log) for key, log in folders.logs.items()} == expected
     full.capacity = None
     for log in folders.logs.values():
@@ -188,7 +194,8 @@ def test_what_was_noted_of_flushes_is_not_forgotten_on_a_full_disk() -> None:
     disk.capacity = None
     disk.put(FOLDER / f"{0:020d}.log", b"")
     again = directory(disk)
-    assert isinstance(again.unusable[("flights", 0)], str) and ("flights", 0) in again.damaged
+    assert isinstance(again.unusable[("flights", 0)], str)
+    assert ("flights", 0) in again.damaged
 
 
 def test_flushes_are_noted_on_a_full_disk_where_older_notes_have_room() -> None:
@@ -220,13 +227,14 @@ def test_a_log_that_needs_room_to_be_opened_is_opened_when_there_is_some() -> No
     disk.put(index, b"")  # what a power cut may have left
     fill(disk)
     folder = directory(disk)
-    assert list(folder.logs) == [("flights", 1)] and not folder.is_offline and not folder.damaged
+    assert list(folder.logs) == [("flights", 1)]
+    assert not folder.is_offline
+    assert not folder.damaged
     for _ in range(2):
         with pytest.raises(KafkaError, match="no room to open flights-0") as refused:
             folder.create("flights", UUID(int=1), 0, SMALL, now_ms=NOW_MS)
-        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR and not isinstance(
-            refused.value, CorruptLog
-        )
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert not isinstance(refused.value, CorruptLog)
     disk.capacity = None
     assert seen(folder.create("flights", UUID(int=1), 0, SMALL, now_ms=NOW_MS)) == expected
     assert not folder.unusable

@@ -352,7 +352,8 @@ def test_a_marker_without_a_transaction_only_raises_the_epochs() -> None:
     partition = Partition()
     partition.end_transaction(7, 3, coordinator_epoch=2)
     entry = partition.state.get(7)
-    assert entry is not None and (entry.epoch, entry.coordinator_epoch) == (3, 2)
+    assert entry is not None
+    assert (entry.epoch, entry.coordinator_epoch) == (3, 2)
     assert partition.state.first_unstable_offset is None
     with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
         partition.append(batch(1, pid=7, epoch=2, sequence=0))
@@ -362,7 +363,8 @@ def test_followers_take_markers_of_any_epoch() -> None:
     partition = Partition()
     partition.begin(7, 5)
     prepared = partition.append(marker(7, 4, commit=True, coordinator_epoch=-1), REPLICATION)
-    assert prepared.warnings and not partition.state.has_open_transaction(7)
+    assert prepared.warnings
+    assert not partition.state.has_open_transaction(7)
 
 
 def test_an_emptied_control_batch_has_no_effect() -> None:
@@ -502,4 +504,5 @@ def test_any_damage_to_a_snapshot_is_noticed() -> None:
 def test_headers_without_a_producer_concern_nobody() -> None:
     partition = Partition()
     partition.append(batch(3))
-    assert len(partition.state) == 0 and isinstance(parse_header(batch(3)), BatchHeader)
+    assert len(partition.state) == 0
+    assert isinstance(parse_header(batch(3)), BatchHeader)

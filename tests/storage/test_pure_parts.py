@@ -58,7 +58,8 @@ def test_a_wrong_configuration_is_refused_and_says_what_to_do(key: str, value: s
         return
     with pytest.raises(KafkaError) as caught:
         parsed_topic_config({key: value})
-    assert caught.value.code == ErrorCode.INVALID_CONFIG and says in caught.value.message
+    assert caught.value.code == ErrorCode.INVALID_CONFIG
+    assert says in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,8 @@ def test_what_a_later_version_wrote_has_no_effect_and_removes_nothing(
     written: dict[str, str], field: str, value: object
 ) -> None:
     config = LogConfig.from_topic_config(written)
-    assert getattr(config, field) == value and decode_config(encode_config(config)) == config
+    assert getattr(config, field) == value
+    assert decode_config(encode_config(config)) == config
     assert unread_settings(written) == [name for name, text in written.items() if text != "5"]
 
 
@@ -122,18 +124,25 @@ def test_where_an_epoch_ends(asked: int, answer: tuple[int, int]) -> None:
 
 def test_an_epoch_that_never_had_data_gives_way() -> None:
     cache = EpochCache([(1, 0), (2, 10)])
-    assert cache.assign(3, 10) and cache.entries() == [(1, 0), (3, 10)]
-    assert not cache.assign(2, 20) and not cache.assign(3, 30)
+    assert cache.assign(3, 10)
+    assert cache.entries() == [(1, 0), (3, 10)]
+    assert not cache.assign(2, 20)
+    assert not cache.assign(3, 30)
     assert cache.entries() == [(1, 0), (3, 10)]
 
 
 def test_truncation_of_the_history_at_both_ends() -> None:
     cache = EpochCache([(1, 0), (2, 10), (4, 20)])
-    assert cache.truncate_from_end(20) and cache.entries() == [(1, 0), (2, 10)]
-    assert cache.truncate_from_start(12) and cache.entries() == [(2, 12)]
-    assert not cache.truncate_from_start(12) and not cache.truncate_from_end(13)
-    assert cache.epoch_at(11) == -1 and cache.epoch_at(12) == 2
-    assert cache.truncate_from_end(0) and cache.latest == -1
+    assert cache.truncate_from_end(20)
+    assert cache.entries() == [(1, 0), (2, 10)]
+    assert cache.truncate_from_start(12)
+    assert cache.entries() == [(2, 12)]
+    assert not cache.truncate_from_start(12)
+    assert not cache.truncate_from_end(13)
+    assert cache.epoch_at(11) == -1
+    assert cache.epoch_at(12) == 2
+    assert cache.truncate_from_end(0)
+    assert cache.latest == -1
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(1, 5)), max_size=30))
@@ -206,13 +215,16 @@ def test_a_stretch_holds_the_asked_batch_and_ends_at_boundaries(
         assert found is not None
         first, begins_at, start, stop, following, walk_from = found
         last = bounds.index((following, stop))
-        assert bounds[first] == (begins_at, start) and first < last
-        assert bounds[first + 1][0] > asked and (bounds[first][0] <= asked or not first)
+        assert bounds[first] == (begins_at, start)
+        assert first < last
+        assert bounds[first + 1][0] > asked
+        assert bounds[first][0] <= asked or not first
         assert stop - start <= most or last == first + 1
         tight = last + 1 == len(bounds) or bounds[last + 1][1] - start > most or following >= upper
         assert tight, "it could have been longer"
         if following > upper:
-            assert bounds[last - 1][0] < upper and walk_from == bounds[last - 1][1] - start
+            assert bounds[last - 1][0] < upper
+            assert walk_from == bounds[last - 1][1] - start
         else:
             assert walk_from == -1
 
@@ -220,7 +232,8 @@ def test_a_stretch_holds_the_asked_batch_and_ends_at_boundaries(
 def test_checksums_match_only_their_files_and_damaged_ones_none() -> None:
     index, times = bytes(range(80)), bytes(range(120))
     checksums = checksums_of(3, 7, 1000, index, times, 3, 5)
-    assert decode_checksums(checksums.encode(), 3) == checksums and checksums.vouches_for(index, times)
+    assert decode_checksums(checksums.encode(), 3) == checksums
+    assert checksums.vouches_for(index, times)
     for other in (index[:-8], index + bytes(8), b"", bytes([1]) + index[1:]):
         assert not checksums.vouches_for(other, times)
     for other in (times[:-12], b"", times[:-1] + b"x"):
@@ -251,7 +264,8 @@ def test_before_the_last_entry_below_it_every_timestamp_is_smaller(timestamps: l
 def test_a_transaction_index_has_34_bytes_an_entry_and_notices_damage() -> None:
     entries = [TransactionIndexEntry(7, 3, 9, 5), TransactionIndexEntry(8, 5, 12, 13)]
     data = b"".join(entry.encode() for entry in entries)
-    assert len(data) == 68 and decode_transaction_index(data) == entries
+    assert len(data) == 68
+    assert decode_transaction_index(data) == entries
     for damaged in (data[:-1], data[34:] + data[:34], b"\1" + data[1:]):
         with pytest.raises(ValueError):
             decode_transaction_index(damaged)
@@ -274,7 +288,8 @@ def test_entries_of_a_transaction_index_without_a_check_are_taken() -> None:
 def test_a_checkpoint_reads_back_and_any_damage_is_noticed() -> None:
     rows = [["flights", "0", "1500"], ["late-arrivals", "11", "0"]]
     data = encode_checkpoint(rows)
-    assert decode_checkpoint(data, 3) == rows and decode_checkpoint(encode_checkpoint([]), 3) == []
+    assert decode_checkpoint(data, 3) == rows
+    assert decode_checkpoint(encode_checkpoint([]), 3) == []
     for position in range(len(data) - 1):
         with pytest.raises(CheckpointInvalid):
             decode_checkpoint(data[:position], 3)

@@ -88,10 +88,15 @@ def test_missing_bytes_of_one_log_take_only_that_log_offline(harm: Callable[[Fol
     log, path = folder.logs[2], folder.logs[2].segments[1].path("log")
     harm(folder, log)
     folder.read(2)
-    assert log.is_offline and not folder.offline and not folder.directory.is_offline
+    assert log.is_offline
+    assert not folder.offline
+    assert not folder.directory.is_offline
     ((name, damage),) = folder.damaged
-    assert name == "t-2" and damage.path == path and str(path) in str(damage)
-    assert folder.directory.damaged == {("t", 2): ID} and folder.disk.exists(DATA / "t-2" / DAMAGED)
+    assert name == "t-2"
+    assert damage.path == path
+    assert str(path) in str(damage)
+    assert folder.directory.damaged == {("t", 2): ID}
+    assert folder.disk.exists(DATA / "t-2" / DAMAGED)
     for other in folder.logs[:2] + folder.logs[3:]:
         append(other, batch(1))
         other.flush_now()
@@ -117,7 +122,9 @@ def test_a_look_up_that_meets_a_read_error_takes_only_its_log_offline(
     folder.disk.unreadable = frozenset(segment.path("log") for segment in log.segments)
     with pytest.raises(KafkaError):
         look_up(log)
-    assert log.is_offline and not folder.directory.is_offline and folder.damaged
+    assert log.is_offline
+    assert not folder.directory.is_offline
+    assert folder.damaged
 
 
 def test_ablation_treating_a_lost_file_as_a_disk_error_stops_the_folder(
@@ -141,9 +148,9 @@ def test_read_errors_in_several_logs_in_short_order_are_a_disk_that_dies() -> No
         assert not folder.directory.is_offline
         folder.now_s += UNREADABLE_WITHIN_S / UNREADABLE_LOGS_MAX
     folder.read(UNREADABLE_LOGS_MAX - 1)
-    assert (
-        folder.directory.is_offline and len(folder.offline) == 1 and isinstance(folder.offline[0], ReadFailed)
-    )
+    assert folder.directory.is_offline
+    assert len(folder.offline) == 1
+    assert isinstance(folder.offline[0], ReadFailed)
     assert all(log.is_offline for log in folder.logs)
 
 
@@ -153,7 +160,8 @@ def test_read_errors_far_between_are_not() -> None:
     for partition in range(LOGS):
         folder.read(partition)
         folder.now_s += UNREADABLE_WITHIN_S / (UNREADABLE_LOGS_MAX - 1)
-    assert not folder.directory.is_offline and len(folder.damaged) == LOGS
+    assert not folder.directory.is_offline
+    assert len(folder.damaged) == LOGS
 
 
 def test_short_files_of_many_logs_are_not_errors_of_the_disk() -> None:
@@ -161,7 +169,8 @@ def test_short_files_of_many_logs_are_not_errors_of_the_disk() -> None:
     for partition in range(LOGS):
         cut(folder, folder.logs[partition])
         folder.read(partition)
-    assert not folder.directory.is_offline and len(folder.damaged) == LOGS
+    assert not folder.directory.is_offline
+    assert len(folder.damaged) == LOGS
 
 
 def test_a_write_that_fails_takes_the_folder_offline_at_once() -> None:
@@ -186,7 +195,8 @@ def test_a_full_disk_is_not_one_and_the_log_goes_offline_alone() -> None:
     folder.lose(0)
     folder.disk.capacity = folder.disk.used_bytes()
     folder.read(0)
-    assert folder.logs[0].is_offline and not folder.directory.is_offline
+    assert folder.logs[0].is_offline
+    assert not folder.directory.is_offline
 
 
 def test_a_log_folder_that_was_moved_away_is_damage_and_is_created_again() -> None:
@@ -194,7 +204,8 @@ def test_a_log_folder_that_was_moved_away_is_damage_and_is_created_again() -> No
     folder.disk.rename(DATA / "t-3", DATA / "elsewhere")
     folder.directory.files.forget(folder.logs[3].segments[1].path("log"))
     folder.read(3)
-    assert folder.logs[3].is_offline and not folder.directory.is_offline
+    assert folder.logs[3].is_offline
+    assert not folder.directory.is_offline
     folder.directory.set_aside("t", 3)
     assert folder.directory.create("t", ID, 3, SMALL, now_ms=NOW_MS).log_end_offset == 0
 
@@ -210,7 +221,8 @@ def test_too_many_open_files_refuse_a_read_and_nothing_more(monkeypatch: pytest.
             lambda *_args, **_options: _raise(OSError(errno.EMFILE, "too many open files")),
         )
         folder.read(0)
-    assert not log.is_offline and stored(log)
+    assert not log.is_offline
+    assert stored(log)
 
 
 def _raise(error: OSError) -> None:
@@ -234,7 +246,8 @@ def test_a_read_error_at_the_start_keeps_only_that_log_offline(name: str) -> Non
     disk.unreadable = frozenset({DATA / "t-1" / name})
     directory = LogDirectory(disk, DATA, "c", 1)
     report = directory.open_all(now_ms=NOW_MS)
-    assert list(report.failed) == [("t", 1)] == list(directory.damaged) and name in str(report.failed["t", 1])
+    assert list(report.failed) == [("t", 1)] == list(directory.damaged)
+    assert name in str(report.failed["t", 1])
     assert report.opened == LOGS - 1
     directory.set_aside("t", 1)
     assert directory.create("t", ID, 1, SMALL, now_ms=NOW_MS).log_end_offset == 0
@@ -252,7 +265,8 @@ def test_read_errors_in_several_logs_at_the_start_fail_the_folder(name: str) -> 
         Mounts({DATA: disk, Path("/b"): LyingDisk()}), [DATA, Path("/b/data")], "c", 1, iter("xy").__next__
     )
     folders.open_all(now_ms=NOW_MS)
-    assert folders.offline_folders == [DATA] and not folders.is_offline
+    assert folders.offline_folders == [DATA]
+    assert not folders.is_offline
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -285,7 +299,8 @@ def test_the_real_disk_tells_a_read_error_from_all_others(
         broken[name] = errno.EIO
         with pytest.raises(ReadFailed) as failed:
             read()
-        assert failed.value.errno == errno.EIO and failed.value.filename in (str(path), str(tmp_path))
+        assert failed.value.errno == errno.EIO
+        assert failed.value.filename in (str(path), str(tmp_path))
         broken[name] = errno.EMFILE
         with pytest.raises(OSError) as other:
             read()

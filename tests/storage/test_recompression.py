@@ -52,7 +52,8 @@ def test_recompression_keeps_one_batch_with_the_same_records(source: Compression
     )
     found = kept(batch, compression_type=target)
     ((position, header),) = found.batches
-    assert header == validate_batch(found.view, position) and header.size_bytes == len(found.view)
+    assert header == validate_batch(found.view, position)
+    assert header.size_bytes == len(found.view)
     assert header.compression is found.config.target_codec
     assert header_but_for_codec(header) == header_but_for_codec(parse_header(batch))
     assert decode_batch(found.view) == decode_batch(batch)
@@ -81,7 +82,8 @@ def test_what_is_too_large_only_in_the_topics_codec_is_refused() -> None:
     batch = encode_batch(RECORDS, compression=Compression.ZSTD)
     with pytest.raises(KafkaError) as refused:
         kept(batch, compression_type="uncompressed", max_message_bytes="10000")
-    assert len(batch) < 10_000 and refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert len(batch) < 10_000
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
 def test_records_that_cannot_be_unfolded_are_refused_also_unchecked() -> None:

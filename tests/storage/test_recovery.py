@@ -69,9 +69,11 @@ def test_a_clean_close_writes_only_what_the_disk_does_not_have_yet() -> None:
     log = open_log(disk, clean=True, recovery_point=end)
     known = everything(log)
     log.close(clean=True)
-    assert disk.written == [] and set(disk.list_names(FOLDER)) == before
+    assert disk.written == []
+    assert set(disk.list_names(FOLDER)) == before
     log = open_log(disk, clean=True, recovery_point=end)
-    assert not log.recovered and everything(log) == known
+    assert not log.recovered
+    assert everything(log) == known
 
     log.assign_epoch(9, end)
     log.close(clean=True)
@@ -94,7 +96,8 @@ def test_a_clean_close_rewrites_derived_files_that_were_changed() -> None:
     disk.write_atomic(snapshot, b"x" * disk.size(snapshot))
     log.close(clean=True)
     log = open_log(disk, clean=True, recovery_point=end)
-    assert not log.recovered and len(log.producers()) == 3
+    assert not log.recovered
+    assert len(log.producers()) == 3
 
 
 def test_a_clean_close_rewrites_unreadable_derived_files() -> None:
@@ -107,7 +110,9 @@ def test_a_clean_close_rewrites_unreadable_derived_files() -> None:
     log.close(clean=True)
     disk.unreadable = frozenset()
     log = open_log(disk, clean=True, recovery_point=end)
-    assert disk.written.count(f"{end:020d}.snapshot") == 2 and not log.recovered and len(log.producers()) == 3
+    assert disk.written.count(f"{end:020d}.snapshot") == 2
+    assert not log.recovered
+    assert len(log.producers()) == 3
 
 
 def test_a_log_whose_last_flush_writes_a_snapshot_closes_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +125,8 @@ def test_a_log_whose_last_flush_writes_a_snapshot_closes_cleanly(monkeypatch: py
     end = log.log_end_offset
     log.close(clean=True)
     again = open_log(disk, config=LogConfig(), clean=True, recovery_point=end)
-    assert again.log_end_offset == end and again.producers()[0].last_sequence == 19
+    assert again.log_end_offset == end
+    assert again.producers()[0].last_sequence == 19
 
 
 def test_a_clean_close_needs_no_recovery_and_reads_almost_nothing() -> None:
@@ -131,7 +137,8 @@ def test_a_clean_close_needs_no_recovery_and_reads_almost_nothing() -> None:
     disk.kill()
     disk.reads = 0
     again = open_log(disk, clean=True, recovery_point=end)
-    assert not again.recovered and disk.reads <= 2
+    assert not again.recovered
+    assert disk.reads <= 2
     assert everything(again) == before
 
 
@@ -143,7 +150,8 @@ def test_a_clean_mark_on_a_log_that_does_not_fit_is_not_believed() -> None:
     append_later = disk.open(log.segments.active.path("log"))
     append_later.write_at(append_later.size(), b"junk that was written after the close")
     again = open_log(disk, clean=True, recovery_point=end)
-    assert again.recovered and everything(again) == before
+    assert again.recovered
+    assert everything(again) == before
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex", "txnindex", "countindex", "snapshot"])
@@ -210,8 +218,10 @@ def test_a_torn_tail_above_the_recovery_point_is_cut(tail: bytes | str) -> None:
     file.write_at(file.size(), tail)
     disk.kill()
     again = open_log(disk, recovery_point=end)
-    assert again.recovered and again.recovery_truncated_bytes == len(tail)
-    assert everything(again) == before and again.flushed_end_offset == end
+    assert again.recovered
+    assert again.recovery_truncated_bytes == len(tail)
+    assert everything(again) == before
+    assert again.flushed_end_offset == end
     append(again, batch(), leader_epoch=4)
     assert stored(again)[-1].header.base_offset == end
 
@@ -226,12 +236,11 @@ def test_damage_in_flushed_data_is_refused_and_named() -> None:
     size = disk.size(target.path("log"))
     with pytest.raises(CorruptLog) as caught:
         open_log(disk, recovery_point=end)
-    assert caught.value.path == target.path("log") and caught.value.position == position
-    assert (
-        caught.value.offset < end
-        and str(caught.value.path) in caught.value.message
-        and "Nothing was cut" in caught.value.message
-    )
+    assert caught.value.path == target.path("log")
+    assert caught.value.position == position
+    assert caught.value.offset < end
+    assert str(caught.value.path) in caught.value.message
+    assert "Nothing was cut" in caught.value.message
     assert disk.size(target.path("log")) == size
 
 
@@ -268,7 +277,8 @@ def test_a_segment_behind_an_offset_gap_above_the_recovery_point_is_removed() ->
     remove_checksums(disk)
     disk.remove(gone.path("log"))
     again = open_log(disk, recovery_point=0)
-    assert again.log_end_offset == gone.base_offset and len(again.segments) == 1
+    assert again.log_end_offset == gone.base_offset
+    assert len(again.segments) == 1
 
 
 def test_a_snapshot_above_the_end_does_not_come_back_to_life() -> None:
@@ -332,7 +342,8 @@ def test_snapshots_of_earlier_closes_do_not_pile_up() -> None:
         end, before = log.log_end_offset, log._producers.as_comparable()
         log.close(clean=True)
         log = open_log(disk, clean=True, recovery_point=end)
-        assert log._producers.as_comparable() == before and not log.recovered
+        assert log._producers.as_comparable() == before
+        assert not log.recovered
     assert len([name for name in disk.list_names(FOLDER) if name.endswith(".snapshot")]) <= segments
 
 
@@ -345,7 +356,8 @@ def test_ended_transactions_still_bound_readers_after_a_restart() -> None:
     assert log.last_stable_offset == 0
     log.close(clean=True)
     again = open_log(disk, clean=True, recovery_point=2, high_watermark=1)
-    assert not again.recovered and again.last_stable_offset == 0
+    assert not again.recovered
+    assert again.last_stable_offset == 0
     again.set_high_watermark(2)
     assert again.last_stable_offset == 2
 
@@ -389,7 +401,8 @@ def test_a_long_active_segment_is_scanned_from_its_last_snapshot(
     reads = disk.reads
     again = unclean(disk, 1, end)
     assert disk.reads - reads < 20
-    assert everything(again) == before and again.recovered
+    assert everything(again) == before
+    assert again.recovered
     assert 0 < snapshot < end
     scanned = size - again.segments.active.position_of(snapshot)
     assert 0 < scanned < size / 2
@@ -451,7 +464,8 @@ def test_damage_below_segment_checksums_is_not_truncated(monkeypatch: pytest.Mon
     disk.flip_bit(path, at + 70)
     with pytest.raises(CorruptLog) as damage:
         unclean(disk, 1, 0)
-    assert damage.value.position == at and disk.size(path) == size
+    assert damage.value.position == at
+    assert disk.size(path) == size
     remove_checksums(disk)  # ablation: then it is a torn tail
     assert (
         open_log(disk, config=LogConfig(index_interval_bytes=300), recovery_point=1).log_end_offset
@@ -585,4 +599,5 @@ def test_an_index_of_an_earlier_life_is_built_again_when_it_is_read() -> None:
     log.close(clean=True)
     again = open_log(disk, clean=True, recovery_point=end)
     disk.write_atomic(segment.path("index"), disk.read(segment.path("index"))[:8])
-    assert everything(again) == before and len(again.segments[0].index.encode()) == size
+    assert everything(again) == before
+    assert len(again.segments[0].index.encode()) == size

@@ -102,7 +102,8 @@ def test_a_flush_in_flight_neither_fails_nor_loses_anything(flush: str) -> None:
     )
     later.disk.crash(Random(3))
     again = open_log(later.disk, recovery_point=end)
-    assert offsets(again) == found and again.producers()[0].last_sequence == 47
+    assert offsets(again) == found
+    assert again.producers()[0].last_sequence == 47
 
 
 def test_what_is_known_of_producers_by_what_goes_is_written_first() -> None:
@@ -217,7 +218,8 @@ def test_a_full_disk_becomes_emptier_even_without_room_for_a_snapshot() -> None:
     before = later.disk.used_bytes()
     later.disk.capacity = before
     later.work()
-    assert later.disk.used_bytes() < before - 3000 and not later.log.is_offline
+    assert later.disk.used_bytes() < before - 3000
+    assert not later.log.is_offline
     later.disk.capacity = None
     later.log.flush_now()
     first = later.log.segments[0].base_offset
@@ -284,13 +286,15 @@ async def test_nothing_is_unlinked_on_the_loops_thread(tmp_path: Path) -> None:
     log, other = filled(directory, "a"), filled(directory, "b")
     log.advance_log_start(log.segments[3].base_offset)
     directory.delete("b", 0)
-    assert other.is_closed and not (tmp_path / "b-0").exists()
+    assert other.is_closed
+    assert not (tmp_path / "b-0").exists()
     await until(lambda: not file_deleter.waiting)
     assert disk.threads == {"rename": {"file_deleter"}, "unlink": {"file_deleter"}, "tree": {"file_deleter"}}
     assert sorted(int(path.stem) for path in (tmp_path / "a-0").glob("*.log")) == [
         s.base_offset for s in log.segments
     ]
-    assert not list(tmp_path.glob("*-delete")) and not list(tmp_path.rglob("*.deleted"))
+    assert not list(tmp_path.glob("*-delete"))
+    assert not list(tmp_path.rglob("*.deleted"))
     file_deleter.close()
     directory.close(clean=True)
 
@@ -324,9 +328,8 @@ async def test_a_stop_waits_for_no_queue_and_the_next_start_finishes_it(tmp_path
     assert not list((tmp_path / "b-0").glob(f"{0:020d}.log")), "a clean close settles what waits"
     again = directory_at(tmp_path, RealDisk(), None)
     assert not list(tmp_path.rglob("*.deleted"))
-    assert (
-        again.logs["b", 0].log_start_offset == start and again.logs["b", 0].segments[0].base_offset == start
-    )
+    assert again.logs["b", 0].log_start_offset == start
+    assert again.logs["b", 0].segments[0].base_offset == start
     again.close(clean=True)
 
 

@@ -107,7 +107,8 @@ def test_a_late_reader_of_a_replaced_segment_does_not_keep_its_file_cached(
     work = Work(LyingDisk())
 
     def looks(_log: Log) -> None:
-        assert work.old[0].base_offset == work.new.base_offset and work.old[0].file.size()
+        assert work.old[0].base_offset == work.new.base_offset
+        assert work.old[0].file.size()
 
     if not forgets:
         adopt = Segment.adopt
@@ -175,9 +176,8 @@ def test_a_removal_at_the_front_at_any_step_is_not_undone(step: str) -> None:
     work.log.set_high_watermark(work.log.log_end_offset)
     work.run(lambda log: log.advance_log_start(start), step)
     end, found = work.log.log_end_offset, offsets(work.log)
-    assert (
-        found[0] in (start, next(o for o in work.after if o >= start)) and work.log.log_start_offset == start
-    )
+    assert found[0] in (start, next(o for o in work.after if o >= start))
+    assert work.log.log_start_offset == start
     for seed in range(5):
         work.disk.crash(Random(seed))
         again = reopened(work.disk, end)
@@ -237,7 +237,8 @@ def test_a_disk_that_fails_behind_the_switch_takes_the_log_offline() -> None:
         replacement.carry_out()
     with pytest.raises(KafkaError):
         work.log.replacements.failed(replacement, failure.value)
-    assert work.log.is_offline and replacement.stage is Stage.UNKNOWN
+    assert work.log.is_offline
+    assert replacement.stage is Stage.UNKNOWN
     work.disk.kill()
     work.check(reopened(work.disk, end), replaced=True)
 

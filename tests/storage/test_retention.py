@@ -60,7 +60,8 @@ def test_the_oldest_go_while_at_least_the_limit_is_left() -> None:
     third = log.segments[2].base_offset
     configured(log, retention_bytes=sum(sizes[2:]) - 1)
     retain(log)
-    assert log.log_start_offset == third and log.size_bytes == sum(sizes[2:])
+    assert log.log_start_offset == third
+    assert log.size_bytes == sum(sizes[2:])
     configured(log, retention_bytes=sum(sizes[2:]) + 1)
     assert retain(log) == []
 

@@ -60,7 +60,9 @@ def test_a_damaged_entry_of_the_transaction_index_is_not_believed(byte: int) -> 
         disk.kill()
         log = opened(disk, end)
         disk.flip_bit(file_of(disk, suffix), byte)
-        assert log.aborted_transactions(0, end) == right and len(right) == 20 and not log.is_offline
+        assert log.aborted_transactions(0, end) == right
+        assert len(right) == 20
+        assert not log.is_offline
         if suffix == ".seal":  # nobody has written it again
             disk.flip_bit(file_of(disk, suffix), byte)
 
@@ -73,7 +75,9 @@ def test_a_damaged_transaction_index_is_built_again_at_the_start(byte: int) -> N
     log.close(clean=True)
     disk.flip_bit(file_of(disk, ".txnindex"), byte)
     again = opened(disk, end)
-    assert again.recovered and again.aborted_transactions(0, end) == right and len(right) == 20
+    assert again.recovered
+    assert again.aborted_transactions(0, end) == right
+    assert len(right) == 20
 
 
 def answers(disk: LyingDisk, end: int) -> list[int]:
@@ -96,7 +100,8 @@ def flipped(disk: LyingDisk, bit: int) -> list[int]:
 def test_a_damaged_time_index_answers_as_the_batches_do() -> None:
     disk, end = closed()
     right = answers(disk, end)
-    assert end == 60 and right == list(range(0, 60, 3))
+    assert end == 60
+    assert right == list(range(0, 60, 3))
     disk.kill()
     for bit in range(8 * disk.size(file_of(disk, ".timeindex"))):
         assert flipped(disk, bit) == right, f"bit {bit}"

@@ -59,7 +59,9 @@ def test_a_replacement_keeps_offsets_and_survives_a_restart() -> None:
     new = clean(log, disk, old)
     doomed = log.replacements.replace_now(old, new)
     after = offsets(log)
-    assert set(after) < set(before) and log.log_end_offset == end and log.size_bytes < size
+    assert set(after) < set(before)
+    assert log.log_end_offset == end
+    assert log.size_bytes < size
     assert log.size_bytes == sum(segment.size_bytes for segment in log.segments)
     for offset in range(log.log_start_offset, end):  # also in the gaps, also with small reads
         result = log.read(offset, 1, upper_offset=end)
@@ -70,7 +72,8 @@ def test_a_replacement_keeps_offsets_and_survives_a_restart() -> None:
         disk.remove(path)
     disk.crash(Random(0))
     again = reopened(disk, end)
-    assert offsets(again) == after and again.log_end_offset == end
+    assert offsets(again) == after
+    assert again.log_end_offset == end
     assert not [name for name in disk.list_names(FOLDER) if name.endswith((".swap", ".cleaned", ".deleted"))]
 
 
@@ -141,7 +144,8 @@ def test_a_replacement_of_segments_that_were_truncated_changes_nothing() -> None
         log.replacements.replace_now(old, new)
     with pytest.raises(ValueError, match="active"):
         log.replacements.replace_now(log.segments[-2:], new)
-    assert offsets(log) == before and not log.is_offline
+    assert offsets(log) == before
+    assert not log.is_offline
 
 
 def test_a_replacement_waits_until_the_old_segments_are_durable() -> None:
@@ -162,11 +166,9 @@ def test_a_full_disk_refuses_the_replacement_and_leaves_no_decision_behind() -> 
     disk.capacity = 0
     with pytest.raises(KafkaError):
         log.replacements.replace_now(old, new)
-    assert (
-        offsets(log) == before
-        and not log.is_offline
-        and not disk.exists(swap_path(FOLDER, old[0].base_offset))
-    )
+    assert offsets(log) == before
+    assert not log.is_offline
+    assert not disk.exists(swap_path(FOLDER, old[0].base_offset))
     disk.capacity = None
     log.replacements.replace_now(old, new)
     assert offsets(log) != before

@@ -102,9 +102,8 @@ def test_a_damaged_log_that_is_not_set_aside_is_never_removed() -> None:
     disk.make_directory(DATA / "x-damaged")
     disk.make_directory(DATA / "t-5")
     disk.write_atomic(DATA / "t-5" / DAMAGED, b"it is")
-    assert swept(disk, 500, retention_days=0, retention_bytes=0) == ["x-damaged"] and disk.exists(
-        DATA / "t-5" / DAMAGED
-    )
+    assert swept(disk, 500, retention_days=0, retention_bytes=0) == ["x-damaged"]
+    assert disk.exists(DATA / "t-5" / DAMAGED)
 
 
 def test_every_data_folder_is_looked_at_also_when_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:

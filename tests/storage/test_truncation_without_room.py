@@ -61,10 +61,14 @@ def test_a_cut_is_refused_or_done_whatever_room_there_is(cut: Callable[[Log], No
                 cut(log)
             except KafkaError as error:
                 refused += 1
-                assert error.code is ErrorCode.KAFKA_STORAGE_ERROR and "truncation" in error.message
-                assert not log.is_offline and not directory.is_offline
-                assert stored(log) == before and [log.epoch_at(offset) for offset in range(60)] == epochs
-                assert log.log_end_offset == log.flushed_end_offset == 60 and log.high_watermark == 40
+                assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+                assert "truncation" in error.message
+                assert not log.is_offline
+                assert not directory.is_offline
+                assert stored(log) == before
+                assert [log.epoch_at(offset) for offset in range(60)] == epochs
+                assert log.log_end_offset == log.flushed_end_offset == 60
+                assert log.high_watermark == 40
                 disk.capacity = None
                 if crash:
                     disk.crash(Random(room))
@@ -74,7 +78,8 @@ def test_a_cut_is_refused_or_done_whatever_room_there_is(cut: Callable[[Log], No
             wanted_disk = LyingDisk()
             _, wanted = written(wanted_disk)
             cut(wanted)
-            assert stored(log) == stored(wanted) and log.log_end_offset == wanted.log_end_offset
+            assert stored(log) == stored(wanted)
+            assert log.log_end_offset == wanted.log_end_offset
             assert (log.log_start_offset, log.latest_epoch) == (wanted.log_start_offset, wanted.latest_epoch)
             assert [view.last_sequence for view in log.producers()] == [
                 view.last_sequence for view in wanted.producers()
@@ -82,7 +87,8 @@ def test_a_cut_is_refused_or_done_whatever_room_there_is(cut: Callable[[Log], No
             disk.capacity = None
             disk.crash(Random(room))
             again = opened(disk).logs["t", 0]
-            assert stored(again) == stored(wanted) and again.log_end_offset == wanted.log_end_offset
+            assert stored(again) == stored(wanted)
+            assert again.log_end_offset == wanted.log_end_offset
     assert refused >= 10
 
 
@@ -92,11 +98,13 @@ def test_an_empty_log_begins_anew_without_room_or_is_refused() -> None:
     disk.capacity = disk.used_bytes()
     with pytest.raises(KafkaError, match="truncation"):
         log.truncate_fully_and_start_at(9)
-    assert not log.is_offline and log.log_end_offset == 0
+    assert not log.is_offline
+    assert log.log_end_offset == 0
     disk.capacity = None
     log.truncate_fully_and_start_at(9)
     append(log, batch(1))
-    assert log.log_start_offset == 9 and log.log_end_offset == 10
+    assert log.log_start_offset == 9
+    assert log.log_end_offset == 10
 
 
 def test_after_a_refused_truncation_records_are_appended_and_kept() -> None:
@@ -118,4 +126,5 @@ def test_ablation_a_truncation_without_room_that_stops_the_log_is_found(
 ) -> None:
     monkeypatch.setattr(Health, "room_needed", Health.disk_at_work)
     broken = first_broken(StorageHistory)
-    assert broken is not None and "took the log offline" in str(broken)
+    assert broken is not None
+    assert "took the log offline" in str(broken)

@@ -66,7 +66,8 @@ def test_a_follower_takes_what_the_leader_has_and_finds_it_again(hole: str, end:
     if end == "power cut before the flush":
         assert offsets(again) == HOLES[hole][: len(offsets(again))]
     else:
-        assert offsets(again) == HOLES[hole] and again._producers.as_comparable() == producers
+        assert offsets(again) == HOLES[hole]
+        assert again._producers.as_comparable() == producers
     end_offset = again.log_end_offset
     again.append_follower(batch(1, base_offset=end_offset, leader_epoch=0))
     assert again.log_end_offset == end_offset + 1

@@ -40,7 +40,8 @@ class System:
             pytest.skip(str(reason).replace("foreign-clients", "foreign-systems"))
         except Broken as error:
             pytest.fail(str(error))
-        assert name in SYSTEMS and command[-1] == "Main"
+        assert name in SYSTEMS
+        assert command[-1] == "Main"
         packages = ("java.lang", "java.util", "java.time", "java.net")
         opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in packages]
         options = [option for option in command[:-1] if not option.startswith("-Xmx")]

@@ -240,7 +240,8 @@ async def test_nothing_is_lost_or_doubled_from_the_old_version_to_the_new_one_an
     finally:
         if upgrade.group is not None:
             upgrade.group.close()
-    assert upgrade.group is not None and upgrade.group.errors == []
+    assert upgrade.group is not None
+    assert upgrade.group.errors == []
     expected = committed(archive.read(outcome.directory).logs, upgrade.group.ends)
     missed = expected - upgrade.group.seen
     assert len(expected) > 100

@@ -19,7 +19,8 @@ def test_versions_flexibility_and_headers_are_those_of_kafkas_schemas(key: ApiKe
         assert api.is_flexible(key, version) == request.__flexible__
         assert api.request_header_version(key, version) == request.__header_schema__.__version__
         assert api.response_header_version(key, version) == response.__header_schema__.__version__
-    assert spec.low == min(schema_name_map[spec.schema]) and spec.high <= max(schema_name_map[spec.schema])
+    assert spec.low == min(schema_name_map[spec.schema])
+    assert spec.high <= max(schema_name_map[spec.schema])
 
 
 def test_produce_is_advertised_from_version_0_although_served_from_3() -> None:
@@ -27,7 +28,8 @@ def test_produce_is_advertised_from_version_0_although_served_from_3() -> None:
     higher."""
     assert (0, 0, 13) in api.advertised(list(ApiKey))
     assert SUPPORTED[ApiKey.PRODUCE] == (3, 13)
-    assert not api.is_supported(ApiKey.PRODUCE, 2) and api.is_supported(ApiKey.PRODUCE, 3)
+    assert not api.is_supported(ApiKey.PRODUCE, 2)
+    assert api.is_supported(ApiKey.PRODUCE, 3)
 
 
 # What clients in use send, by key: the lowest and the highest version that a broker should serve (Java 3.9
@@ -51,7 +53,8 @@ NOT_SERVED = {17, 36, 29, 30, 31, 38, 39, 40, 41, 48, 49, 50, 51, 76, 77, 78, 79
 @pytest.mark.parametrize(("key", "wanted"), IN_USE.items(), ids=lambda value: str(value))
 def test_what_clients_in_use_send_is_advertised_and_served(key: int, wanted: tuple[int, int]) -> None:
     (found,) = [(low, high) for number, low, high in api.advertised(HANDLERS.keys) if number == key]
-    assert found[0] <= wanted[0] and found[1] >= wanted[1]
+    assert found[0] <= wanted[0]
+    assert found[1] >= wanted[1]
     assert all(api.is_supported(key, version) for version in range(wanted[0], wanted[1] + 1))
 
 
@@ -61,10 +64,8 @@ def test_what_is_not_served_is_not_advertised() -> None:
 
 
 def test_offset_delete_never_became_flexible() -> None:
-    assert (
-        not api.is_flexible(ApiKey.OFFSET_DELETE, 0)
-        and api.response_header_version(ApiKey.OFFSET_DELETE, 0) == 0
-    )
+    assert not api.is_flexible(ApiKey.OFFSET_DELETE, 0)
+    assert api.response_header_version(ApiKey.OFFSET_DELETE, 0) == 0
 
 
 def test_only_requests_with_a_handler_are_advertised() -> None:

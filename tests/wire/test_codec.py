@@ -188,7 +188,8 @@ def test_unknown_tags_are_skipped_between_known_ones_and_inside_structures() -> 
     answer = codec.decode_response(
         ApiKey.API_VERSIONS, 3, codec.encode_response_frame(1, ApiKey.API_VERSIONS, 3, damaged)
     )[1]
-    assert answer.finalized_features_epoch == 5 and answer.finalized_features[0].max_version_level == 2
+    assert answer.finalized_features_epoch == 5
+    assert answer.finalized_features[0].max_version_level == 2
     assert answer.api_keys[0].max_version == 12
 
 
@@ -323,7 +324,8 @@ def test_what_follows_a_request_is_ignored_and_what_follows_a_response_is_not() 
     """librdkafka 2.16 asks for all topics like this: a MetadataRequest of four bytes, and three more."""
     frame = codec.encode_request_frame(1, ApiKey.METADATA, 12, b"\x00\x00\x00\x00" + b"\x01\x00\x00")
     _, asked = codec.decode_request(ApiKey.METADATA, 12, frame)
-    assert asked.topics is None and not asked.allow_auto_topic_creation
+    assert asked.topics is None
+    assert not asked.allow_auto_topic_creation
     answer = codec.response_header(ApiKey.HEARTBEAT, 4, 1) + codec.response(ApiKey.HEARTBEAT, 4, {})
     codec.decode_response(ApiKey.HEARTBEAT, 4, answer)
     with pytest.raises(KafkaError, match="1 bytes follow"):

@@ -175,7 +175,8 @@ def test_kios_random_produce_requests_are_read_alike(version: int) -> None:
     for seed in SEEDS:
         theirs = entity(message_class(0, version, True), random.Random(seed))
         ours = produce.parse_produce_request(version, memoryview(kio_bytes(theirs)))
-        assert ours.transactional_id == theirs.transactional_id and ours.acks == theirs.acks
+        assert ours.transactional_id == theirs.transactional_id
+        assert ours.acks == theirs.acks
         asked = [
             (name_or_id(t), [(p.index, p.records or b"") for p in t.partition_data])
             for t in theirs.topic_data
@@ -299,9 +300,11 @@ def test_a_followers_broker_epoch_and_topic_ids_travel_as_tags_that_others_skip(
     body = fetch.encode_fetch_request(12, made)
     assert fetch.parse_fetch_request(12, body) == made
     theirs = codec.decode_request_body(1, 12, body, 0)
-    assert theirs.replica_id == 2 and theirs.topics[0].partitions[0].fetch_offset == 5
+    assert theirs.replica_id == 2
+    assert theirs.topics[0].partitions[0].fetch_offset == 5
     older = fetch.parse_fetch_request(11, fetch.encode_fetch_request(11, made))
-    assert older.replica_epoch == -1 and older.topics[0][1][0].topic_id is None
+    assert older.replica_epoch == -1
+    assert older.topics[0][1][0].topic_id is None
 
 
 def random_fetch_response(version: int, rng: random.Random) -> FetchResponse:

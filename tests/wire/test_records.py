@@ -165,14 +165,17 @@ def test_sequences_wrap_to_zero_after_the_largest_int32() -> None:
 
 def test_attributes_are_told_apart() -> None:
     plain = parse_header(encode_batch(three_records()))
-    assert not (
-        plain.is_transactional or plain.is_control or plain.has_producer_id or plain.is_log_append_time
-    )
+    assert not (plain.is_transactional)
+    assert not (plain.is_control)
+    assert not (plain.has_producer_id)
+    assert not (plain.is_log_append_time)
     batch = encode_batch(
         three_records(), producer_id=9, producer_epoch=2, base_sequence=0, transactional=True
     )
     header = parse_header(batch)
-    assert header.is_transactional and header.has_producer_id and not header.is_control
+    assert header.is_transactional
+    assert header.has_producer_id
+    assert not header.is_control
     assert (header.last_offset, header.next_offset) == (2, 3)
 
 
@@ -392,12 +395,10 @@ def test_a_marker_is_a_transactional_control_batch_of_one_offset(control_type: C
     batch = bytearray(encode_marker(control_type, 4000, 7, 12, 1_700_000_000_000))
     assign_in_place(batch, 0, 100, 3)
     header = validate_batch(memoryview(batch))
-    assert (
-        header.is_control
-        and header.is_transactional
-        and header.record_count == 1
-        and header.base_sequence == -1
-    )
+    assert header.is_control
+    assert header.is_transactional
+    assert header.record_count == 1
+    assert header.base_sequence == -1
     assert (header.last_offset, header.producer_id, header.producer_epoch) == (100, 4000, 7)
     marker = decode_marker(batch)
     assert marker == (control_type, 12, 4000, 7, 100, 1_700_000_000_000)
@@ -408,7 +409,8 @@ def test_a_marker_is_a_transactional_control_batch_of_one_offset(control_type: C
 )
 def test_aiokafka_reads_a_marker_as_we_mean_it(control_type: ControlType, key: bytes) -> None:
     batch = AiokafkaRecords(encode_marker(control_type, 4000, 7, 12, 5)).next_batch()
-    assert batch.is_control_batch and batch.is_transactional
+    assert batch.is_control_batch
+    assert batch.is_transactional
     assert next(iter(batch)).key == key
 
 

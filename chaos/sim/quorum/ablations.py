@@ -11,15 +11,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....controller.raft.core import LEADER, RaftCore
-from ....controller.raft.journal import NO_VOTE, DurableJournal
-from ....controller.raft.membership import VOTER_RETURNS, VoterMembership, decode_return
-from ....controller.raft.messages import AppendEntries, AppendReply, Entry, Message, VoterRecord, VoterStatus
-from ....controller.raft.snapshot_store import Snapshot, SnapshotStore
-from ....controller.state.cluster_state import ClusterState
-from ....controller.state.model import ApplyResult
-from ....controller.state.proposers import CommandOutcome, ProposerTable
-from ..disk import Lie
+from tidegate.chaos.sim.disk import Lie
+from tidegate.controller.raft.core import LEADER, RaftCore
+from tidegate.controller.raft.journal import NO_VOTE, DurableJournal
+from tidegate.controller.raft.membership import VOTER_RETURNS, VoterMembership, decode_return
+from tidegate.controller.raft.messages import (
+    AppendEntries,
+    AppendReply,
+    Entry,
+    Message,
+    VoterRecord,
+    VoterStatus,
+)
+from tidegate.controller.raft.snapshot_store import Snapshot, SnapshotStore
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import ApplyResult
+from tidegate.controller.state.proposers import CommandOutcome, ProposerTable
+
 from .ledger import Ledger
 from .machine import Answer, Machine
 from .member import Parts

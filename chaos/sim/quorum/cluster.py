@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ....controller.raft.core import LEADER
-from ....controller.state.cluster_state import ClusterState
+from tidegate.controller.raft.core import LEADER
+from tidegate.controller.state.cluster_state import ClusterState
+
 from .ledger import Ledger
 from .member import Member, Parts
 from .network import Network

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from ....controller.raft.core import LEADER
+from tidegate.controller.raft.core import LEADER
+
 from .cluster import Cluster
 
 WATCH_EVERY_S = 0.004

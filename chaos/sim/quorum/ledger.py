@@ -20,12 +20,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NoReturn
 
-from ....controller.raft.core import LEADER, RaftCore
-from ....controller.raft.messages import Entry
-from ....controller.state.cluster_state import ClusterState
-from ....controller.state.model import ApplyResult
-from ....wire.errors import ErrorCode
-from ..runs import Broken
+from tidegate.chaos.sim.runs import Broken
+from tidegate.controller.raft.core import LEADER, RaftCore
+from tidegate.controller.raft.messages import Entry
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import ApplyResult
+from tidegate.wire.errors import ErrorCode
+
 from .options import QuorumOptions
 from .promises import Promises
 from .schedule import Schedule

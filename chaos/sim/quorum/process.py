@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....controller.raft.core import RaftCore
-from ....controller.raft.failure import RaftFatal
-from ....controller.raft.thread import EVENTS_PER_ROUND_MAX, Event, RaftThread, in_order
-from ..disk import PowerCut
-from ..runs import Broken
+from tidegate.chaos.sim.disk import PowerCut
+from tidegate.chaos.sim.runs import Broken
+from tidegate.controller.raft.core import RaftCore
+from tidegate.controller.raft.failure import RaftFatal
+from tidegate.controller.raft.thread import EVENTS_PER_ROUND_MAX, Event, RaftThread, in_order
+
 from .ledger import Ledger
 from .schedule import Schedule
 
@@ -113,7 +114,8 @@ class Process:
     def _work(self) -> None:
         """As in `RaftThread`: sync, the messages, tick."""
         core, thread = self.core, self._thread
-        assert core is not None and thread is not None
+        assert core is not None
+        assert thread is not None
         core.sync()
         events, self._inbox = self._inbox[:EVENTS_PER_ROUND_MAX], self._inbox[EVENTS_PER_ROUND_MAX:]
         for event in in_order(events):

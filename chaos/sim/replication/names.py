@@ -12,7 +12,8 @@ from collections import Counter
 from functools import partial
 from random import Random
 
-from ....controller.state.reachability import Life
+from tidegate.controller.state.reachability import Life
+
 from .virtual_loop import VirtualLoop
 
 

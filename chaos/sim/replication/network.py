@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from ....wire.errors import KafkaError
+from tidegate.wire.errors import KafkaError
+
 from .virtual_loop import Process, VirtualLoop
 
 Serve = Callable[[Process], Coroutine[Any, Any, Any] | None]

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ....storage.log.log import AppendOrigin, Log
-from ....wire.errors import KafkaError
-from ....wire.records import (
+from tidegate.chaos.sim.disk import PowerCut
+from tidegate.storage.log.log import AppendOrigin, Log
+from tidegate.wire.errors import KafkaError
+from tidegate.wire.records import (
     ControlType,
     NewRecord,
     assign_in_place,
@@ -16,7 +17,7 @@ from ....wire.records import (
     encode_marker,
     iterate_headers,
 )
-from ..disk import PowerCut
+
 from .checks import read_all
 from .model import LogModel
 from .steps import NOW_MS
@@ -84,7 +85,8 @@ class AppendSteps:
                 data, leader_epoch=self.leader_epoch, origin=origin, now_ms=NOW_MS, guard=guard,
                 transaction_version=transaction_version,
             )  # fmt: skip
-        assert not info.duplicate and info.next_offset == self.log.log_end_offset == self.model.end
+        assert not info.duplicate
+        assert info.next_offset == self.log.log_end_offset == self.model.end
 
     @contextmanager
     def _attempt(self, stored: bytes | bytearray) -> Iterator[None]:

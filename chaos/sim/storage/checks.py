@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 
-from ....storage.log.log import Log, LogConfig
-from ....storage.segment.batch_scan import scan_batches
-from ....wire.records import iterate_headers
+from tidegate.storage.log.log import Log, LogConfig
+from tidegate.storage.segment.batch_scan import scan_batches
+from tidegate.wire.records import iterate_headers
+
 from .count_checks import check_counts
 from .model import LogModel, ModelProducer, StoredBatch
 
@@ -24,7 +26,8 @@ def read_all(log: Log, start: int, upper: int, max_bytes: int) -> list[StoredBat
             "a read of something else than whole batches"
         )
         assert headers[0][1].base_offset == result.first_offset
-        assert headers[-1][1].next_offset <= result.next_offset and offset < result.next_offset
+        assert headers[-1][1].next_offset <= result.next_offset
+        assert offset < result.next_offset
         found += [StoredBatch(header, result.data[at : at + header.size_bytes]) for at, header in headers]
         offset = result.next_offset
     return found
@@ -197,7 +200,7 @@ def _check_indexes(log: Log, model: LogModel, config: LogConfig) -> None:
         assert bool(entries) == bool(positions)
         boundaries = [*sorted(positions.values()), segment.size_bytes]
         marks = [position for _offset, position in entries] + [segment.size_bytes]
-        for left, right in zip(marks, marks[1:], strict=False):
+        for left, right in itertools.pairwise(marks):
             single = boundaries[boundaries.index(left) + 1] == right
             assert single or right - left <= config.index_interval_bytes, (
                 f"a gap of {right - left} bytes in the index"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from ....storage.log.counting import count_now
-from ....storage.log.log import Log
-from ....wire.records import decode_batch
+from tidegate.storage.log.counting import count_now
+from tidegate.storage.log.log import Log
+from tidegate.wire.records import decode_batch
+
 from .model import LogModel
 
 

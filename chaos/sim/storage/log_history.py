@@ -25,16 +25,17 @@ from random import Random
 from typing import NamedTuple
 from uuid import UUID
 
-from ....runtime.disk import OUT_OF_SPACE
-from ....storage.cleaning.cleaner import clean_now
-from ....storage.cleaning.retention import apply_retention
-from ....storage.directory.log_directory import LogDirectory
-from ....storage.log.log import FlushTicket, Log, LogConfig
-from ....storage.log.removal import Removal
-from ....storage.topic_config import CleanupPolicy
-from ....wire.errors import KafkaError
-from ..disk import Lie, LyingDisk, PowerCut
-from ..runs import Step
+from tidegate.chaos.sim.disk import Lie, LyingDisk, PowerCut
+from tidegate.chaos.sim.runs import Step
+from tidegate.runtime.disk import OUT_OF_SPACE
+from tidegate.storage.cleaning.cleaner import clean_now
+from tidegate.storage.cleaning.retention import apply_retention
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.log.log import FlushTicket, Log, LogConfig
+from tidegate.storage.log.removal import Removal
+from tidegate.storage.topic_config import CleanupPolicy
+from tidegate.wire.errors import KafkaError
+
 from .appends import AppendSteps
 from .checks import check_log, check_survivors, forget_removed, read_all
 from .cleaning_checks import adopt_cleaned, check_aborted_are_gone
@@ -302,7 +303,8 @@ class StorageHistory(AppendSteps):
         self.flushed = min(self.flushed, self.model.end)
         if restarted:  # the one segment there is begins there
             self.start_noted = self.start_most = self.model.start
-        assert self.log.log_end_offset == self.model.end and self.log.log_start_offset == self.model.start
+        assert self.log.log_end_offset == self.model.end
+        assert self.log.log_start_offset == self.model.start
         if self.log.flushed_end_offset > self.model.end:
             raise AssertionError("more is flushed than there is")
 
@@ -374,7 +376,8 @@ class StorageHistory(AppendSteps):
             ticket.run()
         except OSError as error:
             self._sync_failed(error, ticket)
-            assert self.log.is_offline and self.log.flushed_end_offset == promised
+            assert self.log.is_offline
+            assert self.log.flushed_end_offset == promised
             (self.crash if a % 3 else self.kill)(a, b)
         else:
             self.disk.fail_sync_after = None
@@ -503,7 +506,8 @@ class StorageHistory(AppendSteps):
         self.directory.files.index_bytes_max = self.shape.index_bytes_max
         report = self.directory.open_all(lambda _topic: self.config, now_ms=NOW_MS)
         if full and report.failed:
-            assert not self.directory.damaged and not self.directory.is_offline
+            assert not self.directory.damaged
+            assert not self.directory.is_offline
             self.disk.full_after = None
         else:
             assert not report.failed, f"the log cannot be opened: {next(iter(report.failed.values()))}"

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....coordinator.group.classic.records import OffsetValue, encode_offset_key, encode_offset_value
-from ....coordinator.transaction.events import AddPartitions, EndTxn
-from ....storage.log.log import AppendOrigin, VerificationGuard
-from ....wire.errors import ErrorCode, KafkaError
-from ....wire.records import NewRecord, encode_batch
+from tidegate.coordinator.group.classic.records import OffsetValue, encode_offset_key, encode_offset_value
+from tidegate.coordinator.transaction.events import AddPartitions, EndTxn
+from tidegate.storage.log.log import AppendOrigin, VerificationGuard
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.records import NewRecord, encode_batch
+
 from .coordinators import Coordinators
 from .environment import Environment
 from .partitions import NOW_MS, OFFSETS, DataPartition

@@ -15,7 +15,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ....wire.errors import ErrorCode, KafkaError
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from .events import DescribedMember, JoinedMember
 from .records import GroupValue, MemberValue
 from .state import VALID_PREVIOUS, GroupState

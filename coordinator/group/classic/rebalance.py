@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ....wire.errors import ErrorCode, KafkaError
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from .events import (
     Acknowledged,
     ClassicGroupConfig,

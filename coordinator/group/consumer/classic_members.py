@@ -20,17 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ....wire.errors import ErrorCode, KafkaError
-from ...fields import RecordFormatError
-from ...outcome import Context
-from ..classic.consumer_protocol import (
+from tidegate.coordinator.fields import RecordFormatError
+from tidegate.coordinator.group.classic.consumer_protocol import (
     PROTOCOL_TYPE,
     NamedPartition,
     Subscription,
     read_subscription,
     write_assignment,
 )
-from ..classic.events import (
+from tidegate.coordinator.group.classic.events import (
     Heartbeat,
     JoinGroup,
     JoinReply,
@@ -40,6 +38,9 @@ from ..classic.events import (
     SyncGroup,
     SyncReply,
 )
+from tidegate.coordinator.outcome import Context
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from .events import Partitions, TopicCatalog
 from .group import NOTHING, ConsumerGroup, Draft
 from .groups import ClassicRequest, ConsumerGroups

@@ -24,9 +24,10 @@ from enum import Enum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from ....wire.errors import ErrorCode, KafkaError
-from ...outcome import Context, CoordinatorRecord
-from ...silence import Silences
+from tidegate.coordinator.outcome import Context, CoordinatorRecord
+from tidegate.coordinator.silence import Silences
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from . import records
 from .assignors import ASSIGNORS
 from .events import (
@@ -485,11 +486,7 @@ class ConsumerGroups:
     def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
         """Tombstones for all records of the group."""
         group = self.groups.get(group_id)
-        return (
-            []
-            if group is None
-            else [CoordinatorRecord(records.encode_key(key), None) for key in group.keys()]
-        )
+        return [] if group is None else [CoordinatorRecord(records.encode_key(key), None) for key in group]
 
     def describe(self, group_id: str, *, is_other_kind: bool) -> DescribeConsumerGroupReply:
         """Raises KafkaError GROUP_ID_NOT_FOUND."""

@@ -19,7 +19,8 @@ from itertools import groupby
 from typing import NamedTuple
 from uuid import UUID
 
-from ...fields import FieldReader, FieldWriter, RecordFormatError
+from tidegate.coordinator.fields import FieldReader, FieldWriter, RecordFormatError
+
 from .events import Partitions, TopicIdPartition, TopicShape
 from .state import MemberState
 

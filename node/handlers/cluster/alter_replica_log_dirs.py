@@ -10,10 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ....runtime import logs
-from ....wire.errors import ErrorCode, KafkaError
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext
+from tidegate.runtime import logs
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 log = logs.get(__name__)
 

@@ -17,12 +17,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ....controller.state.features import shown, shown_ranges
-from ....wire import api
-from ....wire.errors import ErrorCode
-from ...lifecycle import reachability
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext
+from tidegate.controller.state.features import shown, shown_ranges
+from tidegate.node.lifecycle import reachability
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext
+from tidegate.wire import api
+from tidegate.wire.errors import ErrorCode
 
 _SOFTWARE_LENGTH_MAX = 256  # as much as is remembered of a connection
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511

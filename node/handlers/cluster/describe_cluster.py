@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ....wire.errors import ErrorCode
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext
+from tidegate.wire.errors import ErrorCode
+
 from .authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, when_asked
 from .metadata import some_broker
 

@@ -12,12 +12,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from ....replication.replica.replica import Replica
-from ....runtime import logs
-from ....storage.moving.future_replica import FutureReplica
-from ....wire.errors import ErrorCode
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext
+from tidegate.replication.replica.replica import Replica
+from tidegate.runtime import logs
+from tidegate.storage.moving.future_replica import FutureReplica
+from tidegate.wire.errors import ErrorCode
 
 log = logs.get(__name__)
 

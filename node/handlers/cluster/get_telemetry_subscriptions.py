@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...observation.client_metrics import (
+from tidegate.node.observation.client_metrics import (
     ACCEPTED_COMPRESSION,
     NO_INSTANCE,
     TELEMETRY_BYTES_MAX,
     ClientIdentity,
 )
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ....proto import controller_pb2 as pb
-from ....wire.errors import ErrorCode, KafkaError
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext, milliseconds
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
+from tidegate.proto import controller_pb2 as pb
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 _UPGRADE: Final = 1
 _SAFE_DOWNGRADE: Final = 2

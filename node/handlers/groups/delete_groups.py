@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....coordinator.group.events import DeleteGroup
-from ....wire.errors import ErrorCode, KafkaError
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext
+from tidegate.coordinator.group.events import DeleteGroup
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....wire.errors import ErrorCode, KafkaError
-from ...cluster.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, partition_for
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext
+from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, partition_for
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 _TOPIC_OF_KEY_TYPE = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
 _NOWHERE = {"node_id": -1, "host": "", "port": -1}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....coordinator.group.classic.events import JoinGroup
-from ....wire.errors import ErrorCode, KafkaError
-from ...serving.broker import Broker
-from ...serving.requests import Deferred, Fields, RequestContext, milliseconds
+from tidegate.coordinator.group.classic.events import JoinGroup
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Deferred, Fields, RequestContext, milliseconds
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Deferred:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ....wire.errors import ErrorCode, KafkaError
-from ...cluster.internal_topics import INTERNAL_TOPICS
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext, milliseconds
+from tidegate.node.cluster.internal_topics import INTERNAL_TOPICS
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 NO_LOW_WATERMARK = -1
 

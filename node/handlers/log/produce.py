@@ -18,30 +18,10 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from ....storage.log.admission import (
-    CheckedBatches,
-    check_and_recompress,
-    check_at_once,
-    is_cheap,
-    is_to_be_recompressed,
-)
-from ....storage.log.log import AppendInfo, AppendOrigin, VerificationGuard
-from ....wire.compression import Compression
-from ....wire.errors import ErrorCode, KafkaError
-from ....wire.produce import (
-    LEADER_FROM,
-    NAMES_TO,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceResponsePartition,
-    encode_produce_response,
-    parse_produce_request,
-)
-from ....wire.records import BatchHeader, parse_header
-from ...cluster.internal_topics import INTERNAL_TOPICS
-from ...serving.broker import Broker
-from ...serving.rejected_sequences import Sender
-from ...serving.requests import (
+from tidegate.node.cluster.internal_topics import INTERNAL_TOPICS
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.rejected_sequences import Sender
+from tidegate.node.serving.requests import (
     CooperativeYield,
     Deferred,
     Encoded,
@@ -50,7 +30,28 @@ from ...serving.requests import (
     for_version,
     most_severe_error,
 )
-from ...upkeep.disk_reserve import is_out_of_room
+from tidegate.node.upkeep.disk_reserve import is_out_of_room
+from tidegate.storage.log.admission import (
+    CheckedBatches,
+    check_and_recompress,
+    check_at_once,
+    is_cheap,
+    is_to_be_recompressed,
+)
+from tidegate.storage.log.log import AppendInfo, AppendOrigin, VerificationGuard
+from tidegate.wire.compression import Compression
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.produce import (
+    LEADER_FROM,
+    NAMES_TO,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResponsePartition,
+    encode_produce_response,
+    parse_produce_request,
+)
+from tidegate.wire.records import BatchHeader, parse_header
+
 from .current_leader import current_leader, endpoints
 
 Key = tuple[str, int]

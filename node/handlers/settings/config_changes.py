@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ....controller.state.features import require_level
-from ....controller.state.model import RESOURCES_LEVEL
-from ....controller.state.resource_settings import SETTINGS_OF, ResourceType
-from ....proto import controller_pb2 as pb
-from ....wire.errors import ErrorCode, KafkaError
-from ...serving.broker import Broker
+from tidegate.controller.state.features import require_level
+from tidegate.controller.state.model import RESOURCES_LEVEL
+from tidegate.controller.state.resource_settings import SETTINGS_OF, ResourceType
+from tidegate.node.serving.broker import Broker
+from tidegate.proto import controller_pb2 as pb
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from .broker_loggers import alter_loggers
 from .describe_configs import BROKER, TOPIC
 

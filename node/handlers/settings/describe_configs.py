@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ....controller.state.model import topic_name_problem
-from ....controller.state.resource_settings import SETTINGS_OF, ResourceType
-from ....wire.errors import ErrorCode, KafkaError
-from ...serving.broker import Broker
-from ...serving.described_settings import Described, DescribedSettings
-from ...serving.requests import Fields, RequestContext
+from tidegate.controller.state.model import topic_name_problem
+from tidegate.controller.state.resource_settings import SETTINGS_OF, ResourceType
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.described_settings import Described, DescribedSettings
+from tidegate.node.serving.requests import Fields, RequestContext
+from tidegate.wire.errors import ErrorCode, KafkaError
+
 from .broker_loggers import logger_entries
 from .resource_entries import resource_entries
 

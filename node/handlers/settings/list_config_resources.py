@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ....controller.state.resource_settings import ResourceType
-from ....wire.errors import ErrorCode
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext
+from tidegate.controller.state.resource_settings import ResourceType
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext
+from tidegate.wire.errors import ErrorCode
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:

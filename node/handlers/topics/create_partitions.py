@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....proto import controller_pb2 as pb
-from ....wire.errors import ErrorCode, KafkaError
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext, milliseconds
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
+from tidegate.proto import controller_pb2 as pb
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from ....proto import controller_pb2 as pb
-from ....storage.topic_config import parsed_topic_config
-from ....wire.errors import ErrorCode, KafkaError
-from ...serving.broker import Broker
-from ...serving.described_settings import DescribedSettings
-from ...serving.requests import Fields, RequestContext, milliseconds
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.described_settings import DescribedSettings
+from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
+from tidegate.proto import controller_pb2 as pb
+from tidegate.storage.topic_config import parsed_topic_config
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:

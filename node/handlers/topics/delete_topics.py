@@ -7,10 +7,10 @@ from collections import Counter
 from typing import Any
 from uuid import UUID
 
-from ....proto import controller_pb2 as pb
-from ....wire.errors import ErrorCode, KafkaError
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext, milliseconds
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
+from tidegate.proto import controller_pb2 as pb
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 Key = tuple[str | None, UUID | None]
 

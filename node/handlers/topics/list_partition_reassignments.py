@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....controller.state.moves import moving
-from ....wire.errors import ErrorCode
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext
+from tidegate.controller.state.moves import moving
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext
+from tidegate.wire.errors import ErrorCode
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:

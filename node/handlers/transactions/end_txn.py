@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....coordinator.transaction.events import EndTxn
-from ....wire.errors import ErrorCode, KafkaError
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext, for_version
+from tidegate.coordinator.transaction.events import EndTxn
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext, for_version
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:

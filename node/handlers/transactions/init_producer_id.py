@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....coordinator.transaction.events import InitProducerId
-from ....wire.errors import ErrorCode, KafkaError
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext, for_version, milliseconds
+from tidegate.coordinator.transaction.events import InitProducerId
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext, for_version, milliseconds
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:

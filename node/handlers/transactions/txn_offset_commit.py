@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ....coordinator.group.events import TxnOffsetCommit
-from ....storage.log.log import VerificationGuard
-from ....wire.errors import ErrorCode, KafkaError
-from ...cluster.internal_topics import CONSUMER_OFFSETS
-from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext, for_version
-from ..groups.offset_commit import split_known
+from tidegate.coordinator.group.events import TxnOffsetCommit
+from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS
+from tidegate.node.handlers.groups.offset_commit import split_known
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Fields, RequestContext, for_version
+from tidegate.storage.log.log import VerificationGuard
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 # The first version whose clients know TRANSACTION_ABORTABLE.
 ABORTABLE_FROM: Final = 4

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...coordinators.marker_writing import Marker, MarkerWrites
-from ...serving.broker import Broker
-from ...serving.requests import Deferred, Fields, RequestContext
+from tidegate.node.coordinators.marker_writing import Marker, MarkerWrites
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Deferred, Fields, RequestContext
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Deferred:
