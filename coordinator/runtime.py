@@ -166,8 +166,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         self._now_ms = now_ms
         self._last_token = NO_TOKEN
 
-    # --- loading and unloading
-    # ---------------------------------------------------------------------------------------------
+    # --- loading and unloading ------------------------------------------------------------------------------
 
     def begin_load(
         self, partition: int, leader_epoch: int, log_end_offset: int, log_start_offset: int = 0
@@ -327,8 +326,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         if self._on_failed is not None:
             self._on_failed(state.partition, state.leader_epoch, reason)
 
-    # --- events
-    # --------------------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------
 
     def submit(
         self, partition: int, event: EventT, reply: Reply[ReplyT] | None, now_ms: int | None = None
@@ -538,8 +536,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             )
         )
 
-    # --- markers that the node appended to this partition
-    # ------------------------------------------------------------------
+    # --- markers that the node appended to this partition ---------------------------------------------------
 
     def replay_marker(
         self,
@@ -597,8 +594,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         state.shard.replay_marker(producer, commit, offset)
         state.position = offset + 1
 
-    # --- time and the high watermark
-    # ---------------------------------------------------------------------------------------
+    # --- time and the high watermark ------------------------------------------------------------------------
 
     def on_high_watermark(self, partition: int, leader_epoch: int, offset: int) -> None:
         """The leader's high watermark moved.  Epochs other than the shard's are ignored."""
@@ -673,8 +669,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             # callers pass a steady clock; a backward step would delay every timer
             self._now_ms = max(self._now_ms, now_ms)
 
-    # --- views
-    # --------------------------------------------------------------------------------------------------------
+    # --- views ----------------------------------------------------------------------------------------------
 
     def _state(self, partition: int, leader_epoch: int) -> _ShardState[EventT, ReplyT, EffectT] | None:
         state = self._shards.get(partition)

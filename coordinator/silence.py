@@ -120,8 +120,7 @@ class Silences:
         if not notes:
             self.notes.pop(key.group_id, None)
 
-    # --- a new coordinator
-    # -------------------------------------------------------------------------------------------------
+    # --- a new coordinator ----------------------------------------------------------------------------------
 
     def begin_grace_period(
         self, group_id: str, member_id: str, grace_ms: int, session_ms: int, now_ms: int
@@ -157,8 +156,7 @@ class Silences:
             for member_id in periods:
                 periods[member_id] += away_ms
 
-    # --- what is written
-    # ---------------------------------------------------------------------------------------------------
+    # --- what is written ------------------------------------------------------------------------------------
 
     def request_received(self, group_id: str, member_id: str) -> list[CoordinatorRecord]:
         """The member has sent a request: ends its grace period; returns the tombstone of its note, if there

@@ -130,8 +130,7 @@ class Node:
         await self._stop_wanted.wait()
         return 0 if await self._stop() else UNCLEAN_STOP_EXIT_CODE
 
-    # --- putting together
-    # -------------------------------------------------------------------------------------------------
+    # --- putting together -----------------------------------------------------------------------------------
 
     async def _open_logs(self) -> None:
         """Opens and recovers the logs, while HTTP pages show the progress (`log_recovery.py`)."""
@@ -182,8 +181,7 @@ class Node:
         if self._listener is not None:
             settings.limit_connections(self._listener)
 
-    # --- starting
-    # --------------------------------------------------------------------------------------------------------
+    # --- starting -------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         configuration, broker = self._configuration, self._broker
@@ -356,8 +354,7 @@ class Node:
             supported_features=as_messages(SUPPORTED),
         )
 
-    # --- stopping
-    # --------------------------------------------------------------------------------------------------------
+    # --- stopping -------------------------------------------------------------------------------------------
 
     async def _stop(self) -> bool:
         """False when the data could not be closed so that the next start needs no recovery: the log says
@@ -450,8 +447,7 @@ class Node:
         log.error("node_fail_stop", error=error)
         os._exit(FAIL_STOP_EXIT_CODE)
 
-    # --- views
-    # --------------------------------------------------------------------------------------------------------
+    # --- views ----------------------------------------------------------------------------------------------
 
     @property
     def _ready(self) -> bool:

@@ -141,8 +141,7 @@ class ReplicaManager:
         self._previous_on_offline, log_directory.on_offline = log_directory.on_offline, self._directory_failed
         log_directory.on_corrupt = self._log_damaged
 
-    # -- looking up
-    # --------------------------------------------------------------------------------------------------------
+    # -- looking up ------------------------------------------------------------------------------------------
 
     def replica(self, topic: str, partition: int) -> Replica:
         """This node's replica.  Raises KAFKA_STORAGE_ERROR when the node could not open its log,
@@ -204,8 +203,7 @@ class ReplicaManager:
             (each.topic_id, each.partition) for each in self._replicas.values() if each.role is Role.OFFLINE
         }
 
-    # -- metadata
-    # --------------------------------------------------------------------------------------------------------
+    # -- metadata --------------------------------------------------------------------------------------------
 
     def apply(self, assignments: Iterable[Assignment]) -> None:
         """Gives each replica the role, ISR and configuration of its newest assignment: opens, leads, follows
@@ -339,8 +337,7 @@ class ReplicaManager:
         for replica in tuple(self._acking):
             self._acknowledge(replica)
 
-    # -- writing
-    # --------------------------------------------------------------------------------------------------------
+    # -- writing ---------------------------------------------------------------------------------------------
 
     def append_now(
         self,
@@ -455,8 +452,7 @@ class ReplicaManager:
         if self._acking:
             self._sweep = self._clock.call_later(SWEEP_INTERVAL_S, self._sweep_acks)
 
-    # -- progress
-    # --------------------------------------------------------------------------------------------------------
+    # -- progress --------------------------------------------------------------------------------------------
 
     def _progress(self, replica: Replica) -> None:
         """A flush, a fetch or the ISR changed: moves the high watermark, completes acknowledgements, wakes
@@ -558,8 +554,7 @@ class ReplicaManager:
             self._on_resigned(replica.topic, replica.partition, replica.leader_epoch)
         self._on_offline(replica.topic, replica.partition, reason)
 
-    # -- reading
-    # --------------------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------
 
     async def fetch(
         self, request: FetchRequest, *, by_id: bool = False, turn: Any = nullcontext
@@ -596,8 +591,7 @@ class ReplicaManager:
         replica.require_leader_at(current_leader_epoch)
         return replica.log.epoch_end(epoch)
 
-    # -- tasks
-    # --------------------------------------------------------------------------------------------------------
+    # -- tasks -----------------------------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)

@@ -136,8 +136,7 @@ class Demo:
         endpoints = ",".join(node.grpc_address for node in cluster.nodes)
         return await asyncio.to_thread(run_backfill, endpoints, FLIGHTS, LATE, self._result)
 
-    # --- load, transform and kills
-    # ----------------------------------------------------------------------------------------
+    # --- load, transform and kills --------------------------------------------------------------------------
 
     async def _load(self, cluster: LocalCluster) -> tuple[Journal, list[Recovery], float]:
         total = len(self._flights)

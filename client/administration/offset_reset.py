@@ -103,8 +103,7 @@ def new_offset(reset: Reset, key: Key, known: Known) -> int:
     return min(max(wanted, begin), end)
 
 
-# ---- parsing
-# ------------------------------------------------------------------------------------------------------------
+# ---- parsing -----------------------------------------------------------------------------------------------
 
 
 def parse_topic(text: str) -> tuple[str, list[int]]:

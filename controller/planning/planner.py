@@ -146,8 +146,7 @@ class ControllerPlanner:
     def _state(self) -> ClusterState:
         return self._ahead()
 
-    # ---- begin of a term
-    # -------------------------------------------------------------------------------------------------------
+    # ---- begin of a term -----------------------------------------------------------------------------------
 
     def begin_term(self, node_id: int, cluster_id: str, metadata_id: str, features: dict[str, int]) -> Plan:
         """Records the controller of this term; the first controller also gives the cluster its ids and
@@ -164,8 +163,7 @@ class ControllerPlanner:
         )
         return plan
 
-    # ---- registration
-    # --------------------------------------------------------------------------------------------------------
+    # ---- registration --------------------------------------------------------------------------------------
 
     def _active_node_ids(self) -> set[int]:
         return {broker.node_id for broker in self._state.brokers.values() if broker.active}
@@ -334,8 +332,7 @@ class ControllerPlanner:
             raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, message)
         return broker
 
-    # ---- heartbeats
-    # --------------------------------------------------------------------------------------------------------
+    # ---- heartbeats ----------------------------------------------------------------------------------------
 
     def heartbeat_received(self, request: rpc.HeartbeatRequest, now: float) -> None:
         """Extends the session.  Raises as `broker_with_epoch` does, by the applied state, so the error needs
@@ -489,8 +486,7 @@ class ControllerPlanner:
             broker.fenced, caught_up, broker.shutting_down and broker.fenced, not_reached_by
         )
 
-    # ---- time
-    # --------------------------------------------------------------------------------------------------------
+    # ---- time ----------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> Plan:
         """Called every `tick_interval_ms`.  One plan fences the brokers with expired sessions and elects
@@ -578,8 +574,7 @@ class ControllerPlanner:
             list(change_operations(returning[: self._config.rebalanced_at_once_max])), "preferred leaders"
         )
 
-    # ---- in-sync replicas
-    # -----------------------------------------------------------------------------------------------------
+    # ---- in-sync replicas ----------------------------------------------------------------------------------
 
     def alter_partitions(self, request: rpc.AlterPartitionsRequest) -> tuple[Plan, list[ErrorCode]]:
         """ISR changes that leaders ask for: the plan of the valid ones, and one error a change (NONE:

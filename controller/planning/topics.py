@@ -100,8 +100,7 @@ def _mark_of(request_id: rpc.RequestId, name: str) -> bytes:
     return uuid5(_NAMESPACE, f"{request_id.client_id}/{request_id.sequence}/{name}").bytes[:8]
 
 
-# ---- create
-# ------------------------------------------------------------------------------------------------------------
+# ---- create ------------------------------------------------------------------------------------------------
 
 
 def plan_creation(
@@ -261,8 +260,7 @@ def eligible_from_the_start(
     return list(change_operations(wanted))
 
 
-# ---- delete, enlarge, configure
-# -------------------------------------------------------------------------------------------
+# ---- delete, enlarge, configure ----------------------------------------------------------------------------
 
 
 def plan_deletion(

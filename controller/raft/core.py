@@ -142,8 +142,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         if not self._SyncObj__otherNodes:
             self._SyncObj__raftElectionDeadline = self.now()  # a quorum of one waits for no other voter
 
-    # ---- names for PySyncObj's state
-    # ----------------------------------------------------------------------------------------
+    # ---- names for PySyncObj's state -----------------------------------------------------------------------
 
     @staticmethod
     def now() -> float:
@@ -214,8 +213,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             else {}
         )
 
-    # ---- driven by the thread
-    # -----------------------------------------------------------------------------------------------
+    # ---- driven by the thread ------------------------------------------------------------------------------
 
     def propose(self, proposal: Proposal) -> None:
         """Queues the proposal for the next tick."""
@@ -299,8 +297,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
                 if self._leads(node, message.term) and self._is_present_journal(node, message):
                     self._replication.on_snapshot_reply(node, message)
 
-    # ---- votes of journals
-    # ----------------------------------------------------------------------------------------------------
+    # ---- votes of journals ---------------------------------------------------------------------------------
 
     def _on_voter_status(self, node_id: int, voter_status: VoterStatus) -> None:
         had_vote = self._membership.voting
@@ -377,8 +374,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             self._reported = news
             self._machine.status_changed(self.status())
 
-    # ---- overrides: time, terms, elections
-    # ------------------------------------------------------------------------------------
+    # ---- overrides: time, terms, elections -----------------------------------------------------------------
 
     def _SyncObj__generateRaftTimeout(self) -> float:
         """Replaced: randomness comes from the Clock port."""
@@ -488,8 +484,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             if len(self._votes) >= self._majority:
                 self._SyncObj__onBecomeLeader()
 
-    # ---- overrides: commands, apply, compaction
-    # -------------------------------------------------------------------------------
+    # ---- overrides: commands, apply, compaction ------------------------------------------------------------
 
     def _checkCommandsToApply(self) -> None:
         """Replaced: only the active leader takes commands, nothing is forwarded, and every proposal is
@@ -555,8 +550,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
     def _SyncObj__onMessageReceived(self, node: Any, message: Any) -> None:
         raise RaftFatal("PySyncObj's own messages are never used")
 
-    # ---- the follower
-    # --------------------------------------------------------------------------------------------------------
+    # ---- the follower --------------------------------------------------------------------------------------
 
     def _accept_leader(self, node: Any, term: int) -> bool:
         """Whether `node` leads in a term not older than this voter's; then this voter follows it."""
@@ -665,8 +659,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             self.term, chunk.checksum, received, last_index, self._journal.journal_id, self._journal.voting
         )
 
-    # ---- the leader
-    # --------------------------------------------------------------------------------------------------------
+    # ---- the leader ----------------------------------------------------------------------------------------
 
     def _leads(self, node: Any, term: int) -> bool:
         """Whether an answer belongs to this leadership.  Stock's answers carry no term: one given to an

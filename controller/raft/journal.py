@@ -107,8 +107,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
             self._voting = not self.is_empty  # it may have acknowledged or voted
             disk.write_atomic(self._vote_path, self._encode_vote(self._term, self._vote))
 
-    # ---- opening
-    # --------------------------------------------------------------------------------------------------------
+    # ---- opening -------------------------------------------------------------------------------------------
 
     def _create(self, folder: Path) -> None:
         making = folder.with_name(folder.name + ".making")
@@ -233,8 +232,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         self._file.truncate(position)
         self._file.sync_data()
 
-    # ---- PySyncObj's list interface
-    # -----------------------------------------------------------------------------------------
+    # ---- PySyncObj's list interface ------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -363,8 +361,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         if self._failed:
             raise RaftFatal(f"{self._entries_path} failed before and cannot be used any more")
 
-    # ---- term and vote
-    # ------------------------------------------------------------------------------------------------------
+    # ---- term and vote -------------------------------------------------------------------------------------
 
     def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:
         """Durable before it returns.  A term never goes back and a vote within a term never changes."""

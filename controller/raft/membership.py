@@ -222,8 +222,7 @@ class VoterMembership:
         log.info("quorum_voter_returned", voter=voter, journal=f"{journal:016x}", index=index)
         return gains
 
-    # ---- for people
-    # --------------------------------------------------------------------------------------------------------
+    # ---- for people ----------------------------------------------------------------------------------------
 
     def not_voting(self) -> tuple[int, ...]:
         """The voters known to have no vote at present."""

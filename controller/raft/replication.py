@@ -113,8 +113,7 @@ class Replication:
         self._next[node] = self._leader.last_index + 1
         self.send_to(node)
 
-    # ---- answers
-    # --------------------------------------------------------------------------------------------------------
+    # ---- answers -------------------------------------------------------------------------------------------
 
     def reached(self, node: Any) -> int:
         """The last index that the follower has acknowledged, with or without a vote."""
@@ -191,8 +190,7 @@ class Replication:
             progress.to_probe()
         self.send_to(node)
 
-    # ---- sending
-    # --------------------------------------------------------------------------------------------------------
+    # ---- sending -------------------------------------------------------------------------------------------
 
     def send_to(self, node: Any, *, heartbeat: bool = False, commit_news: bool = False) -> None:
         """Sends what may go now: entries, a probe, chunks of a snapshot; else, on request, an empty frame."""

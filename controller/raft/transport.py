@@ -138,8 +138,7 @@ class QuorumTransport:
         if link.connection.write_backlog > BACKLOG_BYTES_MAX:
             link.connection.abort("the peer does not take what is sent to it")
 
-    # ---- connections
-    # --------------------------------------------------------------------------------------------------------
+    # ---- connections ---------------------------------------------------------------------------------------
 
     def hello(self) -> Hello:
         return Hello(self.node_id, self.cluster_id, tuple(sorted(self.voters)))

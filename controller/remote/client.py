@@ -91,8 +91,7 @@ class ControllerClient:
         for channel in channels:
             await channel.close()
 
-    # ---- calls
-    # --------------------------------------------------------------------------------------------------------
+    # ---- calls ---------------------------------------------------------------------------------------------
     # Each returns the reply when its status is NONE and raises KafkaError otherwise.  Errors of single topics
     # or partitions stand inside the reply.
 
@@ -225,8 +224,7 @@ class ControllerClient:
             await self._clock.sleep(min(BACKOFF_S_MIN, max(0.0, deadline - self._clock.monotonic())))
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"DescribeQuorum: {problem} within {timeout_s:g} s")
 
-    # ---- the metadata stream (for MetadataFollower)
-    # -------------------------------------------------------------------------
+    # ---- the metadata stream (for MetadataFollower) --------------------------------------------------------
 
     def candidate(self) -> int:
         """The controller to try next: the active one when known, else the next in turn."""
@@ -257,8 +255,7 @@ class ControllerClient:
         if self.active_id == node_id:
             self.active_id = None
 
-    # ---- inside
-    # --------------------------------------------------------------------------------------------------------
+    # ---- inside --------------------------------------------------------------------------------------------
 
     def _named(self, request: Any) -> Any:
         """Gives the request its id, before the first attempt; another call gets another one, also for the

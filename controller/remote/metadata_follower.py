@@ -101,8 +101,7 @@ class MetadataFollower:
             finally:
                 self._waiters = [waiter for waiter in self._waiters if waiter[1] is not future]
 
-    # ---- the task
-    # --------------------------------------------------------------------------------------------------------
+    # ---- the task ------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:

@@ -177,8 +177,7 @@ class MetadataLog:
         self._bound = False
         self._stopping = False
 
-    # ---- life
-    # --------------------------------------------------------------------------------------------------------
+    # ---- life ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Opens the folder, listens, and runs.  Raises MetadataLogUnusable, PortInUse, OSError."""
@@ -287,8 +286,7 @@ class MetadataLog:
     def malformed_frames(self) -> int:
         return self._transport.malformed_frames if self._transport is not None else 0
 
-    # ---- views
-    # --------------------------------------------------------------------------------------------------------
+    # ---- views ---------------------------------------------------------------------------------------------
 
     @property
     def is_active(self) -> bool:
@@ -375,8 +373,7 @@ class MetadataLog:
             self._encoded = (index, data)
         return index, term, self._encoded[1]
 
-    # ---- proposing
-    # --------------------------------------------------------------------------------------------------------
+    # ---- proposing -----------------------------------------------------------------------------------------
 
     def submit(self, command: bytes) -> asyncio.Future[ApplyResult]:
         """Proposes at once, after all earlier submissions; the future ends as `propose` does, but without a
@@ -417,8 +414,7 @@ class MetadataLog:
         the barrier."""
         return (await self.propose(b"", timeout_s)).index
 
-    # ---- from the Raft thread to the loop
-    # -----------------------------------------------------------------------------------
+    # ---- from the Raft thread to the loop ------------------------------------------------------------------
 
     def _take_from_peer(self, event: PeerEvent) -> bool:
         return self._thread is None or self._thread.post(event)

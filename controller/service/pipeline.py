@@ -91,8 +91,7 @@ class PlanPipeline:
         self._closed = True
         self._space_freed.set()
 
-    # ---- what plans are made on
-    # -----------------------------------------------------------------------------------------------
+    # ---- what plans are made on ----------------------------------------------------------------------------
 
     @property
     def state(self) -> ClusterState:
@@ -121,8 +120,7 @@ class PlanPipeline:
         if not self._in_flight:
             self._ahead = None
 
-    # ---- proposing
-    # --------------------------------------------------------------------------------------------------------
+    # ---- proposing -----------------------------------------------------------------------------------------
 
     async def wait_for_space(self, timeout_s: float = PROPOSAL_S_MAX) -> None:
         """Returns when a client's request may be planned.  Raises REQUEST_TIMED_OUT (nothing was proposed),
@@ -184,8 +182,7 @@ class PlanPipeline:
         self._remove_ended()
         self._space_freed.set()
 
-    # ---- outcomes
-    # --------------------------------------------------------------------------------------------------------
+    # ---- outcomes ------------------------------------------------------------------------------------------
 
     @property
     def newest(self) -> Proposed | None:

@@ -79,8 +79,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self._stopped = asyncio.Event()
         self._keep_alive_s = keep_alive_s(config.session_timeout_ms / 1000)
 
-    # ---- leadership (driven by ControllerLeadership)
-    # --------------------------------------------------------------------------
+    # ---- leadership (driven by ControllerLeadership) -------------------------------------------------------
 
     def begin(self, planner: ControllerPlanner, pipeline: PlanPipeline) -> None:
         self._planner, self._pipeline, self._contacts = planner, pipeline, {}
@@ -104,8 +103,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         """The state on which plans are made: applied entries and commands in flight."""
         return self._pipeline.state
 
-    # ---- plans and replies
-    # ----------------------------------------------------------------------------------------------------
+    # ---- plans and replies ---------------------------------------------------------------------------------
 
     def propose(self, plan: Plan) -> list[Proposed]:
         """Proposes the plan's commands at once, however many commands are in flight.  Raises
@@ -196,8 +194,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             controller_epoch=epoch,
         )
 
-    # ---- brokers
-    # --------------------------------------------------------------------------------------------------------
+    # ---- brokers -------------------------------------------------------------------------------------------
 
     async def RegisterBroker(
         self, request: rpc.RegisterBrokerRequest, context: Any
@@ -356,8 +353,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
         return await self._answer(rpc.ReassignPartitionsReply, work)
 
-    # ---- the cluster
-    # --------------------------------------------------------------------------------------------------------
+    # ---- the cluster ---------------------------------------------------------------------------------------
 
     async def UnregisterBroker(
         self, request: rpc.UnregisterBrokerRequest, context: Any
@@ -417,8 +413,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         voters = sorted(self._log.voters)
         return dict(zip(voters, await asyncio.gather(*(ask(voter) for voter in voters)), strict=True))
 
-    # ---- topics
-    # --------------------------------------------------------------------------------------------------------
+    # ---- topics --------------------------------------------------------------------------------------------
 
     async def CreateTopics(self, request: rpc.CreateTopicsRequest, context: Any) -> rpc.CreateTopicsReply:
         """In slices, with one command a topic: other plans run between the slices."""
@@ -562,8 +557,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             self._require(await self._pipeline.outcome(each))
         return plans, self._log.applied_index
 
-    # ---- the metadata stream
-    # --------------------------------------------------------------------------------------------------
+    # ---- the metadata stream -------------------------------------------------------------------------------
 
     async def FollowMetadata(
         self, request: rpc.FollowMetadataRequest, context: Any

@@ -157,8 +157,7 @@ class ClusterState:
         self._names: dict[UUID, str] = {}
         self._proposers = ProposerTable()
 
-    # ---- views
-    # --------------------------------------------------------------------------------------------------------
+    # ---- views ---------------------------------------------------------------------------------------------
 
     @property
     def brokers(self) -> Mapping[int, BrokerState]:
@@ -207,8 +206,7 @@ class ClusterState:
             else ApplyResult(self.index, self.term, seen.error, seen.message, seen.value, True)
         )
 
-    # ---- applying entries
-    # --------------------------------------------------------------------------------------------------
+    # ---- applying entries ----------------------------------------------------------------------------------
 
     def apply(self, index: int, term: int, command: bytes) -> ApplyResult:
         """Applies the log entry at `index`.  Never raises; empty bytes are a no-op that only moves the
@@ -253,8 +251,7 @@ class ClusterState:
                 return changes.result(refused.error, refused.message, value)
         return changes.result(ErrorCode.NONE, "", value)
 
-    # ---- cluster
-    # --------------------------------------------------------------------------------------------------------
+    # ---- cluster -------------------------------------------------------------------------------------------
 
     def _bootstrap(self, op: pb.Bootstrap, changes: _Changes) -> Value:
         if self.cluster_id:
@@ -304,8 +301,7 @@ class ClusterState:
         self.next_producer_id = first + op.count
         return first
 
-    # ---- brokers
-    # --------------------------------------------------------------------------------------------------------
+    # ---- brokers -------------------------------------------------------------------------------------------
 
     def _broker_with_epoch(self, node_id: int, broker_epoch: int) -> BrokerState:
         broker = self._brokers.get(node_id)
@@ -430,8 +426,7 @@ class ClusterState:
             broker.node_id for broker in self._brokers.values() if key in broker.offline_replicas
         )
 
-    # ---- topics
-    # --------------------------------------------------------------------------------------------------------
+    # ---- topics --------------------------------------------------------------------------------------------
 
     def _topic_with_id(self, raw: bytes) -> TopicState:
         topic = self.topic_by_raw_id(raw)
@@ -525,8 +520,7 @@ class ClusterState:
         self.resource_configs = with_change(self.resource_configs, (op.resource_type, op.name), op)
         return None
 
-    # ---- partitions
-    # -------------------------------------------------------------------------------------------------------
+    # ---- partitions ----------------------------------------------------------------------------------------
 
     def _change_partitions(self, op: pb.ChangePartitions, changes: _Changes) -> Value:
         errors: list[ErrorCode] = []
@@ -551,8 +545,7 @@ class ClusterState:
             self._topics[topic.name] = replace(topic, partitions=partitions)
         return tuple(errors) or None  # as a snapshot remembers it
 
-    # ---- snapshots
-    # --------------------------------------------------------------------------------------------------------
+    # ---- snapshots -----------------------------------------------------------------------------------------
 
     def copy(self) -> ClusterState:
         """Another state with the same contents; cheap, because the values in the tables are immutable."""

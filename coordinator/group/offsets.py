@@ -55,8 +55,7 @@ class OffsetStore:
         self._pending: dict[int, dict[str, dict[TopicPartition, CommittedOffset | None]]] = {}
         self._undecided: dict[str, dict[TopicPartition, set[int]]] = {}
 
-    # --- replay
-    # --------------------------------------------------------------------------------------------------------
+    # --- replay ---------------------------------------------------------------------------------------------
 
     def replay_commit(self, key: OffsetKey, value: OffsetValue | None, record_offset: int) -> None:
         """A plain commit, or a tombstone."""
@@ -115,8 +114,7 @@ class OffsetStore:
                 del self._undecided[group_id]
         return set(decided)
 
-    # --- views
-    # --------------------------------------------------------------------------------------------------------
+    # --- views ----------------------------------------------------------------------------------------------
 
     def get(self, group_id: str, topic_partition: TopicPartition) -> CommittedOffset | None:
         return self._committed.get(group_id, {}).get(topic_partition)

@@ -100,8 +100,7 @@ class GroupShard:
         self._deleted_topics: dict[str, int] = {}
         self._next_expiration_scan_ms = -1
 
-    # --- replay
-    # --------------------------------------------------------------------------------------------------------
+    # --- replay ---------------------------------------------------------------------------------------------
 
     def replay(self, record: ReplayedRecord) -> None:
         match records.decode_key(record.key):
@@ -201,8 +200,7 @@ class GroupShard:
             ]
         return events
 
-    # --- handle
-    # --------------------------------------------------------------------------------------------------------
+    # --- handle ---------------------------------------------------------------------------------------------
 
     def handle(self, event: GroupEvent, context: Context) -> GroupOutcome:
         self._downgrades.clear()  # what is left of an append that failed
@@ -242,8 +240,7 @@ class GroupShard:
                 known = self.state_of(event.group_id) is not GroupState.DEAD
                 return ShardOutcome(reply=self.consumers.describe(event.group_id, is_other_kind=known))
 
-    # --- membership
-    # --------------------------------------------------------------------------------------------------------
+    # --- membership -----------------------------------------------------------------------------------------
 
     def _membership(
         self, event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup | GroupTimer, context: Context
@@ -314,8 +311,7 @@ class GroupShard:
                 rebalance.advance(group, context.now_ms, self.config.classic, change)
                 change.reply = Acknowledged()
 
-    # --- both protocols in one group (migration.py)
-    # ------------------------------------------------------------------------
+    # --- both protocols in one group (migration.py) ---------------------------------------------------------
 
     def _classic_member(
         self, event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup, context: Context
@@ -452,8 +448,7 @@ class GroupShard:
     def _all_names(self) -> Iterable[str]:
         return dict.fromkeys([*self.groups, *self.consumers.groups, *self.offsets.groups()])
 
-    # --- committing offsets
-    # ------------------------------------------------------------------------------------------------
+    # --- committing offsets ---------------------------------------------------------------------------------
 
     def _commit(self, event: OffsetCommit, context: Context) -> GroupOutcome:
         if self._is_consumer_kind(event.group_id):
@@ -530,8 +525,7 @@ class GroupShard:
             raise error
         return action
 
-    # --- reading offsets
-    # ---------------------------------------------------------------------------------------------------
+    # --- reading offsets ------------------------------------------------------------------------------------
 
     def _fetch(self, event: OffsetFetch) -> GroupOutcome:
         if event.member_id is not None and event.member_epoch >= 0 and self._is_consumer_kind(event.group_id):
@@ -549,8 +543,7 @@ class GroupShard:
         }
         return ShardOutcome(reply=OffsetFetchReply(found))
 
-    # --- deleting
-    # --------------------------------------------------------------------------------------------------------
+    # --- deleting -------------------------------------------------------------------------------------------
 
     def _offset_tombstones(
         self, group_id: str, topic_partitions: Iterable[TopicPartition]
@@ -640,8 +633,7 @@ class GroupShard:
             self._deleted_topics.clear()
         return ShardOutcome(records=written, reply=Acknowledged())
 
-    # --- expiry
-    # --------------------------------------------------------------------------------------------------------
+    # --- expiry ---------------------------------------------------------------------------------------------
 
     def _kept_topics(self, group_id: str) -> set[str] | None:
         """The topics whose offsets do not expire: those that members read (KIP-211).  None: no offset of the
@@ -691,8 +683,7 @@ class GroupShard:
                 written += self._group_tombstones(group_id)
         return ShardOutcome(records=written, reply=Acknowledged())
 
-    # --- views
-    # --------------------------------------------------------------------------------------------------------
+    # --- views ----------------------------------------------------------------------------------------------
 
     def _list(self, event: ListGroups) -> GroupOutcome:
         listings = [

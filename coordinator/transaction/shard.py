@@ -146,8 +146,7 @@ class TransactionShard:
         self._next_expiration_scan_ms = 0
         self._activated_ms = 0
 
-    # --- replay: the only mutator
-    # ------------------------------------------------------------------------------------------
+    # --- replay: the only mutator ---------------------------------------------------------------------------
 
     def replay(self, record: ReplayedRecord) -> None:
         written = record.decoded if isinstance(record.decoded, TransactionMetadata) else None
@@ -208,8 +207,7 @@ class TransactionShard:
             ]
         return events
 
-    # --- handle
-    # --------------------------------------------------------------------------------------------------------
+    # --- handle ---------------------------------------------------------------------------------------------
 
     def handle(self, event: TransactionEvent, context: Context) -> TransactionOutcome:
         try:
@@ -270,8 +268,7 @@ class TransactionShard:
             raise KafkaError(code, f"{transactional_id}: {stimulus.value} while {state}: {message}")
         return current, action
 
-    # --- InitProducerId
-    # ----------------------------------------------------------------------------------------------------
+    # --- InitProducerId -------------------------------------------------------------------------------------
 
     def _init_producer_id(self, event: InitProducerId, context: Context) -> TransactionOutcome:
         if not event.transactional_id:
@@ -371,8 +368,7 @@ class TransactionShard:
             raise ProducerIdsExhausted
         return producer_id
 
-    # --- partitions
-    # --------------------------------------------------------------------------------------------------------
+    # --- partitions -----------------------------------------------------------------------------------------
 
     def _check_identity(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
         if not transactional_id:
@@ -435,8 +431,7 @@ class TransactionShard:
             else ShardOutcome(reply=reply)
         )
 
-    # --- the end of a transaction
-    # ------------------------------------------------------------------------------------------
+    # --- the end of a transaction ---------------------------------------------------------------------------
 
     def _end(self, event: EndTxn, context: Context) -> TransactionOutcome:
         current = self.transactions.get(event.transactional_id)
@@ -555,8 +550,7 @@ class TransactionShard:
         waiting = self._awaiting_completion.requests_of(identity.transactional_id)
         return replace(self._write(following, current.state, Done()), again=waiting)
 
-    # --- time
-    # --------------------------------------------------------------------------------------------------------
+    # --- time -----------------------------------------------------------------------------------------------
 
     def _timed_out(self, metadata: TransactionMetadata, now_ms: int) -> bool:
         # A coordinator whose clock was ahead wrote a start in the future: the timeout then runs from this
@@ -587,8 +581,7 @@ class TransactionShard:
             records=[CoordinatorRecord(records.encode_key(name), None) for name in names], reply=Done()
         )
 
-    # --- views
-    # --------------------------------------------------------------------------------------------------------
+    # --- views ----------------------------------------------------------------------------------------------
 
     def _list(self, event: ListTransactions, context: Context) -> TransactionOutcome:
         known = {state.display_name for state in TransactionState}
@@ -622,8 +615,7 @@ class TransactionShard:
             return ShardOutcome(reply=reply)
         return ShardOutcome(records=(_record_of(current),), reply=reply)
 
-    # --- writing
-    # --------------------------------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------------------
 
     def _write(
         self,

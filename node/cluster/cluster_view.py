@@ -52,8 +52,7 @@ class ClusterView:
         """The active controller's node id, -1 when this broker does not know it."""
         return -1 if self._controller.active_id is None else self._controller.active_id
 
-    # --- brokers
-    # --------------------------------------------------------------------------------------------------------
+    # --- brokers --------------------------------------------------------------------------------------------
 
     def rack_of(self, node_id: int) -> str:
         """The rack of a broker; empty when it has none or is fenced."""
@@ -86,8 +85,7 @@ class ClusterView:
         offline = (topic_id.bytes, partition) in follower.offline_replicas
         return Eligibility.NOT_NOW if follower.fenced or offline else Eligibility.YES
 
-    # --- topics
-    # --------------------------------------------------------------------------------------------------------
+    # --- topics ---------------------------------------------------------------------------------------------
 
     def topic_name(self, topic_id: UUID) -> str | None:
         topic = self.state.topic_by_id(topic_id)

@@ -115,8 +115,7 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         for partition, _phase, _shard in list(self.runtime.shards()):
             self.on_resigned(partition, 2**31 - 1)
 
-    # --- leadership and watermarks, from the replica manager
-    # ---------------------------------------------------------------
+    # --- leadership and watermarks, from the replica manager ------------------------------------------------
 
     def on_elected(self, partition: int, leader_epoch: int, replica_log: Log) -> None:
         """The replica manager's, through the coordination: this node leads the partition from now on.  The
@@ -232,8 +231,7 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
                 away_since_ms = now_ms if away_since_ms is None else away_since_ms
                 self.runtime.reject_waiting_callers()
 
-    # --- requests
-    # --------------------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     async def ask_partition(self, partition: int, event: EventT) -> ReplyT:
         """Submits an event to a shard; raises the shard's KafkaError.  Without a session it raises

@@ -113,8 +113,7 @@ class TransactionCoordination:
         await self._markers.stop()
         await self._host.stop()
 
-    # --- leadership
-    # --------------------------------------------------------------------------------------------------------
+    # --- leadership -----------------------------------------------------------------------------------------
 
     def on_elected(self, partition: int, leader_epoch: int, replica_log: Log) -> None:
         """The replica manager's: this node leads the state partition in `leader_epoch`."""
@@ -135,8 +134,7 @@ class TransactionCoordination:
     def on_high_watermark(self, partition: int, offset: int) -> None:
         self._host.on_high_watermark(partition, offset)
 
-    # --- questions
-    # --------------------------------------------------------------------------------------------------------
+    # --- questions ------------------------------------------------------------------------------------------
 
     async def ask(self, transactional_id: str, event: TransactionEvent) -> Any:
         """Submits to the shard of `transactional_id`; raises KafkaError (NOT_COORDINATOR, ...)."""
@@ -188,8 +186,7 @@ class TransactionCoordination:
             return False
         return set(assignment.replicas) == {self._cluster.node_id}
 
-    # --- effects
-    # --------------------------------------------------------------------------------------------------------
+    # --- effects --------------------------------------------------------------------------------------------
 
     def _execute(self, partition: int, leader_epoch: int, effect: TransactionEffect) -> None:
         match effect:
@@ -219,8 +216,7 @@ class TransactionCoordination:
         await writes.all_known()
         return writes.codes
 
-    # --- producer ids
-    # -----------------------------------------------------------------------------------------------------
+    # --- producer ids ---------------------------------------------------------------------------------------
 
     def _take_producer_id(self) -> int | None:
         if len(self._producer_ids) <= PRODUCER_IDS_AT_HAND // 2:

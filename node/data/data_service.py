@@ -117,8 +117,7 @@ class DataService(data_pb2_grpc.DataServicer):
         for pool in (self._pool, self._counts):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    # --- the calls
-    # --------------------------------------------------------------------------------------------------------
+    # --- the calls ------------------------------------------------------------------------------------------
 
     async def DescribeTopics(
         self, request: pb.DescribeTopicsRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -171,8 +170,7 @@ class DataService(data_pb2_grpc.DataServicer):
             if turn is not None:
                 self._turns.leave(turn, now())
 
-    # --- offsets
-    # --------------------------------------------------------------------------------------------------------
+    # --- offsets --------------------------------------------------------------------------------------------
 
     async def _offsets(self, request: pb.OffsetsRequest) -> pb.OffsetsReply:
         reply = pb.OffsetsReply()
@@ -221,8 +219,7 @@ class DataService(data_pb2_grpc.DataServicer):
         answer.last_stable_offset = replica.log.last_stable_offset
         answer.high_watermark = replica.log.high_watermark
 
-    # --- ranges
-    # --------------------------------------------------------------------------------------------------------
+    # --- ranges ---------------------------------------------------------------------------------------------
 
     async def _plan_many_ranges(self, request: pb.PlanManyRangesRequest) -> pb.PlanManyRangesReply:
         if len(request.partitions) > PARTITIONS_MAX:
@@ -402,8 +399,7 @@ class DataService(data_pb2_grpc.DataServicer):
         if position < now.log.log_start_offset:
             raise _out_of_range(now, position, request.end)
 
-    # --- finding the leader
-    # ---------------------------------------------------------------------------------------------------
+    # --- finding the leader ---------------------------------------------------------------------------------
 
     def _leading(self, topic: str, topic_id: bytes, partition: int, leader_epoch: int) -> Replica:
         """The replica, which this node leads; raises KafkaError when it does not, or when the name means
@@ -445,8 +441,7 @@ class DataService(data_pb2_grpc.DataServicer):
             endpoint=str(broker.grpc) if broker else "",
         )
 
-    # --- errors
-    # --------------------------------------------------------------------------------------------------------
+    # --- errors ---------------------------------------------------------------------------------------------
 
     def _judged(self, failure: KafkaError | OSError, topic: str, partition: int) -> tuple[KafkaError, int]:
         """What to answer, and where the log begins if that is why, else -1.  A partition may be deleted while

@@ -155,8 +155,7 @@ class ClientMetrics:
         self.pushes = 0
         self.errors = 0
 
-    # ---- requests
-    # --------------------------------------------------------------------------------------------------------
+    # ---- requests ------------------------------------------------------------------------------------------
 
     def has_subscriptions(self, configs: ResourceConfigs) -> bool:
         """Whether any client may be asked for its metrics."""
@@ -262,8 +261,7 @@ class ClientMetrics:
             self._series += 1
         instance.series[point.key] = point.value + (present or 0.0) if point.delta else point.value
 
-    # ---- clients
-    # --------------------------------------------------------------------------------------------------------
+    # ---- clients -------------------------------------------------------------------------------------------
 
     def _instance(
         self, instance_id: UUID, identity: ClientIdentity, configs: ResourceConfigs, now_ms: int
@@ -313,8 +311,7 @@ class ClientMetrics:
             self._series -= len(instance.series)
             del self._instances[instance_id]
 
-    # ---- what Prometheus is told
-    # ----------------------------------------------------------------------------------------------
+    # ---- what Prometheus is told ---------------------------------------------------------------------------
 
     @property
     def instances(self) -> int:
@@ -384,8 +381,7 @@ def _parsed(configs: ResourceConfigs) -> Iterator[tuple[Mapping[str, ClientPatte
             continue  # a later version let it in
 
 
-# ---- what is in a push
-# ---------------------------------------------------------------------------------------------------------
+# ---- what is in a push -------------------------------------------------------------------------------------
 
 
 def decoded_points(compression: int, data: bytes) -> list[Point]:

@@ -135,8 +135,7 @@ class ClientConnection:
         self._client = ClientSoftware(port=int(port) if port.isdigit() else 0)
         self._worker = asyncio.create_task(self._work(), name=f"connection {connection.peer}")
 
-    # --- FrameHandler
-    # -------------------------------------------------------------------------------------------------------
+    # --- FrameHandler ---------------------------------------------------------------------------------------
 
     def on_frame(self, frame: memoryview) -> None:
         if not self._broker.cluster.serving:
@@ -183,8 +182,7 @@ class ClientConnection:
         if self._frames:
             self._worker = asyncio.create_task(self._work(), name=f"connection {self._connection.peer}, lost")
 
-    # --- requests
-    # --------------------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
         turns, account = self._turns, self._account

@@ -67,8 +67,7 @@ def says(answer: Any, code: ErrorCode, words: str) -> None:
     assert words in message and not message.startswith(code.name), message
 
 
-# ---- ApiVersions
-# ------------------------------------------------------------------------------------------------------------
+# ---- ApiVersions -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [3, 4])
@@ -98,8 +97,7 @@ async def test_a_client_software_that_is_no_name_is_refused(
     assert not answer.api_keys
 
 
-# ---- topics
-# ------------------------------------------------------------------------------------------------------------
+# ---- topics ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -226,8 +224,7 @@ async def test_a_topic_that_is_not_known_keeps_the_name_or_id_it_was_asked_by(
     assert getattr(topic, "topic_id", None) == topic_id
 
 
-# ---- settings
-# ------------------------------------------------------------------------------------------------------------
+# ---- settings ----------------------------------------------------------------------------------------------
 
 
 async def alter(
@@ -392,8 +389,7 @@ async def test_the_brokers_have_one_setting_in_common_at_first(world: World) -> 
     assert (entry.name, entry.value, entry.config_source) == ("min.insync.replicas", "1", 3)
 
 
-# ---- records, groups, transactions
-# --------------------------------------------------------------------------------------------
+# ---- records, groups, transactions -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -806,8 +802,7 @@ async def test_the_transaction_state_log_rejects_transactions_and_client_markers
     await end(world, who)
 
 
-# ---- the cluster
-# ------------------------------------------------------------------------------------------------------------
+# ---- the cluster -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

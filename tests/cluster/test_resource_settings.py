@@ -130,8 +130,7 @@ async def test_only_the_metadata_have_a_quorum_to_describe(world: World) -> None
     assert answer.error_code == 0
 
 
-# ---- loggers
-# ------------------------------------------------------------------------------------------------------------
+# ---- loggers -----------------------------------------------------------------------------------------------
 
 BROKER_LOGGER = 8
 SET, DELETE, APPEND = 0, 1, 2

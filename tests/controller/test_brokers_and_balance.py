@@ -29,8 +29,7 @@ def controller() -> PlannerCluster:
     return controller
 
 
-# ---- unregistering
-# ----------------------------------------------------------------------------------------------------------
+# ---- unregistering -----------------------------------------------------------------------------------------
 
 
 def unregister(controller: PlannerCluster, node_id: int) -> None:
@@ -101,8 +100,7 @@ def test_an_unregistration_of_an_earlier_epoch_removes_no_broker(controller: Pla
     assert 4 in controller.state.brokers
 
 
-# ---- balance
-# ------------------------------------------------------------------------------------------------------------
+# ---- balance -----------------------------------------------------------------------------------------------
 
 
 def unbalanced(percentage: int, *, enabled: bool = True, elsewhere: int = 1, of: int = 10) -> PlannerCluster:
@@ -146,8 +144,7 @@ def test_a_preferred_leader_that_is_not_in_sync_is_counted_but_left_alone() -> N
     assert sum(len(topic.partitions) for op in plan.operations for topic in op.change_partitions.topics) == 2
 
 
-# ---- racks
-# ------------------------------------------------------------------------------------------------------------
+# ---- racks -------------------------------------------------------------------------------------------------
 
 
 def broker(node_id: int, rack: str) -> BrokerState:
@@ -195,8 +192,7 @@ def test_the_load_of_a_partition_that_moves_counts_where_it_will_be() -> None:
     assert load.replicas == {2: 1}
 
 
-# ---- many partitions, and the rules of KIP-966
-# ------------------------------------------------------------------------------
+# ---- many partitions, and the rules of KIP-966 -------------------------------------------------------------
 
 
 def with_many(topics: int, partitions: int) -> PlannerCluster:

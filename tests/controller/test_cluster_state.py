@@ -102,8 +102,7 @@ def applier() -> Applier:
     return applier
 
 
-# ---- totality and determinism
-# -----------------------------------------------------------------------------------------------
+# ---- totality and determinism ------------------------------------------------------------------------------
 
 SMALL = st.integers(0, 4)
 INT32 = st.one_of(SMALL, st.sampled_from([-(2**31), 2**31 - 1, -1]))
@@ -278,8 +277,7 @@ def test_a_command_has_the_same_outcome_on_a_state_from_a_snapshot(applier: Appl
     assert "still in the ISR of a-0" in applier(pb.Operation(register_broker=again)).message
 
 
-# ---- idempotence and fences
-# -------------------------------------------------------------------------------------------------
+# ---- idempotence and fences --------------------------------------------------------------------------------
 
 
 def test_a_duplicate_proposal_changes_nothing_and_is_answered_as_the_first(applier: Applier) -> None:
@@ -335,8 +333,7 @@ def test_operations_stop_at_the_first_that_fails_and_those_before_it_stay(applie
     assert result.changed_topics == {"a"}
 
 
-# ---- brokers
-# ------------------------------------------------------------------------------------------------------------
+# ---- brokers -----------------------------------------------------------------------------------------------
 
 
 def test_the_broker_epoch_is_the_index_of_the_registration(applier: Applier) -> None:
@@ -385,8 +382,7 @@ def test_producer_id_blocks_never_overlap(applier: Applier) -> None:
     assert applier(stale).error == ErrorCode.STALE_BROKER_EPOCH
 
 
-# ---- partitions
-# ------------------------------------------------------------------------------------------------------------
+# ---- partitions --------------------------------------------------------------------------------------------
 
 
 def test_a_new_leader_raises_both_epochs_a_new_isr_the_partition_epoch(applier: Applier) -> None:

@@ -223,8 +223,7 @@ def test_one_of_several_that_is_refused_holds_up_all(controller: PlannerCluster)
     assert "more than once" in refused.value.message
 
 
-# ---- real controllers
-# -------------------------------------------------------------------------------------------------------
+# ---- real controllers --------------------------------------------------------------------------------------
 
 
 async def test_all_voters_are_asked_and_one_that_is_away_holds_the_level_back(tmp_path: Path) -> None:

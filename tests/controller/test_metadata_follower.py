@@ -79,8 +79,7 @@ async def test_a_small_difference_comes_as_entries_each_once(one: ControllerClus
     await client.close()
 
 
-# ---- what a follower takes, update by update
-# ---------------------------------------------------------------------------------
+# ---- what a follower takes, update by update ---------------------------------------------------------------
 
 
 @pytest.fixture
@@ -159,8 +158,7 @@ async def test_a_broker_that_cannot_do_what_the_metadata_says_stops_following(on
     await client.close()
 
 
-# ---- the client
-# ------------------------------------------------------------------------------------------------------------
+# ---- the client --------------------------------------------------------------------------------------------
 
 
 class Forgetful(controller_pb2_grpc.ControllerServicer):

@@ -61,8 +61,7 @@ def is_at(
     return (partition.replicas, partition.adding, partition.removing) == (replicas, adding, removing)
 
 
-# ---- single moves
-# ---------------------------------------------------------------------------------------------------------
+# ---- single moves ------------------------------------------------------------------------------------------
 
 
 def test_a_move_ends_when_every_new_replica_is_in_sync_and_moves_the_leader(
@@ -313,8 +312,7 @@ def test_an_assignment_that_makes_no_sense_is_refused_by_the_state_itself(
     assert found is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-# ---- random lives
-# ---------------------------------------------------------------------------------------------------------
+# ---- random lives ------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -483,8 +481,7 @@ def lives_are_broken(seeds: int = 60) -> bool:
     return False
 
 
-# ---- ablations
-# ------------------------------------------------------------------------------------------------------------
+# ---- ablations ---------------------------------------------------------------------------------------------
 
 
 def _with_reduced(monkeypatch: pytest.MonkeyPatch, reduced: Callable[..., PartitionState | None]) -> None:

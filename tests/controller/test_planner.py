@@ -119,8 +119,7 @@ def controller() -> PlannerCluster:
     return controller
 
 
-# ---- registration
-# ----------------------------------------------------------------------------------------------------------
+# ---- registration ------------------------------------------------------------------------------------------
 
 
 def test_a_broker_is_unfenced_only_after_applying_its_own_registration() -> None:
@@ -197,8 +196,7 @@ def test_a_broker_that_does_not_belong_is_refused(
     assert refused.value.code == code
 
 
-# ---- sessions
-# ------------------------------------------------------------------------------------------------------------
+# ---- sessions ----------------------------------------------------------------------------------------------
 
 
 def test_a_session_that_ends_fences_and_elects_in_one_command(controller: PlannerCluster) -> None:
@@ -287,8 +285,7 @@ def test_a_new_controller_gives_every_broker_a_whole_session(controller: Planner
     controller.lose(1, 2, 3)
 
 
-# ---- elections (KIP-966)
-# ---------------------------------------------------------------------------------------------------
+# ---- elections (KIP-966) -----------------------------------------------------------------------------------
 
 
 def test_isr_then_elr_and_the_last_replica_waits_for_its_return(controller: PlannerCluster) -> None:
@@ -455,8 +452,7 @@ def test_leaderships_return_to_the_preferred_replica_once_it_is_in_sync(controll
     assert controller.partition().leader == 1
 
 
-# ---- in-sync replicas
-# ------------------------------------------------------------------------------------------------------
+# ---- in-sync replicas --------------------------------------------------------------------------------------
 
 
 def alter(
@@ -550,8 +546,7 @@ def test_a_fenced_broker_that_is_left_in_an_isr_leaves_it_at_the_next_tick(
     controller.shows(leader=1, isr=(1, 2))
 
 
-# ---- controlled shutdown
-# ---------------------------------------------------------------------------------------------------
+# ---- controlled shutdown -----------------------------------------------------------------------------------
 
 
 def test_a_broker_stops_only_after_the_others_applied_the_new_leaders(controller: PlannerCluster) -> None:
@@ -602,8 +597,7 @@ def test_shutting_down_the_whole_cluster_one_by_one_loses_no_partition(controlle
     controller.shows(leader=2, isr=(2,), elr=(3,))
 
 
-# ---- ablations: what happens without the rules above
-# ------------------------------------------------------------------------
+# ---- ablations: what happens without the rules above -------------------------------------------------------
 
 
 def test_ablation_without_the_clean_mark_a_lossy_replica_leads(

@@ -346,8 +346,7 @@ def test_a_message_does_not_say_its_code_again(controller: PlannerCluster) -> No
     assert refused.message.startswith("0 partitions")
 
 
-# ---- state topics
-# ------------------------------------------------------------------------------------------------------------
+# ---- state topics ------------------------------------------------------------------------------------------
 
 STATE_TOPIC = {
     "cleanup.policy": "compact", "compression.type": "producer", "unclean.leader.election.enable": "false",
@@ -406,8 +405,7 @@ def test_a_state_topic_is_not_made_unsafe(controller: PlannerCluster, unsafe: di
     assert refused.error == ErrorCode.POLICY_VIOLATION
 
 
-# ---- placement
-# ------------------------------------------------------------------------------------------------------------
+# ---- placement ---------------------------------------------------------------------------------------------
 
 
 def brokers(count: int, racks: int = 0) -> list[BrokerState]:

@@ -122,8 +122,7 @@ class World:
         for _ in range(members):
             self.come()
 
-    # --- the coordinator
-    # -----------------------------------------------------------------------------------------------------
+    # --- the coordinator ------------------------------------------------------------------------------------
 
     def move_coordinator(self) -> None:
         """The next leader has all that was committed, and perhaps more."""
@@ -161,8 +160,7 @@ class World:
     def group(self) -> ConsumerGroup:
         return self.shard.consumers.groups.get(G) or ConsumerGroup(G)
 
-    # --- members
-    # --------------------------------------------------------------------------------------------------------
+    # --- members --------------------------------------------------------------------------------------------
 
     def come(self) -> None:
         self.names += 1
@@ -259,8 +257,7 @@ class World:
         if not member.waiting and self.now_ms >= member.next_beat_ms:
             self.beat(member)
 
-    # --- a run
-    # --------------------------------------------------------------------------------------------------------
+    # --- a run ----------------------------------------------------------------------------------------------
 
     def break_something(self) -> None:
         draw = self.random.random()

@@ -110,8 +110,7 @@ def test_range_gives_neighbours_and_the_same_run_of_every_topic_of_a_size() -> N
     assert {number for topic, number in found["b"] if topic == two} == {3, 4}
 
 
-# --- patterns
-# ------------------------------------------------------------------------------------------------------------
+# --- patterns -----------------------------------------------------------------------------------------------
 
 PIECES = [
     "a",

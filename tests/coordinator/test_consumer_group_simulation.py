@@ -48,8 +48,7 @@ def test_a_seed_is_one_history() -> None:
     assert first.log.records() == second.log.records()
 
 
-# --- ablations
-# ------------------------------------------------------------------------------------------------------------
+# --- ablations ----------------------------------------------------------------------------------------------
 
 
 def broken_in_some_run(**world: Any) -> str:

@@ -51,8 +51,7 @@ def groups() -> Consumers:
     return Consumers()
 
 
-# --- epochs and reconciliation
-# ---------------------------------------------------------------------------------------------
+# --- epochs and reconciliation ------------------------------------------------------------------------------
 
 
 def test_the_first_member_gets_everything_at_once(groups: Consumers) -> None:
@@ -239,8 +238,7 @@ def test_a_fenced_member_joins_again_with_its_id(groups: Consumers) -> None:
     assert groups.group.epoch == 2  # nothing has changed
 
 
-# --- deadlines
-# ------------------------------------------------------------------------------------------------------------
+# --- deadlines ----------------------------------------------------------------------------------------------
 
 
 def test_a_silent_member_is_removed_when_its_session_ends(groups: Consumers) -> None:
@@ -322,8 +320,7 @@ def test_an_absent_coordinator_extends_sessions_and_revocations(groups: Consumer
     assert groups.group.members.keys() == {"b"}, "who keeps what it shall give up is removed in the end"
 
 
-# --- static members
-# --------------------------------------------------------------------------------------------------------
+# --- static members -----------------------------------------------------------------------------------------
 
 
 def test_an_instance_that_left_for_a_while_gets_its_assignment_back(groups: Consumers) -> None:
@@ -407,8 +404,7 @@ def test_an_instance_may_come_back_with_another_subscription(groups: Consumers) 
     assert groups.group.epoch == 2
 
 
-# --- topics
-# ------------------------------------------------------------------------------------------------------------
+# --- topics -------------------------------------------------------------------------------------------------
 
 
 def test_created_grown_and_deleted_topics_raise_the_group_epoch(groups: Consumers) -> None:
@@ -444,8 +440,7 @@ def test_topics_are_subscribed_to_by_a_regular_expression_as_they_come(groups: C
     assert groups.group.subscribed_topics() == set()
 
 
-# --- what a group is made of
-# -----------------------------------------------------------------------------------------------
+# --- what a group is made of --------------------------------------------------------------------------------
 
 
 def test_a_full_group_takes_no_new_member_but_its_own(groups: Consumers) -> None:
@@ -514,8 +509,7 @@ def test_list_groups_shows_type_and_state_and_filters_by_them(groups: Consumers)
     assert groups.ask(DescribeGroup(G)).state.value == "Dead"  # no classic group
 
 
-# --- kinds of groups
-# -------------------------------------------------------------------------------------------------------
+# --- kinds of groups ----------------------------------------------------------------------------------------
 
 
 def test_a_group_with_members_is_of_one_kind(groups: Consumers) -> None:

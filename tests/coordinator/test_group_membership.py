@@ -135,8 +135,7 @@ def groups() -> Groups:
     return made
 
 
-# --- the table
-# ------------------------------------------------------------------------------------------------------------
+# --- the table ----------------------------------------------------------------------------------------------
 
 # What a caller sees, written independently of the table.  "waits": no answer yet.  Columns in the order of
 # the states.
@@ -264,8 +263,7 @@ def test_no_state_is_entered_from_where_it_may_not() -> None:
                     group.enter(target)
 
 
-# --- joining
-# ------------------------------------------------------------------------------------------------------------
+# --- joining ------------------------------------------------------------------------------------------------
 
 
 def test_a_group_of_two_rebalances_and_each_member_gets_its_assignment(groups: Groups) -> None:
@@ -400,8 +398,7 @@ def test_a_sync_that_names_another_protocol_is_refused(groups: Groups) -> None:
     )
 
 
-# --- leaving and timing out
-# ------------------------------------------------------------------------------------------------
+# --- leaving and timing out ---------------------------------------------------------------------------------
 
 
 def test_members_leave_together_each_with_its_result(groups: Groups) -> None:
@@ -471,8 +468,7 @@ def test_a_member_that_never_syncs_is_removed(groups: Groups) -> None:
     assert groups.state is S.PREPARING_REBALANCE
 
 
-# --- static membership
-# -----------------------------------------------------------------------------------------------------
+# --- static membership --------------------------------------------------------------------------------------
 
 
 def static_pair(groups: Groups) -> int:
@@ -549,8 +545,7 @@ def test_a_static_member_leaves_by_its_instance_alone(groups: Groups) -> None:
     ]
 
 
-# --- failover
-# ------------------------------------------------------------------------------------------------------------
+# --- failover -----------------------------------------------------------------------------------------------
 
 
 def test_a_new_coordinator_knows_the_generation_and_renews_the_sessions(groups: Groups) -> None:
@@ -644,8 +639,7 @@ def test_a_deleted_group_is_gone_for_good(groups: Groups) -> None:
     assert after.state is S.DEAD
 
 
-# --- what the log takes at once
-# ----------------------------------------------------------------------------------------------
+# --- what the log takes at once -----------------------------------------------------------------------------
 
 
 def test_an_election_with_many_groups_writes_batches_that_the_log_takes(

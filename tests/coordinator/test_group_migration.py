@@ -170,8 +170,7 @@ def settled(groups: Mixed) -> None:
     assert numbers(groups.beat("c", 2, owned=frozenset()).assignment) == [2, 3]
 
 
-# --- up
-# ------------------------------------------------------------------------------------------------------------
+# --- up -----------------------------------------------------------------------------------------------------
 
 
 def test_a_consumer_member_upgrades_a_classic_group_without_double_reads(groups: Mixed) -> None:
@@ -315,8 +314,7 @@ def test_an_upgrade_whose_append_fails_leaves_the_classic_group(groups: Mixed) -
     assert upgraded_again.member_epoch == 2
 
 
-# --- members of both protocols
-# -----------------------------------------------------------------------------------------------
+# --- members of both protocols ------------------------------------------------------------------------------
 
 
 def test_classic_members_of_a_consumer_group_get_classic_error_codes(groups: Mixed) -> None:
@@ -406,8 +404,7 @@ def test_an_instance_of_the_consumer_protocol_replaces_its_classic_member(groups
     assert groups.live("m2", 1, "i") is NONE
 
 
-# --- down
-# ------------------------------------------------------------------------------------------------------------
+# --- down ---------------------------------------------------------------------------------------------------
 
 
 def rejoins(groups: Mixed, generation: int) -> None:
@@ -549,8 +546,7 @@ def test_a_group_that_all_classic_members_leave_stays_a_consumer_group(groups: M
     assert groups.kind() == "classic CompletingRebalance"
 
 
-# --- the log
-# ------------------------------------------------------------------------------------------------------------
+# --- the log ------------------------------------------------------------------------------------------------
 
 
 def test_the_next_coordinator_goes_on_with_classic_members(groups: Mixed) -> None:
@@ -586,8 +582,7 @@ def test_a_truncated_subscription_is_rejected(cut: int) -> None:
     assert code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-# --- any order
-# ------------------------------------------------------------------------------------------------------------
+# --- any order ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(25))

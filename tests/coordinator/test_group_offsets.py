@@ -112,8 +112,7 @@ def test_metadata_that_is_too_long_is_refused_and_the_others_are_written(offsets
     assert offsets.get(T1) == -1
 
 
-# --- transactions
-# ----------------------------------------------------------------------------------------------------------
+# --- transactions -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("commit", "after"), [(True, 9), (False, 5)])
@@ -220,8 +219,7 @@ def test_a_generation_of_an_unknown_group_is_refused(offsets: Offsets) -> None:
     assert code_of(offsets.put(9, generation=1, member_id="m1")) is ErrorCode.ILLEGAL_GENERATION
 
 
-# --- expiry and deletion
-# ---------------------------------------------------------------------------------------------------
+# --- expiry and deletion ------------------------------------------------------------------------------------
 
 
 def wait(offsets: Offsets, ms: int) -> None:
@@ -460,8 +458,7 @@ def test_offsets_of_topics_deleted_without_a_coordinator_go_at_the_election() ->
     assert after.get() == 2
 
 
-# --- ablation
-# ------------------------------------------------------------------------------------------------------------
+# --- ablation -----------------------------------------------------------------------------------------------
 
 
 def test_materialising_by_marker_order_instead_of_record_order_is_caught(

@@ -201,8 +201,7 @@ def test_a_bug_in_a_handler_costs_only_its_own_request(driver: Driver) -> None:
     assert driver.runtime.metrics_of(0).handler_failures == 1
 
 
-# --- the barrier
-# -----------------------------------------------------------------------------------------------------------
+# --- the barrier --------------------------------------------------------------------------------------------
 
 
 def written(*amounts: int) -> MemoryLog:
@@ -326,8 +325,7 @@ def test_calls_with_an_older_epoch_change_nothing(driver: Driver) -> None:
     assert driver.runtime.leader_epoch(0) == 5
 
 
-# --- unloading
-# ------------------------------------------------------------------------------------------------------------
+# --- unloading ----------------------------------------------------------------------------------------------
 
 
 def test_unloading_answers_every_caller_and_drops_effects(driver: Driver) -> None:
@@ -380,8 +378,7 @@ def test_an_effect_that_fails_stops_the_shard(driver: Driver, monkeypatch: pytes
     assert driver.runtime.phase(0) is Phase.FAILED, "a lost SendMarkers would leave a transaction hanging"
 
 
-# --- deferred replies, re-entry, bounds
-# ------------------------------------------------------------------------------------
+# --- deferred replies, re-entry, bounds ---------------------------------------------------------------------
 
 
 def test_deferred_replies_wait_for_the_outcome_that_carries_them(driver: Driver) -> None:
@@ -462,8 +459,7 @@ def test_a_caller_times_out_but_its_record_may_still_be_committed() -> None:
     assert driver.ask(Read()) == 5
 
 
-# --- markers that the node appends
-# -----------------------------------------------------------------------------------------
+# --- markers that the node appends --------------------------------------------------------------------------
 
 
 def test_a_marker_is_replayed_in_place_and_confirmed_when_committed(driver: Driver) -> None:
@@ -514,8 +510,7 @@ def test_markers_and_transactional_records_are_told_apart_when_loading() -> None
     assert driver.ask(Read()) == 1
 
 
-# --- ablation
-# ------------------------------------------------------------------------------------------------------------
+# --- ablation -----------------------------------------------------------------------------------------------
 
 
 def test_without_parking_the_caller_hears_of_what_is_then_lost(
@@ -530,8 +525,7 @@ def test_without_parking_the_caller_hears_of_what_is_then_lost(
     assert lost.ask(Read()) == 0
 
 
-# --- what is counted
-# -------------------------------------------------------------------------------------------------------
+# --- what is counted ----------------------------------------------------------------------------------------
 
 
 def test_each_shard_counts_for_itself_and_shows_what_waits(driver: Driver) -> None:

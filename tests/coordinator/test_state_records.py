@@ -194,8 +194,7 @@ def test_the_bytes_of_offsets_and_groups_are_kafkas() -> None:
     )
 
 
-# --- consumer groups (KIP-848)
-# -----------------------------------------------------------------------------------------------
+# --- consumer groups (KIP-848) ------------------------------------------------------------------------------
 
 assigned = st.frozensets(
     st.tuples(st.integers(1, 3).map(lambda number: UUID(int=number)), st.integers(0, 40)), max_size=8

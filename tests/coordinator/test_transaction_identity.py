@@ -147,8 +147,7 @@ def test_an_unknown_expected_id_is_fenced(coordinator: Coordinator) -> None:
     assert code_of(coordinator.init(55, 0)) is ErrorCode.PRODUCER_FENCED
 
 
-# --- rotation
-# ------------------------------------------------------------------------------------------------------------
+# --- rotation -----------------------------------------------------------------------------------------------
 
 
 def test_init_rotates_when_the_epochs_of_an_id_are_used_up(coordinator: Coordinator) -> None:
@@ -230,8 +229,7 @@ def test_without_a_producer_id_the_client_retries_and_the_node_fetches_a_block(
     assert coordinator.init() == ProducerReply(100, 0)
 
 
-# --- timeouts and expiry
-# ---------------------------------------------------------------------------------------------------
+# --- timeouts and expiry ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -325,8 +323,7 @@ def test_idle_ids_expire_with_a_tombstone_and_open_ones_do_not(coordinator: Coor
     assert code_of(after.end(ProducerReply(100, 0))) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-# --- the end
-# ------------------------------------------------------------------------------------------------------------
+# --- the end ------------------------------------------------------------------------------------------------
 
 
 def test_the_client_gets_its_answer_after_prepare_and_before_the_markers(coordinator: Coordinator) -> None:

@@ -58,8 +58,7 @@ def test_a_seed_is_one_history() -> None:
     assert any(p.batches() for p in first.partitions)
 
 
-# --- the hazard of docs/semantics.md T12
-# -----------------------------------------------------------------------------------
+# --- the hazard of docs/semantics.md T12 --------------------------------------------------------------------
 
 
 QUIET_NETWORK = Faults(duplicate=0, late=0, late_markers=0, lose=0, resend=0, refuse=0, move=0, full=0)
@@ -142,8 +141,7 @@ def test_acting_before_the_barrier_tears_that_transaction() -> None:
     assert any("torn" in what for what in found)
 
 
-# --- a coordinator that does not know yet that it was deposed
-# --------------------------------------------------------------
+# --- a coordinator that does not know yet that it was deposed -----------------------------------------------
 
 
 def commit_at_a_deposed_coordinator(shard: Callable[..., TransactionShard]) -> World:
@@ -204,8 +202,7 @@ def test_a_deposed_coordinator_cannot_confirm_a_transaction_it_does_not_know() -
     assert commit_at_a_deposed_coordinator(believes_to_be_alone).check() == ["lost: transaction 1"]
 
 
-# --- ablations
-# ------------------------------------------------------------------------------------------------------------
+# --- ablations ----------------------------------------------------------------------------------------------
 
 
 class QueueById(MarkerQueue):

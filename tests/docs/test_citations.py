@@ -77,8 +77,7 @@ class Citation:
     page: str = ""
 
 
-# --- reading
-# ------------------------------------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------------------
 
 
 def rules_of(page: str, text: str) -> list[Rule]:
@@ -210,8 +209,7 @@ def all_rules() -> list[Rule]:
     return [rule for page in RULE_PAGES for rule in rules_of(page, (ROOT / page).read_text())]
 
 
-# --- judging
-# ------------------------------------------------------------------------------------------------------------
+# --- judging ------------------------------------------------------------------------------------------------
 
 
 def faults_of_rules(rules: Iterable[Rule], root: Path = ROOT) -> list[str]:
@@ -313,8 +311,7 @@ def faults_of_symbols(page: str, text: str, root: Path = ROOT) -> list[str]:
     ]
 
 
-# --- the repository
-# ------------------------------------------------------------------------------------------------------------
+# --- the repository -----------------------------------------------------------------------------------------
 
 
 def test_every_rule_names_code_a_source_and_tests_that_exist() -> None:
@@ -365,8 +362,7 @@ def test_the_tour_names_rules_and_ablations_that_exist() -> None:
     assert [row for row in rows if row[1] not in held_by[row[0]]] == []
 
 
-# --- the checks themselves
-# ------------------------------------------------------------------------------------------------------
+# --- the checks themselves ----------------------------------------------------------------------------------
 
 RULE = """
 ### T1

@@ -122,8 +122,7 @@ def topic_code(config: dict[str, str]) -> int:
     return 0
 
 
-# ---- topics
-# ------------------------------------------------------------------------------------------------------------
+# ---- topics ------------------------------------------------------------------------------------------------
 
 
 def test_topics_have_exactly_kafkas_settings_and_two_of_our_own() -> None:
@@ -165,8 +164,7 @@ def test_topic_settings_that_go_together_are_judged_as_kafka_judges_them() -> No
     ]
 
 
-# ---- brokers
-# ------------------------------------------------------------------------------------------------------------
+# ---- brokers -----------------------------------------------------------------------------------------------
 
 
 def broker_code(state: ClusterState, broker: str, name: str, value: str) -> int:

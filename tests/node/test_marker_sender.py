@@ -240,8 +240,7 @@ async def test_after_the_coordinator_moved_nothing_is_sent_or_reported_any_more(
     assert world.written == []
 
 
-# --- the view of the metadata
-# --------------------------------------------------------------------------------------------------
+# --- the view of the metadata -------------------------------------------------------------------------------
 
 
 def deleted_and_created_again(partitions: int) -> Topics:

@@ -157,8 +157,7 @@ class Cluster:
         for node in tuple(self.managers):
             await self.stop(node)
 
-    # -- the controller
-    # ------------------------------------------------------------------------------------------------------
+    # -- the controller --------------------------------------------------------------------------------------
 
     async def alter_partition(self, changes: list[IsrChange]) -> AsyncIterator[list[IsrResult]]:
         await asyncio.sleep(0)

@@ -222,8 +222,7 @@ def test_a_client_is_told_what_is_new_to_it_and_all_that_is_wrong() -> None:
     assert list(own.parts) == [("t", 1), ("t", 2), ("t", 0)], "who had records goes to the end"
 
 
-# ---- fetches of clients
-# --------------------------------------------------------------------------------------------------------
+# ---- fetches of clients ------------------------------------------------------------------------------------
 
 
 def of(

@@ -113,8 +113,7 @@ class Walk:
         """Drawn for each walk, so that walks differ in kind."""
         return self.random.choice((1, 3, 6)) if name in OFTEN else self.random.choice((0, 1, 2))
 
-    # ---- the controllers
-    # ------------------------------------------------------------------------------------------------------
+    # ---- the controllers -----------------------------------------------------------------------------------
 
     def create_topic(self, replicas: list[int]) -> None:
         request = rpc.CreateTopicsRequest(
@@ -190,8 +189,7 @@ class Walk:
             status.error = int(refused.code)
         self.answers.append(Answer(asked.change, asked.attempt, status, result, controller.state.index))
 
-    # ---- the leader
-    # --------------------------------------------------------------------------------------------------------
+    # ---- the leader ----------------------------------------------------------------------------------------
 
     def lead(self) -> PartitionLeader:
         place = self.partition
@@ -255,8 +253,7 @@ class Walk:
                 node_id, broker_epoch=epoch, fetch_offset=0, leader_log_end=0, now_s=self.now_s
             )
 
-    # ---- steps
-    # --------------------------------------------------------------------------------------------------------
+    # ---- steps ---------------------------------------------------------------------------------------------
 
     def step(self) -> None:
         random, other = self.random, self.random.choice((2, 3))
@@ -345,8 +342,7 @@ def test_the_leader_counts_with_whom_the_controller_may_have_in_the_isr(first: i
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
-# ---- each rule left out
-# --------------------------------------------------------------------------------------------------------
+# ---- each rule left out ------------------------------------------------------------------------------------
 
 
 def attempts_are_not_numbered(patch: Patch) -> None:

@@ -119,8 +119,7 @@ async def test_a_replica_that_left_and_came_back_begins_anew_at_its_leader(clust
     assert cluster.log(3).log_end_offset == end
 
 
-# ---- the limit
-# ------------------------------------------------------------------------------------------------------------
+# ---- the limit ---------------------------------------------------------------------------------------------
 
 
 def test_the_bucket_gives_its_rate_and_a_second_of_burst() -> None:

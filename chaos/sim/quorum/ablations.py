@@ -35,8 +35,7 @@ from .options import QuorumOptions
 from .process import Process
 from .schedule import Schedule
 
-# ---- the journal and the snapshot
-# ---------------------------------------------------------------------------------------------
+# ---- the journal and the snapshot --------------------------------------------------------------------------
 
 
 class _AcknowledgesUnsynced(DurableJournal):
@@ -75,8 +74,7 @@ class _TrimsBeforeSnapshot(RaftCore):
             self._journal.deleteEntriesTo(len(self._journal) - 20)
 
 
-# ---- Raft's own rules
-# ---------------------------------------------------------------------------------------------------------
+# ---- Raft's own rules --------------------------------------------------------------------------------------
 
 
 class _AcknowledgesBeforeSync(RaftCore):
@@ -152,8 +150,7 @@ class _ActiveWhenElected(RaftCore):
         return self.role == LEADER
 
 
-# ---- voters and votes
-# ---------------------------------------------------------------------------------------------------------
+# ---- voters and votes --------------------------------------------------------------------------------------
 
 
 class _VotesWhileFresh(RaftCore):
@@ -222,8 +219,7 @@ def _with_membership(membership: type[VoterMembership]) -> type[RaftCore]:
     return type(membership.__name__, (RaftCore,), {"voter_membership_class": membership})
 
 
-# ---- the state machine
-# --------------------------------------------------------------------------------------------------------
+# ---- the state machine -------------------------------------------------------------------------------------
 
 
 class _ReadsByRole(Machine):
@@ -316,8 +312,7 @@ def _with_state(state: type[ClusterState]) -> type[Machine]:
     return type(state.__name__, (Machine,), {"state_class": state})
 
 
-# ---- all of them
-# ------------------------------------------------------------------------------------------------------------
+# ---- all of them -------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, frozen=True)

@@ -77,8 +77,7 @@ class Commands:
             operations = [self._any(state) for _ in range(random.choice((1, 1, 1, 2, OPERATIONS_MAX)))]
         return pb.Command(controller_epoch=epoch, operations=operations)
 
-    # ---- as the controller plans
-    # ----------------------------------------------------------------------------------------------
+    # ---- as the controller plans ---------------------------------------------------------------------------
 
     def _planned(self, state: ClusterState) -> list[pb.Operation]:
         planner = ControllerPlanner(state, CONFIG, 0.0)
@@ -229,8 +228,7 @@ class Commands:
         plan: Plan = plan_update(state, rpc.UpdateFeaturesRequest(updates=[update]), {1: SUPPORTED})
         return plan.operations
 
-    # ---- as no controller plans
-    # -----------------------------------------------------------------------------------------------
+    # ---- as no controller plans ----------------------------------------------------------------------------
 
     def _any(self, state: ClusterState) -> pb.Operation:
         """One operation of any kind; rarely none at all, as of a newer version."""
@@ -307,8 +305,7 @@ class Commands:
                 return random.choice((0, 9092))
         return random.choice(("", "r", "s", "t"))
 
-    # ---- draws
-    # --------------------------------------------------------------------------------------------------------
+    # ---- draws ---------------------------------------------------------------------------------------------
 
     def _node(self) -> int:
         return self._random.choice(BROKERS)

@@ -49,8 +49,7 @@ class Faults:
         a, b = self._random.sample(ids, 2)
         return a, b
 
-    # ---- processes and power
-    # --------------------------------------------------------------------------------------------------
+    # ---- processes and power -------------------------------------------------------------------------------
 
     def kill(self) -> None:
         self._member().kill()
@@ -106,8 +105,7 @@ class Faults:
         member = self._random.choice([self._member(), self._cluster.leader() or self._member()])
         member.process.pause(self._random.random() * PAUSE_S_MAX)
 
-    # ---- disks
-    # --------------------------------------------------------------------------------------------------------
+    # ---- disks ---------------------------------------------------------------------------------------------
 
     def slow_disk(self) -> None:
         member, random = self._member(), self._random
@@ -136,8 +134,7 @@ class Faults:
         if self._cluster.may_lose_disk() and member.node_id not in self._cluster.without_vote():
             member.lose_disk()
 
-    # ---- the network
-    # --------------------------------------------------------------------------------------------------------
+    # ---- the network ---------------------------------------------------------------------------------------
 
     def cut(self) -> None:
         pair = self._pair()
@@ -167,8 +164,7 @@ class Faults:
             self._network.isolate(leader.node_id)
             self._schedule.after(self._random.random() * 1.5, self._network.mend_all)
 
-    # ---- coincidences
-    # --------------------------------------------------------------------------------------------------------
+    # ---- coincidences --------------------------------------------------------------------------------------
 
     def lose_disk_at_the_worst_time(self) -> None:
         self._plans.lose_disk_at_the_worst_time()

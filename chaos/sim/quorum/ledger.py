@@ -75,8 +75,7 @@ class Ledger:
             f"seed {self._options.seed}, {self._options.voters} voters, at {self._schedule.now:.3f} s: {what}"
         )
 
-    # ---- members
-    # --------------------------------------------------------------------------------------------------------
+    # ---- members -------------------------------------------------------------------------------------------
 
     def started(self, node_id: int, core: RaftCore) -> None:
         self._looks[node_id] = _Look()
@@ -146,8 +145,7 @@ class Ledger:
                 here = f"on node {node_id} {command!r} after term {before[2]}"
                 self.broken(f"entry {index} of term {term} is {known[0]!r} after term {known[1]}, {here}")
 
-    # ---- commands
-    # --------------------------------------------------------------------------------------------------------
+    # ---- commands ------------------------------------------------------------------------------------------
 
     def committed(self, node_id: int, core: RaftCore | None, entries: list[Entry]) -> None:
         """On the Raft thread of this member; without a core while that is being opened."""

@@ -45,8 +45,7 @@ class Machine:
         self._crossing: deque[Callable[[], None]] = deque()
         self._waiting: dict[int, tuple[int, Answer]] = {}
 
-    # ---- called on the Raft thread
-    # --------------------------------------------------------------------------------------------
+    # ---- called on the Raft thread -------------------------------------------------------------------------
 
     def applied(self, entries: list[Entry]) -> None:
         self._ledger.committed(self._process.node_id, self._process.core, entries)
@@ -65,8 +64,7 @@ class Machine:
         self._crossing.append(event)
         self._process.later(self._lag_s * self._random.random(), self.turn)
 
-    # ---- on the loop
-    # --------------------------------------------------------------------------------------------------------
+    # ---- on the loop ---------------------------------------------------------------------------------------
 
     def turn(self) -> None:
         while self._crossing:

@@ -91,8 +91,7 @@ class Member:
     def is_up(self) -> bool:
         return self.process.is_up
 
-    # ---- the process
-    # --------------------------------------------------------------------------------------------------------
+    # ---- the process ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
         if self.is_up or self.stays_down:
@@ -137,8 +136,7 @@ class Member:
     def post(self, event: Event) -> None:
         self.process.post(event)
 
-    # ---- the host
-    # --------------------------------------------------------------------------------------------------------
+    # ---- the host ------------------------------------------------------------------------------------------
 
     def cut_power(self) -> None:
         """What was not synced is lost, torn or reordered; also what a process killed before has left in the

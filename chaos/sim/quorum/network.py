@@ -37,8 +37,7 @@ class Network:
         self._held: dict[Way, list[tuple[int, PeerEvent]]] = defaultdict(list)
         self._wiped: dict[int, int] = defaultdict(int)
 
-    # ---- connections
-    # --------------------------------------------------------------------------------------------------------
+    # ---- connections ---------------------------------------------------------------------------------------
 
     def dial(self) -> None:
         """Every pair tries again and again."""
@@ -108,8 +107,7 @@ class Network:
     def mend_all(self) -> None:
         self.mend(*sorted(self.cuts))
 
-    # ---- frames
-    # --------------------------------------------------------------------------------------------------------
+    # ---- frames --------------------------------------------------------------------------------------------
 
     def send(self, source: int, target: int, message: Message) -> None:
         number = self._up.get((source, target))

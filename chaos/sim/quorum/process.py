@@ -42,8 +42,7 @@ class Process:
     def is_up(self) -> bool:
         return self.core is not None
 
-    # ---- its life
-    # --------------------------------------------------------------------------------------------------------
+    # ---- its life ------------------------------------------------------------------------------------------
 
     def start(
         self, open_core: Callable[[], RaftCore], disk_fails: Callable[[PowerCut | OSError], None]
@@ -81,8 +80,7 @@ class Process:
         """How long it will still stand still."""
         return max(0.0, self._busy_until - self._schedule.now)
 
-    # ---- its rounds
-    # --------------------------------------------------------------------------------------------------------
+    # ---- its rounds ----------------------------------------------------------------------------------------
 
     def post(self, event: Event) -> None:
         if self.is_up:
@@ -125,8 +123,7 @@ class Process:
         self._ledger.observe(self.node_id, core)
         self._sleeps_s = AT_ONCE_S if more or self._inbox else core.seconds_to_wake()
 
-    # ---- what happens later in it
-    # ---------------------------------------------------------------------------------------------
+    # ---- what happens later in it --------------------------------------------------------------------------
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
         """Unless the process has ended by then; not while it is paused."""

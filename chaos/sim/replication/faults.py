@@ -91,8 +91,7 @@ class Faults:
             node = self._nodes.get(states[0].leader, node) if states else node
         return node
 
-    # ---- crashes
-    # --------------------------------------------------------------------------------------------------------
+    # ---- crashes -------------------------------------------------------------------------------------------
 
     def stop_node(self, node: SimulatedNode, *, power: bool, disk_lost: bool = False) -> bool:
         """An unclean end; False when more would be lost than the cluster promises to survive."""
@@ -177,8 +176,7 @@ class Faults:
         node.leaving = True
         return None
 
-    # ---- things that pass
-    # -----------------------------------------------------------------------------------------------------
+    # ---- things that pass ----------------------------------------------------------------------------------
 
     def _pause(self) -> bool | None:
         process = self._any_node().process
@@ -254,8 +252,7 @@ class Faults:
         self._suspect.append(node)
         return None
 
-    # ---- the controller's doing
-    # -----------------------------------------------------------------------------------------------
+    # ---- the controller's doing ----------------------------------------------------------------------------
 
     def _pause_controller(self) -> bool | None:
         """The active controller stands still; the others elect another when they miss it."""

@@ -81,8 +81,7 @@ class History:
         self._errors = _Errors()
         loop.after_step = self._after_step
 
-    # ---- what is told to the truth
-    # --------------------------------------------------------------------------------------------
+    # ---- what is told to the truth -------------------------------------------------------------------------
 
     def _committed(self, state: ClusterState, result: ApplyResult) -> None:
         self._guard(lambda: self.truth.on_commit(state, result, self.loop.time()))
@@ -146,8 +145,7 @@ class History:
             return
         self.truth.look_at(node)
 
-    # ---- the history
-    # --------------------------------------------------------------------------------------------------------
+    # ---- the history ---------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Raises Broken."""

@@ -194,8 +194,7 @@ class SimulatedNode:
         assert self.broker is not None
         return self.broker.replicas
 
-    # ---- lives
-    # --------------------------------------------------------------------------------------------------------
+    # ---- lives ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         assert not self.alive
@@ -421,8 +420,7 @@ class SimulatedNode:
         assert self.process is not None
         self.process.kill()
 
-    # ---- requests of clients
-    # --------------------------------------------------------------------------------------------------
+    # ---- requests of clients -------------------------------------------------------------------------------
 
     async def produce(
         self, topic: str, partition: int, batch: bytes, batch_id: int, acks: int, timeout_s: float

@@ -117,8 +117,7 @@ class Truth:
         self._looked_at: dict[Key, dict[int, tuple[object, ...]]] = {}
         self._held: dict[tuple[Key, int], tuple[Log, int, int]] = {}
 
-    # ---- what the controller decides
-    # ------------------------------------------------------------------------------------------
+    # ---- what the controller decides -----------------------------------------------------------------------
 
     def on_commit(self, state: ClusterState, result: ApplyResult, now_s: float) -> None:
         for topic in result.deleted_topics:
@@ -234,8 +233,7 @@ class Truth:
         self._seen["unclean elections"] += not is_clean
         truth.lossy_epoch, truth.awaits_lossy_leader, truth.still_to_flush = new.leader_epoch, True, None
 
-    # ---- what was lost
-    # --------------------------------------------------------------------------------------------------------
+    # ---- what was lost -------------------------------------------------------------------------------------
 
     def node_lost_data(self, node_id: int, state: ClusterState) -> None:
         """Nothing that this node held counts, until it is in sync again."""
@@ -256,8 +254,7 @@ class Truth:
     def dirty(self) -> frozenset[int]:
         return frozenset(self._dirty)
 
-    # ---- what a step did
-    # ------------------------------------------------------------------------------------------------------
+    # ---- what a step did -----------------------------------------------------------------------------------
 
     def look_at(self, node: SimulatedNode) -> None:
         """Everything of this node that changed since it was looked at last."""
@@ -382,8 +379,7 @@ class Truth:
         if not agree(held, truth.committed, length, truth.gone_below, replica.log.log_start_offset):
             raise Broken(f"{truth.name}: {who} differs from what was committed")
 
-    # ---- who holds what
-    # -------------------------------------------------------------------------------------------------------
+    # ---- who holds what ------------------------------------------------------------------------------------
 
     def check_members(self, truth: PartitionTruth) -> None:
         """Every replica that may be elected without loss has all committed records."""
@@ -418,8 +414,7 @@ class Truth:
     def _key(self, truth: PartitionTruth) -> Key:
         return next(key for key, each in self.partitions.items() if each is truth)
 
-    # ---- what clients are told
-    # ------------------------------------------------------------------------------------------------
+    # ---- what clients are told -----------------------------------------------------------------------------
 
     def appended(self, node: SimulatedNode, replica: Replica, now_s: float) -> None:
         self._seen["appended"] += 1
@@ -505,8 +500,7 @@ class Truth:
             raise Broken(f"{truth.name}: a consumer was given records at {offset} that are not committed")
         return found
 
-    # ---- at the end
-    # --------------------------------------------------------------------------------------------------------
+    # ---- at the end ----------------------------------------------------------------------------------------
 
     def unsettled(self) -> str:
         """What keeps the cluster from being whole again: "" when nothing does."""

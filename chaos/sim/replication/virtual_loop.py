@@ -89,8 +89,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._world = copy_context()
         self._world.run(_PROCESS.set, None)
 
-    # ---- running
-    # --------------------------------------------------------------------------------------------------------
+    # ---- running -------------------------------------------------------------------------------------------
 
     def run_until(self, done: Callable[[], bool], until_s: float) -> bool:
         """Runs until `done()`, looked at after every step, or until the time is `until_s`; True: done."""
@@ -144,8 +143,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._tasks.clear()
         self._ready.clear()
 
-    # ---- what asyncio asks of a loop
-    # ------------------------------------------------------------------------------------------
+    # ---- what asyncio asks of a loop -----------------------------------------------------------------------
 
     def time(self) -> float:
         return self._now

@@ -67,8 +67,7 @@ class DataPartition:
     def log(self) -> Log:
         return self.logs[self.leader]
 
-    # --- appends
-    # --------------------------------------------------------------------------------------------------------
+    # --- appends --------------------------------------------------------------------------------------------
 
     def append(
         self, at: int, batch: bytes, origin: AppendOrigin, guard: VerificationGuard | None, version: int,
@@ -102,8 +101,7 @@ class DataPartition:
         marker = encode_marker(kind, send.producer_id, send.producer_epoch, send.coordinator_epoch, NOW_MS)
         self.append(self.leader, marker, AppendOrigin.COORDINATOR, None, send.transaction_version, reply)
 
-    # --- replication
-    # -------------------------------------------------------------------------------------------------------
+    # --- replication ----------------------------------------------------------------------------------------
 
     def replicate(self, random: Random, *, everything: bool) -> None:
         """Followers take a batch or two, or all; then what all have is committed, and the reader reads on."""
@@ -150,8 +148,7 @@ class DataPartition:
         for _offset, reply in waiting:
             reply(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    # --- what readers see
-    # --------------------------------------------------------------------------------------------------
+    # --- what readers see -----------------------------------------------------------------------------------
 
     def _read(self) -> None:
         """A read_committed consumer, as clients do it: below the last stable offset, less the aborted

@@ -81,8 +81,7 @@ class ClassicGroup:
     initial_window_ms: int = -1
     joined_in_window: bool = False
 
-    # --- states
-    # --------------------------------------------------------------------------------------------------------
+    # --- states ---------------------------------------------------------------------------------------------
 
     def enter(self, state: GroupState) -> None:
         """The only way to change the state at run time."""
@@ -90,8 +89,7 @@ class ClassicGroup:
             raise AssertionError(f"group {self.group_id}: {state.value} may not follow {self.state.value}")
         self.state = state
 
-    # --- members
-    # --------------------------------------------------------------------------------------------------------
+    # --- members --------------------------------------------------------------------------------------------
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> Member:
         """The member, or UNKNOWN_MEMBER_ID / FENCED_INSTANCE_ID (KIP-345)."""
@@ -167,8 +165,7 @@ class ClassicGroup:
     def rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    # --- protocols
-    # --------------------------------------------------------------------------------------------------------
+    # --- protocols ------------------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
         """Whether a member with these protocols can be in the group."""
@@ -196,8 +193,7 @@ class ClassicGroup:
         )
         return votes.most_common(1)[0][0] if votes else None
 
-    # --- the stored half
-    # ---------------------------------------------------------------------------------------------------
+    # --- the stored half ------------------------------------------------------------------------------------
 
     def to_value(self, now_ms: int, proposed: Mapping[str, bytes] | None) -> GroupValue:
         """The record of this generation; `proposed`: the assignment that the leader's SyncGroup has just
@@ -253,8 +249,7 @@ class ClassicGroup:
                 self.static_members[member.group_instance_id] = member.member_id
         self.state = GroupState.STABLE if self.members else GroupState.EMPTY
 
-    # --- views
-    # --------------------------------------------------------------------------------------------------------
+    # --- views ----------------------------------------------------------------------------------------------
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
         """All members with their subscriptions, as the leader gets them."""

@@ -68,8 +68,7 @@ def _act(group: ClassicGroup, request: GroupRequest) -> GroupAction:
     return action
 
 
-# --- join
-# ------------------------------------------------------------------------------------------------------------
+# --- join ---------------------------------------------------------------------------------------------------
 
 
 def check_session(event: JoinGroup, config: ClassicGroupConfig) -> None:
@@ -250,8 +249,7 @@ def _join_reply(
     )
 
 
-# --- the rebalance
-# ---------------------------------------------------------------------------------------------------------
+# --- the rebalance ------------------------------------------------------------------------------------------
 
 
 def _rebalancing(why: str) -> KafkaError:
@@ -342,8 +340,7 @@ def remove_member(
     _complete_if_all_joined(group, now_ms, change)
 
 
-# --- sync, heartbeat, leave
-# ------------------------------------------------------------------------------------------------
+# --- sync, heartbeat, leave ---------------------------------------------------------------------------------
 
 
 def sync(group: ClassicGroup, event: SyncGroup, token: int, now_ms: int, change: Change) -> None:
@@ -415,8 +412,7 @@ def _leave_one(
     remove_member(group, member.member_id, now_ms, config, change)
 
 
-# --- time
-# ------------------------------------------------------------------------------------------------------------
+# --- time ---------------------------------------------------------------------------------------------------
 
 
 def renew_sessions(group: ClassicGroup, now_ms: int) -> None:

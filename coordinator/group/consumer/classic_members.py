@@ -88,8 +88,7 @@ def metadata_of(
     )
 
 
-# --- join
-# ------------------------------------------------------------------------------------------------------------
+# --- join ---------------------------------------------------------------------------------------------------
 
 
 def join(
@@ -166,8 +165,7 @@ def _replaced_member(group: ConsumerGroup, event: JoinGroup) -> str | None:
     return holder
 
 
-# --- sync, heartbeat
-# -------------------------------------------------------------------------------------------------------
+# --- sync, heartbeat ----------------------------------------------------------------------------------------
 
 
 def _check_instance(group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
@@ -240,8 +238,7 @@ def heartbeat(consumers: ConsumerGroups, event: Heartbeat, context: Context) -> 
         raise _tell_to_join(consumers, group, event.member_id, context.now_ms)
 
 
-# --- leave
-# ------------------------------------------------------------------------------------------------------------
+# --- leave --------------------------------------------------------------------------------------------------
 
 
 def leave(consumers: ConsumerGroups, event: LeaveGroup) -> tuple[Draft, LeaveReply]:

@@ -56,8 +56,7 @@ class ConsumerGroup:
         )
         return made
 
-    # --- replay
-    # --------------------------------------------------------------------------------------------------------
+    # --- replay ---------------------------------------------------------------------------------------------
 
     def apply(self, key: Key, value: Value | None) -> None:
         match key.kind, value:
@@ -100,8 +99,7 @@ class ConsumerGroup:
             self.current[member_id] = current
             self.holders.update(dict.fromkeys(current.held, member_id))
 
-    # --- views
-    # --------------------------------------------------------------------------------------------------------
+    # --- views ----------------------------------------------------------------------------------------------
 
     @property
     def is_blank(self) -> bool:
@@ -110,7 +108,7 @@ class ConsumerGroup:
             self.epoch or self.topics or self.members or self.target_epoch or self.target or self.current
         )
 
-    def keys(self) -> Iterator[Key]:
+    def record_keys(self) -> Iterator[Key]:
         """The keys of all records of the group."""
         for kind in (RecordKind.GROUP, RecordKind.TOPICS, RecordKind.TARGET_EPOCH):
             yield Key(kind, self.group_id)

@@ -136,8 +136,7 @@ class ConsumerGroups:
         # One of the two may be the node's setting and not fit the group's.
         return MemberTimeouts(session_ms, min(interval_ms, max(1, session_ms // 2)))
 
-    # --- replay
-    # --------------------------------------------------------------------------------------------------------
+    # --- replay ---------------------------------------------------------------------------------------------
 
     def replay(self, key_data: bytes, data: bytes | None) -> None:
         """Skips records of later releases."""
@@ -193,8 +192,7 @@ class ConsumerGroups:
             if deadline_ms <= now_ms
         ]
 
-    # --- time
-    # --------------------------------------------------------------------------------------------------------
+    # --- time -----------------------------------------------------------------------------------------------
 
     def watch(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         """Begins the member's session anew, and sets the deadline for the partitions that it must revoke."""
@@ -266,8 +264,7 @@ class ConsumerGroups:
         self.remove(draft, sorted(overdue))
         return draft
 
-    # --- heartbeat
-    # --------------------------------------------------------------------------------------------------------
+    # --- heartbeat ------------------------------------------------------------------------------------------
 
     def judge(
         self,
@@ -476,8 +473,7 @@ class ConsumerGroups:
         due_ms = self._volatile[group.group_id].assign_from_ms - now_ms
         return min(interval_ms, max(1, due_ms))
 
-    # --- the whole group
-    # ---------------------------------------------------------------------------------------------------
+    # --- the whole group ------------------------------------------------------------------------------------
 
     def state_of(self, group_id: str) -> ConsumerGroupState:
         group = self.groups.get(group_id)
@@ -486,7 +482,11 @@ class ConsumerGroups:
     def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
         """Tombstones for all records of the group."""
         group = self.groups.get(group_id)
-        return [] if group is None else [CoordinatorRecord(records.encode_key(key), None) for key in group]
+        return (
+            []
+            if group is None
+            else [CoordinatorRecord(records.encode_key(key), None) for key in group.record_keys()]
+        )
 
     def describe(self, group_id: str, *, is_other_kind: bool) -> DescribeConsumerGroupReply:
         """Raises KafkaError GROUP_ID_NOT_FOUND."""
