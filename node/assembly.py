@@ -110,7 +110,7 @@ def assemble(
     )
     group_commit = GroupCommit(integer("log.flush.threads"), kernel=KernelSync.open())
     # Of an answer from a peer: at least one batch, however large, plus the rest of the fetch.
-    frame_bytes_max = integer("socket.request.max.bytes") + integer("replica.fetch.max.bytes")
+    frame_bytes_max = integer("socket.request.max.bytes") + integer("replica.fetch.response.max.bytes")
     peers = Peers(
         cluster.kafka_address, client_id=f"tidegate-node-{node_id}", max_frame_bytes=frame_bytes_max
     )
@@ -148,14 +148,14 @@ def assemble(
         make_logs_in_background=True,
         config=ReplicationConfig(
             replica_lag_time_max_ms=integer("replica.lag.time.max.ms"),
-            rack_of=cluster.rack_of if configuration.flag("fetch.from.closest.replica") else None,
+            rack_of=cluster.rack_of if configuration.reads_from_closest_replica else None,
             topic_name_of=cluster.topic_name,
             eligibility_of=cluster.isr_eligibility,
             client_sessions_max=integer("max.incremental.fetch.session.cache.slots"),
             limits=settings.replication_limits(),
             fetcher=FetcherLimits(
                 wait_max_ms=integer("replica.fetch.wait.max.ms"),
-                response_max_bytes=integer("replica.fetch.max.bytes")
+                response_max_bytes=integer("replica.fetch.response.max.bytes")
             ),
         ),
     )  # fmt: skip

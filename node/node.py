@@ -99,7 +99,7 @@ class Node:
             "node_starting",
             node=configuration.node_id,
             version=__version__,
-            roles=configuration.values["roles"],
+            roles=configuration.values["process.roles"],
         )
         try:
             await self._open_logs()
@@ -302,7 +302,7 @@ class Node:
 
     def _make_controller(self) -> ControllerNode:
         configuration = self._configuration
-        election_s = configuration.seconds("quorum.election.timeout.ms")
+        election_s = configuration.seconds("controller.quorum.election.timeout.ms")
         return ControllerNode(
             node_id=configuration.node_id,
             voters={voter.node_id: (voter.quorum.host, voter.quorum.port) for voter in configuration.voters},
@@ -342,7 +342,7 @@ class Node:
             node_id=configuration.node_id,
             incarnation=str(self._clock.uuid()),
             cluster_id=configuration.text("cluster.id"),
-            rack=configuration.text("rack"),
+            rack=configuration.text("broker.rack"),
             kafka_host=configuration.advertised_kafka.host,
             kafka_port=configuration.advertised_kafka.port,
             grpc_host=configuration.advertised_grpc.host,

@@ -32,7 +32,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -76,6 +76,16 @@ class Progress:
     of: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class OtherVersion:
+    """Another version of `tidegate` for nodes to run."""
+
+    python_path: Path
+    """The folder that has it, for PYTHONPATH."""
+    settings: Callable[[Mapping[str, object]], Mapping[str, object]]
+    """Gives this version's settings the names that they have there."""
+
+
 class LocalNode:
     """One node of a LocalCluster.  `start` and `wait_ready` may be repeated after any kind of end."""
 
@@ -91,8 +101,7 @@ class LocalNode:
         self.progress = Progress()
         self._has_logs = False  # as far as it has said since its last start
         self.awaited = ""  # what it does instead of being ready, while it is waited for
-        # the folder whose `tidegate` its next start runs; None: this process's
-        self.python_path: Path | None = None
+        self.version: OtherVersion | None = None  # what its next start runs; None: this process's
         self._log_start = 0  # where its last start begins in the log
         self._process = NodeProcess.attach(self._record)
 
@@ -142,7 +151,7 @@ class LocalNode:
             log=self.log_path,
             record=self._record,
             environment=self._cluster.environment
-            | ({"PYTHONPATH": str(self.python_path)} if self.python_path else {}),
+            | ({"PYTHONPATH": str(self.version.python_path)} if self.version else {}),
             detached=self._cluster.detached,
             host_command=self._cluster.hosts.command(self.id),
         )
@@ -537,14 +546,14 @@ class LocalCluster:
         values: dict[str, object] = {
             "node.id": node.id,
             "cluster.id": self.cluster_id,
-            "roles": ["broker", "controller"] if node.ports in voters else ["broker"],
-            "data.dirs": [str(node.data_path)],
-            "rack": f"rack-{node.id}",
+            "process.roles": ["broker", "controller"] if node.ports in voters else ["broker"],
+            "log.dirs": [str(node.data_path)],
+            "broker.rack": f"rack-{node.id}",
             "listeners.kafka": node.kafka_address,
             "listeners.grpc": node.grpc_address,
             "listeners.quorum": f"{node.host}:{node.ports.quorum}",
             "listeners.metrics": node.metrics_address,
-            "quorum.voters": [
+            "controller.quorum.voters": [
                 f"{p.node_id}@{self.hosts.name(p.node_id)}:{p.quorum}:{p.grpc}" for p in voters
             ],
             **self._advertised(node),
@@ -558,6 +567,8 @@ class LocalCluster:
             "group.initial.rebalance.delay.ms": 200,
             **self.settings,
         }
+        if node.version is not None:
+            values = dict(node.version.settings(values))
         # Quoted keys stay flat, whatever other key begins with them.
         return "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items())
 

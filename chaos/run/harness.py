@@ -42,7 +42,7 @@ from tidegate.chaos.machine.small_disks import SmallDisks
 from tidegate.chaos.machine.undo import MissingRight
 from tidegate.client.administration.admin import Admin
 from tidegate.client.connecting.metadata import PartitionMetadata
-from tidegate.processes.local_cluster import LocalCluster, LocalClusterError, LocalNode
+from tidegate.processes.local_cluster import LocalCluster, LocalClusterError, LocalNode, OtherVersion
 from tidegate.proto.admin_pb2 import StatusReply
 from tidegate.runtime import logs
 from tidegate.wire.errors import KafkaError
@@ -247,7 +247,7 @@ async def run_scenario(
     plan: Plan | None = None,
     say: Say = lambda _: None,
     settings: Mapping[str, object] | None = None,
-    python_path: Path | None = None,
+    version: OtherVersion | None = None,
 ) -> RunOutcome:
     """Runs a scenario on 3 or 5 nodes for about `seconds` of load and returns the outcome.
 
@@ -255,8 +255,8 @@ async def run_scenario(
 
     `directory` must be new or empty: it gets the nodes' folders, history.jsonl, final.json, report.json and
     table.txt.  `seed` fixes what the workload and the scenario choose, not the machine's timing.
-    `python_path`: the folder of another version of `tidegate`, with which the nodes are started
-    (`LocalNode.python_path`).  Raises only when the run could not be made at all.
+    `version`: another version of `tidegate`, with which the nodes are started.  Raises only when the run
+    could not be made at all.
     """
     outcome = RunOutcome(scenario.name, seed, seconds, directory, nodes)
     try:
@@ -265,13 +265,13 @@ async def run_scenario(
             everything = {**QUICK, **everywhere(nodes), **scenario.settings, **(settings or {})}
             home = directory.absolute() / "cluster"
             if scenario.data_folders > 1:
-                everything["data.dirs"] = [
+                everything["log.dirs"] = [
                     f"{home}/node-{{node.id}}/{name}" for name in ("data", SECOND_FOLDER)
                 ]
             cluster = LocalCluster(home, nodes, everything, fault_points=True, hosts=lab)
             stack.callback(cluster.release)
             for node in cluster.nodes:
-                node.python_path = python_path
+                node.version = version
             run = _prepared(cluster, scenario, stack, outcome, plan, say)
             if lab is not None:
                 run.lab = lab

@@ -110,7 +110,7 @@ class VoterMembership:
         if missing:
             raise RaftFatal(
                 f"this folder is of a quorum that nodes {sorted(missing)} belong to, and "
-                "quorum.voters does not name them: "
+                "controller.quorum.voters does not name them: "
                 "the members of a quorum are fixed when it is made"
             )
 

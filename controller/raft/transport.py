@@ -4,8 +4,8 @@ identity hello.
 * The voter with the higher id dials the lower one, so there is one connection a pair; a newer connection of
   the same pair replaces the older one, and frames of a replaced connection are ignored.
 * The first frame in both directions is a `Hello`: node id, cluster id, the set of voters; the dialer speaks
-  first.  The listener rejects a stranger, a voter of another cluster, and one with other `quorum.voters` (two
-  majorities could form), with one log line.
+  first.  The listener rejects a stranger, a voter of another cluster, and one with other
+  `controller.quorum.voters` (two majorities could form), with one log line.
 * With mutual TLS both sides show a certificate of the quorum's authority, and the hello's node id must be one
   that it names.
 * A frame that is not exactly a message of the schema closes its connection, is counted, and never reaches

@@ -38,6 +38,7 @@ _KINDS: Final = {bool: 1, str: 2, int: 3, list: 7}
 _TYPES: Final = {
     "connections.max.idle.ms": ConfigType.LONG.value,
     "leader.imbalance.check.interval.seconds": ConfigType.LONG.value,
+    "log.dirs": ConfigType.STRING.value,
     "log.damaged.retention.bytes": ConfigType.LONG.value,
     "log.damaged.retention.ms": ConfigType.LONG.value,
     "log.retention.check.interval.ms": ConfigType.LONG.value,
@@ -121,28 +122,12 @@ FIXED: Final[Mapping[str, _Fixed]] = {
 }
 
 
-def _voters(configuration: Configuration) -> str:
-    return ",".join(f"{voter.node_id}@{voter.quorum}" for voter in configuration.voters)
-
-
 KAFKA_NAMES: Final[Mapping[str, _Named]] = {
     "advertised.listeners": _Named(
         "advertised.kafka", _T.STRING, lambda found: f"PLAINTEXT://{found.advertised_kafka}"
     ),
     "broker.id": _Named("node.id", _T.INT, lambda found: str(found.node_id)),
-    "broker.rack": _Named("rack", _T.STRING, lambda found: found.text("rack")),
-    "controller.quorum.election.timeout.ms": _Named(
-        "quorum.election.timeout.ms", _T.INT, lambda found: found.text("quorum.election.timeout.ms")
-    ),
-    "controller.quorum.voters": _Named("quorum.voters", _T.LIST, _voters),
     "listeners": _Named("listeners.kafka", _T.STRING, lambda found: f"PLAINTEXT://{found.kafka}"),
-    "log.dirs": _Named(
-        "data.dirs", _T.STRING, lambda found: ",".join(str(folder) for folder in found.data_dirs)
-    ),
-    "process.roles": _Named("roles", _T.LIST, lambda found: ",".join(found.texts("roles"))),
-    "replica.fetch.response.max.bytes": _Named(
-        "replica.fetch.max.bytes", _T.INT, lambda found: found.text("replica.fetch.max.bytes")
-    ),
 }
 
 # What Kafka looks for, in this order, when the first has no value.

@@ -35,6 +35,8 @@ ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
 # Variables with our prefix that are not settings.
 ENVIRONMENT_OTHER: Final = frozenset({"TIDEGATE_FAULT_POINTS", "TIDEGATE_BOOTSTRAP"})
 ROLES: Final = ("broker", "controller")
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+SELECTORS: Final = (RACK_AWARE_SELECTOR, "org.apache.kafka.common.replica.LeaderSelector")
 QUORUM_TLS: Final = ("quorum.tls.certificate", "quorum.tls.key", "quorum.tls.authority")
 
 
@@ -72,16 +74,19 @@ SETTINGS: Final[dict[str, Setting]] = {
     "cluster.id": Setting(
         str, None, "The cluster's name, the same on all nodes; a data folder of another cluster is refused."
     ),
-    "roles": Setting(list, ["broker", "controller"], "broker, controller or both."),
-    "data.dirs": Setting(
+    "process.roles": Setting(list, ["broker", "controller"], "broker, controller or both."),
+    "log.dirs": Setting(
         list, None, "Folders of the partitions' data, one a disk; the first has the metadata quorum's too."
     ),
     "metadata.reserve.bytes": _int(
         8 << 20, "Kept back in each data folder, so that a full disk stops only clients; 0: none."
     ),
-    "rack": Setting(str, "", "Replicas of a partition are spread over racks."),
-    "fetch.from.closest.replica": Setting(
-        bool, True, "A consumer that names a rack reads from an in-sync replica of that rack."
+    "broker.rack": Setting(str, None, "Replicas of a partition are spread over racks."),
+    "replica.selector.class": Setting(
+        str,
+        RACK_AWARE_SELECTOR,
+        "The replica that a consumer reads from: an in-sync one of the consumer's rack, or (LeaderSelector) "
+        "the leader.",
     ),
     "listeners.kafka": Setting(
         str, "127.0.0.1:9092", "host:port of the Kafka protocol, for clients and followers."
@@ -106,8 +111,10 @@ SETTINGS: Final[dict[str, Setting]] = {
     "quorum.tls.authority": Setting(
         str, "", "PEM file: who signs the controllers' certificates. With all three: mutual TLS."
     ),
-    "quorum.voters": Setting(list, None, "All controllers, each as id@host:quorum-port:grpc-port."),
-    "quorum.election.timeout.ms": _int(
+    "controller.quorum.voters": Setting(
+        list, None, "All controllers, each as id@host:quorum-port:grpc-port."
+    ),
+    "controller.quorum.election.timeout.ms": _int(
         500, "A follower starts an election after this long (up to twice) without a leader.", 50
     ),
     "broker.session.timeout.ms": _int(
@@ -132,7 +139,9 @@ SETTINGS: Final[dict[str, Setting]] = {
     "replica.fetch.wait.max.ms": _int(
         500, "How long a leader holds a follower's fetch when there is nothing new.", 1
     ),
-    "replica.fetch.max.bytes": _int(8 << 20, "Most bytes in one follower fetch, over all partitions.", 1024),
+    "replica.fetch.response.max.bytes": _int(
+        10 << 20, "Most bytes in one follower fetch, over all partitions.", 1024
+    ),
     "replica.catch.up.max.bytes.per.second": _int(
         0, "Most sent to replicas outside the ISR; 0: no limit. Changes at run time."
     ),
@@ -268,6 +277,17 @@ SETTINGS: Final[dict[str, Setting]] = {
     "log.format": Setting(str, "text", "text or json."),
 }
 
+# The names of former versions, and what stands in their place.
+FORMER_SETTINGS: Final[Mapping[str, str]] = {
+    "data.dirs": "log.dirs",
+    "fetch.from.closest.replica": f"replica.selector.class ({' or '.join(SELECTORS)})",
+    "quorum.election.timeout.ms": "controller.quorum.election.timeout.ms",
+    "quorum.voters": "controller.quorum.voters",
+    "rack": "broker.rack",
+    "replica.fetch.max.bytes": "replica.fetch.response.max.bytes",
+    "roles": "process.roles",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -313,7 +333,9 @@ class Configuration:
         return value
 
     def text(self, key: str) -> str:
-        return str(self.values[key])
+        """Empty without a value."""
+        value = self.values[key]
+        return "" if value is None else str(value)
 
     def texts(self, key: str) -> tuple[str, ...]:
         return tuple(self.values[key])
@@ -344,12 +366,16 @@ class Configuration:
         }
 
     @property
+    def reads_from_closest_replica(self) -> bool:
+        return bool(self.values["replica.selector.class"] == RACK_AWARE_SELECTOR)
+
+    @property
     def is_broker(self) -> bool:
-        return "broker" in self.values["roles"]
+        return "broker" in self.values["process.roles"]
 
     @property
     def is_controller(self) -> bool:
-        return "controller" in self.values["roles"]
+        return "controller" in self.values["process.roles"]
 
 
 def load(
@@ -403,6 +429,10 @@ def _read_toml(file: bytes | None) -> dict[str, Any]:
 def _known(key: str, where: str) -> str:
     if key in SETTINGS:
         return key
+    if key in FORMER_SETTINGS:
+        raise ConfigurationError(
+            f"{key!r} in {where} is a former setting's name: write {FORMER_SETTINGS[key]} instead"
+        )
     near = difflib.get_close_matches(key, SETTINGS, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else "`tidegate-node --settings` lists them all"
     raise ConfigurationError(f"unknown setting {key!r} in {where}: {hint}")
@@ -463,29 +493,31 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
         raise ConfigurationError(
             "cluster.id is missing: choose a name for the cluster, the same on all of its nodes"
         )
-    if not values["data.dirs"]:
-        raise ConfigurationError("data.dirs is missing: name at least one folder for the data")
-    if len(set(values["data.dirs"])) < len(values["data.dirs"]):
-        raise ConfigurationError(f"data.dirs names a folder twice: {', '.join(values['data.dirs'])}")
-    unknown = [role for role in values["roles"] if role not in ROLES]
-    if unknown or not values["roles"]:
-        raise ConfigurationError(f"roles = {values['roles']!r}: choose from {', '.join(ROLES)}")
-    if not values["quorum.voters"]:
+    if not values["log.dirs"]:
+        raise ConfigurationError("log.dirs is missing: name at least one folder for the data")
+    if len(set(values["log.dirs"])) < len(values["log.dirs"]):
+        raise ConfigurationError(f"log.dirs names a folder twice: {', '.join(values['log.dirs'])}")
+    roles = values["process.roles"]
+    if not roles or any(role not in ROLES for role in roles):
+        raise ConfigurationError(f"process.roles = {roles!r}: choose from {', '.join(ROLES)}")
+    if not values["controller.quorum.voters"]:
         raise ConfigurationError(
-            "quorum.voters is missing: name all controllers as id@host:quorum-port:grpc-port"
+            "controller.quorum.voters is missing: name all controllers as id@host:quorum-port:grpc-port"
         )
-    voters = tuple(_voter(filled("quorum.voters", text)) for text in values["quorum.voters"])
+    for key in ("log.dirs", "controller.quorum.voters"):
+        values[key] = [filled(key, text) for text in values[key]]
+    voters = tuple(_voter(text) for text in values["controller.quorum.voters"])
     ids = [voter.node_id for voter in voters]
     if len(set(ids)) != len(ids):
-        raise ConfigurationError(f"quorum.voters names a node twice: {ids}")
+        raise ConfigurationError(f"controller.quorum.voters names a node twice: {ids}")
     if len(ids) not in (1, 3, 5):
         raise ConfigurationError(
-            f"quorum.voters names {len(ids)} controllers: 1, 3 or 5 make a quorum, other nodes are "
-            "brokers only"
+            f"controller.quorum.voters names {len(ids)} controllers: 1, 3 or 5 make a quorum, other nodes "
+            "are brokers only"
         )
-    if "controller" in values["roles"] and node_id not in ids:
+    if "controller" in values["process.roles"] and node_id not in ids:
         raise ConfigurationError(
-            f"this node ({node_id}) has the role controller but is not among quorum.voters {ids}"
+            f"this node ({node_id}) has the role controller but is not among controller.quorum.voters {ids}"
         )
     missing = [key for key in QUORUM_TLS if not values[key]]
     if missing and len(missing) < len(QUORUM_TLS):
@@ -497,6 +529,9 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
             "broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms"
         )
     _check_consumer_groups(values)
+    if values["replica.selector.class"] not in SELECTORS:
+        selector = values["replica.selector.class"]
+        raise ConfigurationError(f"replica.selector.class = {selector!r}: choose from {', '.join(SELECTORS)}")
     if values["log.format"] not in ("text", "json"):
         raise ConfigurationError(f"log.format = {values['log.format']!r}: text or json")
     if values["log.level"].upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
@@ -505,7 +540,7 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
         values=values,
         node_id=node_id,
         voters=voters,
-        data_dirs=tuple(Path(filled("data.dirs", folder)) for folder in values["data.dirs"]),
+        data_dirs=tuple(Path(folder) for folder in values["log.dirs"]),
         kafka=address("listeners.kafka"),
         grpc=address("listeners.grpc"),
         quorum=address("listeners.quorum"),
@@ -553,9 +588,11 @@ def _advertised(values: Mapping[str, Any], name: str, address: Any) -> Address:
 def _voter(text: str) -> Voter:
     found = re.fullmatch(r"(\d+)@(.+):(\d+):(\d+)", text.strip())
     if found is None:
-        raise ConfigurationError(f"quorum.voters: {text!r} is not of the form id@host:quorum-port:grpc-port")
+        raise ConfigurationError(
+            f"controller.quorum.voters: {text!r} is not of the form id@host:quorum-port:grpc-port"
+        )
     host = found.group(2).strip("[]")
-    _check_host(host, "quorum.voters", text)
+    _check_host(host, "controller.quorum.voters", text)
     return Voter(int(found.group(1)), Address(host, int(found.group(3))), Address(host, int(found.group(4))))
 
 

@@ -10,8 +10,8 @@ Each fetch spends its byte budget from another partition on, and the first parti
 gets one whole batch, however large, so every partition gets its records.  Within a session
 (`client_sessions`) the partitions that had records go to the end instead.
 
-With `fetch.from.closest.replica` the leader sends a client that names its rack to a replica in that rack, and
-followers serve clients (`nearby`).  Every replica serves a debugging consumer.
+With the rack-aware `replica.selector.class` the leader sends a client that names its rack to a replica in
+that rack, and followers serve clients (`nearby`).  Every replica serves a debugging consumer.
 """
 
 from __future__ import annotations

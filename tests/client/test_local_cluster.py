@@ -133,7 +133,7 @@ def test_configuration_fits_the_number_of_nodes_and_settings_win(tmp_path: Path)
     values = tomllib.loads(three.configuration(three.node(2)))
     assert (values["node.id"], values["default.replication.factor"], values["log.level"]) == (2, 2, "DEBUG")
     assert values["transaction.state.log.min.isr"] == 2
-    assert len(values["quorum.voters"]) == 3
+    assert len(values["controller.quorum.voters"]) == 3
     one = LocalCluster(tmp_path / "one", 1)
     assert tomllib.loads(one.configuration(one.node(1)))["offsets.topic.replication.factor"] == 1
     three.release()

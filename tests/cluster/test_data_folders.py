@@ -22,7 +22,7 @@ PARTITIONS = 4
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
     folders = [str(tmp_path / "{node.id}" / name) for name in ("a", "b")]
-    cluster = LocalCluster(tmp_path / "cluster", nodes=3, settings={"data.dirs": folders})
+    cluster = LocalCluster(tmp_path / "cluster", nodes=3, settings={"log.dirs": folders})
     await cluster.up()
     try:
         yield cluster

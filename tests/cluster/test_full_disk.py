@@ -169,7 +169,7 @@ async def refuses(node: LocalCluster, topic: str) -> None:
 @asynccontextmanager
 async def node_on(folder: Path, disks: list[Path]) -> AsyncIterator[LocalCluster]:
     """A node with its data on small file systems, and what starts it elsewhere."""
-    settings = {"metadata.reserve.bytes": 1 << 20, "data.dirs": [str(disk / "data") for disk in disks]}
+    settings = {"metadata.reserve.bytes": 1 << 20, "log.dirs": [str(disk / "data") for disk in disks]}
     node = LocalCluster(folder / "cluster", nodes=1, settings=settings)
     with ExitStack() as stack:
         try:

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("data-folders"), pyte
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
     cluster = LocalCluster(
-        tmp_path / "cluster", nodes=1, settings={"data.dirs": [str(tmp_path / "a"), str(tmp_path / "b")]}
+        tmp_path / "cluster", nodes=1, settings={"log.dirs": [str(tmp_path / "a"), str(tmp_path / "b")]}
     )
     await cluster.up()
     try:

@@ -33,9 +33,9 @@ def settings(directory: Path, **changes: object) -> dict[str, Any]:
     return {
         "node.id": 1,
         "cluster.id": "test-cluster",
-        "data.dirs": [str(directory / "data")],
+        "log.dirs": [str(directory / "data")],
         **{f"listeners.{name}": f"127.0.0.1:{port}" for name, port in ports.items()},
-        "quorum.voters": [f"1@127.0.0.1:{ports['quorum']}:{ports['grpc']}"]
+        "controller.quorum.voters": [f"1@127.0.0.1:{ports['quorum']}:{ports['grpc']}"]
         + [f"{node_id}@127.0.0.1:{free_port()}:{free_port()}" for node_id in (2, 3)],
     } | changes
 
@@ -65,15 +65,19 @@ class TestConfiguration:
                 {"min.insync.replica": 2},
                 "unknown setting 'min.insync.replica' in the configuration file: did you mean",
             ),
+            (
+                {"data.dirs": ["/data"]},
+                "'data.dirs' in the configuration file is a former setting's name: write log.dirs instead",
+            ),
             ({"node.id": "one"}, "node.id = 'one': int is needed, this is str"),
             ({"listeners.kafka": "9092"}, "listeners.kafka = '9092': write it as host:port"),
             (
-                {"quorum.voters": ["1@localhost"]},
+                {"controller.quorum.voters": ["1@localhost"]},
                 "'1@localhost' is not of the form id@host:quorum-port:grpc-port",
             ),
             (
                 {"node.id": 9},
-                "this node (9) has the role controller but is not among quorum.voters [1, 2, 3]",
+                "this node (9) has the role controller but is not among controller.quorum.voters [1, 2, 3]",
             ),
         ],
     )
@@ -163,7 +167,7 @@ class TestDataFolder:
 
         mine = tomllib.loads(cluster.configuration(cluster.node(1)))
         return settings(
-            directory, **{"cluster.id": mine["cluster.id"], "data.dirs": mine["data.dirs"], **changes}
+            directory, **{"cluster.id": mine["cluster.id"], "log.dirs": mine["log.dirs"], **changes}
         )
 
     def test_a_folder_of_another_cluster(self, tmp_path: Path, stopped: tuple[LocalCluster, Witness]) -> None:
@@ -174,8 +178,8 @@ class TestDataFolder:
 
     def test_a_folder_of_another_node(self, tmp_path: Path, stopped: tuple[LocalCluster, Witness]) -> None:
         values = self._values(stopped[0], tmp_path)
-        own = values["quorum.voters"][0].partition("@")[2]
-        values |= {"node.id": 2, "quorum.voters": [f"2@{own}"]}
+        own = values["controller.quorum.voters"][0].partition("@")[2]
+        values |= {"node.id": 2, "controller.quorum.voters": [f"2@{own}"]}
         code, line = start(tmp_path, values)
         assert code == 3
         assert "belongs to node.id='1'; this node has node.id='2'" in line
@@ -184,9 +188,7 @@ class TestDataFolder:
         """Another one would only take its own partitions down (`test_data_folders`)."""
         file = tmp_path / "a-file"
         file.write_bytes(b"no folder can be made here")
-        code, line = start(
-            tmp_path, settings(tmp_path, **{"data.dirs": [str(file), str(tmp_path / "other")]})
-        )
+        code, line = start(tmp_path, settings(tmp_path, **{"log.dirs": [str(file), str(tmp_path / "other")]}))
         assert code == 3
         assert f"the data folder {file} fails" in line
         assert "it is the metadata quorum's" in line
@@ -216,22 +218,22 @@ class TestDataFolder:
 
     def test_a_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("not a folder")
-        code, line = start(tmp_path, settings(tmp_path, **{"data.dirs": [str(tmp_path / "file" / "data")]}))
+        code, line = start(tmp_path, settings(tmp_path, **{"log.dirs": [str(tmp_path / "file" / "data")]}))
         assert code == 3
         assert str(tmp_path / "file") in line
 
     def test_a_folder_that_is_named_twice(self, tmp_path: Path) -> None:
         code, line = start(
-            tmp_path, settings(tmp_path, **{"data.dirs": [str(tmp_path / "a"), str(tmp_path / "a")]})
+            tmp_path, settings(tmp_path, **{"log.dirs": [str(tmp_path / "a"), str(tmp_path / "a")]})
         )
         assert code == 2
-        assert "data.dirs names a folder twice" in line
+        assert "log.dirs names a folder twice" in line
 
     def test_a_log_that_is_in_two_folders(self, tmp_path: Path) -> None:
         for name in "ab":
             (tmp_path / name / "flights-0").mkdir(parents=True)
         code, line = start(
-            tmp_path, settings(tmp_path, **{"data.dirs": [str(tmp_path / "a"), str(tmp_path / "b")]})
+            tmp_path, settings(tmp_path, **{"log.dirs": [str(tmp_path / "a"), str(tmp_path / "b")]})
         )
         assert code == 3
         assert "flights-0" in line

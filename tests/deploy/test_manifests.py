@@ -141,7 +141,7 @@ def test_every_nodes_data_outlives_its_pod(folder: str) -> None:
         mount for mount in container(folder)["volumeMounts"] if mount["name"] == claim["metadata"]["name"]
     ]
     settings = flat(tomllib.loads(config_map(folder, "tidegate")["node.toml"]))
-    folders = settings["data.dirs"]
+    folders = settings["log.dirs"]
     assert isinstance(folders, list)
     assert all(data.startswith(mount["mountPath"] + "/") for data in folders)
     assert stateful_set["persistentVolumeClaimRetentionPolicy"] == {

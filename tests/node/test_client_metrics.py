@@ -62,8 +62,8 @@ def test_client_metrics_are_announced_while_there_is_a_subscription(always: bool
     node = {
         "node.id": "1",
         "cluster.id": "abc",
-        "quorum.voters": "1@127.0.0.1:9094:9093",
-        "data.dirs": "data",
+        "controller.quorum.voters": "1@127.0.0.1:9094:9093",
+        "log.dirs": "data",
     }
     options = [
         f"{key}={value}"

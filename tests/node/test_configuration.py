@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tidegate.controller.state.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, GROUP_LIMITS
 from tidegate.node.settings.configuration import (
+    FORMER_SETTINGS,
     SETTINGS,
     Address,
     Configuration,
@@ -21,8 +22,8 @@ from tidegate.node.settings.configuration import (
 MINIMAL: dict[str, Any] = {
     "node.id": 1,
     "cluster.id": "test",
-    "data.dirs": ["/data"],
-    "quorum.voters": ["1@127.0.0.1:9094:9093"],
+    "log.dirs": ["/data"],
+    "controller.quorum.voters": ["1@127.0.0.1:9094:9093"],
 }
 
 
@@ -74,8 +75,8 @@ class TestPrecedence:
         loaded(environment={"TIDEGATE_FAULT_POINTS": "1", "TIDEGATE_BOOTSTRAP": "x:1"})
 
     def test_lists_flags_and_numbers_are_read_from_text(self) -> None:
-        found = loaded("roles=controller , broker", "auto.create.topics.enable=TRUE")
-        assert found.values["roles"] == ["controller", "broker"]
+        found = loaded("process.roles=controller , broker", "auto.create.topics.enable=TRUE")
+        assert found.values["process.roles"] == ["controller", "broker"]
         assert found.flag("auto.create.topics.enable")
         assert loaded("broker.session.timeout.ms=7500").seconds("broker.session.timeout.ms") == 7.5
 
@@ -98,6 +99,15 @@ class TestMistakes:
         ):
             assert message == f"unknown setting {wrong!r} in {source}: did you mean {meant!r}?"
 
+    @pytest.mark.parametrize(("former", "present"), FORMER_SETTINGS.items())
+    def test_a_former_name_is_answered_with_the_present_one(self, former: str, present: str) -> None:
+        for source, message in (
+            ("the configuration file", refused(**{former.replace(".", "__"): "x"})),
+            ("--set", refused(f"{former}=x")),
+        ):
+            assert message == f"{former!r} in {source} is a former setting's name: write {present} instead"
+        assert former not in SETTINGS
+
     def test_a_misspelt_variable_of_the_environment_is_named(self) -> None:
         with pytest.raises(
             ConfigurationError, match=r"in the environment \(TIDEGATE_NODE_IDD\): did you mean 'node.id'"
@@ -115,28 +125,38 @@ class TestMistakes:
                 {"cluster__id": None},
                 "cluster.id is missing: choose a name for the cluster, the same on all of its nodes",
             ),
-            ({"data__dirs": None}, "data.dirs is missing: name at least one folder for the data"),
-            ({"data__dirs": ["/a", "/b", "/a"]}, "data.dirs names a folder twice: /a, /b, /a"),
+            ({"log__dirs": None}, "log.dirs is missing: name at least one folder for the data"),
+            ({"log__dirs": ["/a", "/b", "/a"]}, "log.dirs names a folder twice: /a, /b, /a"),
             (
-                {"quorum__voters": None},
-                "quorum.voters is missing: name all controllers as id@host:quorum-port:grpc-port",
+                {"controller__quorum__voters": None},
+                "controller.quorum.voters is missing: name all controllers as id@host:quorum-port:grpc-port",
             ),
             (
-                {"quorum__voters": ["1@host:1"]},
-                "quorum.voters: '1@host:1' is not of the form id@host:quorum-port:grpc-port",
+                {"controller__quorum__voters": ["1@host:1"]},
+                "controller.quorum.voters: '1@host:1' is not of the form id@host:quorum-port:grpc-port",
             ),
-            ({"quorum__voters": ["1@a:1:2", "1@b:1:2"]}, "quorum.voters names a node twice: [1, 1]"),
             (
-                {"quorum__voters": ["1@a:1:2", "2@b:1:2"]},
-                "quorum.voters names 2 controllers: 1, 3 or 5 make a quorum, other nodes are brokers only",
+                {"controller__quorum__voters": ["1@a:1:2", "1@b:1:2"]},
+                "controller.quorum.voters names a node twice: [1, 1]",
             ),
-            ({"node__id": 2}, "this node (2) has the role controller but is not among quorum.voters [1]"),
+            (
+                {"controller__quorum__voters": ["1@a:1:2", "2@b:1:2"]},
+                "controller.quorum.voters names 2 controllers: 1, 3 or 5 make a quorum, other nodes "
+                "are brokers only",
+            ),
+            (
+                {"node__id": 2},
+                "this node (2) has the role controller but is not among controller.quorum.voters [1]",
+            ),
             ({"node__id": "1"}, "node.id = '1': int is needed, this is str"),
             ({"node__id": True}, "node.id = True: int is needed, this is bool"),
             ({"node__id": -1}, "node.id = -1: must lie between 0 and 2147483647"),
-            ({"roles": ["broker", "king"]}, "roles = ['broker', 'king']: choose from broker, controller"),
-            ({"roles": []}, "roles = []: choose from broker, controller"),
-            ({"data__dirs": [1]}, "data.dirs: text is needed, not 1"),
+            (
+                {"process__roles": ["broker", "king"]},
+                "process.roles = ['broker', 'king']: choose from broker, controller",
+            ),
+            ({"process__roles": []}, "process.roles = []: choose from broker, controller"),
+            ({"log__dirs": [1]}, "log.dirs: text is needed, not 1"),
             ({"listeners__kafka": "9092"}, "listeners.kafka = '9092': write it as host:port"),
             ({"listeners__grpc": "host:"}, "listeners.grpc = 'host:': write it as host:port"),
             ({"listeners__grpc": "host:70000"}, "listeners.grpc = 'host:70000': write it as host:port"),
@@ -170,6 +190,12 @@ class TestMistakes:
             ),
             ({"group__consumer__assignors": []}, "group.consumer.assignors = []: choose from range, uniform"),
             ({"log__format": "xml"}, "log.format = 'xml': text or json"),
+            (
+                {"replica__selector__class": "mine"},
+                "replica.selector.class = 'mine': choose from "
+                "org.apache.kafka.common.replica.RackAwareReplicaSelector, "
+                "org.apache.kafka.common.replica.LeaderSelector",
+            ),
             ({"log__level": "LOUD"}, "log.level = 'LOUD': DEBUG, INFO, WARNING or ERROR"),
             (
                 {"listeners__kafka": "0.0.0.0:9092"},
@@ -192,8 +218,8 @@ class TestMistakes:
             ),
             ({"listeners__kafka": "node:\u0662"}, "listeners.kafka = 'node:\u0662': write it as host:port"),
             (
-                {"quorum__voters": ["1@.dom:9094:9093"]},
-                "quorum.voters = '1@.dom:9094:9093': the host '.dom' cannot be looked up: label "
+                {"controller__quorum__voters": ["1@.dom:9094:9093"]},
+                "controller.quorum.voters = '1@.dom:9094:9093': the host '.dom' cannot be looked up: label "
                 "empty or too long",
             ),
         ],
@@ -237,11 +263,11 @@ class TestAddresses:
         found = loaded(
             node__id=None,
             node__id__from__hostname=True,
-            data__dirs=["/data/{node.id}"],
+            log__dirs=["/data/{node.id}"],
             listeners__kafka="0.0.0.0:9092",
             advertised__kafka="{hostname}.tidegate:9092",
             advertised__grpc="{hostname}.tidegate:9093",
-            quorum__voters=[f"{n}@tidegate-{n}.tidegate:9094:9093" for n in range(3)],
+            controller__quorum__voters=[f"{n}@tidegate-{n}.tidegate:9094:9093" for n in range(3)],
             hostname="tidegate-2",
         )
         assert found.node_id == 2

@@ -78,10 +78,7 @@ OTHER_BROKER_DEFAULTS: Final = {
     "max.connections": "each costs memory",
     "offsets.topic.num.partitions": "fewer, as each costs more here",
     "queued.max.request.bytes": "memory is always bounded",
-    "replica.fetch.max.bytes": (
-        "most bytes of a whole fetch, for which Kafka has replica.fetch.response.max.bytes"
-    ),
-    "replica.fetch.response.max.bytes": "as replica.fetch.max.bytes",
+    "replica.selector.class": "a consumer that names its rack reads nearby",
     "replica.lag.time.max.ms": "a follower that hangs holds writes up for less long",
     "group.coordinator.rebalance.protocols": "no groups of Kafka Streams' own protocol",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "late transactions are aborted sooner",

@@ -9,12 +9,22 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD_TIMEOUT_S = 300
+FORMER_NAMES = {
+    "broker.rack": "rack",
+    "controller.quorum.election.timeout.ms": "quorum.election.timeout.ms",
+    "controller.quorum.voters": "quorum.voters",
+    "log.dirs": "data.dirs",
+    "process.roles": "roles",
+    "replica.fetch.response.max.bytes": "replica.fetch.max.bytes",
+}
+"""This version's names of settings: those that they had before."""
 
 
 def installed(commit: str, folder: Path) -> Path:
@@ -52,3 +62,8 @@ def installed(commit: str, folder: Path) -> Path:
     )
     assert Path(where.stdout.strip()).is_relative_to(tree), "the nodes would run another version"
     return folder
+
+
+def with_former_names(settings: Mapping[str, object]) -> dict[str, object]:
+    """A node's settings as a version reads that has the former names."""
+    return {FORMER_NAMES.get(name, name): value for name, value in settings.items()}

@@ -21,11 +21,11 @@ from tidegate.chaos.run.harness import Run, run_scenario
 from tidegate.chaos.run.timed_kills import InjectedFault
 from tidegate.chaos.scenarios.named import BETWEEN_S, NamedScenario
 from tidegate.client.administration.admin import Admin, NewTopic
-from tidegate.processes.local_cluster import LocalClusterError, LocalNode
+from tidegate.processes.local_cluster import LocalClusterError, LocalNode, OtherVersion
 from tidegate.processes.node_process import last_words
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-from .older_version import installed
+from .older_version import installed, with_former_names
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
@@ -89,7 +89,7 @@ class GroupOfTheNewerProtocol:
 class RollingUpgrade:
     """What is done to the cluster, and what must hold at each step."""
 
-    def __init__(self, older: Path) -> None:
+    def __init__(self, older: OtherVersion) -> None:
         self._older = older
         self.group: GroupOfTheNewerProtocol | None = None
 
@@ -126,12 +126,12 @@ class RollingUpgrade:
             "the group of the newer protocol keeps up", not behind, f"behind in {behind}" if behind else ""
         )
 
-    async def _roll_all(self, run: Run, python_path: Path | None, what: str) -> None:
+    async def _roll_all(self, run: Run, version: OtherVersion | None, what: str) -> None:
         for node in run.cluster.nodes:
-            await self._roll(run, node, python_path, what)
+            await self._roll(run, node, version, what)
             await self._administrate(run, f"{what}-{node.id}".replace(" ", "-"))
 
-    async def _roll(self, run: Run, node: LocalNode, python_path: Path | None, what: str) -> None:
+    async def _roll(self, run: Run, node: LocalNode, version: OtherVersion | None, what: str) -> None:
         """As docs/operations.md says: SIGTERM, start, ready, in sync, the next one."""
         await run.load(BETWEEN_S)
         run.say(f"node {node.id}: {what}")
@@ -139,7 +139,7 @@ class RollingUpgrade:
         code = await node.terminate()
         step = f"node {node.id}, {what}"
         run.outcome.require(f"a stop by SIGTERM is clean ({step})", code == 0, f"exit code {code}")
-        node.python_path = python_path
+        node.version = version
         await run.recovery(
             step, InjectedFault(node.id, begin, code), "everybody", lambda commit: commit.invoked >= begin
         )
@@ -189,7 +189,7 @@ class RollingUpgrade:
     async def _old_version_is_refused(self, run: Run) -> None:
         node = run.cluster.nodes[-1]
         await node.terminate()
-        node.python_path = self._older
+        node.version = self._older
         said = ""
         try:
             await node.start()
@@ -199,7 +199,7 @@ class RollingUpgrade:
         finally:
             if node.running:
                 await node.terminate()
-            node.python_path = None
+            node.version = None
         run.outcome.require("a node of the old version does not come back", "upgrade it" in said, said)
         await run.restart(node)
         await run.wait_in_sync()
@@ -229,12 +229,13 @@ def committed(
 async def test_nothing_is_lost_or_doubled_from_the_old_version_to_the_new_one_and_back(
     tmp_path: Path,
 ) -> None:
-    older = await asyncio.to_thread(installed, LAST_OF_LEVEL_3, tmp_path / "older")
+    folder = await asyncio.to_thread(installed, LAST_OF_LEVEL_3, tmp_path / "older")
+    older = OtherVersion(folder, with_former_names)
     upgrade = RollingUpgrade(older)
     plan = Plan(writers=2, transforms=2, pause_max_s=0.1)
     scenario = NamedScenario("rolling-upgrade", "from an older version to this one", upgrade.hurt, plan=plan)
     try:
-        outcome = await run_scenario(scenario, tmp_path / "run", 1.0, seed=1, say=print, python_path=older)
+        outcome = await run_scenario(scenario, tmp_path / "run", 1.0, seed=1, say=print, version=older)
         print(outcome.table())
         assert outcome.passed, outcome.table() + "\n".join(outcome.disturbances[:20])
     finally:

@@ -257,8 +257,8 @@ class SimulatedNode:
         listens. The controllers have nodes of their own (`self.around`): their addresses are not asked
         for."""
         values = {
-            "node.id": self.node_id, "cluster.id": CLUSTER_ID, "data.dirs": DATA, "roles": "broker",
-            "quorum.voters": f"{self.node_id + 1}@127.0.0.1:9094:9093",
+            "node.id": self.node_id, "cluster.id": CLUSTER_ID, "log.dirs": DATA, "process.roles": "broker",
+            "controller.quorum.voters": f"{self.node_id + 1}@127.0.0.1:9094:9093",
         }  # fmt: skip
         return load(None, environment={}, overrides=[f"{key}={value}" for key, value in values.items()])
 
