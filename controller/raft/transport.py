@@ -38,7 +38,8 @@ log = logs.get(__name__)
 HELLO_S_MAX = 5.0
 DIAL_S_MAX = 2.0
 REDIAL_S = 0.2
-REDIAL_S_MAX = 1.0
+"""The pause between two attempts to connect to a voter, however long it is away.  A voter with a lower id
+cannot dial: until its peers dial again it takes part in no election, though its node may be ready."""
 PING_S = 1.0
 SILENCE_S_MAX = 3.5
 BACKLOG_BYTES_MAX = 64 << 20
@@ -155,16 +156,13 @@ class QuorumTransport:
     async def _dial(self, peer: int) -> None:
         """Keeps a connection to a voter with a lower id."""
         host, port = self.voters[peer]
-        wait_s = REDIAL_S
         while True:
             try:
                 closed = await self._dial_once(peer, host, port)
                 await closed
-                wait_s = REDIAL_S
             except OSError as error:
                 self._not_reached(peer, str(error))
-                wait_s = min(2 * wait_s, REDIAL_S_MAX)
-            await self.clock.sleep(wait_s * (0.5 + self.clock.random()))
+            await self.clock.sleep(REDIAL_S * (0.5 + self.clock.random()))
 
     def _not_reached(self, peer: int, reason: str) -> None:
         host, port = self.voters[peer]

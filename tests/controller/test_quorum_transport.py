@@ -170,6 +170,30 @@ async def test_voters_find_each_other_and_a_replaced_connection_is_ignored() -> 
         await node.transport.stop()
 
 
+class _ClockWithoutPauses(SystemClock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses_s: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses_s.append(seconds)
+        await asyncio.sleep(0)
+
+
+async def test_a_voter_that_was_away_for_long_is_dialed_as_soon_as_any() -> None:
+    voters = addresses(2)
+    dialer, away = Voter(2, voters), Voter(1, voters)
+    dialer.transport.clock = clock = _ClockWithoutPauses()
+    dialing = asyncio.create_task(dialer.transport._dial(1))
+    await until(lambda: len(clock.pauses_s) > 20)
+    assert max(clock.pauses_s) <= 1.5 * module.REDIAL_S
+    await away.transport.start()
+    await until(lambda: away.up == {2} and dialer.up == {1})
+    dialing.cancel()
+    await away.transport.stop()
+    await dialer.transport.stop()
+
+
 async def test_a_silent_connection_is_closed(voter: Voter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SILENCE_S_MAX", 0.5)
     assert await talk(voter, frame(encode(HONEST))) != b"", "a hello and pings came back until it was closed"
