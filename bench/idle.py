@@ -19,15 +19,11 @@ import asyncio
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent / "cluster"))
-sys.path.append(str(Path(__file__).parent))
-
-from fixture import make_topic, running
+from tidegate.bench.cluster.fixture import make_topic, running
 from tidegate.client.administration.admin import NewTopic
 from tidegate.processes.local_cluster import LocalNode
 

@@ -224,7 +224,8 @@ class FrameConnection(asyncio.BufferedProtocol):
     def detach(self) -> FrameLease:
         """Within `on_frame`: keeps the frame's memory beyond the call, until the lease is released, which
         must happen."""
-        assert self._delivering and self._frame_bytes >= 0, "detach() is for the frame being delivered"
+        assert self._delivering, "detach() is for the frame being delivered"
+        assert self._frame_bytes >= 0, "detach() is for the frame being delivered"
         start = self._start + LENGTH_BYTES
         reserved, self._reserved = self._reserved, 0
         self._detached = True
@@ -364,9 +365,8 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def _next_frame_is_whole(self) -> bool:
         have = self._filled - self._start
-        if self._frame_bytes < 0:
-            if have < LENGTH_BYTES or not self._begin_frame():
-                return False
+        if self._frame_bytes < 0 and (have < LENGTH_BYTES or not self._begin_frame()):
+            return False
         return have >= self._frame_bytes + LENGTH_BYTES
 
     def _begin_frame(self) -> bool:

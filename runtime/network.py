@@ -257,11 +257,11 @@ async def connect_frames(
     on_frame: Callable[[memoryview], None],
     on_close: Callable[[str], None],
     max_frame_bytes: int,
-    timeout: float,
+    timeout_s: float,
     *,
     tls: MutualTls | None = None,
 ) -> FrameConnection:
-    """Connects within `timeout` seconds; raises TimeoutError or another OSError.  A name is looked up anew
+    """Connects within `timeout_s` seconds; raises TimeoutError or another OSError.  A name is looked up anew
     each time, and all its addresses are tried, the next one also while another does not answer.
 
     `on_frame` gets each frame as `FrameHandler.on_frame` does; `on_close(reason)` is called once when the
@@ -277,14 +277,16 @@ async def connect_frames(
         )
 
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(timeout_s):
             _, connection = await loop.create_connection(
                 make, host, port, ssl=tls.client if tls is not None else None,
                 server_hostname="" if tls is not None else None,
                 happy_eyeballs_delay=NEXT_ADDRESS_S,
             )  # fmt: skip
     except TimeoutError as error:
-        raise TimeoutError(errno.ETIMEDOUT, f"no connection to {host}:{port} within {timeout:g} s") from error
+        raise TimeoutError(
+            errno.ETIMEDOUT, f"no connection to {host}:{port} within {timeout_s:g} s"
+        ) from error
     return connection
 
 

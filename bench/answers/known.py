@@ -18,9 +18,13 @@ def known(label: str, path: str, here: Any, there: Any) -> str | None:
         return "what is wrong with a pattern is said in the words of RE2, not of RE2/J"
     if field == "rack":
         return "the racks of this comparison's nodes"
-    if "fetch" in label or "session" in label:
-        if field in ("high_watermark", "log_start_offset") and there == -1 and here >= 0:
-            return "OFFSET_OUT_OF_RANGE and a divergence come with the high watermark and the log start"
+    if (
+        ("fetch" in label or "session" in label)
+        and field in ("high_watermark", "log_start_offset")
+        and there == -1
+        and here >= 0
+    ):
+        return "OFFSET_OUT_OF_RANGE and a divergence come with the high watermark and the log start"
     if (
         label.startswith("after a restart: batch ")
         and field in ("error_code", "base_offset")

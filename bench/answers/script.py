@@ -64,7 +64,6 @@ def _has_leaders(side: Side, name: str, partitions: int, topic_id: UUID, node: i
     fields = {
         "topics": [{"name": name, "topic_id": None}],
         "allow_auto_topic_creation": False,
-        # fmt: skip
         "include_cluster_authorized_operations": False,
         "include_topic_authorized_operations": False,
     }
@@ -93,7 +92,6 @@ def delete(side: Side, name: str) -> None:
     asked = {
         "topics": [{"name": name, "topic_id": None}],
         "allow_auto_topic_creation": False,
-        # fmt: skip
         "include_cluster_authorized_operations": False,
         "include_topic_authorized_operations": False,
     }
@@ -307,7 +305,6 @@ def list_offsets(side: Side) -> None:
                         {
                             "name": "listed",
                             "partitions": [
-                                # fmt: skip
                                 {
                                     "partition_index": partition,
                                     "current_leader_epoch": -1,

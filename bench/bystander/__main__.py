@@ -21,15 +21,11 @@ import argparse
 import asyncio
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))  # for the modules that all benchmarks share
-sys.path.append(str(Path(__file__).parents[1] / "cluster"))
-
-from crowds import CROWDS, bench_crowd
-from probes import bench_probes
+from tidegate.bench.bystander.crowds import CROWDS, bench_crowd
+from tidegate.bench.bystander.probes import bench_probes
 
 
 def numbers(text: str) -> list[int]:

@@ -6,8 +6,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from fixture import running
-from storage.fixture import percentile
+from tidegate.bench.cluster.fixture import running
+from tidegate.bench.storage.fixture import percentile
 from tidegate.processes.local_cluster import LocalNode
 
 PROBES = 20

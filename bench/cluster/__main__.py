@@ -17,17 +17,14 @@ import argparse
 import asyncio
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))  # for the modules that all benchmarks share
-
-from failover import bench_failover
-from metadata import bench_metadata
-from partitions import bench_partitions
-from recovery import bench_recovery
-from writes import bench_writes
+from tidegate.bench.cluster.failover import bench_failover
+from tidegate.bench.cluster.metadata import bench_metadata
+from tidegate.bench.cluster.partitions import bench_partitions
+from tidegate.bench.cluster.recovery import bench_recovery
+from tidegate.bench.cluster.writes import bench_writes
 
 
 def numbers(text: str) -> list[int]:

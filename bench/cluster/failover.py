@@ -18,9 +18,17 @@ import statistics
 import time
 from pathlib import Path
 
-from fixture import NodeLogs, connect, leaders_of, make_topic, next_write, number_in, running
-from metadata import BROKER_ID, client_of, register
-from storage.fixture import batch_of
+from tidegate.bench.cluster.fixture import (
+    NodeLogs,
+    connect,
+    leaders_of,
+    make_topic,
+    next_write,
+    number_in,
+    running,
+)
+from tidegate.bench.cluster.metadata import BROKER_ID, client_of, register
+from tidegate.bench.storage.fixture import batch_of
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.processes.local_cluster import LocalCluster, LocalNode
 from tidegate.proto import controller_pb2 as pb

@@ -13,8 +13,8 @@ import statistics
 import time
 from pathlib import Path
 
-from fixture import RawFile, running
-from storage.fixture import percentile
+from tidegate.bench.cluster.fixture import RawFile, running
+from tidegate.bench.storage.fixture import percentile
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.state.features import SUPPORTED, as_messages
 from tidegate.processes.local_cluster import LocalCluster

@@ -14,8 +14,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from fixture import READY_S, NodeLogs, connect, make_topic, number_in, running, statuses
-from process_cost import cpu_seconds, resident_mib
+from tidegate.bench.cluster.fixture import (
+    READY_S,
+    NodeLogs,
+    connect,
+    make_topic,
+    number_in,
+    running,
+    statuses,
+)
+from tidegate.bench.process_cost import cpu_seconds, resident_mib
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.processes.local_cluster import LocalCluster, LocalNode
 from tidegate.wire.api import ApiKey

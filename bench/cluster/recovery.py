@@ -22,8 +22,8 @@ import sys
 import time
 from pathlib import Path
 
-from fixture import READY_S, make_topic, statuses
-from partitions import Phase, say
+from tidegate.bench.cluster.fixture import READY_S, make_topic, statuses
+from tidegate.bench.cluster.partitions import Phase, say
 from tidegate.chaos.machine.cpu_quota import SharedCpuQuota
 from tidegate.chaos.run.node_logs import count_logs, loud
 from tidegate.client.administration.admin import Admin

@@ -13,8 +13,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from fixture import Partition, RawFile, connect, leaders_of, make_topic, running
-from storage.fixture import SIZES, batch_of, percentile
+from tidegate.bench.cluster.fixture import Partition, RawFile, connect, leaders_of, make_topic, running
+from tidegate.bench.storage.fixture import SIZES, batch_of, percentile
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.wire.errors import ErrorCode

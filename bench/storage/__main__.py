@@ -17,13 +17,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from appends import bench_append, bench_commit
-from cleaning import bench_cleaning
-from creation import bench_creation
-from indexes import bench_index
-from memory import bench_memory
-from reads import bench_read
-from recovery import bench_partitions, bench_recovery
+from tidegate.bench.storage.appends import bench_append, bench_commit
+from tidegate.bench.storage.cleaning import bench_cleaning
+from tidegate.bench.storage.creation import bench_creation
+from tidegate.bench.storage.indexes import bench_index
+from tidegate.bench.storage.memory import bench_memory
+from tidegate.bench.storage.reads import bench_read
+from tidegate.bench.storage.recovery import bench_partitions, bench_recovery
 
 
 def main() -> None:

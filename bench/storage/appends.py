@@ -10,7 +10,16 @@ from pathlib import Path
 from time import perf_counter
 from uuid import UUID
 
-from fixture import CONFIG, SIZES, Turns, append, batch_of, batch_of_records, open_log, percentile
+from tidegate.bench.storage.fixture import (
+    CONFIG,
+    SIZES,
+    Turns,
+    append,
+    batch_of,
+    batch_of_records,
+    open_log,
+    percentile,
+)
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.directory.log_directory import LogDirectory
 from tidegate.storage.log.group_commit import GroupCommit

@@ -24,7 +24,7 @@ from random import Random
 from typing import TypeVar
 from uuid import UUID
 
-from fixture import NOW_MS
+from tidegate.bench.storage.fixture import NOW_MS
 from tidegate.node.__main__ import SWITCH_INTERVAL_S
 from tidegate.node.upkeep.log_upkeep import _Pace
 from tidegate.runtime.clock import SystemClock

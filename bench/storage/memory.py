@@ -8,7 +8,7 @@ import tracemalloc
 from pathlib import Path
 from uuid import UUID
 
-from fixture import CONFIG, NOW_MS, append, batch_of
+from tidegate.bench.storage.fixture import CONFIG, NOW_MS, append, batch_of
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.directory.log_directory import LogDirectory
 from tidegate.storage.producers.producer_snapshot import encode_snapshot

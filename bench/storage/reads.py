@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from time import perf_counter
 
-from fixture import SIZES, Turns, append, batch_of, open_log
+from tidegate.bench.storage.fixture import SIZES, Turns, append, batch_of, open_log
 from tidegate.storage.log.log import Log
 
 READ_SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20}

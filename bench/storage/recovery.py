@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from uuid import UUID
 
-from fixture import CONFIG, NOW_MS, append, batch_of, forget_pages, open_log
+from tidegate.bench.storage.fixture import CONFIG, NOW_MS, append, batch_of, forget_pages, open_log
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.directory.log_directory import LogDirectory
 

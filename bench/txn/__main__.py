@@ -16,18 +16,14 @@ import argparse
 import asyncio
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))  # for the modules that all benchmarks share
-sys.path.append(str(Path(__file__).parents[1] / "cluster"))
-
-from commits import bench_commits
-from killed_coordinator import bench_coordinator
-from lag import bench_lag
-from loading import bench_loading
-from members import bench_rebalance
+from tidegate.bench.txn.commits import bench_commits
+from tidegate.bench.txn.killed_coordinator import bench_coordinator
+from tidegate.bench.txn.lag import bench_lag
+from tidegate.bench.txn.loading import bench_loading
+from tidegate.bench.txn.members import bench_rebalance
 
 
 def main() -> None:

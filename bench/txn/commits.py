@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 from confluent_kafka import Producer
-from fixture import RawFile, make_topic, running
-from process_cost import cpu_seconds
-from storage.fixture import percentile
+from tidegate.bench.cluster.fixture import RawFile, make_topic, running
+from tidegate.bench.process_cost import cpu_seconds
+from tidegate.bench.storage.fixture import percentile
 from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.consuming.consumer import Consumer

@@ -11,8 +11,8 @@ import statistics
 import time
 from pathlib import Path
 
-from failover import READY_S, SESSION_MS, SETTINGS
-from fixture import NodeLogs, make_topic, number_in, running
+from tidegate.bench.cluster.failover import READY_S, SESSION_MS, SETTINGS
+from tidegate.bench.cluster.fixture import NodeLogs, make_topic, number_in, running
 from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.producing.producer import Producer
@@ -26,8 +26,7 @@ async def bench_coordinator(root: Path, rounds: int) -> None:
     async with running(root / "cluster", 3, SETTINGS) as cluster:
         await make_topic(cluster, NewTopic("bench", 6, 3))
         async with Producer(cluster.bootstrap, transactional_id=TRANSACTIONAL_ID) as producer:
-            for _ in range(rounds):
-                rows.append(await _kill(cluster, producer))
+            rows += [await _kill(cluster, producer) for _ in range(rounds)]
     beyond = sorted(after for _, after in rows)
     print(
         f"\na coordinator is killed, three nodes, {SESSION_MS} ms session: seconds from SIGKILL to "

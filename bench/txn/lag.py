@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from fixture import make_topic, running
-from storage.fixture import percentile
+from tidegate.bench.cluster.fixture import make_topic, running
+from tidegate.bench.storage.fixture import percentile
 from tidegate.client.administration.descriptions import NewTopic
 
 TIMEOUT_S = 60.0

@@ -14,7 +14,7 @@ import statistics
 import time
 from pathlib import Path
 
-from fixture import make_topic, running
+from tidegate.bench.cluster.fixture import make_topic, running
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.consuming.consumer import Consumer
 

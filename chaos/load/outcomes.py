@@ -117,4 +117,4 @@ def _first_failure(sent: Sent) -> BaseException | None:
 def mark_retrieved(future: asyncio.Future[RecordMetadata]) -> None:
     """Retrieves the exception of a record, so that asyncio does not log it: the transaction's outcome reports
     it."""
-    future.add_done_callback(lambda done: None if done.cancelled() or done.exception() is None else None)
+    future.add_done_callback(lambda done: None if done.cancelled() else done.exception())

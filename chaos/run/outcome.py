@@ -146,8 +146,7 @@ class RunOutcome:
             lines.append(
                 f"  {'FAILED' if failed else 'ok    '}  {name:<{width}}  {'; '.join(shown)}".rstrip()
             )
-        for recovery in self.recoveries:
-            lines.append(f"  {_sentence(recovery)}")
+        lines += [f"  {_sentence(recovery)}" for recovery in self.recoveries]
         counted = ", ".join(
             f"{name.replace('_', ' ')} {_number(value)}" for name, value in self.figures.items()
         )

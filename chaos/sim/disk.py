@@ -185,9 +185,12 @@ class _Folder:
         for old, new, node in self.pending if fate != "none" else ():
             if fate == "some" and random.random() < 0.5:
                 continue
-            if old is not None and self.durable.get(old) is node:
-                if new is None or fate == "all" or random.random() < 0.9:
-                    del self.durable[old]
+            if (
+                old is not None
+                and self.durable.get(old) is node
+                and (new is None or fate == "all" or random.random() < 0.9)
+            ):
+                del self.durable[old]
             if new is not None:
                 self.durable[new] = node
         self.pending.clear()

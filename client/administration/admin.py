@@ -393,12 +393,12 @@ class Admin:
         lowest = LIST_TRANSACTIONS_BY_DURATION if running_for_ms >= 0 else 0
         for node_id, answer in await self._ask_all(ApiKey.LIST_TRANSACTIONS, fields, lowest=lowest):
             require_none(top_level_code(answer), "listing transactions")
-            for entry in answer.transaction_states:
-                found.append(
-                    TransactionListing(
-                        entry.transactional_id, int(entry.producer_id), entry.transaction_state, node_id
-                    )
+            found += [
+                TransactionListing(
+                    entry.transactional_id, int(entry.producer_id), entry.transaction_state, node_id
                 )
+                for entry in answer.transaction_states
+            ]
         return sorted(found, key=lambda entry: entry.transactional_id)
 
     async def describe_transaction(self, transactional_id: str) -> TransactionDescription:

@@ -147,7 +147,7 @@ def partitions_reassignments(wait: Wait = False, bootstrap: Bootstrap = LOCAL, j
 
 
 async def until_settled(admin: Admin) -> None:
-    while await admin.list_reassignments():
+    while await admin.list_reassignments():  # noqa: ASYNC110 the cluster announces no end of one
         await asyncio.sleep(WATCH_S)
 
 

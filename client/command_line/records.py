@@ -159,7 +159,8 @@ class _Writer:
         return 0
 
     async def _say_what_is_waited_for(self) -> None:
-        while (why := self._producer.waits_for(PATIENCE_S)) is None:
+        # What it watches for is that nothing happens.
+        while (why := self._producer.waits_for(PATIENCE_S)) is None:  # noqa: ASYNC110
             await asyncio.sleep(WATCH_S)
         warn(f"still waiting: {why}")
 

@@ -250,9 +250,9 @@ class GroupMembership:
 
     def _metadata_changed(self) -> None:
         """The group leader requests a rebalance when a topic got partitions."""
-        if self._partition_counts and self.generation != NO_GENERATION:
-            if self._counts(self._partition_counts) != self._partition_counts:
-                self._need_rejoin()
+        counts = self._partition_counts
+        if counts and self.generation != NO_GENERATION and self._counts(counts) != counts:
+            self._need_rejoin()
 
     def _refused(self, code: ErrorCode, doing: str) -> None:
         """Handles an error of the coordinator; returns when the member may join again, else raises."""

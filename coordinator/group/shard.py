@@ -384,12 +384,15 @@ class GroupShard:
             classic = self.state_of(event.group_id) is not GroupState.DEAD
         converted: Draft | None = None
         change = Change()
-        if classic and group is not None and event.member_epoch == JOINING_EPOCH:
-            if self.config.migration_policy.goes_up and self._knows_classic_members():
-                converted = migration.upgraded(
-                    group, self._catalog or NoTopics(), self.config.consumer.max_size
-                )
-                classic = False
+        if (
+            classic
+            and group is not None
+            and event.member_epoch == JOINING_EPOCH
+            and self.config.migration_policy.goes_up
+            and self._knows_classic_members()
+        ):
+            converted = migration.upgraded(group, self._catalog or NoTopics(), self.config.consumer.max_size)
+            classic = False
         draft, reply = self.consumers.heartbeat(event, context, classic=classic, converted=converted)
         if converted is not None and group is not None:
             migration.check_upgrade_fits(group, draft.records, self._batch_bytes_max())

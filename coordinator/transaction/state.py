@@ -136,25 +136,26 @@ _CMT, _ABT, _DONE, _TOMB, _NONE, _SKIP = (
 _BUSY, _BAD, _OLD = Action.REFUSE_CONCURRENT, Action.REFUSE_STATE, Action.REFUSE_FENCED
 _GONE, _LATE = Action.REFUSE_MAPPING, Action.REFUSE_ABORTABLE
 _SHOW, _MISS = Action.DESCRIBE, Action.REFUSE_NOT_FOUND
+_S = Stimulus
 
+# fmt: off
 _TABLE: dict[Stimulus, tuple[Action, ...]] = {
-    # fmt: off
-    #                            Empty  Ongoing PrepareCommit PrepareAbort CompleteCommit CompleteAbort Dead
-    Stimulus.INIT_PRODUCER_ID: (_BUMP, _FENCE, _BUSY, _BUSY, _BUMP, _BUMP, _NEW),
-    Stimulus.ADD_PARTITIONS: (_ADD, _ADD, _BUSY, _BUSY, _ADD, _ADD, _GONE),
-    Stimulus.VERIFY_PARTITIONS: (_LATE, _ASK, _BUSY, _BUSY, _LATE, _LATE, _GONE),
-    Stimulus.COMMIT_TV1: (_BAD, _CMT, _BUSY, _BAD, _NONE, _BAD, _GONE),
-    Stimulus.ABORT_TV1: (_BAD, _ABT, _BAD, _BUSY, _BAD, _NONE, _GONE),
-    Stimulus.COMMIT: (_BAD, _CMT, _BUSY, _BUSY, _BAD, _BAD, _GONE),
-    Stimulus.ABORT: (_ABT, _ABT, _BUSY, _BUSY, _ABT, _ABT, _GONE),
-    Stimulus.COMMIT_REPEATED: (_OLD, _OLD, _BUSY, _BAD, _NONE, _BAD, _GONE),
-    Stimulus.ABORT_REPEATED: (_OLD, _OLD, _BAD, _BUSY, _BAD, _NONE, _GONE),
-    Stimulus.MARKERS_WRITTEN: (_SKIP, _SKIP, _DONE, _DONE, _SKIP, _SKIP, _SKIP),
-    Stimulus.TIMEOUT: (_SKIP, _FENCE, _SKIP, _SKIP, _SKIP, _SKIP, _SKIP),
-    Stimulus.EXPIRE: (_TOMB, _SKIP, _SKIP, _SKIP, _TOMB, _TOMB, _SKIP),
-    Stimulus.DESCRIBE: (_SHOW, _SHOW, _SHOW, _SHOW, _SHOW, _SHOW, _MISS),
-    # fmt: on
+    #                      Empty  Ongoing PrepareCommit PrepareAbort CompleteCommit CompleteAbort Dead
+    _S.INIT_PRODUCER_ID:  (_BUMP, _FENCE, _BUSY,        _BUSY,       _BUMP,         _BUMP,        _NEW),
+    _S.ADD_PARTITIONS:    (_ADD,  _ADD,   _BUSY,        _BUSY,       _ADD,          _ADD,         _GONE),
+    _S.VERIFY_PARTITIONS: (_LATE, _ASK,   _BUSY,        _BUSY,       _LATE,         _LATE,        _GONE),
+    _S.COMMIT_TV1:        (_BAD,  _CMT,   _BUSY,        _BAD,        _NONE,         _BAD,         _GONE),
+    _S.ABORT_TV1:         (_BAD,  _ABT,   _BAD,         _BUSY,       _BAD,          _NONE,        _GONE),
+    _S.COMMIT:            (_BAD,  _CMT,   _BUSY,        _BUSY,       _BAD,          _BAD,         _GONE),
+    _S.ABORT:             (_ABT,  _ABT,   _BUSY,        _BUSY,       _ABT,          _ABT,         _GONE),
+    _S.COMMIT_REPEATED:   (_OLD,  _OLD,   _BUSY,        _BAD,        _NONE,         _BAD,         _GONE),
+    _S.ABORT_REPEATED:    (_OLD,  _OLD,   _BAD,         _BUSY,       _BAD,          _NONE,        _GONE),
+    _S.MARKERS_WRITTEN:   (_SKIP, _SKIP,  _DONE,        _DONE,       _SKIP,         _SKIP,        _SKIP),
+    _S.TIMEOUT:           (_SKIP, _FENCE, _SKIP,        _SKIP,       _SKIP,         _SKIP,        _SKIP),
+    _S.EXPIRE:            (_TOMB, _SKIP,  _SKIP,        _SKIP,       _TOMB,         _TOMB,        _SKIP),
+    _S.DESCRIBE:          (_SHOW, _SHOW,  _SHOW,        _SHOW,       _SHOW,         _SHOW,        _MISS),
 }
+# fmt: on
 
 RULES: dict[tuple[TransactionState, Stimulus], Action] = {
     (state, stimulus): action

@@ -120,7 +120,7 @@ class DataFolders:
                 recovery_pool=recovery_pool,
                 file_deleter=file_deleter,
                 now_s=now_s,
-            )  # fmt: skip
+            )
             for path in paths
         ]
         for folder in self.folders:
@@ -188,7 +188,6 @@ class DataFolders:
                 "data_folder_failed",
                 path=folder.path,
                 reason=error,
-                # fmt: skip
                 consequence="its partitions are offline here until it works and the node is started again",
             )
             folder.opening_failed(error)

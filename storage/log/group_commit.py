@@ -166,11 +166,14 @@ class GroupCommit:
         try:
             ticket = target.begin_flush()
             self.flush_count += 1
-            if self._kernel is not None and not self._closed:
-                if ticket.run_in_kernel(
+            if (
+                self._kernel is not None
+                and not self._closed
+                and ticket.run_in_kernel(
                     self._kernel, lambda error: self._finish(target, queue, ticket, error)
-                ):
-                    return
+                )
+            ):
+                return
             running = self._executor.submit(ticket.run)
         # offline or closed; RuntimeError: the executor has been shut down
         except (KafkaError, RuntimeError) as error:

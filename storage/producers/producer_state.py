@@ -479,13 +479,13 @@ class ProducerState:
     def fresh_entry(self, producer_id: int, origin: AppendOrigin, pending: int) -> ProducerEntry:
         """An entry for an unknown producer; THROTTLING_QUOTA_EXCEEDED when every remembered producer has a
         transaction open."""
-        if len(self._entries) + pending >= self.max_producer_ids and origin is AppendOrigin.CLIENT:
-            if len(self._open) >= self.max_producer_ids:
-                raise KafkaError(
-                    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                    f"{len(self._open)} producers have a transaction open at this partition, as many "
-                    "as are allowed",
-                )
+        full = len(self._entries) + pending >= self.max_producer_ids
+        if full and origin is AppendOrigin.CLIENT and len(self._open) >= self.max_producer_ids:
+            raise KafkaError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                f"{len(self._open)} producers have a transaction open at this partition, as many "
+                "as are allowed",
+            )
         return ProducerEntry(producer_id)
 
     def publish(self, prepared: PreparedAppend, next_offset: int) -> None:

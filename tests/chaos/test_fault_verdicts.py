@@ -7,7 +7,7 @@ import random
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tidegate.chaos.checks.history import History, Partition
@@ -63,7 +63,7 @@ class FakeNode:
 
 
 class FakeCluster:
-    settings = {"broker.session.timeout.ms": 1000}
+    settings: ClassVar = {"broker.session.timeout.ms": 1000}
     bootstrap = "127.0.0.1:1"
     clock = None
 
@@ -95,7 +95,7 @@ class FakeRun(Run):
     """Time goes on only by `load`."""
 
     time = 0.0
-    led: dict[Partition, int] = {A: 2, B: 3}
+    led: ClassVar[dict[Partition, int]] = {A: 2, B: 3}
     broken_during_load: Exception | None = None
 
     def now(self) -> float:

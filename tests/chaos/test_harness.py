@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tidegate.chaos.checks.history import History, Op
@@ -72,7 +72,7 @@ class BrokenCluster:
 
     bootstrap = "127.0.0.1:1"
     nodes: tuple[object, ...] = ()
-    made: list[BrokenCluster] = []
+    made: ClassVar[list[BrokenCluster]] = []
 
     def __init__(self, *_: object, **__: object) -> None:
         self.clock = ManualClock()

@@ -189,7 +189,7 @@ def test_where_the_right_is_missing_it_is_said_what_for_and_what_helps(
         network_lab, "_namespace", lambda: UndoProcess("echo unshare: Operation not permitted >&2")
     )
     with pytest.raises(
-        MissingRight, match="NETWORK CANNOT BE CUT HERE.*Operation not permitted.*run as root"
+        MissingRight, match=r"NETWORK CANNOT BE CUT HERE.*Operation not permitted.*run as root"
     ):
         NetworkLab(1).__enter__()
 

@@ -14,6 +14,7 @@ from tidegate.client.connecting.errors import RequestError
 from tidegate.client.producing.producer import Producer
 from tidegate.client.producing.sender import Sender
 from tidegate.client.producing.transaction_manager import State
+from tidegate.tests.eventually import eventually
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import KafkaError
 
@@ -83,8 +84,7 @@ async def test_a_send_that_waits_for_metadata_fails_when_the_producer_closes(
     broker.script(ApiKey.METADATA, misbehaviour.SILENCE)
     sending = asyncio.create_task(producer.send("t", b"v"))
     async with asyncio.timeout(30):
-        while len(broker.sent(ApiKey.METADATA)) < 2:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(broker.sent(ApiKey.METADATA)) >= 2)
         await producer.close()
         with pytest.raises(RequestError, match="closed"):
             await sending
@@ -147,7 +147,8 @@ async def test_closing_ends_every_record_of_every_thread(broker: Any) -> None:
             assert not thread.is_alive()
 
     await asyncio.to_thread(play)
-    assert len(refusals) == SENDERS and all(isinstance(error, RequestError) for error in refusals), refusals
+    assert len(refusals) == SENDERS, refusals
+    assert all(isinstance(error, RequestError) for error in refusals), refusals
     assert all(future.done() for future in futures)
     assert sum(len(log) for log in broker.logs.values()) == sum(
         future.exception() is None for future in futures

@@ -22,6 +22,7 @@ from tidegate.client.command_line.output import CommandError, cell, plain, refus
 from tidegate.client.connecting.errors import error_for
 from tidegate.client.connecting.metadata import BrokerAddress, PartitionMetadata
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.eventually import eventually
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 from typer.testing import CliRunner, Result
@@ -115,7 +116,7 @@ def test_a_setting_that_no_node_knows_is_the_nodes_own_error(tmp_path: Path) -> 
 class FakeAdmin:
     """Answers for the listing commands."""
 
-    features = {"transaction.version": 2}
+    features: ClassVar = {"transaction.version": 2}
 
     async def __aenter__(self) -> FakeAdmin:
         return self
@@ -247,9 +248,7 @@ def produce(broker: Any) -> Produce:
 
 
 async def arrived(broker: Any, count: int) -> None:
-    async with asyncio.timeout(20):
-        while len(broker.logs["t", 0]) < count:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: len(broker.logs["t", 0]) >= count)
 
 
 async def test_a_record_is_sent_when_its_line_arrives_and_ctrl_c_prints_a_count(
@@ -392,7 +391,7 @@ def test_an_unknown_setting_is_an_error_that_names_the_similar_one() -> None:
     refuse_unknown(["a.b"], ["a.b", "c"])
     with pytest.raises(CommandError, match=r"unknown setting 'retention.sm': did you mean 'retention.ms'\?"):
         refuse_unknown(["retention.sm"], ["retention.ms", "segment.ms"])
-    with pytest.raises(CommandError, match="unknown setting 'nope'$"):
+    with pytest.raises(CommandError, match=r"unknown setting 'nope'$"):
         refuse_unknown(["nope"], ["retention.ms"])
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 from uuid import uuid4
 
 import confluent_kafka
 import pytest
 from tidegate.client import Admin, Consumer, LocalCluster, NewTopic, Producer, RebalanceListener
+from tidegate.tests.eventually import eventually
 
 pytestmark = pytest.mark.cluster
 PARTITIONS = 6
@@ -88,12 +89,6 @@ class Member:
         return set().union(*(partitions for what, partitions in self.told if what != "assigned"))
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def fill(bootstrap: str, topic: str, first: int, count: int) -> None:
     async with Producer(bootstrap) as producer:
         for number in range(first, first + count):
@@ -103,17 +98,17 @@ async def fill(bootstrap: str, topic: str, first: int, count: int) -> None:
 async def test_what_stays_is_read_on_and_what_moves_is_read_once(bootstrap: str, topic: str) -> None:
     await fill(bootstrap, topic, 0, 60)
     async with Member(bootstrap, topic) as first:
-        await until(lambda: len(first.holds) == PARTITIONS and len(first.values) == 60)
+        await eventually(lambda: len(first.holds) == PARTITIONS and len(first.values) == 60)
         async with Member(bootstrap, topic) as second:
-            await until(lambda: len(first.holds) == len(second.holds) == PARTITIONS // 2)
+            await eventually(lambda: len(first.holds) == len(second.holds) == PARTITIONS // 2)
             assert first.holds.isdisjoint(second.holds)
             assert first.gone() == second.holds, "only what moved was given up"
             assert [what for what, _ in first.told].count("revoked") == 1
             assert second.gone() == set()
             await fill(bootstrap, topic, 60, 60)
-            await until(lambda: len(first.values) + len(second.values) == 120)
+            await eventually(lambda: len(first.values) + len(second.values) == 120)
             kept = set(first.holds)
-        await until(lambda: len(first.holds) == PARTITIONS)
+        await eventually(lambda: len(first.holds) == PARTITIONS)
         assert not first.gone() & kept
         assert first.told[-1] == ("assigned", first.holds - kept)
         assert sorted(first.values + second.values, key=lambda value: int(value or b"")) == [
@@ -123,16 +118,18 @@ async def test_what_stays_is_read_on_and_what_moves_is_read_once(bootstrap: str,
 
 async def test_a_member_that_was_removed_has_lost_what_it_held(bootstrap: str, topic: str) -> None:
     async with Member(bootstrap, topic, session_timeout_ms=30_000, max_poll_interval_ms=60_000) as member:
-        await until(lambda: len(member.holds) == PARTITIONS)
+        await eventually(lambda: len(member.holds) == PARTITIONS)
         membership = member.consumer._membership
         assert membership is not None
         async with Member(bootstrap, topic) as other:
-            await until(lambda: len(other.holds) == PARTITIONS // 2)
+            await eventually(lambda: len(other.holds) == PARTITIONS // 2)
             await membership.leave()  # as the coordinator would see it after a session without heartbeats
             membership.lost = True
             held = set(member.holds)
-            await until(lambda: ("lost", held) in member.told and len(member.holds) == PARTITIONS // 2)
-            await until(lambda: len(other.holds) == PARTITIONS // 2 and member.holds.isdisjoint(other.holds))
+            await eventually(lambda: ("lost", held) in member.told and len(member.holds) == PARTITIONS // 2)
+            await eventually(
+                lambda: len(other.holds) == PARTITIONS // 2 and member.holds.isdisjoint(other.holds)
+            )
 
 
 async def test_with_another_assignor_beside_it_everything_is_given_up_first(
@@ -140,9 +137,9 @@ async def test_with_another_assignor_beside_it_everything_is_given_up_first(
 ) -> None:
     """Who may be told to work with `range` cannot keep anything while it joins."""
     async with Member(bootstrap, topic, ("cooperative-sticky", "range")) as first:
-        await until(lambda: len(first.holds) == PARTITIONS)
+        await eventually(lambda: len(first.holds) == PARTITIONS)
         async with Member(bootstrap, topic, ("range",)) as second:
-            await until(lambda: len(first.holds) == len(second.holds) == PARTITIONS // 2)
+            await eventually(lambda: len(first.holds) == len(second.holds) == PARTITIONS // 2)
             assert len(first.gone()) == PARTITIONS
 
 
@@ -173,16 +170,16 @@ async def test_together_with_librdkafka(bootstrap: str, topic: str, leader: str)
 
     thread = asyncio.create_task(asyncio.to_thread(run)) if leader == "theirs" else None
     if thread is not None:
-        await until(lambda: len(theirs) == PARTITIONS)
+        await eventually(lambda: len(theirs) == PARTITIONS)
     try:
         async with Member(bootstrap, topic) as ours:
             if thread is None:
-                await until(lambda: len(ours.holds) == PARTITIONS)
+                await eventually(lambda: len(ours.holds) == PARTITIONS)
                 thread = asyncio.create_task(asyncio.to_thread(run))
-            await until(lambda: shared(ours))
+            await eventually(lambda: shared(ours))
             if leader == "ours":
                 assert len(ours.gone()) == PARTITIONS // 2
-        await until(lambda: len(theirs.copy()) == PARTITIONS)
+        await eventually(lambda: len(theirs.copy()) == PARTITIONS)
     finally:
         over.set()
         if thread is not None:

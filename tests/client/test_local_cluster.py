@@ -25,14 +25,13 @@ from tidegate.processes.node_process import NodeProcess, ProcessIdentity, last_w
 from tidegate.proto.admin_pb2 import StatusReply
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
+from tidegate.tests.eventually import eventually
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
 async def until_gone(pid: int) -> None:
-    async with asyncio.timeout(20):
-        while ProcessIdentity.of(pid) is not None:
-            await asyncio.sleep(0.02)
+    await eventually(lambda: ProcessIdentity.of(pid) is None)
 
 
 def test_a_recorded_process_is_found_again_and_signalled(tmp_path: Path) -> None:
@@ -203,7 +202,7 @@ def test_a_process_that_cannot_be_written_down_does_not_run_on(
 
 async def test_a_node_that_cannot_start_is_reported_with_its_last_output(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path, 1, {"min.insync.replicsa": 2})
-    with pytest.raises(LocalClusterError, match="min.insync.replicas"):
+    with pytest.raises(LocalClusterError, match=r"min\.insync\.replicas"):
         await cluster.up(30)
     assert not cluster.node(1).running
     assert "min.insync.replicas" in log_tail(cluster.node(1).log_path)
@@ -375,7 +374,8 @@ def test_the_command_refuses_taken_ports_and_applies_what_is_set(tmp_path: Path)
     data = ["--data", str(tmp_path / "a")]
     try:
         up = tidegate("cluster", "up", *data, "--set", "num.partitions=4", "--json")
-        assert up.returncode == 0 and up.stderr == "", up.stderr
+        assert up.returncode == 0, up.stderr
+        assert up.stderr == "", up.stderr
         port = json.loads(up.stdout)["bootstrap"].rpartition(":")[2]
         again = tidegate("cluster", "up", *data, "--set", "num.partitions=5")
         assert again.returncode == 0
@@ -542,7 +542,7 @@ def test_a_setting_that_a_node_refuses_is_not_kept(tmp_path: Path) -> None:
         LocalCluster(folder, 1, {"log.levl": "INFO"}, check_settings=True)
     assert not folder.exists()
     LocalCluster(folder, 1, {"num.partitions": 4}, check_settings=True).release()
-    with pytest.raises(LocalClusterError, match="broker.session.timeout.ms = 'x'"):
+    with pytest.raises(LocalClusterError, match=r"broker\.session\.timeout\.ms = 'x'"):
         LocalCluster(folder, 1, {"broker.session.timeout.ms": "x"}, check_settings=True)
     kept = LocalCluster.attach(folder)
     kept.release()
@@ -562,8 +562,8 @@ def test_a_file_in_the_folders_place_and_a_damaged_description_are_errors(tmp_pa
     with pytest.raises(LocalClusterError, match="is a file: a folder is wanted"):
         LocalCluster.exists(tmp_path / "file")
     LocalCluster(tmp_path / "three", 3).release()
-    with pytest.raises(LocalClusterError, match="`tidegate cluster up --data .*three`"):
+    with pytest.raises(LocalClusterError, match=r"`tidegate cluster up --data .*three`"):
         LocalCluster(tmp_path / "three", 1, base_port_option="--port")
     (tmp_path / "three/cluster.json").write_text("{")
-    with pytest.raises(LocalClusterError, match="data in .* is untouched: put a copy"):
+    with pytest.raises(LocalClusterError, match=r"data in .* is untouched: put a copy"):
         LocalCluster.attach(tmp_path / "three")

@@ -101,7 +101,7 @@ def test_the_table_reaches_every_state_and_leaves_none_but_the_fatal_one() -> No
 
 
 def test_a_refusal_in_an_error_state_names_the_cause_and_keeps_its_class() -> None:
-    with pytest.raises(AbortableError, match="call abort.*The cause: .*cause"):
+    with pytest.raises(AbortableError, match=r"call abort.*The cause: .*cause"):
         failed().begin_end(commit=True)
     with pytest.raises(ProducerFenced, match="make a new one"):
         fatal().begin()

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign_clients import Program
 from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.foreign_clients import Program
 from tidegate.wire.api import ApiKey
 
 from .conformance import Asker

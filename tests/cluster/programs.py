@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from foreign_clients import Broken, Missing, Program
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.foreign_clients import Broken, Missing, Program
 
 CASE_TIMEOUT_S = 90
 

@@ -689,7 +689,7 @@ async def _end_txn(world: World, version: int) -> Any:
 
 @case(ApiKey.TXN_OFFSET_COMMIT)
 async def _txn_offset_commit(world: World, version: int) -> Any:
-    name, who = await new_transaction(world, partition=False)
+    _name, who = await new_transaction(world, partition=False)
     group, member = await new_group(world)
     if version < 5:
         answer = await world.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, **who, group_id=group)

@@ -18,23 +18,14 @@ from tidegate.client.connecting.errors import FatalError, RequestError
 from tidegate.client.consuming.consumer import Consumer
 from tidegate.client.producing.producer import Producer
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.eventually import eventually
 from tidegate.wire import codec
 from tidegate.wire.api import ApiKey
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import NewRecord, encode_batch
 
-from .witness import (
-    Witness,
-    batch,
-    eventually,
-    kept_up,
-    log_of,
-    raw_bytes,
-    raw_connection,
-    raw_fetch,
-    raw_produce,
-)
+from .witness import Witness, batch, kept_up, log_of, raw_bytes, raw_connection, raw_fetch, raw_produce
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("bad-input"), pytest.mark.timeout(120)]
 
@@ -220,7 +211,7 @@ class TestProducers:
 
     async def test_a_transaction_timeout_above_the_maximum_is_refused(self, witness: Witness) -> None:
         producer = Producer(witness.bootstrap, transactional_id="too-long", transaction_timeout_ms=900_001)
-        with pytest.raises(FatalError, match="transaction.max.timeout.ms") as refused:
+        with pytest.raises(FatalError, match=r"transaction\.max\.timeout\.ms") as refused:
             await producer.start()
         await producer.close()
         assert refused.value.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT
@@ -307,7 +298,7 @@ class TestFrames:
     async def test_an_unknown_version_of_api_versions_gets_the_supported_ones(self, address: str) -> None:
         async with raw_connection(address) as connection:
             payload = await connection.send(ApiKey.API_VERSIONS, 99, [])
-            correlation_id, answer = codec.decode_response(ApiKey.API_VERSIONS, 0, payload)
+            _correlation_id, answer = codec.decode_response(ApiKey.API_VERSIONS, 0, payload)
             assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
             known = {
                 int(entry.api_key): (int(entry.min_version), int(entry.max_version))

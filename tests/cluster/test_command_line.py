@@ -37,10 +37,12 @@ def tidegate(
     )  # fmt: skip
     assert done.returncode == code, done.stderr or done.stdout
     if code:
-        assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("error: "), done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert done.stderr.startswith("error: "), done.stderr
         return done.stderr
     said = done.stderr.splitlines()
-    assert len(said) == notes and all(line.startswith("note: ") for line in said), done.stderr
+    assert len(said) == notes, done.stderr
+    assert all(line.startswith("note: ") for line in said), done.stderr
     return done.stdout
 
 
@@ -215,9 +217,8 @@ def test_offsets_of_a_group_are_reset_in_every_way(command: Command, topic: str,
 
     assert committed() == 4
     shown = command.json(*reset, group, "--topic", f"{topic}:0", "--to-earliest")
-    assert (
-        shown == [{"group": group, "topic": topic, "partition": 0, "new_offset": 0}] and committed() == 4
-    ), "a dry run"
+    assert shown == [{"group": group, "topic": topic, "partition": 0, "new_offset": 0}], "a dry run"
+    assert committed() == 4, "a dry run"
     for mode, expected, notes in (
         (("--to-earliest",), 0, 0), (("--to-latest",), 8, 0), (("--shift-by", "-3"), 5, 0),
         (("--to-current",), 5, 0),

@@ -11,8 +11,9 @@ import pytest
 from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.eventually import eventually
 
-from .witness import Witness, eventually
+from .witness import Witness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("data-folders"), pytest.mark.timeout(180)]
 

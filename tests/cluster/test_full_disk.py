@@ -26,9 +26,10 @@ from tidegate.client.administration.operations import DataFolder
 from tidegate.client.command_line.disks import condition
 from tidegate.client.producing.producer import Producer
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-from .witness import Witness, batch, eventually, log_of, raw_produce
+from .witness import Witness, batch, log_of, raw_produce
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("full-disk"), pytest.mark.timeout(120)]
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from foreign_clients import Program
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.foreign_clients import Program
 
 from .programs import at_work, case_of, numbered
 

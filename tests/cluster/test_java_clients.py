@@ -13,10 +13,10 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from foreign_clients import Program
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.blocking import Admin
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.foreign_clients import Program
 
 from .programs import CASE_TIMEOUT_S, at_work, cases_of_module, numbered
 

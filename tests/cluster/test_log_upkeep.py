@@ -15,10 +15,11 @@ from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.consuming.consumer import Consumer
 from tidegate.client.producing.producer import Producer
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import NewRecord, encode_batch
 
-from .witness import eventually, raw_produce
+from .witness import raw_produce
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("log-upkeep"), pytest.mark.timeout(120)]
 

@@ -17,8 +17,9 @@ import pytest
 from tidegate.client.administration.admin import Admin
 from tidegate.client.consuming.consumer import Consumer
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.eventually import eventually
 
-from .witness import Witness, eventually
+from .witness import Witness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mended-logs"), pytest.mark.timeout(180)]
 

@@ -12,11 +12,11 @@ from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.consuming.consumer import Consumer
 from tidegate.client.producing.producer import Producer
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.eventually import eventually
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 
 from .conformance import Asker
-from .witness import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -54,10 +54,12 @@ async def test_topics_for_three_are_made_while_one_of_three_is_away(cluster: Loc
                 (topic,) = (await asker.ask(ApiKey.METADATA, 12, fields)).topics
                 assert topic.error_code == expected
         # makes __transaction_state
-        async with Producer(cluster.bootstrap, transactional_id="first") as producer:
-            async with producer.transaction():
-                for number in range(40):
-                    await producer.send("made", b"%d" % number, partition=number % 4)
+        async with (
+            Producer(cluster.bootstrap, transactional_id="first") as producer,
+            producer.transaction(),
+        ):
+            for number in range(40):
+                await producer.send("made", b"%d" % number, partition=number % 4)
         async with Consumer(cluster.bootstrap, group_id="first", auto_offset_reset="earliest") as consumer:
             consumer.subscribe(["made"])
             seen: set[bytes] = set()

@@ -11,11 +11,12 @@ import pytest
 from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.eventually import eventually
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 
 from .conformance import Asker
-from .witness import Witness, eventually
+from .witness import Witness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("data-folders"), pytest.mark.timeout(180)]
 

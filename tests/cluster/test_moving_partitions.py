@@ -14,10 +14,11 @@ import pytest
 from tidegate.client import Admin, Consumer, NewTopic, Producer
 from tidegate.client.connecting.errors import RequestError
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode
 
 from .protocol_cases import fresh
-from .witness import eventually, log_of
+from .witness import log_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("roomy"), pytest.mark.timeout(180)]
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from foreign_clients import Program
 from tidegate.client.administration.admin import Admin
 from tidegate.client.consuming.consumer import Consumer
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.foreign_clients import Program
 
 from .programs import at_work, cases_of_module, numbered
 

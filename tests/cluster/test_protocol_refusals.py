@@ -64,7 +64,8 @@ async def config_of(world: World, name: str, *keys: str, **asked: bool) -> dict[
 def says(answer: Any, code: ErrorCode, words: str) -> None:
     assert answer.error_code == code, answer
     message = answer.error_message or ""
-    assert words in message and not message.startswith(code.name), message
+    assert words in message, message
+    assert not message.startswith(code.name), message
 
 
 # ---- ApiVersions -------------------------------------------------------------------------------------------

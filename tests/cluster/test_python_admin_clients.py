@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.eventually import eventually
 
 from .python_clients import Aiokafka, ConfluentKafka, KafkaPython, Member, leaving, until, until_they_share
 
@@ -319,15 +320,20 @@ class TestAiokafka:
         try:
             await admin.create_topics([NewTopic(topic, 1, 3)])
             await admin.create_partitions({topic: NewPartitions(2)})
-            async with asyncio.timeout(20):
-                while not (found := await admin.describe_topics([topic])) or len(found[0]["partitions"]) != 2:
-                    await asyncio.sleep(0.02)
+
+            async def has_two() -> bool:
+                found = await admin.describe_topics([topic])
+                return bool(found) and len(found[0]["partitions"]) == 2
+
+            await eventually(has_two, "the second partition")
             resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"retention.ms": "3600000"})
             await admin.alter_configs([resource])
             asked = ConfigResource(ConfigResourceType.TOPIC, topic)
-            async with asyncio.timeout(20):
-                while "3600000" not in str(await admin.describe_configs([asked])):
-                    await asyncio.sleep(0.02)
+
+            async def is_set() -> bool:
+                return "3600000" in str(await admin.describe_configs([asked]))
+
+            await eventually(is_set, "the altered setting")
             assert len((await admin.describe_cluster())["brokers"]) == 3
             await asyncio.to_thread(fill, shared_cluster, topic)
             partition = TopicPartition(topic, 0)

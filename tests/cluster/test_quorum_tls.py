@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
-from certificates import Authority
 from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.producing.producer import Producer
 from tidegate.processes.local_cluster import LocalCluster, LocalClusterError
+from tidegate.tests.certificates import Authority
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 

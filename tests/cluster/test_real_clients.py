@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.eventually import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("shared-cluster"), pytest.mark.timeout(180)]
 
@@ -224,12 +225,14 @@ class TestAiokafka:
                         await producer.send(target, record.value.upper())
                     await producer.send_offsets_to_transaction({partition: done + len(batch)}, group)
                 done += len(batch)
+
             # A commit is acknowledged before its markers are written (docs/semantics.md T11), and this client
             # does not ask for stable offsets: the old offset may be seen for a moment, a wrong one never.
-            async with asyncio.timeout(10):
-                while (committed := await consumer.committed(partition)) is None:
-                    await asyncio.sleep(0.02)
-            assert committed == len(COMMITTED)
+            async def is_committed() -> bool:
+                return await consumer.committed(partition) is not None
+
+            await eventually(is_committed, "a committed offset")
+            assert await consumer.committed(partition) == len(COMMITTED)
         found = await self._consume(shared_cluster.bootstrap, target, len(COMMITTED))
         assert found == [value.upper() for value in COMMITTED]
 

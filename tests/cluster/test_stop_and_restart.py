@@ -16,8 +16,9 @@ from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.producing.producer import Producer
 from tidegate.processes.local_cluster import LocalCluster, LocalNode
+from tidegate.tests.eventually import eventually
 
-from .witness import Witness, eventually, kept_up, log_of, raw_bytes
+from .witness import Witness, kept_up, log_of, raw_bytes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("stop-and-restart"), pytest.mark.timeout(180)]
 

@@ -16,12 +16,13 @@ import pytest
 from tidegate.client import Admin, NewTopic
 from tidegate.client.connecting.errors import RequestError
 from tidegate.processes.local_cluster import LocalCluster, LocalNode
+from tidegate.tests.eventually import eventually
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 
 from .conformance import Asker
 from .protocol_cases import fresh
-from .witness import eventually, log_of
+from .witness import log_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("roomy"), pytest.mark.timeout(180)]
 
@@ -90,7 +91,7 @@ async def test_a_broker_is_forgotten_and_its_id_comes_back_as_new(
     await eventually(lambda: _settled(admin), "the move ends")
     await node.terminate()
     await eventually(lambda: gone_from(admin, 4), "4 is fenced")
-    with pytest.raises(RequestError, match="broker 4 is a replica of .*-0") as refused:
+    with pytest.raises(RequestError, match=r"broker 4 is a replica of .*-0") as refused:
         await admin.unregister_broker(4)
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
     assert topic in await drain_4(roomy_cluster, "--dry-run")

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from foreign_clients import Broken, Missing, Program
 from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.consuming.consumer import Consumer
 from tidegate.client.producing.producer import Producer
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.runtime.clock import SystemClock
+from tidegate.tests.foreign_clients import Broken, Missing, Program
 
 from .programs import CASE_TIMEOUT_S, numbered
 from .python_clients import Aiokafka, Client, ConfluentKafka, KafkaPython, until

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
@@ -88,14 +88,6 @@ class Witness:
         """A record goes in and comes out again, behind all that were acknowledged before."""
         await self.write()
         assert await self.read() == self.acknowledged
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = 30.0) -> None:
-    """Waits until `condition()` holds."""
-    deadline = time.monotonic() + timeout_s
-    while not await condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        await asyncio.sleep(0.05)
 
 
 @asynccontextmanager

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
-from reserved_ports import reserve_ports
 from tidegate.controller.planning.planner import ControllerConfig
 from tidegate.controller.raft.contract import RaftTimings
 from tidegate.controller.remote.client import ControllerClient
@@ -18,16 +15,11 @@ from tidegate.proto import controller_pb2 as rpc
 from tidegate.runtime import network
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
+from tidegate.tests.eventually import eventually
+
+from .reserved_ports import reserve_ports
 
 QUICK = RaftTimings(election_s_min=0.3, election_s_max=0.6, heartbeat_s=0.05, leader_fallback_s=1.0)
-
-
-async def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    """Polls until `condition()` is true."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"not within {timeout_s} s: {condition}"
-        await asyncio.sleep(0.01)
 
 
 @dataclass
@@ -82,7 +74,9 @@ class ControllerCluster:
             await self.kill(node_id)
 
     async def active(self, timeout_s: float = 20.0) -> ControllerNode:
-        await until(lambda: any(node.is_active for node in self.nodes.values()), timeout_s)
+        await eventually(
+            lambda: any(node.is_active for node in self.nodes.values()), "an active controller", timeout_s
+        )
         return next(node for node in self.nodes.values() if node.is_active)
 
     def client(self) -> ControllerClient:

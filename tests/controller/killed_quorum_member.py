@@ -15,6 +15,7 @@ from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime import faults
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
+from tidegate.tests.eventually import eventually
 
 TIMINGS = RaftTimings(compact_after_entries=25, trailing_entries=3)
 
@@ -35,8 +36,7 @@ async def main(folder: Path, point: str, skip: int) -> None:
     faults.arm(point, "kill", skip=skip)
     log = make(folder)
     await log.start()
-    while not log.is_active:
-        await asyncio.sleep(0.005)
+    await eventually(lambda: log.is_active)
     for number in range(10_000):
         operation = pb.Operation(set_feature_level=pb.SetFeatureLevel(name=f"f{number}", level=0))
         result = await log.propose(pb.Command(operations=[operation]).SerializeToString())

@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_planner import PlannerCluster, alter
 from tidegate.controller.planning import planner as active
 from tidegate.controller.planning import topics as topic_plans
 from tidegate.controller.planning.placement import Load, place
@@ -20,6 +19,8 @@ from tidegate.controller.state.model import METADATA_VERSION, BrokerState, Parti
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .test_planner import PlannerCluster, alter
 
 
 @pytest.fixture

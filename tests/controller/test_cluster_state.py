@@ -42,7 +42,8 @@ class Applier:
         epoch = existing.broker_epoch if existing else -1
         request = pb.RegisterBroker(node_id=node_id, incarnation=incarnation, expected_broker_epoch=epoch)
         result = self(pb.Operation(register_broker=request))
-        assert result.ok and isinstance(result.value, int), result
+        assert result.ok, result
+        assert isinstance(result.value, int), result
         if unfence:
             assert self(unfence_of(node_id, result.value)).ok
         return result.value

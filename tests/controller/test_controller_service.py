@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from controller_cluster import QUICK, ControllerCluster, registration, until
 from tidegate.controller.raft.journal import DurableJournal
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.remote.metadata_follower import MetadataFollower
@@ -17,7 +17,10 @@ from tidegate.controller.service.metadata_log import MetadataLog
 from tidegate.controller.state.cluster_state import ApplyResult, ClusterState
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.runtime.clock import SystemClock
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .controller_cluster import QUICK, ControllerCluster, registration
 
 
 @pytest.fixture(params=[1, 3])
@@ -61,7 +64,7 @@ class Broker:
         reply = await self.client.register_broker(registration(self.node_id, incarnation))
         self.broker_epoch = reply.broker_epoch
         self._task = asyncio.create_task(self._beat())
-        await until(
+        await eventually(
             lambda: self.node_id in self.state.brokers and not self.state.brokers[self.node_id].fenced
         )
 
@@ -117,13 +120,13 @@ async def test_brokers_register_follow_and_see_the_topics_they_create(cluster: C
     assert result.error == 0
     assert result.partitions == 6
     for broker in brokers:
-        await until(lambda broker=broker: "flights" in broker.state.topics)
+        await eventually(lambda broker=broker: "flights" in broker.state.topics)
         topic = broker.state.topics["flights"]
         assert sorted({p.leader for p in topic.partitions.values()}) == [1, 2, 3]
         assert broker.state.topic_by_id(topic.topic_id) is topic
         assert broker.state.features["transaction.version"] == 2
     active = await cluster.active()
-    await until(lambda: all(b.state.index == active.metadata.applied_index for b in brokers))
+    await eventually(lambda: all(b.state.index == active.metadata.applied_index for b in brokers))
     assert {broker.state.state_hash() for broker in brokers} == {active.metadata.state.state_hash()}
     blocks = [
         await b.client.allocate_producer_ids(
@@ -148,7 +151,7 @@ async def test_a_silent_broker_is_fenced_and_its_leaderships_move_in_one_entry(
     await create(brokers[0], "flights", 9, 3)
     await brokers[2].fall_silent()
     first = brokers[0]
-    await until(lambda: first.state.brokers[3].fenced)
+    await eventually(lambda: first.state.brokers[3].fenced)
     moved = next(result for result in first.results if 3 in result.changed_brokers
                  and first.state.brokers[3].fenced and
                  len(result.changed_partitions) == 9)  # fmt: skip
@@ -176,10 +179,10 @@ async def test_the_loss_of_the_active_controller_loses_nothing(three: Controller
     assert new.metadata.term > old.metadata.term
     await three.start(killed)
     returned = three.nodes[killed].metadata
-    await until(lambda: returned.applied_index >= new.metadata.applied_index)
+    await eventually(lambda: returned.applied_index >= new.metadata.applied_index)
     assert set(returned.state.topics) == {"before", "after"}
     for broker in brokers:
-        await until(lambda broker=broker: set(broker.state.topics) == {"before", "after"})
+        await eventually(lambda broker=broker: set(broker.state.topics) == {"before", "after"})
         assert not broker.state.brokers[broker.node_id].fenced, (
             "a new controller gives every broker a whole session"
         )
@@ -194,9 +197,9 @@ async def test_controlled_shutdown_moves_leaderships_before_the_broker_stops(
     assert made.error == ErrorCode.NONE, made.message
     leaving = brokers[0]
     leaving.wants_shutdown = True
-    await until(lambda: leaving.should_shutdown)
+    await eventually(lambda: leaving.should_shutdown)
     watcher = brokers[1]  # which may hear of it later than the one that leaves
-    await until(
+    await eventually(
         lambda: all(
             1 not in p.isr and p.leader in (2, 3) for p in watcher.state.topics["flights"].partitions.values()
         )
@@ -224,7 +227,7 @@ async def test_controllers_that_wait_for_the_first_start_of_others_say_so(tmp_pa
     await cluster.start(1, 3)
     client = cluster.client()
     node = cluster.nodes[3]
-    await until(lambda: "not seen yet: 2;" in node.metadata.status.waits_for)
+    await eventually(lambda: "not seen yet: 2;" in node.metadata.status.waits_for)
     quorum = await client.describe_quorum(3)
     assert [voter.node_id for voter in quorum.voters if voter.without_vote] == [1, 3]
     assert quorum.leader_id == -1
@@ -274,19 +277,17 @@ async def test_a_controller_whose_journal_hangs_stops_answering_heartbeats(
     monkeypatch.setattr(DurableJournal, "sync", hanging)
     stub = broker.client._stub(old_id)
 
-    async def answers() -> bool:
+    async def refuses() -> bool:
         beat = rpc.HeartbeatRequest(
             node_id=1, broker_epoch=broker.broker_epoch, applied_index=broker.follower.applied_index
         )
-        return (await stub.Heartbeat(beat, timeout=15)).status.error == ErrorCode.NONE
+        return (await stub.Heartbeat(beat, timeout=15)).status.error != ErrorCode.NONE
 
     try:
         asked = asyncio.create_task(create(broker, "t", 1, 1))  # something to flush
-        await until(hangs.is_set)
-        deadline = asyncio.get_running_loop().time() + QUICK.leader_fallback_s + 3.0
-        while (answered := await answers()) and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.05)
-        assert answered != looks
+        await eventually(hangs.is_set)
+        with nullcontext() if looks else pytest.raises(AssertionError, match="it refuses"):
+            await eventually(refuses, "it refuses", QUICK.leader_fallback_s + 3.0)
     finally:
         go_on.set()
         await asyncio.gather(asked, return_exceptions=True)

@@ -13,11 +13,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from controller_cluster import ControllerCluster, registration
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.errors import ErrorCode
+
+from .controller_cluster import ControllerCluster, registration
 
 REFUSED = rpc.PartitionView(partition=7, error=int(ErrorCode.INVALID_UPDATE_VERSION))
 
@@ -54,9 +55,8 @@ async def test_what_the_controller_of_an_ended_term_refuses_is_asked_again(
     both.client.active_id = 2  # a hint, or its turn
     reply = await both.client.alter_partitions(rpc.AlterPartitionsRequest())
     assert [view.error for view in reply.partitions] == [ErrorCode.NONE]
-    assert both.asked[0] == (2, 5) and both.asked[-1] == (1, 5), (
-        "and everyone asked is told of the newest term heard of"
-    )
+    assert both.asked[0] == (2, 5), "and everyone asked is told of the newest term heard of"
+    assert both.asked[-1] == (1, 5), "and everyone asked is told of the newest term heard of"
 
 
 async def test_ablation_a_client_that_forgets_the_newest_term_believes_it(

@@ -7,8 +7,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from controller_cluster import ControllerCluster, registration, until
-from test_planner import PlannerCluster
 from tidegate.controller.planning import node_settings
 from tidegate.controller.planning.feature_updates import plan_update
 from tidegate.controller.planning.planner import ControllerConfig
@@ -27,7 +25,11 @@ from tidegate.controller.state.model import (
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.storage.topic_config import TOPIC_CONFIGS
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .controller_cluster import ControllerCluster, registration
+from .test_planner import PlannerCluster
 
 TRANSACTIONS = "transaction.version"
 FIRST_LEVEL = {
@@ -265,7 +267,7 @@ async def test_a_controller_that_meets_an_unknown_level_stops_for_good(
     raise_it = pb.SetFeatureLevel(name=METADATA_VERSION, level=9, expected_level=4)
     command = pb.Command(operations=[pb.Operation(set_feature_level=raise_it)])
     await log.propose(command.SerializeToString())
-    await until(lambda: cluster.deaths)
+    await eventually(lambda: cluster.deaths)
     assert cluster.deaths == [
         "the cluster runs tidegate.metadata.version=9, node 1 knows at most 4: upgrade it"
     ]

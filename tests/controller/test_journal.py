@@ -91,7 +91,7 @@ def test_damage_to_durable_entries_stops_the_node() -> None:
         damaged = bytearray(whole)
         damaged[position] ^= 0x40
         disk.put(ENTRIES, bytes(damaged))
-        with pytest.raises(RaftFatal, match="damaged|readable"):
+        with pytest.raises(RaftFatal, match=r"damaged|readable"):
             opened(disk)
         disk.put(ENTRIES, whole)
 

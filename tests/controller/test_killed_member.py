@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import tidegate.controller.raft
-from controller_cluster import until
-from killed_quorum_member import make
+from tidegate.tests.eventually import eventually
+
+from .killed_quorum_member import make
 
 POINTS = {
     "raft.vote.before_write": 0,
@@ -55,7 +56,7 @@ async def test_a_kill_loses_nothing_that_was_acknowledged(point: str, tmp_path: 
     assert acknowledged or point.startswith(("raft.vote", "raft.seat"))
     log = make(tmp_path)
     await log.start()
-    await until(lambda: log.is_active)
+    await eventually(lambda: log.is_active)
     missing = acknowledged - set(log.state.features)
     await log.stop()
     assert not missing

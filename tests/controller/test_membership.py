@@ -88,7 +88,7 @@ def test_a_journal_of_a_formed_quorum_opens_for_no_fewer_voters(voters: dict[int
     tell_all(voters)
     journal = voters[1].journal
     for fewer in [(1,), (1, 2), (1, 2, 4)]:
-        with pytest.raises(RaftFatal, match="controller.quorum.voters does not name them"):
+        with pytest.raises(RaftFatal, match=r"controller\.quorum\.voters does not name them"):
             VoterMembership(1, fewer, journal)
     assert VoterMembership(1, (1, 2, 3, 4, 5), journal).voting
 

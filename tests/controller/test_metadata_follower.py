@@ -4,13 +4,12 @@ is far behind."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import grpc
 import pytest
-from controller_cluster import ControllerCluster, registration, until
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.remote.metadata_follower import MetadataFollower, _SnapshotAssembly, _StreamEnded
 from tidegate.controller.service import metadata_log, service
@@ -20,7 +19,10 @@ from tidegate.proto import controller_pb2_grpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime import network
 from tidegate.runtime.clock import SystemClock
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .controller_cluster import ControllerCluster, registration
 
 
 def feature(name: str) -> bytes:
@@ -83,11 +85,11 @@ async def test_a_small_difference_comes_as_entries_each_once(one: ControllerClus
 
 
 @pytest.fixture
-def follower() -> Iterator[MetadataFollower]:
+def follower() -> MetadataFollower:
     client = ControllerClient(
         {1: "127.0.0.1:1", 2: "127.0.0.1:2"}, SystemClock(), channel_factory=lambda target: None
     )  # type: ignore[arg-type, return-value]
-    yield MetadataFollower(client, 7, SystemClock())
+    return MetadataFollower(client, 7, SystemClock())
 
 
 def take(
@@ -151,7 +153,7 @@ async def test_a_broker_that_cannot_do_what_the_metadata_says_stops_following(on
     client = one.client()
     follower = MetadataFollower(client, 7, SystemClock(), on_failure=failures.append)
     await follower.start(applied)
-    await until(lambda: failures)
+    await eventually(lambda: failures)
     assert str(failures[0]) == "the disk is gone"
     assert follower.state.index <= 3
     await follower.stop()

@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from controller_cluster import QUICK, until
-from reserved_ports import reserve_ports
 from tidegate.controller.raft.contract import QuorumStatus, RaftTimings
 from tidegate.controller.service import metadata_log
 from tidegate.controller.service.metadata_log import (
@@ -26,7 +24,11 @@ from tidegate.controller.state.cluster_state import ApplyResult
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .controller_cluster import QUICK
+from .reserved_ports import reserve_ports
 
 SNAPSHOTS = RaftTimings(
     election_s_min=0.3,
@@ -73,7 +75,7 @@ class Logs:
             await self.running.pop(node_id).stop()
 
     async def active(self) -> MetadataLog:
-        await until(lambda: any(log.is_active for log in self.running.values()))
+        await eventually(lambda: any(log.is_active for log in self.running.values()))
         return next(log for log in self.running.values() if log.is_active)
 
     async def acknowledge(self, *names: str) -> MetadataLog:
@@ -95,7 +97,7 @@ class Logs:
 
     async def same(self) -> None:
         """Waits until all have applied the same entries, and compares what they led to."""
-        await until(lambda: len({log.applied_index for log in self.running.values()}) == 1)
+        await eventually(lambda: len({log.applied_index for log in self.running.values()}) == 1)
         assert len({log.state.state_hash() for log in self.running.values()}) == 1
 
 
@@ -130,7 +132,7 @@ async def test_a_result_is_in_the_state_when_its_proposer_gets_it(three: Logs) -
 
 async def test_followers_reject_proposals_and_name_the_leader(three: Logs) -> None:
     log = await three.active()
-    await until(lambda: all(other.leader_id == log.node_id for other in three.running.values()))
+    await eventually(lambda: all(other.leader_id == log.node_id for other in three.running.values()))
     for other in three.running.values():
         if other is not log:
             with pytest.raises(NotController) as refused:
@@ -162,7 +164,7 @@ async def test_without_a_majority_the_leader_acknowledges_nothing_and_steps_down
     await three.stop(*others)
     with pytest.raises((ProposalUnknown, NotController)):
         await log.propose(feature("lonely"), timeout_s=0.5)
-    await until(lambda: not log.is_active)
+    await eventually(lambda: not log.is_active)
     await three.start(*others)
     await three.active()
     await three.same()
@@ -197,12 +199,14 @@ async def test_a_follower_behind_the_trimmed_journal_gets_the_snapshot(tmp_path:
     for start in range(0, 600, 50):
         log = await logs.acknowledge(*(f"f{n}" for n in range(start, start + 50)))
     snapshot = log._snapshots
-    await until(lambda: snapshot is not None and snapshot.latest is not None and snapshot.latest.index > 300)
+    await eventually(
+        lambda: snapshot is not None and snapshot.latest is not None and snapshot.latest.index > 300
+    )
     await logs.start(behind)
     returned = logs.running[behind]
     results: list[ApplyResult] = []
     returned.subscribe(lambda command, result: results.append(result))
-    await until(lambda: returned.applied_index >= log.applied_index)
+    await eventually(lambda: returned.applied_index >= log.applied_index)
     assert any(result.from_snapshot for result in results)
     await logs.same()
     await logs.stop()
@@ -242,7 +246,7 @@ async def test_the_journal_is_not_trimmed_before_the_snapshot_is_on_the_disk(tmp
         journal = log._thread._core._journal
         assert journal[0][1] == 1, "every entry is still there"
         disk.may_store.set()
-        await until(lambda: journal[0][1] > 1)
+        await eventually(lambda: journal[0][1] > 1)
     finally:
         disk.may_store.set()
         await logs.stop()
@@ -343,9 +347,10 @@ async def test_a_full_or_failing_disk_stops_the_node_and_the_others_go_on(
     broken_disk.failing = failing
     for number in range(5):
         await logs.acknowledge(f"after {number}")
-    await until(lambda: deaths)
+    await eventually(lambda: deaths)
     assert reason in deaths[0]
-    assert broken._thread is not None and broken._thread.join(5.0), "its thread is over"
+    assert broken._thread is not None, "its thread is over"
+    assert broken._thread.join(5.0), "its thread is over"
     await logs.stop()
     await broken.stop()
 
@@ -359,7 +364,7 @@ async def test_a_foreign_damaged_or_used_folder_is_rejected_with_a_reason(tmp_pa
     bootstrap = pb.Operation(bootstrap=pb.Bootstrap(cluster_id="blue"))
     assert (await log.propose(pb.Command(operations=[bootstrap]).SerializeToString())).ok
     vote = tmp_path / "1" / "raft" / "vote"
-    await until(lambda: b"blue" in vote.read_bytes())
+    await eventually(lambda: b"blue" in vote.read_bytes())
     await logs.stop()
     with pytest.raises(MetadataLogUnusable, match="belongs to cluster blue"):
         await logs.make(1, cluster_id="green").start()
@@ -372,7 +377,7 @@ async def test_the_first_start_waits_for_all_voters_and_says_for_whom(tmp_path: 
     logs = Logs(tmp_path, 3)
     await logs.start(1, 2)
     for log in logs.running.values():
-        await until(lambda log=log: "not seen yet: 3;" in log.status.waits_for)
+        await eventually(lambda log=log: "not seen yet: 3;" in log.status.waits_for)
         assert log.status.not_voting == (1, 2)
         assert not log.is_active
         assert log.term == 0
@@ -401,7 +406,7 @@ async def test_a_voter_that_lost_its_disk_forgets_no_vote_and_returns(tmp_path: 
     shutil.rmtree(tmp_path / "2" / "raft")
     await logs.start(2, 3)
     wiped, behind = logs.running[2], logs.running[3]
-    await until(
+    await eventually(
         lambda: "as soon as there is a leader" in wiped.status.waits_for and behind.status.not_voting == (2,)
     )
     await asyncio.sleep(4 * QUICK.election_s_max)
@@ -409,7 +414,7 @@ async def test_a_voter_that_lost_its_disk_forgets_no_vote_and_returns(tmp_path: 
     assert wiped.term == 0
     assert behind.term == behind._thread._core._journal[-1][2]
     await logs.start(1)
-    await until(lambda: not any(log.status.not_voting for log in logs.running.values()))
+    await eventually(lambda: not any(log.status.not_voting for log in logs.running.values()))
     await logs.same()
     assert all("only 1 and 2 have this" in log.state.features for log in logs.running.values())
     await logs.stop(1)
@@ -430,7 +435,7 @@ async def test_a_majority_of_lost_disks_stops_the_quorum(tmp_path: Path) -> None
         shutil.rmtree(tmp_path / str(node_id) / "raft")
     await logs.start()
     survivor = logs.running[3]
-    await until(lambda: survivor.status.not_voting == (1, 2) and len(survivor.status.connected) == 2)
+    await eventually(lambda: survivor.status.not_voting == (1, 2) and len(survivor.status.connected) == 2)
     await asyncio.sleep(4 * QUICK.election_s_max)
     assert all(log.leader_id == -1 for log in logs.running.values())
     await logs.stop()
@@ -452,14 +457,16 @@ async def test_an_old_folder_of_a_returned_voter_stops_its_node(tmp_path: Path) 
     folder.rename(kept)
     await logs.start(2)
     # A status of before its first word has no term, and says nothing of votes.
-    await until(lambda: all(log.status.term and not log.status.not_voting for log in logs.running.values()))
+    await eventually(
+        lambda: all(log.status.term and not log.status.not_voting for log in logs.running.values())
+    )
     await logs.acknowledge("b")
     await logs.same()
     await logs.stop(2)
     shutil.rmtree(folder)
     kept.rename(folder)
     await logs.start(2)
-    await until(lambda: logs.deaths)
+    await eventually(lambda: logs.deaths)
     assert "an old one that was put back" in logs.deaths[0]
     await logs.stop()
 

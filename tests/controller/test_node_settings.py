@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from test_planner import PlannerCluster
 from tidegate.controller.planning.node_settings import effective, plan_node_configuration
 from tidegate.controller.planning.planner import Plan
 from tidegate.controller.state.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
@@ -12,6 +11,8 @@ from tidegate.controller.state.model import METADATA_VERSION
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode
+
+from .test_planner import PlannerCluster
 
 FROM_THE_START = {"min.insync.replicas": "1"}
 """What the controller sets for all nodes when it makes the cluster."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from controller_cluster import registration
-from test_planner import FLUSHED, PlannerCluster
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.offline_replicas import decode_replicas, encode_replicas
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
+
+from .controller_cluster import registration
+from .test_planner import FLUSHED, PlannerCluster
 
 
 @pytest.fixture

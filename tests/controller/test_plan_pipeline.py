@@ -13,7 +13,6 @@ from random import Random
 from typing import Any, TypeVar, cast
 
 import pytest
-from controller_cluster import registration
 from tidegate.chaos.sim.replication.clock import VirtualClock
 from tidegate.chaos.sim.replication.virtual_loop import VirtualLoop
 from tidegate.controller.planning import topics
@@ -28,6 +27,8 @@ from tidegate.controller.state.model import ApplyResult
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode
+
+from .controller_cluster import registration
 
 SESSION_S = 6.0
 T = TypeVar("T")

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 import pytest
-from controller_cluster import registration
 from tidegate.controller.planning import topics
 from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner, Plan
 from tidegate.controller.state import partition_changes
@@ -24,6 +23,8 @@ from tidegate.controller.state.model import (
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .controller_cluster import registration
 
 SAFE = {MIN_IN_SYNC_REPLICAS_CONFIG: "2", FLUSH_POLICY_CONFIG: "os"}
 FLUSHED = {MIN_IN_SYNC_REPLICAS_CONFIG: "2"}

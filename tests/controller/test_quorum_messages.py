@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import cast
 
@@ -92,19 +93,15 @@ def test_a_frame_of_another_length_is_rejected_or_another_valid_frame(
 ) -> None:
     raw = encode(frame)
     changed = raw[: data.draw(st.integers(0, len(raw) - 1))] if data.draw(st.booleans()) else raw + b"\x00"
-    try:
+    with contextlib.suppress(MalformedMessage):
         assert encode(decode(changed)) == changed
-    except MalformedMessage:
-        pass
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=500, deadline=None)
 def test_arbitrary_bytes_are_rejected_or_a_valid_frame(raw: bytes) -> None:
-    try:
+    with contextlib.suppress(MalformedMessage):
         assert encode(decode(raw)) == raw
-    except MalformedMessage:
-        pass
 
 
 def test_lengths_and_counts_that_lie_are_refused() -> None:

@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from certificates import Authority
-from controller_cluster import until
-from test_quorum_transport import HONEST, VOTE, Voter, addresses, frame
 from tidegate.controller.raft.messages import AppendEntries, encode
 from tidegate.runtime.tls import MutualTls
+from tidegate.tests.certificates import Authority
+from tidegate.tests.eventually import eventually
+
+from .test_quorum_transport import HONEST, VOTE, Voter, addresses, frame
 
 
 @pytest.fixture
@@ -49,12 +50,12 @@ async def test_voters_with_certificates_find_each_other_and_talk(
     voters = [
         await quorum.start(node, MutualTls.load(authority.issue(f"node-{node}"), node)) for node in (1, 2, 3)
     ]
-    await until(lambda: all(len(voter.up) == 2 for voter in voters))
+    await eventually(lambda: all(len(voter.up) == 2 for voter in voters))
     voters[2].transport.send(1, replace(VOTE, term=9))
-    await until(lambda: voters[0].received == [replace(VOTE, term=9)])
+    await eventually(lambda: voters[0].received == [replace(VOTE, term=9)])
     large = AppendEntries(5, 1, 7, 4, ((bytes(1 << 20), 8, 5),))  # many TLS records
     voters[1].transport.send(1, large)
-    await until(lambda: large in voters[0].received)
+    await eventually(lambda: large in voters[0].received)
 
 
 @pytest.mark.parametrize("which", ["plain text", "another authority", "another node's certificate"])
@@ -72,7 +73,7 @@ async def test_a_voter_without_a_valid_certificate_is_rejected(
         "another node's certificate": lambda: MutualTls.load(authority.issue("node-3.stolen"), 3),
     }[which]()
     second = await quorum.start(2, liar)
-    await until(lambda: honest[0].up == {3} and honest[1].up == {1})
+    await eventually(lambda: honest[0].up == {3} and honest[1].up == {1})
     for _ in range(5):  # it goes on dialing, and being dialed
         await asyncio.sleep(0.2)
         assert second.received == []

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from controller_cluster import until
-from reserved_ports import reserve_ports
 from tidegate.controller.raft import transport as module
 from tidegate.controller.raft.messages import AppendEntries, Hello, Ping, VoteRequest, encode
 from tidegate.controller.raft.transport import PeerDown, PeerEvent, PeerUp, QuorumTransport, Received
 from tidegate.runtime import network
 from tidegate.runtime.clock import SystemClock
+from tidegate.tests.eventually import eventually
+
+from .reserved_ports import reserve_ports
 
 VOTE = VoteRequest(3, 2, 1, preliminary=False)
 HONEST = Hello(2, "blue", (1, 2, 3))
@@ -125,7 +126,7 @@ async def test_a_connection_without_an_acceptable_hello_delivers_nothing(
 )
 async def test_garbage_after_a_good_hello_ends_the_connection(voter: Voter, garbage: bytes) -> None:
     await talk(voter, frame(encode(HONEST)), frame(encode(VOTE)), frame(garbage), frame(encode(VOTE)))
-    await until(lambda: voter.up == set())
+    await eventually(lambda: voter.up == set())
     assert voter.received == [VOTE]
 
 
@@ -141,9 +142,9 @@ async def test_without_the_schema_check_garbage_would_reach_raft(
 ) -> None:
     real = module.decode
     monkeypatch.setattr(module, "decode", lambda raw: VOTE if raw == b"\x00" else real(raw))
-    reader, writer = await asyncio.open_connection("127.0.0.1", voter.transport.port)
+    _reader, writer = await asyncio.open_connection("127.0.0.1", voter.transport.port)
     writer.write(frame(encode(HONEST)) + frame(b"\x00"))
-    await until(lambda: voter.received == [VOTE])
+    await eventually(lambda: voter.received == [VOTE])
     writer.close()
 
 
@@ -153,19 +154,19 @@ async def test_voters_find_each_other_and_a_replaced_connection_is_ignored() -> 
     for node in nodes:
         await node.transport.start()
     for node in nodes:
-        await until(lambda node=node: node.up == set(voters) - {node.transport.node_id})
+        await eventually(lambda node=node: node.up == set(voters) - {node.transport.node_id})
     nodes[0].transport.send(2, VOTE)
     nodes[1].transport.send(1, VOTE)
     nodes[2].transport.send(1, replace(VOTE, term=9))
-    await until(lambda: len(nodes[0].received) == 2 and nodes[1].received == [VOTE])
+    await eventually(lambda: len(nodes[0].received) == 2 and nodes[1].received == [VOTE])
     first = next(event.link for event in nodes[0].events if isinstance(event, PeerUp) and event.node_id == 2)
-    reader, writer = await asyncio.open_connection(*voters[1])
+    _reader, writer = await asyncio.open_connection(*voters[1])
     writer.write(frame(encode(HONEST)))
-    await until(lambda: PeerDown(2, first) in nodes[0].events)
+    await eventually(lambda: PeerDown(2, first) in nodes[0].events)
     writer.close()
-    await until(lambda: nodes[0].up == {2, 3})
+    await eventually(lambda: nodes[0].up == {2, 3})
     await nodes[2].transport.stop()
-    await until(lambda: nodes[0].up == {2} and nodes[1].up == {1})
+    await eventually(lambda: nodes[0].up == {2} and nodes[1].up == {1})
     for node in nodes[:2]:
         await node.transport.stop()
 
@@ -197,13 +198,13 @@ async def test_a_voter_that_was_away_for_long_is_dialed_as_soon_as_any() -> None
 async def test_a_silent_connection_is_closed(voter: Voter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SILENCE_S_MAX", 0.5)
     assert await talk(voter, frame(encode(HONEST))) != b"", "a hello and pings came back until it was closed"
-    await until(lambda: voter.up == set())
+    await eventually(lambda: voter.up == set())
 
 
 async def test_a_peer_that_sends_more_than_raft_can_take_is_disconnected(voter: Voter) -> None:
     voter.takes_messages = False
     await talk(voter, frame(encode(HONEST)), frame(encode(VOTE)))
-    await until(lambda: voter.up == set())
+    await eventually(lambda: voter.up == set())
 
 
 async def test_a_port_in_use_is_reported_at_the_start(voter: Voter) -> None:

@@ -4,12 +4,13 @@ nothing."""
 from __future__ import annotations
 
 import pytest
-from test_planner import SAFE, PlannerCluster, alter
 from tidegate.controller.planning.planner import ControllerPlanner
 from tidegate.controller.planning.requested_elections import plan_elections
 from tidegate.controller.state.reachability import Reachability
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.wire.errors import ErrorCode
+
+from .test_planner import SAFE, PlannerCluster, alter
 
 
 @pytest.fixture

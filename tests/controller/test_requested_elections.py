@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from test_planner import PlannerCluster
 from tidegate.controller.planning import topics
 from tidegate.controller.planning.planner import Plan
 from tidegate.controller.planning.requested_elections import plan_elections
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.wire.errors import ErrorCode
+
+from .test_planner import PlannerCluster
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
-from controller_cluster import registration
-from test_plan_pipeline import Controller
 from tidegate.controller.planning.planner import Plan
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.metadata_log import NotController
@@ -21,6 +19,9 @@ from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.errors import ErrorCode
+
+from .controller_cluster import registration
+from .test_plan_pipeline import Controller
 
 FEATURE = "transaction.version"
 

@@ -4,7 +4,6 @@ kept by snapshots."""
 from __future__ import annotations
 
 import pytest
-from test_planner import PlannerCluster
 from tidegate.controller.planning import resource_configs
 from tidegate.controller.planning.planner import Plan
 from tidegate.controller.planning.resource_configs import plan_resource_configuration
@@ -14,6 +13,8 @@ from tidegate.controller.state.resource_settings import GROUP_LIMITS, ResourceTy
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .test_planner import PlannerCluster
 
 GROUP, METRICS = int(ResourceType.GROUP), int(ResourceType.CLIENT_METRICS)
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"

@@ -9,7 +9,6 @@ from typing import cast
 from uuid import uuid4
 
 import pytest
-from test_planner import PlannerCluster
 from tidegate.controller.planning import topics
 from tidegate.controller.planning.placement import Load, place
 from tidegate.controller.planning.planner import Plan
@@ -17,6 +16,8 @@ from tidegate.controller.state.model import INTERNAL_TOPICS, BrokerState
 from tidegate.controller.state.topic_settings import future_config
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .test_planner import PlannerCluster
 
 
 @pytest.fixture
@@ -514,7 +515,8 @@ def test_a_request_that_comes_again_after_a_deletion_makes_another_topic(control
     would take the new one for it by its id: what was acknowledged since would be overwritten by them."""
     (first,) = create(controller, simple())
     (again,) = create(controller, simple())
-    assert not again.error and again.topic_id == first.topic_id, "while it is there, it is the one"
+    assert not again.error, "while it is there, it is the one"
+    assert again.topic_id == first.topic_id, "while it is there, it is the one"
     delete(controller, "t")
     (anew,) = create(controller, simple())
     assert not anew.error

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from coordinator_doubles import Catalog, Driver, MemoryLog
 from tidegate.coordinator.group.classic.events import ClassicGroupConfig
 from tidegate.coordinator.group.consumer.events import (
     ConsumerGroupConfig,
@@ -17,6 +16,8 @@ from tidegate.coordinator.group.consumer.events import (
 from tidegate.coordinator.group.consumer.group import ConsumerGroup
 from tidegate.coordinator.group.events import GroupConfig
 from tidegate.coordinator.group.shard import GroupShard
+
+from .coordinator_doubles import Catalog, Driver, MemoryLog
 
 G = "readers"
 SESSION_MS, REBALANCE_MS = 45_000, 60_000

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator_doubles import Catalog, MemoryLog
 from tidegate.coordinator.group.consumer import records
 from tidegate.coordinator.group.consumer.events import ConsumerGroupConfig, ConsumerGroupHeartbeat, Partitions
 from tidegate.coordinator.group.consumer.group import ConsumerGroup
@@ -32,6 +31,8 @@ from tidegate.coordinator.outcome import ReplayedRecord
 from tidegate.coordinator.runtime import CoordinatorRuntime
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import decode_batch, iterate_headers
+
+from .coordinator_doubles import Catalog, MemoryLog
 
 G = "readers"
 STEP_MS = 500

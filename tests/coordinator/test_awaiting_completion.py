@@ -7,7 +7,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from coordinator_doubles import Driver, code_of
 from tidegate.coordinator.transaction.awaiting_completion import AWAITING_PER_ID_MAX
 from tidegate.coordinator.transaction.events import (
     AddOffsets,
@@ -23,6 +22,8 @@ from tidegate.coordinator.transaction.events import (
 from tidegate.coordinator.transaction.shard import TransactionShard
 from tidegate.coordinator.transaction.state import TransactionPartition, TransactionState
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .coordinator_doubles import Driver, code_of
 
 ID, WAIT_MS = "orders", 500
 P0, P1 = TransactionPartition("flights", 0), TransactionPartition("flights", 1)
@@ -84,9 +85,8 @@ def test_the_next_transactions_first_request_waits_for_the_markers() -> None:
     coordinator.commit()
     assert coordinator.code("add") is None
     coordinator.markers_are_written()
-    assert coordinator.state is TransactionState.ONGOING and coordinator.code("add") is None, (
-        "written, not yet committed"
-    )
+    assert coordinator.state is TransactionState.ONGOING, "written, not yet committed"
+    assert coordinator.code("add") is None, "written, not yet committed"
     coordinator.commit()
     assert coordinator.replies["add"] == PartitionsReply({P1: ErrorCode.NONE})
 

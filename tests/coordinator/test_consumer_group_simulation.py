@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from consumer_group_simulator import World
-from coordinator_doubles import Catalog
 from tidegate.coordinator.group.consumer import groups
 from tidegate.coordinator.group.consumer.group import ConsumerGroup, Draft
 from tidegate.coordinator.group.consumer.groups import ConsumerGroups
@@ -16,6 +14,9 @@ from tidegate.coordinator.group.consumer.reconcile import reconcile
 from tidegate.coordinator.group.consumer.records import RecordKind
 from tidegate.coordinator.group.consumer.state import Action
 from tidegate.coordinator.outcome import CoordinatorRecord
+
+from .consumer_group_simulator import World
+from .coordinator_doubles import Catalog
 
 STEPS = 400
 

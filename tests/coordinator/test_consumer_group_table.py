@@ -6,45 +6,36 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from consumer_group_driver import REBALANCE_MS, Consumers, G, owned
-from coordinator_doubles import code_of
 from tidegate.coordinator.group.classic.events import JoinGroup
 from tidegate.coordinator.group.consumer.events import ConsumerGroupHeartbeatReply
 from tidegate.coordinator.group.consumer.state import RULES, MemberRequest, Situation
 from tidegate.coordinator.group.events import OffsetCommit, OffsetFetch, OffsetToCommit, TxnOffsetCommit
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+from .consumer_group_driver import REBALANCE_MS, Consumers, G, owned
+from .coordinator_doubles import code_of
+
 R, S = MemberRequest, Situation
 ONE = (OffsetToCommit("flights", 0, 5),)
 EPOCH = 5  # the member's in every situation in which there is one
 
 NONE, GONE, WHO = "NONE", "GROUP_ID_NOT_FOUND", "UNKNOWN_MEMBER_ID"
-FENCED, STALE, GENERATION = "FENCED_MEMBER_EPOCH", "STALE_MEMBER_EPOCH", "ILLEGAL_GENERATION"
-INSTANCE, HELD = "FENCED_INSTANCE_ID", "UNRELEASED_INSTANCE_ID"
+FENCED, STALE, GEN = "FENCED_MEMBER_EPOCH", "STALE_MEMBER_EPOCH", "ILLEGAL_GENERATION"
+INST, HELD = "FENCED_INSTANCE_ID", "UNRELEASED_INSTANCE_ID"
 
 # What a caller sees, written independently of the table.  Columns in the order of the situations.
+# fmt: off
 EXPECTED = {
-    # fmt: off
-    #           no group, classic, stranger, current, previous, older, newer, held, left
-    R.JOIN: (NONE, GONE, NONE, NONE, NONE, NONE, NONE, HELD, NONE),
-    R.HEARTBEAT: (GONE, GONE, WHO, NONE, NONE, FENCED, FENCED, INSTANCE, FENCED),
-    R.LEAVE: (GONE, GONE, WHO, NONE, NONE, NONE, NONE, INSTANCE, NONE),
-    R.LEAVE_FOR_A_WHILE: (GONE, GONE, WHO, NONE, NONE, NONE, NONE, INSTANCE, NONE),
-    R.COMMIT: (GONE, WHO, WHO, NONE, STALE, STALE, STALE, WHO, STALE),
-    R.COMMIT_IN_TRANSACTION: (
-        GENERATION,
-        WHO,
-        WHO,
-        NONE,
-        GENERATION,
-        GENERATION,
-        GENERATION,
-        WHO,
-        GENERATION,
-    ),
-    R.FETCH_OFFSETS: (NONE, NONE, WHO, NONE, STALE, STALE, STALE, WHO, STALE),
-    # fmt: on
+    #                         no group classic stranger current previous older   newer   held  left
+    R.JOIN:                  (NONE,    GONE,   NONE,    NONE,   NONE,    NONE,   NONE,   HELD, NONE),
+    R.HEARTBEAT:             (GONE,    GONE,   WHO,     NONE,   NONE,    FENCED, FENCED, INST, FENCED),
+    R.LEAVE:                 (GONE,    GONE,   WHO,     NONE,   NONE,    NONE,   NONE,   INST, NONE),
+    R.LEAVE_FOR_A_WHILE:     (GONE,    GONE,   WHO,     NONE,   NONE,    NONE,   NONE,   INST, NONE),
+    R.COMMIT:                (GONE,    WHO,    WHO,     NONE,   STALE,   STALE,  STALE,  WHO,  STALE),
+    R.COMMIT_IN_TRANSACTION: (GEN,     WHO,    WHO,     NONE,   GEN,     GEN,    GEN,    WHO,  GEN),
+    R.FETCH_OFFSETS:         (NONE,    NONE,   WHO,     NONE,   STALE,   STALE,  STALE,  WHO,  STALE),
 }
+# fmt: on
 # A classic group judges commits by its own rules, before this table is asked.
 ELSEWHERE = {(S.CLASSIC, R.COMMIT), (S.CLASSIC, R.COMMIT_IN_TRANSACTION)}
 EPOCHS = {S.PREVIOUS: EPOCH - 1, S.OLDER: EPOCH - 2, S.NEWER: EPOCH + 1}

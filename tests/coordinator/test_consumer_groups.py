@@ -7,8 +7,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from consumer_group_driver import REBALANCE_MS, SESSION_MS, Consumers, G, numbers, owned
-from coordinator_doubles import Catalog, code_of
 from tidegate.coordinator.fields import FieldWriter, RecordFormatError
 from tidegate.coordinator.group.classic.events import Heartbeat, JoinGroup, LeaveGroup, LeavingMember
 from tidegate.coordinator.group.consumer import groups as groups_module
@@ -37,6 +35,9 @@ from tidegate.coordinator.group.events import (
 from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.outcome import ReplayedRecord
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .consumer_group_driver import REBALANCE_MS, SESSION_MS, Consumers, G, numbers, owned
+from .coordinator_doubles import Catalog, code_of
 
 ONE = (OffsetToCommit("flights", 0, 5),)
 
@@ -571,9 +572,8 @@ def test_offsets_that_members_of_a_group_read_do_not_expire(groups: Consumers) -
     groups.now_ms += 8 * 24 * 3600 * 1000
     groups.ask(ExpireOffsets((G,)))
     fetched = groups.ask(OffsetFetch(G, (("flights", 0), ("not-read", 0)))).offsets
-    assert fetched["flights", 0].offset == 5 and fetched["not-read", 0].offset == -1, (
-        "what nobody reads goes (KIP-211)"
-    )
+    assert fetched["flights", 0].offset == 5, "what nobody reads goes (KIP-211)"
+    assert fetched["not-read", 0].offset == -1, "what nobody reads goes (KIP-211)"
     groups.beat("a", -1)
     groups.ask(ExpireOffsets((G,)))
     assert G not in groups.shard.consumers.groups

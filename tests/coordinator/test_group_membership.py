@@ -7,7 +7,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from coordinator_doubles import Driver, MemoryLog, code_of
 from tidegate.coordinator.batches import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, in_batches
 from tidegate.coordinator.group.classic.events import (
     Acknowledged,
@@ -46,6 +45,8 @@ from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.outcome import Context, CoordinatorRecord, ReplayedRecord
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import iterate_headers
+
+from .coordinator_doubles import Driver, MemoryLog, code_of
 
 G = "readers"
 R, S = GroupRequest, GroupState
@@ -377,9 +378,8 @@ def test_an_unchanged_follower_that_rejoins_starts_no_rebalance(groups: Groups) 
     generation = groups.stable(2)
     assert groups.join("x", "m2").generation == generation
     assert groups.state is S.STABLE
-    assert groups.join("x", "m1") is None and groups.state is S.PREPARING_REBALANCE, (
-        "the leader's wish to assign anew counts"
-    )
+    assert groups.join("x", "m1") is None, "the leader's wish to assign anew counts"
+    assert groups.state is S.PREPARING_REBALANCE, "the leader's wish to assign anew counts"
 
 
 @pytest.mark.parametrize("generation", [0, 2, 99])

@@ -11,8 +11,6 @@ import struct
 from typing import Any
 
 import pytest
-from consumer_group_driver import SESSION_MS, Consumers, G, numbers, owned
-from coordinator_doubles import Catalog, MemoryLog, code_of
 from tidegate.coordinator.batches import BATCH_BYTES_MAX
 from tidegate.coordinator.fields import FieldWriter
 from tidegate.coordinator.group import migration
@@ -49,6 +47,9 @@ from tidegate.coordinator.group.policy import MigrationPolicy
 from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.silence import Silences
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .consumer_group_driver import SESSION_MS, Consumers, G, numbers, owned
+from .coordinator_doubles import Catalog, MemoryLog, code_of
 
 ONE = (OffsetToCommit("flights", 0, 5),)
 CLASSIC_SESSION_MS, REBALANCE_MS = 30_000, 60_000

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from coordinator_doubles import Catalog, Driver, MemoryLog, code_of
 from tidegate.coordinator.group.classic.events import (
     ClassicGroupConfig,
     JoinGroup,
@@ -31,6 +30,8 @@ from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.outcome import ProducerIdentity
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import iterate_headers
+
+from .coordinator_doubles import Catalog, Driver, MemoryLog, code_of
 
 G, T0, T1, OTHER = "readers", ("flights", 0), ("flights", 1), ("other", 0)
 DAY_MS = 24 * 3600 * 1000

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from coordinator_doubles import Driver, MemoryLog, code_of
 from tidegate.coordinator.runtime import (
     Context,
     CoordinatorLoadError,
@@ -19,6 +18,8 @@ from tidegate.coordinator.runtime import (
     ShardOutcome,
 )
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .coordinator_doubles import Driver, MemoryLog, code_of
 
 KEY = b"sum"
 

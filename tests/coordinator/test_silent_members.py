@@ -12,14 +12,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from consumer_group_driver import Consumers, G
-from coordinator_doubles import code_of
-from test_group_membership import Groups
 from tidegate.coordinator import silence
 from tidegate.coordinator.fields import RecordFormatError
 from tidegate.coordinator.group.classic.events import LeaveGroup, LeavingMember
 from tidegate.coordinator.group.events import DeleteGroup
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .consumer_group_driver import Consumers, G
+from .coordinator_doubles import code_of
+from .test_group_membership import Groups
 
 SESSION_MS, BEAT_MS = 45_000, 5_000
 GAP_MS = 7_000  # from the death of a coordinator to the election of the next

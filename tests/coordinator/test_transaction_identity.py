@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from coordinator_doubles import Driver, MemoryLog, code_of
 from tidegate.coordinator.transaction.events import (
     AddPartitions,
     DescribeTransactions,
@@ -26,6 +25,8 @@ from tidegate.coordinator.transaction.shard import TransactionShard
 from tidegate.coordinator.transaction.state import TransactionMetadata, TransactionPartition, TransactionState
 from tidegate.storage.topic_config import LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .coordinator_doubles import Driver, MemoryLog, code_of
 
 ID = "orders"
 MAX = 4

@@ -12,7 +12,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from coordinator_doubles import code_of
 from tidegate.coordinator.outcome import Context, CoordinatorRecord, ReplayedRecord, ShardOutcome
 from tidegate.coordinator.transaction import records
 from tidegate.coordinator.transaction import shard as shard_module
@@ -43,6 +42,8 @@ from tidegate.coordinator.transaction.state import (
     may_follow,
 )
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .coordinator_doubles import code_of
 
 ID, PID, EPOCH, NOW = "orders", 1000, 3, 10_000_000
 # with 4, EPOCH is the last that a client may hold: every bump gives it another producer id

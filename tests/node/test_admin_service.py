@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import grpc
 import grpc.aio
@@ -28,10 +28,9 @@ async def admin() -> AsyncIterator[admin_pb2_grpc.AdminStub]:
 
 
 @pytest.fixture
-def enabled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def enabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "ENABLED", True)
     monkeypatch.setattr(faults, "_armed", {})
-    yield
 
 
 async def test_the_status_is_what_the_node_says(admin: admin_pb2_grpc.AdminStub) -> None:

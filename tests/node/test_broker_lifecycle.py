@@ -20,6 +20,7 @@ from tidegate.node.lifecycle.broker_lifecycle import (
 )
 from tidegate.proto import controller_pb2 as pb
 from tidegate.runtime.clock import ManualClock
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 SESSION_S = 6.0
@@ -70,16 +71,12 @@ class Watched:
         )
 
     async def until(self, told: str) -> None:
-        async with asyncio.timeout(10):
-            while not self.told or not self.told[-1].startswith(told):
-                await asyncio.sleep(0.001)
+        await eventually(lambda: self.told and self.told[-1].startswith(told))
 
     async def beats(self, count: int = 2) -> None:
         """That many further heartbeats were sent."""
         wanted = len(self.controller.requests) + count
-        async with asyncio.timeout(10):
-            while len(self.controller.requests) < wanted:
-                await asyncio.sleep(0.001)
+        await eventually(lambda: len(self.controller.requests) >= wanted)
 
     async def pass_time(self, seconds: float) -> None:
         """Lets the watcher see time pass in small steps."""
@@ -288,9 +285,7 @@ async def test_a_controller_that_answers_late_costs_no_session(watched: Watched)
     watched.controller.heartbeat = late  # type: ignore[method-assign]
     for _ in range(60):
         sent = len(answers)
-        async with asyncio.timeout(10):
-            while len(answers) == sent:
-                await asyncio.sleep(0.001)
+        await eventually(lambda sent=sent: len(answers) != sent)
         await watched.pass_time(0.5)
     assert watched.told == []
 
@@ -336,9 +331,7 @@ async def test_what_is_to_be_told_soon_never_floods_the_controller(watched: Watc
         await asyncio.sleep(0.01)
     assert EARLY_IN_FLIGHT_MAX - 1 <= watched.lifecycle.in_flight <= EARLY_IN_FLIGHT_MAX
     watched.controller.gate.set()
-    async with asyncio.timeout(10):
-        while watched.lifecycle.in_flight:
-            await asyncio.sleep(0.001)
+    await eventually(lambda: not watched.lifecycle.in_flight)
     before = len(watched.controller.requests)
     watched.lifecycle.heartbeat_soon()
     watched.clock.advance(EARLY_S_MIN)

@@ -240,7 +240,7 @@ class TestMistakes:
         assert refused(override) == message
 
     def test_a_file_that_is_not_toml_says_where(self) -> None:
-        with pytest.raises(ConfigurationError, match="the configuration file is not TOML: .*line 1"):
+        with pytest.raises(ConfigurationError, match=r"the configuration file is not TOML: .*line 1"):
             load(b"node.id = = 1", environment={})
         with pytest.raises(ConfigurationError, match="not TOML"):
             load(b"\xff\xfe", environment={})

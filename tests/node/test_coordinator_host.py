@@ -26,6 +26,7 @@ from tidegate.replication.manager import ReplicaManager
 from tidegate.runtime.clock import ManualClock, SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import NewRecord, encode_batch
 
@@ -110,9 +111,7 @@ class Hosted:
         self.host.on_high_watermark(0, self.log.high_watermark)
 
     async def until(self, phase: Phase) -> None:
-        async with asyncio.timeout(10):
-            while self.runtime.phase(0) is not phase:
-                await asyncio.sleep(0)
+        await eventually(lambda: self.runtime.phase(0) is phase)
 
 
 @pytest.fixture
@@ -156,8 +155,7 @@ async def test_an_answer_waits_until_what_it_says_is_committed(hosted: Hosted) -
     hosted.host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)
     asked = asyncio.create_task(hosted.host.ask_partition(0, "hello"))
-    while not hosted.log.log_end_offset:
-        await asyncio.sleep(0)
+    await eventually(lambda: hosted.log.log_end_offset)
     await asyncio.sleep(0.02)
     assert not asked.done()
     hosted.commit()
@@ -174,9 +172,7 @@ async def test_a_list_has_every_shard_or_fails(hosted: Hosted, monkeypatch: pyte
     assert await code_of(hosted.host.ask_all("read", whole=False)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     hosted.runtime.unload(2, 1)
     await hosted.until(Phase.ACTIVE)
-    async with asyncio.timeout(10):
-        while hosted.runtime.phase(1) is not Phase.ACTIVE:
-            await asyncio.sleep(0)
+    await eventually(lambda: hosted.runtime.phase(1) is Phase.ACTIVE)
     assert await hosted.host.ask_all("read", whole=False) == [[b"one"], [b"one"]]
     monkeypatch.setattr(coordinator_host, "RELOAD_S_MIN", 3600.0)
     hosted.runtime.fail(1, 1, "its log is damaged")
@@ -222,8 +218,7 @@ async def test_requests_waiting_at_a_coordinator_fail_when_its_session_ends(host
     hosted.host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)
     waiting = [asyncio.create_task(hosted.host.ask_partition(0, event)) for event in ("wait", "written")]
-    while not hosted.log.log_end_offset:
-        await asyncio.sleep(0)
+    await eventually(lambda: hosted.log.log_end_offset)
     await asyncio.sleep(2 * coordinator_host.TICK_S)
     assert not any(asked.done() for asked in waiting), "somebody was sent away while this node coordinates"
     hosted.holds_session = False
@@ -246,9 +241,7 @@ async def test_timers_pause_without_a_session_and_resume_by_its_length(hosted: H
     assert shard.looks == looks
     assert shard.absences == []
     hosted.holds_session = True
-    async with asyncio.timeout(10):
-        while not shard.absences or shard.looks == looks:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: shard.absences and shard.looks != looks)
     assert len(shard.absences) == 1
     assert 2 * coordinator_host.TICK_S <= shard.absences[0] / 1000 <= time.monotonic() - began
 
@@ -340,8 +333,7 @@ async def test_resigning_fails_all_waiting_requests(hosted: Hosted) -> None:
     hosted.host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)
     asked = asyncio.create_task(hosted.host.ask_partition(0, "hello"))
-    while not hosted.log.log_end_offset:
-        await asyncio.sleep(0)
+    await eventually(lambda: hosted.log.log_end_offset)
     hosted.host.on_resigned(0, 2)
     assert await code_of(asked) is ErrorCode.NOT_COORDINATOR
     assert await code_of(hosted.host.ask_partition(0, "read")) is ErrorCode.NOT_COORDINATOR
@@ -434,8 +426,7 @@ async def test_a_caller_that_went_away_does_no_harm(hosted: Hosted) -> None:
     hosted.host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)
     asked = asyncio.create_task(hosted.host.ask_partition(0, "hello"))
-    while not hosted.log.log_end_offset:
-        await asyncio.sleep(0)
+    await eventually(lambda: hosted.log.log_end_offset)
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
     hosted.commit()
@@ -446,7 +437,6 @@ async def test_stopping_answers_everybody(hosted: Hosted) -> None:
     hosted.host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)
     asked = asyncio.create_task(hosted.host.ask_partition(0, "hello"))
-    while not hosted.log.log_end_offset:
-        await asyncio.sleep(0)
+    await eventually(lambda: hosted.log.log_end_offset)
     await hosted.host.stop()
     assert await code_of(asked) is ErrorCode.NOT_COORDINATOR

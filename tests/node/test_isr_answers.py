@@ -16,6 +16,7 @@ from tidegate.node.cluster.isr_requests import IsrRequests
 from tidegate.proto import controller_pb2 as pb
 from tidegate.replication.partition.assignment import Eligibility, IsrChange, IsrMember, IsrResult
 from tidegate.runtime.clock import ManualClock
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode
 
 
@@ -64,8 +65,7 @@ async def test_the_answer_to_an_isr_change_waits_for_the_metadata_it_was_given_o
     requests, metadata = requests_at(Controller())
     change = IsrChange("t", UUID(int=9), 0, 3, 7, (IsrMember(1, 5),))
     asked = asyncio.create_task(answers(requests, [change]))
-    while not metadata.asked:
-        await asyncio.sleep(0)
+    await eventually(lambda: metadata.asked)
     assert metadata.asked == [50]
     assert not asked.done()
     metadata.reached.set()

@@ -20,6 +20,7 @@ from tidegate.node.serving.listener import Handlers, listen
 from tidegate.node.serving.requests import Deferred, Encoded, RequestContext, Staged
 from tidegate.runtime.calm_logs import RateLimitedLines
 from tidegate.runtime.clock import SystemClock
+from tidegate.tests.eventually import eventually
 from tidegate.wire import codec
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -243,9 +244,7 @@ async def test_a_connection_that_goes_away_takes_its_questions_along(served: Ser
     client.send(3, body=b"i")
     await served.until(lambda: len(served.answers) == 3)
     client.writer.close()
-    async with asyncio.timeout(10):
-        while not all(answer.cancelled() for answer in served.answers.values()):
-            await asyncio.sleep(0)
+    await eventually(lambda: all(answer.cancelled() for answer in served.answers.values()))
     assert served.begun == []
 
 
@@ -423,9 +422,7 @@ async def test_requests_are_counted_by_name_and_outcome(served: Served) -> None:
 
 
 async def gone(served: Served) -> None:
-    async with asyncio.timeout(10):
-        while served.server.connections:
-            await asyncio.sleep(0)
+    await eventually(lambda: not served.server.connections)
 
 
 @pytest.fixture
@@ -511,9 +508,7 @@ async def lending(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
 
 
 async def used(served: Served, condition: Callable[[int], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition(served.budgets[0].used_bytes):
-            await asyncio.sleep(0)
+    await eventually(lambda: condition(served.budgets[0].used_bytes))
 
 
 async def test_a_failed_produce_of_a_closed_connection_frees_later_frames(lending: Served) -> None:

@@ -16,6 +16,7 @@ from tidegate.storage.directory.log_directory import LogDirectory
 from tidegate.storage.directory.opening_progress import OpeningStopped
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.log import LogConfig
+from tidegate.tests.eventually import eventually
 
 LOGS = 3
 
@@ -48,9 +49,7 @@ def says(found: DataFolders, path: str) -> str:
 
 
 async def reaches(found: DataFolders, text: str) -> None:
-    async with asyncio.timeout(30):
-        while text not in says(found, "/readyz"):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: text in says(found, "/readyz"))
 
 
 async def test_probes_are_told_how_many_logs_are_open(tmp_path: Path, go_on: threading.Semaphore) -> None:
@@ -74,9 +73,7 @@ async def test_a_node_that_is_told_to_stop_opens_no_further_log(
     opening = asyncio.create_task(open_logs(found, SystemClock(), stop.wait()))
     await reaches(found, "recovering: 0 of")
     stop.set()
-    async with asyncio.timeout(30):
-        while not found.progress._stop_wanted:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: found.progress._stop_wanted)
     go_on.release()
     with pytest.raises(OpeningStopped):
         await opening

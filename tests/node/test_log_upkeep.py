@@ -22,6 +22,7 @@ from tidegate.storage.directory.log_directory import LogDirectory
 from tidegate.storage.log.group_commit import GroupCommit
 from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
+from tidegate.tests.eventually import eventually
 from tidegate.wire.records import NewRecord, decode_batch, encode_batch, iterate_headers
 
 from .test_configuration import loaded
@@ -109,18 +110,12 @@ def offsets(log: Log) -> list[int]:
     return found
 
 
-async def until(condition: Any, seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def test_a_compacted_log_is_cleaned_while_the_loop_runs(folder: Folder) -> None:
     cleaned, plain = folder.topic("changes"), folder.topic("events", LogConfig(segment_bytes=2000))
     before = cleaned.log.size_bytes
     folder.upkeep.start()
-    await until(lambda: folder.upkeep.view().cleanings == 1)
-    await until(lambda: cleaned.log.cleaned_to > 0)
+    await eventually(lambda: folder.upkeep.view().cleanings == 1)
+    await eventually(lambda: cleaned.log.cleaned_to > 0)
     assert cleaned.log.size_bytes < before / 2
     assert len(offsets(cleaned.log)) < 20
     assert len(offsets(plain.log)) == 40
@@ -128,7 +123,7 @@ async def test_a_compacted_log_is_cleaned_while_the_loop_runs(folder: Folder) ->
     assert view.bytes_read > view.bytes_written > 0
     assert view.records_removed > 20
     assert view.uncleanable_partitions == 0
-    await until(lambda: (folder.path / CLEANER_CHECKPOINT).exists())
+    await eventually(lambda: (folder.path / CLEANER_CHECKPOINT).exists())
 
 
 async def test_the_dirtiest_log_comes_first(folder: Folder) -> None:
@@ -219,7 +214,9 @@ async def test_a_node_that_stops_does_not_wait_for_the_end_of_a_cleaning(tmp_pat
     folder = Folder(tmp_path, io__max__bytes__per__second=100)  # 10 KiB would take minutes
     replica = folder.topic("changes", fill=200)
     folder.upkeep.start()
-    await until(lambda: list(replica.log.directory.glob("*.cleaned")) or folder.upkeep._cleaning is not None)
+    await eventually(
+        lambda: list(replica.log.directory.glob("*.cleaned")) or folder.upkeep._cleaning is not None
+    )
     began = folder.clock.monotonic()
     await folder.close()
     assert folder.clock.monotonic() - began < 20
@@ -259,7 +256,7 @@ async def test_an_idle_log_is_cleaned_when_its_greatest_lag_has_passed(folder: F
     )
     young, old = folder.topic("young", config), folder.topic("old", config, age_ms=2 * HOUR_MS)
     folder.upkeep.start()
-    await until(lambda: old.log.cleaned_to > 0)
+    await eventually(lambda: old.log.cleaned_to > 0)
     assert offsets(old.log) == [37, 38, 39]
     assert len(offsets(young.log)) == 40
     assert len(young.log.segments) == 1

@@ -18,6 +18,7 @@ from tidegate.node.cluster.peers import Peers
 from tidegate.node.coordinators.marker_sender import Codes, MarkerSender
 from tidegate.node.coordinators.transaction_coordination import Topics
 from tidegate.runtime.clock import SystemClock
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 FLIGHTS = UUID(int=1)
@@ -95,9 +96,7 @@ class World:
         return SimpleNamespace(producer_id=marker["producer_id"], topics=topics)
 
     async def until(self, condition: Any) -> None:
-        async with asyncio.timeout(10):
-            while not condition():
-                await asyncio.sleep(0.002)
+        await eventually(lambda: condition())
 
     def send(self, *partitions: TransactionPartition, commit: bool = True) -> TransactionIdentity:
         identity = TransactionIdentity("tid", 7, 3, 9, 100)

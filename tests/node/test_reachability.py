@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from tidegate.node.cluster.peers import ask_who_it_is
 from tidegate.node.lifecycle.finding import Finding
 from tidegate.node.lifecycle.reachability import Asked, Prober, Question, ReachedBy, parse
 from tidegate.runtime.clock import SystemClock
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 QUESTION = Question((1, 10), (2, 20))
@@ -129,9 +129,7 @@ async def test_others_are_asked_until_they_are_found_and_again_in_their_next_lif
     prober.start()
 
     async def until(expected: list[int]) -> None:
-        async with asyncio.timeout(20):
-            while asked != expected:
-                await asyncio.sleep(0.005)
+        await eventually(lambda: asked == expected)
 
     try:
         await until([20, 20, 20])
@@ -167,9 +165,7 @@ async def test_a_broker_that_cannot_be_asked_at_all_keeps_none_from_being_asked(
     prober = Prober(lambda: (1, 10), brokers.values, ask, SystemClock(), failures.append)
     prober.start()
     try:
-        async with asyncio.timeout(20):
-            while asked.count(2) < 3 or asked.count(3) < 3 or asked.count(4) < 2:
-                await asyncio.sleep(0.005)
+        await eventually(lambda: asked.count(2) >= 3 and asked.count(3) >= 3 and asked.count(4) >= 2)
         assert failures == []
         assert asked.count(4) == 2
     finally:
@@ -187,8 +183,6 @@ async def test_a_prober_that_ends_by_a_defect_says_so() -> None:
 
     prober = Prober(lambda: (1, 10), brokers, ask, SystemClock(), failures.append)
     prober.start()
-    async with asyncio.timeout(10):
-        while not failures:
-            await asyncio.sleep(0.001)
+    await eventually(lambda: failures)
     await prober.stop()
     assert str(failures[0]) == "a defect"

@@ -25,6 +25,7 @@ from tidegate.node.serving.requests import Deferred, RequestContext
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
+from tidegate.tests.eventually import eventually
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import ControlType, NewRecord, encode_batch, encode_marker
@@ -150,8 +151,7 @@ async def test_a_topic_that_is_deleted_while_the_question_is_repeated_is_not_enl
     ever."""
     coordinator = Coordinator(ErrorCode.CONCURRENT_TRANSACTIONS)
     question = asyncio.create_task(coordinator.enlist())
-    while not coordinator.asked:
-        await asyncio.sleep(0)
+    await eventually(lambda: coordinator.asked)
     del coordinator.topics["flights"]
     coordinator.codes, asked = [ErrorCode.NONE], len(coordinator.asked)
     assert await question is ErrorCode.NOT_ENOUGH_REPLICAS

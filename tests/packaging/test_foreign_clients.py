@@ -6,9 +6,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import foreign_clients
 import pytest
-from foreign_clients import Broken, Client, Missing, command_for, install, main
+from tidegate.tests import foreign_clients
+from tidegate.tests.foreign_clients import Broken, Client, Missing, command_for, install, main
 
 TOY = Client("toy", "java", "[1,2)", ("no-such-tool-anywhere",))
 
@@ -54,13 +54,14 @@ def test_a_missing_tool_is_named_by_the_installation_and_by_the_tests(
     assert main() == 1
     assert "toy: no-such-tool-anywhere is not installed" in capsys.readouterr().err
     with pytest.raises(
-        Missing, match="toy is not installed .no-such-tool-anywhere is not installed.: make foreign-clients"
+        Missing,
+        match=r"toy is not installed \(no-such-tool-anywhere is not installed\): make foreign-clients",
     ):
         command_for("toy")
 
 
 def test_a_client_that_nobody_asked_for_says_how_to_get_it(toy: Client) -> None:
-    with pytest.raises(Missing, match="not asked for.: make foreign-clients"):
+    with pytest.raises(Missing, match=r"not asked for\): make foreign-clients"):
         command_for("toy")
 
 

@@ -4,7 +4,7 @@ bytes."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -35,15 +35,6 @@ TOPIC_ID = UUID(int=7)
 
 def batch_of(*values: str, timestamp_ms: int = 1_700_000_000_000) -> bytearray:
     return bytearray(encode_batch([NewRecord(None, value.encode(), (), timestamp_ms) for value in values]))
-
-
-async def eventually(condition: Callable[[], bool], what: str, *, timeout_s: float = 5.0) -> None:
-    """Polls `condition` until it holds."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while not condition():
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"not within {timeout_s} s: {what}")
-        await asyncio.sleep(0.002)
 
 
 class WireTransport:

@@ -10,6 +10,7 @@ import pytest
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.cleaning.cleaner import clean_now
 from tidegate.storage.log.log import AppendOrigin, Log
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import (
     ControlType,
@@ -21,7 +22,7 @@ from tidegate.wire.records import (
     iterate_headers,
 )
 
-from .cluster import Cluster, eventually
+from .cluster import Cluster
 
 NOW_MS = 1_700_000_000_000
 CONFIG = {"cleanup_policy": "compact", "segment_bytes": "1024", "delete_retention_ms": "0"}

@@ -82,7 +82,8 @@ def test_a_text_that_cannot_be_a_topics_name_is_kept_in_no_session(name: str) ->
     assert list(opened.parts) == [(name, 0)]
     own = begin(sessions)
     later = sessions.open(asked((name, 0), session=(own.session_id, 1)), False, IDS.get, 0.0)
-    assert later is own and own.session_id == 0, "it is answered, and hears that its session is over"
+    assert later is own, "it is answered, and hears that its session is over"
+    assert own.session_id == 0, "it is answered, and hears that its session is over"
     assert len(sessions) == sessions.partitions == 0
     longest = sessions.open(asked(("x" * TOPIC_NAME_LENGTH_MAX, 0)), False, IDS.get, 0.0)
     assert isinstance(longest, ClientSession)
@@ -215,7 +216,8 @@ def test_a_client_is_told_what_is_new_to_it_and_all_that_is_wrong() -> None:
     assert own.answered(part, answer(6, 1))
     assert not own.answered(part, answer(6, 1))
     failed = answer(-1, -1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert own.answered(part, failed) and own.answered(part, failed), "errors are told each time"
+    assert own.answered(part, failed), "errors are told each time"
+    assert own.answered(part, failed), "errors are told each time"
     assert own.answered(part, answer(6, 1)), "and that they are over, too"
     assert list(own.parts) == [("t", 0), ("t", 1), ("t", 2)]
     assert own.answered(part, answer(6, 1, records=b"x"))

@@ -13,9 +13,10 @@ from tidegate.replication.replica.replica import Role
 from tidegate.storage.directory.creation import PARTITION_METADATA
 from tidegate.storage.directory.log_directory import DAMAGED
 from tidegate.storage.log.log import AppendOrigin
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-from .cluster import TOPIC_ID, Cluster, batch_of, eventually
+from .cluster import TOPIC_ID, Cluster, batch_of
 
 
 async def three_replicas(tmp_path: Path) -> Cluster:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from tidegate.storage.log.log import AppendOrigin
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import decode_batch, iterate_headers
 
-from .cluster import Cluster, batch_of, eventually
+from .cluster import Cluster, batch_of
 from .memory_disk import MemoryDisk
 
 PARTITIONS = 4

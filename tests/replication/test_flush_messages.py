@@ -11,9 +11,10 @@ from typing import Any, cast
 import pytest
 from tidegate.node.upkeep.timed_flushes import TimedFlushes
 from tidegate.storage.topic_config import FlushPolicy, LogConfig
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode
 
-from .cluster import Cluster, eventually
+from .cluster import Cluster
 from .test_moved_replicas import committed, write
 
 

@@ -296,12 +296,11 @@ class Walk:
 
     def check(self) -> None:
         place = self.partition
-        if place.leader == 1 and place.leader_epoch == self.leader.leader_epoch:
-            if not set(place.isr) <= self.leader.maximal_isr:
-                raise Disagreement(
-                    f"the controller has {place.isr}, the leader counts with "
-                    f"{sorted(self.leader.maximal_isr)}"
-                )
+        leads = place.leader == 1 and place.leader_epoch == self.leader.leader_epoch
+        if leads and not set(place.isr) <= self.leader.maximal_isr:
+            raise Disagreement(
+                f"the controller has {place.isr}, the leader counts with {sorted(self.leader.maximal_isr)}"
+            )
 
     def heal(self) -> None:
         """Nothing is lost any more, and nobody comes or goes."""

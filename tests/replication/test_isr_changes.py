@@ -14,6 +14,7 @@ from tidegate.replication.isr import IsrChanges
 from tidegate.replication.partition.assignment import IsrChange, IsrResult
 from tidegate.replication.partition.leader import PartitionLeader
 from tidegate.runtime.clock import SystemClock
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 Answer = Callable[[list[IsrChange]], AsyncIterator[Sequence[IsrResult]]]
@@ -54,9 +55,7 @@ class Shell:
             self.changes.submit(self.replicas[number], self.replicas[number].leader.propose_join(2))
 
     async def until_asked(self, calls: int) -> None:
-        async with asyncio.timeout(10):
-            while len(self.asked) < calls or (self.changes._task is not None and not self.script):
-                await asyncio.sleep(0.005)
+        await eventually(lambda: len(self.asked) >= calls and (self.changes._task is None or self.script))
 
     def pending(self) -> list[int]:
         return [replica.partition for replica in self.replicas if replica.leader.pending is not None]
@@ -152,8 +151,7 @@ async def test_after_a_defect_all_that_is_pending_is_asked_anew_by_the_maintenan
 
     shell = Shell(broken, accepted)
     shell.submit(0, 1)
-    while shell.changes._task is not None:
-        await asyncio.sleep(0)
+    await eventually(lambda: shell.changes._task is None)
     assert shell.pending() == [0, 1]
     for replica in shell.replicas:
         replica.log = SimpleNamespace(log_end_offset=0)

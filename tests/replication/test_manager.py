@@ -13,6 +13,7 @@ from tidegate.replication.partition.leader import PartitionLeader, PendingChange
 from tidegate.replication.replica.replica import Role
 from tidegate.runtime import calm_logs
 from tidegate.storage.log.log import AppendInfo, AppendOrigin
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.fetch import FetchPartition, FetchRequest, FetchResponsePartition
 from tidegate.wire.records import (
@@ -24,7 +25,7 @@ from tidegate.wire.records import (
     iterate_headers,
 )
 
-from .cluster import TOPIC_ID, Cluster, batch_of, eventually
+from .cluster import TOPIC_ID, Cluster, batch_of
 
 
 def append(

@@ -15,9 +15,10 @@ from tidegate.replication.partition.assignment import Assignment
 from tidegate.replication.partition.leader import PartitionLeader
 from tidegate.replication.replica.catch_up_throttle import CatchUpThrottle
 from tidegate.storage.log.log import AppendOrigin
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-from .cluster import Cluster, batch_of, eventually
+from .cluster import Cluster, batch_of
 
 RATE = 300_000
 

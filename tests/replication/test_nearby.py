@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 from tidegate.replication.fetching.nearby import NONE, nearby_replica
 from tidegate.replication.partition.leader import PartitionLeader
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.fetch import FetchPartition, FetchRequest, FetchResponsePartition
 
-from .cluster import TOPIC_ID, Cluster, eventually
+from .cluster import TOPIC_ID, Cluster
 from .test_manager import append, values_of, write
 
 RACKS = {1: "a", 2: "b", 3: "b", 4: "c"}

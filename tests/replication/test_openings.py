@@ -19,9 +19,10 @@ from tidegate.runtime.disk import RealDisk
 from tidegate.storage.directory.creation import Creation
 from tidegate.storage.directory.log_directory import LogDirectory
 from tidegate.storage.log.group_commit import GroupCommit
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-from .cluster import TOPIC_ID, eventually
+from .cluster import TOPIC_ID
 
 AGAIN = UUID(int=8)
 

@@ -15,9 +15,10 @@ from tidegate.replication.replica.replica import Replica
 from tidegate.storage.log.log import AppendOrigin, Log
 from tidegate.storage.log.log_start import LogStart
 from tidegate.storage.topic_config import CleanupPolicy
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-from .cluster import Cluster, batch_of, eventually
+from .cluster import Cluster, batch_of
 
 
 async def cluster_with_records(
@@ -94,7 +95,8 @@ async def test_the_answer_waits_until_every_follower_has_noted_it_on_its_disk(
         await cluster.managers[1].delete_records("t", 0, 4, 300)
     assert late.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert starts(cluster) == {1: 4, 2: 4, 3: 4}
-    assert not cluster.offline and cluster.log(3).noted_start_offset == 0, "a full disk takes nobody offline"
+    assert not cluster.offline, "a full disk takes nobody offline"
+    assert cluster.log(3).noted_start_offset == 0, "a full disk takes nobody offline"
     full.clear()
     assert await cluster.managers[1].delete_records("t", 0, 4, 10_000) == 4
     assert cluster.log(3).noted_start_offset == 4
@@ -144,7 +146,8 @@ async def test_a_replica_joins_only_after_it_deleted_the_deleted_records(tmp_pat
     cluster.elect(2, isr=(1, 2))
     await eventually(lambda: cluster.managers[2].replica("t", 0).is_leader, "the new leader")
     later = cluster.managers[2].replica("t", 0).leader
-    assert later is not None and later.deleted_below == 5, "whoever leads next insists on it, too"
+    assert later is not None, "whoever leads next insists on it, too"
+    assert later.deleted_below == 5, "whoever leads next insists on it, too"
     await cluster.stop_all()
 
 

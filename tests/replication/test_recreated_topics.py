@@ -13,10 +13,11 @@ from uuid import UUID
 import pytest
 from tidegate.replication.fetching.follower_fetches import FollowerFetches
 from tidegate.replication.replica.replica import Replica
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import decode_batch, iterate_headers
 
-from .cluster import Cluster, eventually
+from .cluster import Cluster
 from .test_manager import write
 
 AGAIN = UUID(int=8)

@@ -21,10 +21,11 @@ from tidegate.replication.partition.follower import (
     PartitionFollower,
 )
 from tidegate.storage.log.log import AppendOrigin
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.fetch import FetchPartition, FetchRequest
 
-from .cluster import TOPIC_ID, Cluster, WireTransport, batch_of, eventually
+from .cluster import TOPIC_ID, Cluster, WireTransport, batch_of
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ import pytest
 from tidegate.replication.fetching.configuration import ReplicationLimits
 from tidegate.replication.replica.catch_up_throttle import CatchUpThrottle, is_throttled
 from tidegate.replication.replica.replica import FOLLOWER_THROTTLED_CONFIG, LEADER_THROTTLED_CONFIG
+from tidegate.tests.eventually import eventually
 
-from .cluster import Cluster, eventually
+from .cluster import Cluster
 from .test_moved_replicas import change, committed, write
 
 RATE = 200_000

@@ -13,10 +13,11 @@ from tidegate.replication.partition.follower import Append, Restart, Truncate
 from tidegate.replication.replica.replica import Replica, Role
 from tidegate.storage.log.health import Health
 from tidegate.storage.log.log import AppendOrigin
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.fetch import FetchResponse
 
-from .cluster import Cluster, batch_of, eventually
+from .cluster import Cluster, batch_of
 from .memory_disk import MemoryDisk
 
 

@@ -10,9 +10,10 @@ import pytest
 from tidegate.replication.fetching.client_fetches import ClientFetches
 from tidegate.runtime.turns import LoopTurns, Turn
 from tidegate.storage.log.log import AppendOrigin
+from tidegate.tests.eventually import eventually
 from tidegate.wire.fetch import FetchPartition, FetchRequest
 
-from .cluster import TOPIC_ID, Cluster, batch_of, eventually
+from .cluster import TOPIC_ID, Cluster, batch_of
 
 FETCHES = 100
 IN_A_TURN = 4  # of a millisecond each

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -15,14 +14,6 @@ from tidegate.runtime.network import FrameServer, connect_frames, serve_frames
 
 HOST = "127.0.0.1"
 MAX = 8 << 20
-
-
-async def until(condition: Callable[[], Any], what: str, deadline_s: float = 10.0) -> None:
-    """Polls; fails with the name of what did not happen."""
-    end = asyncio.get_running_loop().time() + deadline_s
-    while not condition():
-        assert asyncio.get_running_loop().time() < end, f"not within {deadline_s} s: {what}"
-        await asyncio.sleep(0.002)
 
 
 class Recorder:

@@ -61,7 +61,7 @@ def test_an_absent_file_is_not_made_by_the_way(disk: RealDisk, tmp_path: Path) -
         disk.open(tmp_path / "absent")
     disk.open(tmp_path / "made", create=True).close()
     read_only = disk.open(tmp_path / "made", read_only=True)
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="Bad file descriptor"):
         read_only.write_at(0, b"x")
 
 
@@ -91,7 +91,7 @@ def test_an_atomic_write_that_fails_leaves_the_old_content(
 ) -> None:
     disk.write_atomic(tmp_path / "state", b"old")
     monkeypatch.setattr(module.os, "write", lambda fd, data: len(data) - 1)
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match=r"only \d+ of 11 bytes could be written"):
         disk.write_atomic(tmp_path / "state", b"new content")
     monkeypatch.undo()
     assert disk.read(tmp_path / "state") == b"old"
@@ -129,7 +129,7 @@ def test_names_sizes_and_removal(disk: RealDisk, tmp_path: Path) -> None:
 
 def test_a_lock_is_exclusive_until_it_is_released(disk: RealDisk, tmp_path: Path) -> None:
     lock = disk.lock(tmp_path / "lock")
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(OSError, match="Resource temporarily unavailable") as caught:
         disk.lock(tmp_path / "lock")
     assert caught.value.errno in (errno.EWOULDBLOCK, errno.EACCES)
     lock.release()

@@ -11,8 +11,9 @@ import pytest
 from tidegate.runtime import frames
 from tidegate.runtime.frame_memory import FIRST_BUFFER_BYTES, BufferPool, ByteBudget, FrameLease
 from tidegate.runtime.frames import RATE_MIN, SLOW_FRAME_S, STALLED_FRAME_S
+from tidegate.tests.eventually import eventually
 
-from .served import Served, echo, framed, refusals, serving, until
+from .served import Served, echo, framed, refusals, serving
 
 MIB = 1 << 20
 
@@ -126,14 +127,14 @@ async def test_announcing_large_frames_and_trickling_does_not_hold_up_others() -
         trickling = [served.dial() for _ in range(9)]
         for peer in trickling:
             peer.sendall(struct.pack(">i", 100 * MIB) + bytes(10))
-        await until(lambda: budget.used_bytes == 9 * MIB, "their first steps")
+        await eventually(lambda: budget.used_bytes == 9 * MIB, "their first steps")
         connection, recorder = await served.connect()
         for _ in range(20):
             connection.send(bytes(600_000))
-        await until(lambda: len(recorder.frames) == 20, "what others send")
+        await eventually(lambda: len(recorder.frames) == 20, "what others send")
         for peer in trickling:
             peer.close()
-        await until(lambda: budget.used_bytes == 0, "what was held to be given back")
+        await eventually(lambda: budget.used_bytes == 0, "what was held to be given back")
 
 
 async def test_a_large_frame_gets_memory_as_it_comes() -> None:
@@ -143,10 +144,12 @@ async def test_a_large_frame_gets_memory_as_it_comes() -> None:
             peer.sendall(struct.pack(">i", 80 * MIB))
             sent = 0
             for upto in (1, 4, 16, 64, 80):
-                await until(lambda upto=upto: budget.used_bytes == upto * MIB, f"{upto} MiB to be granted")
+                await eventually(
+                    lambda upto=upto: budget.used_bytes == upto * MIB, f"{upto} MiB to be granted"
+                )
                 await asyncio.to_thread(peer.sendall, bytes(upto * MIB - sent))
                 sent = upto * MIB
-            await until(lambda: served.handlers[0].frames, "the frame")
+            await eventually(lambda: served.handlers[0].frames, "the frame")
             assert served.handlers[0].frames == [bytes(80 * MIB)]
             assert budget.used_bytes == 0
 
@@ -159,19 +162,23 @@ async def test_a_frame_that_comes_too_slowly_is_closed_when_others_wait(
         with served.dial() as slow, served.dial() as patient:
             now = time_by_hand(served)
             slow.sendall(framed(bytes(900_000))[:1000])
-            await until(lambda: budget.used_bytes == 900_000, "the slow frame's memory")
+            await eventually(lambda: budget.used_bytes == 900_000, "the slow frame's memory")
             connection = served.handlers[0].connection
             served.server.look_after(now + 60)  # nobody waits
             assert connection.is_open
             await asyncio.to_thread(patient.sendall, framed(bytes(900_000)))
-            await until(lambda: budget.waiting_count == 1, "the other one to wait")
+            await eventually(lambda: budget.waiting_count == 1, "the other one to wait")
             for second in range(2, int(SLOW_FRAME_S), 2):
                 slow.sendall(bytes(RATE_MIN))
-                await until(lambda: connection._progress - connection._seen.progress >= RATE_MIN, "the bytes")
+                await eventually(
+                    lambda: connection._progress - connection._seen.progress >= RATE_MIN, "the bytes"
+                )
                 served.server.look_after(now + 60 + second)
                 assert connection.is_open
             served.server.look_after(now + 60 + SLOW_FRAME_S)
-            await until(lambda: any(handler.frames for handler in served.handlers), "the patient one's frame")
+            await eventually(
+                lambda: any(handler.frames for handler in served.handlers), "the patient one's frame"
+            )
             assert refusals(caplog) == [
                 "a frame of 900000 bytes comes too slowly while others wait for memory"
             ]
@@ -183,19 +190,19 @@ async def test_a_frame_that_comes_fast_enough_is_left_alone_while_others_wait() 
         with served.dial() as steady, served.dial() as patient:
             now = time_by_hand(served)
             steady.sendall(framed(bytes(900_000))[:1000])
-            await until(lambda: budget.used_bytes == 900_000, "the first frame's memory")
+            await eventually(lambda: budget.used_bytes == 900_000, "the first frame's memory")
             connection = served.handlers[0].connection
             sending = asyncio.ensure_future(asyncio.to_thread(patient.sendall, framed(bytes(900_000))))
-            await until(lambda: budget.waiting_count == 1, "the other one to wait")
+            await eventually(lambda: budget.waiting_count == 1, "the other one to wait")
             for look in range(1, 16):
                 expected = connection._progress + 2 * RATE_MIN
                 steady.sendall(bytes(2 * RATE_MIN))
-                await until(lambda expected=expected: connection._progress >= expected, "the bytes")
+                await eventually(lambda expected=expected: connection._progress >= expected, "the bytes")
                 served.server.look_after(now + 2 * look)
                 assert connection.is_open, f"closed after {2 * look} s"
             await asyncio.to_thread(steady.sendall, bytes(900_000 + 4 - 1000 - 15 * 2 * RATE_MIN))
             await sending
-            await until(lambda: all(handler.frames for handler in served.handlers), "both frames")
+            await eventually(lambda: all(handler.frames for handler in served.handlers), "both frames")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +214,7 @@ async def test_a_frame_that_stands_still_is_closed(begun: bytes, caplog: pytest.
     async with serving() as served:
         with served.dial() as peer:
             peer.sendall(begun)
-            await until(
+            await eventually(
                 lambda: served.handlers and served.handlers[0].connection._progress == len(begun), "the bytes"
             )
             now = time_by_hand(served)
@@ -215,7 +222,7 @@ async def test_a_frame_that_stands_still_is_closed(begun: bytes, caplog: pytest.
             served.server.look_after(now + STALLED_FRAME_S - 0.1)
             assert not served.handlers[0].closed
             served.server.look_after(now + STALLED_FRAME_S)
-            await until(lambda: served.handlers[0].closed, "the close")
+            await eventually(lambda: served.handlers[0].closed, "the close")
             assert "nothing came of a frame" in refusals(caplog)[0]
 
 
@@ -224,7 +231,7 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
         idle, _ = await served.connect()
         talking, talked = await served.connect()
         owed, _ = await served.connect()
-        await until(lambda: len(served.handlers) == 3, "all connections")
+        await eventually(lambda: len(served.handlers) == 3, "all connections")
         handlers = {handler.connection.peer: handler for handler in served.handlers}
         names = [
             ":".join(map(str, c._transport.get_extra_info("sockname")[:2])) for c in (idle, talking, owed)
@@ -234,11 +241,11 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
         served.server.look_after(now)
         served.server.look_after(now + 300)
         talking.send(b"still here")
-        await until(lambda: talked.frames, "the echo")
+        await eventually(lambda: talked.frames, "the echo")
         served.server.look_after(now + 599)
         assert not any(handler.closed for handler in served.handlers)
         served.server.look_after(now + 601)
-        await until(lambda: handlers[names[0]].closed, "the idle one's close")
+        await eventually(lambda: handlers[names[0]].closed, "the idle one's close")
         assert handlers[names[0]].closed == ["idle for 601 s"]
         assert not handlers[names[1]].closed
         assert not handlers[names[2]].closed
@@ -250,7 +257,7 @@ async def test_a_server_looks_after_its_connections_by_itself(monkeypatch: pytes
     async with serving() as served:
         with served.dial() as peer:
             peer.sendall(b"\0")
-            await until(lambda: served.handlers and served.handlers[0].closed, "the close")
+            await eventually(lambda: served.handlers and served.handlers[0].closed, "the close")
 
 
 async def test_one_address_cannot_take_all_connections() -> None:
@@ -261,12 +268,12 @@ async def test_one_address_cannot_take_all_connections() -> None:
         first, _ = await served.connect()
         await served.connect()
         _, third = await served.connect()
-        await until(lambda: third.closed, "the third to be turned away")
+        await eventually(lambda: third.closed, "the third to be turned away")
         assert counted == ["too_many_connections"]
         first.close()
-        await until(lambda: len(served.server.connections) == 1, "room")
+        await eventually(lambda: len(served.server.connections) == 1, "room")
         _, fourth = await served.connect()
-        await until(lambda: len(served.server.connections) == 2, "the fourth")
+        await eventually(lambda: len(served.server.connections) == 2, "the fourth")
         assert not fourth.closed
 
 
@@ -304,7 +311,7 @@ async def test_buffers_of_leased_frames_go_round() -> None:
         for number in range(20):
             payload = bytes([number]) * 500_000
             connection.send(payload)
-            await until(lambda: leases, "the frame")
+            await eventually(lambda: leases, "the frame")
             assert leases[0].view == payload
             leases.pop().release()
         pool = served.handlers[0].connection._pool
@@ -324,5 +331,5 @@ async def test_a_view_that_outlives_its_lease_keeps_its_bytes() -> None:
         connection, _ = await served.connect()
         for number in range(30):
             connection.send(bytes([number]) * 100_000)
-        await until(lambda: len(kept) == 30, "the frames")
+        await eventually(lambda: len(kept) == 30, "the frames")
         assert [bytes(view) for view in kept] == [bytes([number]) * 100 for number in range(30)]

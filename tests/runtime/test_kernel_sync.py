@@ -13,6 +13,7 @@ import pytest
 from tidegate.runtime import faults, kernel_sync
 from tidegate.runtime.disk import File, RealDisk, RealFile
 from tidegate.runtime.kernel_sync import KernelSync
+from tidegate.tests.eventually import eventually
 
 
 @pytest.fixture
@@ -54,9 +55,7 @@ async def test_waiting_for_one_blocks_until_it_is_over_and_tells_it_on_the_next_
     assert second is not None
     second.wait()
     assert told == []
-    async with asyncio.timeout(10):
-        while len(told) < 2:
-            await asyncio.sleep(0)
+    await eventually(lambda: len(told) >= 2)
     assert first.is_over
     assert second.is_over
     assert told == [None, None]

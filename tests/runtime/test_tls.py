@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from certificates import Authority
 from tidegate.runtime.tls import MutualTls, TlsError, TlsFiles, certified_nodes
+from tidegate.tests.certificates import Authority
 
 
 @pytest.fixture

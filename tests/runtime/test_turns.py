@@ -129,6 +129,7 @@ class Crowd:
         self.rounds: list[float] = [0.0]
         self.done: list[str] = []
         self.running = True
+        self._wanted: tuple[int, asyncio.Event] | None = None
         asyncio.get_running_loop().call_soon(self._round)
 
     def _round(self) -> None:
@@ -147,7 +148,14 @@ class Crowd:
             self.clock.now += cost
             self.rounds[-1] += cost
             self.done.append(name)
+            if self._wanted is not None and len(self.done) >= self._wanted[0]:
+                self._wanted[1].set()
             self.turns.end(account, begun)
+
+    async def has_done(self, pieces: int) -> None:
+        self._wanted = (pieces, asyncio.Event())
+        if len(self.done) < pieces:
+            await self._wanted[1].wait()
 
 
 @pytest.mark.parametrize("members", [1, 7, 300])
@@ -170,14 +178,12 @@ async def test_one_who_writes_now_and_then_does_not_wait_for_the_crowd(is_new: b
     account = turns.account()
     crowd = Crowd(turns, clock)
     tasks = [asyncio.create_task(crowd.member(f"m{number}", 50)) for number in range(300)]
-    while len(crowd.done) < 2000:
-        await asyncio.sleep(0)
+    await crowd.has_done(2000)
     for _ in range(10):
         before = len(crowd.done)
         await crowd.member("one", 1, account=turns.account() if is_new else account)
         assert crowd.done[before:].index("one") <= within
-        while len(crowd.done) < before + 1000:
-            await asyncio.sleep(0)
+        await crowd.has_done(before + 1000)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -222,8 +228,7 @@ async def test_who_leaves_while_waiting_holds_up_nobody() -> None:
     turns = LoopTurns(clock, 0.004, cpu=clock)
     crowd = Crowd(turns, clock)
     tasks = [asyncio.create_task(crowd.member(f"m{number}", 20)) for number in range(100)]
-    while len(crowd.done) < 50:
-        await asyncio.sleep(0)
+    await crowd.has_done(50)
     gone = random.Random(1).sample(tasks, 50)
     for task in gone:
         task.cancel()

@@ -166,7 +166,7 @@ def expected_rows_short(chunk: bytes) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("codec", list(Compression))
 def test_a_record_too_large_for_the_memory_of_a_task_names_the_option(codec: Compression) -> None:
-    with pytest.raises(KafkaError, match="flights-3: .*maxMemoryPerTask") as caught:
+    with pytest.raises(KafkaError, match=r"flights-3: .*maxMemoryPerTask") as caught:
         tightly(many(2, 10, codec) + many(1, 50_000, codec, 2))
     assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
 

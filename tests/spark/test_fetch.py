@@ -372,7 +372,7 @@ def test_retries_end_with_the_reason(scripted: Script) -> None:
     finally:
         client.close()
     lonely = DataClient(["127.0.0.1:1"], retry_timeout_ms=300)
-    with pytest.raises(ReadError, match="127.0.0.1:1: UNAVAILABLE"):
+    with pytest.raises(ReadError, match=r"127\.0\.0\.1:1: UNAVAILABLE"):
         lonely.describe([])
     lonely.close()
 

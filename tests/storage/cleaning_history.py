@@ -260,9 +260,8 @@ class CleaningHistory:
                     assert record.offset in self.markers
                 else:
                     assert record == self.written[record.offset].record, "a record has changed"
-                assert record.offset not in there and record.offset >= max(there, default=-1), (
-                    "the order has changed"
-                )
+                assert record.offset not in there, "the order has changed"
+                assert record.offset >= max(there, default=-1), "the order has changed"
                 there.add(record.offset)
         self.check_promised(there)
         end = log.log_end_offset

@@ -301,7 +301,7 @@ def run(seed: int, count: int, folders: Case | None = None) -> Counter[str]:
 
 
 def main() -> int:
-    from tests.storage.fuzz_folder import folder_case
+    from tidegate.tests.storage.fuzz_folder import folder_case
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

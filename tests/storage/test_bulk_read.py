@@ -105,5 +105,5 @@ def test_a_bulk_read_of_a_truncated_file_fails_and_keeps_the_log_in_use(tmp_path
         read.run()
     assert not log.is_offline
     log.close(clean=True)
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="171 of 513 bytes at 0 could be read"):
         read.run()

@@ -279,7 +279,8 @@ def test_a_folder_of_an_older_version_is_counted_and_keeps_what_it_learns(
     log.set_high_watermark(log.log_end_offset)
     check_everywhere(log)
     walks = len(walked)
-    assert walks >= len(log.segments) - 1 and len(set(walked)) == walks, "each segment is walked over once"
+    assert walks >= len(log.segments) - 1, "each segment is walked over once"
+    assert len(set(walked)) == walks, "each segment is walked over once"
     append(log, batch(1, size=1500))
     append(log, batch(1, size=1500))
     log.flush_now()
@@ -448,9 +449,8 @@ def test_counting_a_whole_log_reads_none_of_its_data(tmp_path: Path, monkeypatch
     assert sum(first.values()) < 0.001 * log.size_bytes
     with reads(monkeypatch) as again:
         count_now(log, 0, end)
-    assert set(again) <= {".log", ".countindex"} and sum(again.values()) < 5000, (
-        "only the active segment is looked at again"
-    )
+    assert set(again) <= {".log", ".countindex"}, "only the active segment is looked at again"
+    assert sum(again.values()) < 5000, "only the active segment is looked at again"
     log.close(clean=False)
 
 

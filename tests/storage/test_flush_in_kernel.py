@@ -13,6 +13,7 @@ from tidegate.runtime.disk import File, RealDisk
 from tidegate.runtime.kernel_sync import KernelSync
 from tidegate.storage.log.group_commit import GroupCommit
 from tidegate.storage.log.log import Log
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .workload import append, batch, open_log
@@ -67,9 +68,7 @@ async def log(tmp_path: Path, commit: GroupCommit, kernel: Kernel) -> Log:
 
 
 async def begun(kernel: Kernel) -> None:
-    async with asyncio.timeout(10):
-        while not kernel.under_way:
-            await asyncio.sleep(0)
+    await eventually(lambda: kernel.under_way)
 
 
 async def test_nothing_counts_as_flushed_before_the_kernel_says_so(

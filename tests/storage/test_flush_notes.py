@@ -191,7 +191,7 @@ _CHILD = """
 import os, signal, sys
 from pathlib import Path
 from uuid import UUID
-from tests.storage.workload import NOW_MS, append, batch
+from tidegate.tests.storage.workload import NOW_MS, append, batch
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.log.log import LogConfig
 from tidegate.storage.directory.log_directory import LogDirectory

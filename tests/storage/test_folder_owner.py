@@ -71,7 +71,7 @@ def test_a_file_of_an_older_version_is_read_and_gets_a_checksum() -> None:
     assert claimed(disk) == "d-1"
     assert disk.read(FILE) == now
     disk.put(FILE, OLDER)
-    with pytest.raises(DirectoryRefused, match="belongs to node.id='3'"):
+    with pytest.raises(DirectoryRefused, match=r"belongs to node\.id='3'"):
         claimed(disk, {**OWN, "node.id": "1"})
     assert disk.read(FILE) == OLDER, "another node's file is left alone"
 

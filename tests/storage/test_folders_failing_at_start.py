@@ -93,9 +93,8 @@ def test_only_its_partitions_are_down_and_none_of_them_is_made_anew(fails: froze
     assert len(folders.logs) == 2
     append(folders.create("new", ID, 0, LogConfig(), now_ms=NOW_MS), batch(1))
     assert folders.folder_of("new", 0) is folders.folders[0]
-    assert folders.previous_broker_epoch is None and folders.directory_id == identity, (
-        "not a replaced disk, and not a clean stop"
-    )
+    assert folders.previous_broker_epoch is None, "not a replaced disk, and not a clean stop"
+    assert folders.directory_id == identity, "not a replaced disk, and not a clean stop"
     folders.write_checkpoints()
     with pytest.raises((KafkaError, OSError)):
         folders.close(clean=True, broker_epoch=5)

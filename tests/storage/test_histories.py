@@ -298,7 +298,6 @@ def test_rot_is_met_everywhere() -> None:
         "no harm: .index",
         "no harm: .timeindex",
         "no harm: .snapshot",
-        # fmt: skip
         "no harm: .seal",
         "no harm: partition-checkpoint",
         "no harm: leader-epoch-checkpoint",

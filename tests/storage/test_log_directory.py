@@ -325,7 +325,7 @@ def test_a_failing_disk_takes_the_whole_folder_down_once() -> None:
     assert len(told) == 1
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         directory.create("flights", ID, 4, SMALL)
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="the sync fails"):
         directory.close(clean=True)
     assert not disk.exists(ROOT / "clean-shutdown")
     disk.kill()

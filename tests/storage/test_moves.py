@@ -302,7 +302,8 @@ def test_orders_that_cannot_be_followed_are_answered_as_by_kafka() -> None:
     assert code(folders.move_to, "u", 0, C) is ErrorCode.REPLICA_NOT_AVAILABLE
     folders.create("u", UUID(int=2), 0, SMALL)
     folder = folders.folder_of("u", 0)
-    assert folder is not None and folder.path == C, "it is remembered where the replica is to be"
+    assert folder is not None, "it is remembered where the replica is to be"
+    assert folder.path == C, "it is remembered where the replica is to be"
     folders.folders[1].go_offline(OSError(5, "gone"))
     assert code(folders.move_to, "t", 0, B) is ErrorCode.KAFKA_STORAGE_ERROR
     assert not log.is_offline
@@ -412,7 +413,7 @@ def test_a_failed_decision_leaves_the_log_in_its_folder_for_good(
 def test_a_leaving_log_is_not_used_while_the_other_folder_is_unreadable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    disk, folders, _log = with_log()
+    disk, _folders, _log = with_log()
     write_move_state(disk, A / "t-0", MoveState.LEAVING)
     disk.kill()
     listed = LyingDisk.list_names

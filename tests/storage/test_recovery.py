@@ -572,7 +572,7 @@ def test_ablation_a_snapshot_before_the_data_sync_refuses_a_good_log(
         raise OSError(5, "the power goes here")
 
     disk = LyingDisk()
-    log, snapshot = long_active_segment(disk, monkeypatch)
+    log, _snapshot = long_active_segment(disk, monkeypatch)
     monkeypatch.setattr(FlushTicket, "run", wrong_order)
     for _ in range(20):
         append(log, batch(2, size=300), leader_epoch=5)

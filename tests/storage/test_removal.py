@@ -3,7 +3,6 @@ a crash, the log has no hole, and nothing comes back that a checkpoint hides."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from tidegate.storage.directory.async_delete import AsyncFileDeleter
 from tidegate.storage.directory.log_directory import LogDirectory
 from tidegate.storage.log.log import Log
 from tidegate.storage.log.removal import Removal, Removals
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import KafkaError
 
 from .workload import FOLDER, NOW_MS, SMALL, append, append_marker, batch, marker, open_log, stored
@@ -205,7 +205,7 @@ def test_a_disk_that_fails_takes_the_log_offline() -> None:
     later.remove()
     later.disk.fail_sync = True
     (removal,) = later.waiting
-    with pytest.raises(OSError) as failure:
+    with pytest.raises(OSError, match="the sync fails") as failure:
         removal.run()
     later.log.removals.finish(removal, failure.value)
     assert later.log.is_offline
@@ -259,12 +259,6 @@ class Watched(RealDisk):
         super().remove_tree(directory)
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
 def directory_at(path: Path, disk: RealDisk, file_deleter: AsyncFileDeleter | None) -> LogDirectory:
     directory = LogDirectory(disk, path, "test", 1, file_deleter=file_deleter)
     directory.open_all(now_ms=NOW_MS)
@@ -288,7 +282,7 @@ async def test_nothing_is_unlinked_on_the_loops_thread(tmp_path: Path) -> None:
     directory.delete("b", 0)
     assert other.is_closed
     assert not (tmp_path / "b-0").exists()
-    await until(lambda: not file_deleter.waiting)
+    await eventually(lambda: not file_deleter.waiting)
     assert disk.threads == {"rename": {"file_deleter"}, "unlink": {"file_deleter"}, "tree": {"file_deleter"}}
     assert sorted(int(path.stem) for path in (tmp_path / "a-0").glob("*.log")) == [
         s.base_offset for s in log.segments
@@ -308,7 +302,7 @@ async def test_what_waits_is_bounded_and_the_rest_is_done_at_once(tmp_path: Path
     threading.Timer(0.05, disk.go_on.set).start()
     second.advance_log_start(second.segments[1].base_offset)
     assert "MainThread" in disk.threads["rename"]
-    await until(lambda: not file_deleter.waiting)
+    await eventually(lambda: not file_deleter.waiting)
     file_deleter.close()
     directory.close(clean=False)
 
@@ -319,7 +313,7 @@ async def test_a_stop_waits_for_no_queue_and_the_next_start_finishes_it(tmp_path
     log, other = filled(directory, "a"), filled(directory, "b")
     disk.go_on.clear()
     log.advance_log_start(log.segments[1].base_offset)
-    await until(lambda: "unlink" in disk.threads)
+    await eventually(lambda: "unlink" in disk.threads)
     start = other.segments[2].base_offset
     other.advance_log_start(start)
     threading.Timer(0.05, disk.go_on.set).start()

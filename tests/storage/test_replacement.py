@@ -233,7 +233,7 @@ def test_a_disk_that_fails_behind_the_switch_takes_the_log_offline() -> None:
     replacement.decide()
     work.log.replacements.switch(replacement)
     work.disk.fail_after = 2
-    with pytest.raises(OSError) as failure:
+    with pytest.raises(OSError, match="no space left") as failure:
         replacement.carry_out()
     with pytest.raises(KafkaError):
         work.log.replacements.failed(replacement, failure.value)
@@ -334,7 +334,7 @@ def test_ablation_a_switch_before_the_decision_loses_it_in_a_crash(monkeypatch: 
     work = Work(LyingDisk())
     end = work.log.log_end_offset
     replacement = work.log.replacements.begin(work.old, work.new)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="the replacement was withdrawn"):
         work.log.replacements.switch(replacement)
     monkeypatch.setattr(Replacement, "decide", lambda self: setattr(self, "stage", Stage.DECIDED))
     replacement.decide()

@@ -140,7 +140,7 @@ def test_a_replacement_of_segments_that_were_truncated_changes_nothing() -> None
     new = clean(log, disk, old)
     log.truncate_to(old[1].base_offset)
     before = offsets(log)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="the active segment is never replaced"):
         log.replacements.replace_now(old, new)
     with pytest.raises(ValueError, match="active"):
         log.replacements.replace_now(log.segments[-2:], new)

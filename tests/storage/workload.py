@@ -87,9 +87,13 @@ def append(
 ) -> AppendInfo:
     """As a client; transactional batches get a guard of their own when their transaction is not open."""
     header = next((header for _, header in iterate_headers(data)), None)
-    if guard is None and header is not None and header.is_transactional:
-        if not log.transaction_open(header.producer_id, header.producer_epoch):
-            guard = log.start_verification(header.producer_id, header.producer_epoch, header.base_sequence)
+    if (
+        guard is None
+        and header is not None
+        and header.is_transactional
+        and not log.transaction_open(header.producer_id, header.producer_epoch)
+    ):
+        guard = log.start_verification(header.producer_id, header.producer_epoch, header.base_sequence)
     return log.append_leader(
         data, leader_epoch=leader_epoch, origin=AppendOrigin.CLIENT, now_ms=now_ms, guard=guard
     )

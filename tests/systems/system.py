@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from foreign_clients import SYSTEMS, Broken, Missing, command_for
 from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.consuming.consumer import Consumer
 from tidegate.client.producing.producer import Producer
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.foreign_clients import SYSTEMS, Broken, Missing, command_for
 
 PATIENCE_S: Final = 180.0
 _LOOK_AGAIN_S: Final = 0.1

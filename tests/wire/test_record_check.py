@@ -147,7 +147,8 @@ def test_undecodable_records_are_refused_and_the_reason_is_said(batch: bytes, sa
     if said == "":
         assert error.code is ErrorCode.INVALID_RECORD
         return
-    assert error.code is ErrorCode.INVALID_RECORD and said in error.message, error
+    assert error.code is ErrorCode.INVALID_RECORD, error
+    assert said in error.message, error
 
 
 def test_a_bomb_is_refused_before_it_unfolds() -> None:

@@ -123,9 +123,10 @@ class Ledger:
         journal = core._journal
         first, last = journal[0][1], journal[-1][1]
         for index in range(self.last_index, first, -1):
-            if self._committed_in[index] < core.term:
-                if index > last or journal[index - first][2] != self.history[index][1]:
-                    self.broken(f"node {node_id} leads in term {core.term} without committed entry {index}")
+            if self._committed_in[index] < core.term and (
+                index > last or journal[index - first][2] != self.history[index][1]
+            ):
+                self.broken(f"node {node_id} leads in term {core.term} without committed entry {index}")
 
     def _look_at_log(self, node_id: int, core: RaftCore, look: _Look) -> None:
         journal = core._journal

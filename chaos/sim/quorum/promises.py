@@ -76,7 +76,7 @@ class Promises:
                 f"entry {self.index} of term {self.term} was durable and is gone: the journal ends with "
                 f"entry {journal[-1][1]}"
             )
-        if (journal.getCurrentTerm(), journal.getVotedForNodeId()) != (self.vote_term, self.vote):
-            if journal.getCurrentTerm() <= self.vote_term and self.vote is not None:
-                return f"the vote for node {self.vote} in term {self.vote_term} is forgotten"
+        vote = (journal.getCurrentTerm(), journal.getVotedForNodeId())
+        if vote != (self.vote_term, self.vote) and vote[0] <= self.vote_term and self.vote is not None:
+            return f"the vote for node {self.vote} in term {self.vote_term} is forgotten"
         return ""

@@ -245,7 +245,7 @@ class Deleter:
     async def delete_until_answered(self, before_offset: int, seconds: float) -> None:
         """Raises TimeoutError."""
         async with asyncio.timeout(seconds):
-            while not await self.delete(before_offset):
+            while not await self.delete(before_offset):  # noqa: ASYNC110 between two attempts of a client
                 await asyncio.sleep(0.2)
 
 

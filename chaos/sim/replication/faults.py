@@ -98,9 +98,9 @@ class Faults:
         if not node.alive and node.directory is None:
             return False
         loses = disk_lost or (not self._options.flushed and node.directory is not None)
-        if loses and self._truth.is_counted_on(node.node_id, self._quorum.state):
-            if len(self._truth.dirty | {node.node_id}) > self._options.losable:
-                return False
+        counted_on = loses and self._truth.is_counted_on(node.node_id, self._quorum.state)
+        if counted_on and len(self._truth.dirty | {node.node_id}) > self._options.losable:
+            return False
         self.note_contents(node)
         node.end()
         if power:

@@ -10,6 +10,7 @@ lease: what came by the network first, its own timers after that.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 from asyncio import events
 from collections import deque
@@ -136,10 +137,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             work: Any = task.get_coro()
-            try:
+            # RuntimeError, ValueError: it waits for something in its `finally`, and is dropped as it is
+            with contextlib.suppress(RuntimeError, ValueError):
                 work.close()
-            except (RuntimeError, ValueError):
-                pass  # it waits for something in its `finally`: it is dropped as it is
         self._tasks.clear()
         self._ready.clear()
 

@@ -75,11 +75,11 @@ class AppendSteps:
         for position, header in list(iterate_headers(data)):
             assign_in_place(stored, position, offset, self.leader_epoch)
             offset += header.last_offset_delta + 1
-            if header.is_transactional and not header.is_control:
-                if not self.log.transaction_open(header.producer_id, header.producer_epoch):
-                    guard = self.log.start_verification(
-                        header.producer_id, header.producer_epoch, header.base_sequence
-                    )
+            opens = header.is_transactional and not header.is_control
+            if opens and not self.log.transaction_open(header.producer_id, header.producer_epoch):
+                guard = self.log.start_verification(
+                    header.producer_id, header.producer_epoch, header.base_sequence
+                )
         with self._attempt(stored):
             info = self.log.append_leader(
                 data, leader_epoch=self.leader_epoch, origin=origin, now_ms=NOW_MS, guard=guard,

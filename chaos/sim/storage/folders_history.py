@@ -15,6 +15,7 @@ Everything follows from the steps.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
@@ -352,10 +353,8 @@ class FoldersHistory:
         for disk in self.disk.disks.values():
             disk.cut_after = 1 << 30
         list(self.disk.disks.values())[b % len(self.paths)].cut_after = (b >> 4) % 14
-        try:
+        with contextlib.suppress(PowerCut):
             self._step(self.CUT[a % len(self.CUT)], b, a)
-        except PowerCut:
-            pass
         self.crash(a, b)
 
     def cut_open(self, a: int, b: int) -> None:
@@ -364,10 +363,8 @@ class FoldersHistory:
             self.crashes += 1
             self.disk.crash(Random(a + turn))
             list(self.disk.disks.values())[(b + turn) % len(self.paths)].cut_after = (b >> 4 >> turn) % 25
-            try:
+            with contextlib.suppress(PowerCut):
                 self._open(Random(b + turn))
-            except PowerCut:
-                pass
         self.crash(a + 3, b)
 
     def _open(self, random: Random) -> None:

@@ -17,6 +17,7 @@ Everything follows from the steps: the same steps give the same history.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -460,10 +461,8 @@ class StorageHistory(AppendSteps):
         """The power fails in the middle of an operation."""
         name = self.CUT[a % len(self.CUT)]
         self.disk.cut_after = self.cut_after(name, b)
-        try:
+        with contextlib.suppress(PowerCut):
             self._step(name, b, a)
-        except PowerCut:
-            pass
         self.crash(a, b)
 
     def cut_open(self, a: int, b: int) -> None:
@@ -472,10 +471,8 @@ class StorageHistory(AppendSteps):
         for turn in range(1 + a % 3):
             self.disk.crash(Random(a + turn))
             self.disk.cut_after = (b >> turn) % (7 << turn)
-            try:
+            with contextlib.suppress(PowerCut):
                 self._open(clean=False)
-            except PowerCut:
-                pass
         self.crash(a + 3, b)
 
     def _settle(self, a: int, b: int) -> None:

@@ -173,9 +173,8 @@ class MovesHistory(FoldersHistory):
     def _settle_place(self, life: Life) -> None:
         """The folder that the node reports, and those where a crash may leave the log."""
         folder = self.folders.folder_of(*life.key)
-        assert folder is not None and (folder.logs.get(life.key) is life.log or life.log.is_offline), (
-            "another log took its place"
-        )
+        assert folder is not None, "another log took its place"
+        assert folder.logs.get(life.key) is life.log or life.log.is_offline, "another log took its place"
         future = self.folders.futures.get(life.key)
         if not self.folders.offline_folders:
             self.swaps += life.place != folder.path

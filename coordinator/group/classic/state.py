@@ -98,27 +98,27 @@ _READ, _DEL, _DELU, _SHOW = (
 _EXP, _EXPU, _SKIP = GroupAction.EXPIRE, GroupAction.EXPIRE_UNREAD, GroupAction.IGNORE
 _GEN, _FULL, _MISS = GroupAction.REFUSE_GENERATION, GroupAction.REFUSE_NON_EMPTY, GroupAction.REFUSE_NOT_FOUND
 
+# fmt: off
 _TABLE: dict[GroupRequest, tuple[GroupAction, ...]] = {
-    # fmt: off
     #                                 Empty  Preparing Completing Stable Dead
-    GroupRequest.JOIN_NEW: (_JOIN, _ADD, _JOIN, _JOIN, _JOIN),
-    GroupRequest.JOIN_KNOWN: (_WHO, _WAIT, _SAME, _LEAD, _WHO),
-    GroupRequest.SYNC: (_WHO, _BUSY, _SYNC, _ANS, _WHO),
-    GroupRequest.HEARTBEAT: (_WHO, _BUSY, _OK, _OK, _WHO),
-    GroupRequest.LEAVE: (_WHO, _CUT, _OUT, _OUT, _WHO),
-    GroupRequest.COMMIT_MEMBER: (_WHO, _PUT, _BUSY, _PUT, _GEN),
-    GroupRequest.COMMIT_SIMPLE: (_PUT, _WHO, _WHO, _WHO, _PUT),
+    GroupRequest.JOIN_NEW:           (_JOIN, _ADD,     _JOIN,     _JOIN, _JOIN),
+    GroupRequest.JOIN_KNOWN:         (_WHO,  _WAIT,    _SAME,     _LEAD, _WHO),
+    GroupRequest.SYNC:               (_WHO,  _BUSY,    _SYNC,     _ANS,  _WHO),
+    GroupRequest.HEARTBEAT:          (_WHO,  _BUSY,    _OK,       _OK,   _WHO),
+    GroupRequest.LEAVE:              (_WHO,  _CUT,     _OUT,      _OUT,  _WHO),
+    GroupRequest.COMMIT_MEMBER:      (_WHO,  _PUT,     _BUSY,     _PUT,  _GEN),
+    GroupRequest.COMMIT_SIMPLE:      (_PUT,  _WHO,     _WHO,      _WHO,  _PUT),
     # Producers before KIP-447 name no member, and their offsets go with the transaction whatever the group
     # does.
-    GroupRequest.COMMIT_TRANSACTION: (_PUT, _PUT, _PUT, _PUT, _PUT),
+    GroupRequest.COMMIT_TRANSACTION: (_PUT,  _PUT,     _PUT,      _PUT,  _PUT),
     # of an unknown group: none, without an error
-    GroupRequest.FETCH_OFFSETS: (_READ, _READ, _READ, _READ, _READ),
-    GroupRequest.DELETE_OFFSETS: (_DEL, _DELU, _DELU, _DELU, _MISS),
-    GroupRequest.DELETE_GROUP: (_TOMB, _FULL, _FULL, _FULL, _MISS),
-    GroupRequest.DESCRIBE: (_SHOW, _SHOW, _SHOW, _SHOW, _SHOW),
-    GroupRequest.EXPIRE_OFFSETS: (_EXP, _SKIP, _SKIP, _EXPU, _SKIP),  # KIP-211
-    # fmt: on
+    GroupRequest.FETCH_OFFSETS:      (_READ, _READ,    _READ,     _READ, _READ),
+    GroupRequest.DELETE_OFFSETS:     (_DEL,  _DELU,    _DELU,     _DELU, _MISS),
+    GroupRequest.DELETE_GROUP:       (_TOMB, _FULL,    _FULL,     _FULL, _MISS),
+    GroupRequest.DESCRIBE:           (_SHOW, _SHOW,    _SHOW,     _SHOW, _SHOW),
+    GroupRequest.EXPIRE_OFFSETS:     (_EXP,  _SKIP,    _SKIP,     _EXPU, _SKIP),  # KIP-211
 }
+# fmt: on
 
 RULES: dict[tuple[GroupState, GroupRequest], GroupAction] = {
     (state, request): action

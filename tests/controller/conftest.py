@@ -1,8 +1,0 @@
-"""Makes the simulator and the other shared parts of these tests importable by name."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
