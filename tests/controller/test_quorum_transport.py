@@ -186,10 +186,10 @@ async def test_a_voter_that_was_away_for_long_is_dialed_as_soon_as_any() -> None
     dialer, away = Voter(2, voters), Voter(1, voters)
     dialer.transport.clock = clock = _ClockWithoutPauses()
     dialing = asyncio.create_task(dialer.transport._dial(1))
-    await until(lambda: len(clock.pauses_s) > 20)
+    await eventually(lambda: len(clock.pauses_s) > 20)
     assert max(clock.pauses_s) <= 1.5 * module.REDIAL_S
     await away.transport.start()
-    await until(lambda: away.up == {2} and dialer.up == {1})
+    await eventually(lambda: away.up == {2} and dialer.up == {1})
     dialing.cancel()
     await away.transport.stop()
     await dialer.transport.stop()
