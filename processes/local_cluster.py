@@ -100,7 +100,7 @@ class LocalNode:
         self._record = self.directory / "process.json"
         self.progress = Progress()
         self._has_logs = False  # as far as it has said since its last start
-        self.awaited = ""  # what it does instead of being ready, while it is waited for
+        self.awaited = ""  # the node's progress, while the caller waits for it to be ready
         self.version: OtherVersion | None = None  # what its next start runs; None: this process's
         self._log_start = 0  # where its last start begins in the log
         self._process = NodeProcess.attach(self._record)
@@ -134,7 +134,7 @@ class LocalNode:
     async def start(self) -> None:
         """Starts the process; does not wait until it is ready.  A no-op while it runs.
 
-        Raises LocalClusterError when somebody else listens on one of its ports.
+        Raises LocalClusterError when another process listens on one of its ports.
         """
         if self._process.running:
             return
@@ -170,7 +170,7 @@ class LocalNode:
             ) from None
 
     def kill(self) -> None:
-        """SIGKILL, at once; `wait_exit` tells when the process is gone."""
+        """SIGKILL, at once; `wait_exit` returns when the process has ended."""
         self._process.signal(signal.SIGKILL)
 
     def pause(self) -> None:
@@ -294,8 +294,8 @@ class LocalCluster:
 
     `settings` go into every node's configuration, at its next start.  A directory keeps them: later ones are
     added, and a value None takes one back.  `base_port` moves a stopped cluster.  `nodes` is 3 for a new
-    cluster.  `hosts`: where the nodes run. `check_settings`: those that a node would refuse are refused
-    before they are kept.
+    cluster.  `hosts`: where the nodes run. `check_settings`: settings that a node would refuse are refused
+    before they are stored.
     """
 
     def __init__(
@@ -408,8 +408,7 @@ class LocalCluster:
 
     @staticmethod
     def exists(directory: Path) -> bool:
-        """Whether a cluster lives in `directory`.  Raises LocalClusterError when what is there cannot be
-        read."""
+        """Whether `directory` holds a cluster. Raises LocalClusterError when cluster.json cannot be read."""
         return _read_description(directory.absolute()) is not None
 
     @staticmethod
@@ -448,10 +447,10 @@ class LocalCluster:
         await self.down()
 
     async def up(self, timeout_s: float = STALL_TIMEOUT_S, *, within_s: float | None = None) -> None:
-        """Starts what does not run and waits until all are ready (`LocalNode.wait_ready`).  On failure it
-        raises, and stops what it started.  Of a detached cluster nothing is stopped when only the waiting
-        ends (NotReady, or a cancellation), nor are nodes that have logs: the next `up` finds them further
-        on."""
+        """Starts the nodes that do not run and waits until all are ready (`LocalNode.wait_ready`). On failure
+        it raises, and stops the nodes that it started.  Of a detached cluster nothing is stopped when only
+        the waiting ends (NotReady, or a cancellation), nor are nodes that have logs: the next `up` finds them
+        further on."""
         absent = [node for node in self.nodes if not node.running]
         await self._require_free_ports(absent)
         started = False
@@ -563,7 +562,7 @@ class LocalCluster:
             "offsets.topic.min.isr": safe,
             "transaction.state.log.replication.factor": replicas,
             "transaction.state.log.min.isr": safe,
-            # on one machine the members of a group are there at once
+            # on one machine the members of a group join at the same time
             "group.initial.rebalance.delay.ms": 200,
             **self.settings,
         }

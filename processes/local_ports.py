@@ -1,9 +1,9 @@
 """Ports of the nodes of local clusters: chosen, reserved, and checked before a node is started.
 
 A reservation is a lock file that lasts as long as the cluster object: clusters that are made side by side do
-not take one another's ports, also not while a node is down.  Against everybody else only looking helps:
-`require_free`, right before a node starts, says which port is taken, by whom if it is a Tidegate node, and
-what to do.
+not take one another's ports, also not while a node is down.  Other programs do not know these locks. So
+`require_free` looks right before a node starts: it says which port is taken, by which Tidegate node if it is
+one, and what to do.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Hosts(Protocol):
         """The IP address of the node's host."""
 
     def name(self, node_id: int) -> str:
-        """By what other nodes and clients are told of it: its address, or a name."""
+        """The address or the name under which other nodes and clients reach it."""
 
     def command(self, node_id: int) -> Sequence[str]:
         """What stands before the node's command line, so that it runs on that host."""

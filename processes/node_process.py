@@ -1,9 +1,8 @@
-"""One node as a process of this machine: start it, signal it, wait for it, and never touch a process that is
-not it.
+"""One node as a process of this machine: start it, signal it, wait for it, and never touch another process.
 
-A pid alone proves nothing, for the kernel gives it away again.  What is stored is (pid, start time, boot id),
-and before any signal the process is held by a pidfd and compared with it: between the comparison and the
-signal the pid cannot change hands.
+A pid alone proves nothing, for the kernel uses it again for other processes. The record is (pid, start time,
+boot id). Before any signal this module opens a pidfd of the process and compares the process with the record:
+between the comparison and the signal the kernel cannot give the pid to another process.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _DISK: Final = RealDisk()
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """What tells a process from every other that ever had its pid."""
+    """Identifies one process among all that ever had its pid."""
 
     pid: int
     start_ticks: int
@@ -130,7 +129,7 @@ class NodeProcess:
             try:
                 _DISK.write_atomic(record, json.dumps(asdict(identity)).encode())
             except OSError:
-                child.kill()  # a process of which nothing is written down would never be found again
+                child.kill()  # without its record no later command would find the process again
                 child.wait()
                 raise
         return NodeProcess(identity, child, record)
@@ -191,7 +190,7 @@ def log_size(log: Path) -> int:
 
 
 def log_tail(log: Path, lines: int = 5, since: int = 0) -> str:
-    """The last lines of a node's log, from `since` on: what it said before it died."""
+    """The last lines of a node's log before it ended, from `since` on."""
     if not _DISK.exists(log):
         return "(no log)"
     file = _DISK.open(log, read_only=True)
@@ -204,7 +203,7 @@ def log_tail(log: Path, lines: int = 5, since: int = 0) -> str:
 
 
 def last_words(log: Path, since: int = 0) -> str:
-    """Why a node ended, as it said itself: the last line that tells of an error, else the last line."""
+    """Why a node ended, by its own log: the last line with an error, else the last line."""
     lines = [line.strip() for line in log_tail(log, 50, since).splitlines() if line.strip()]
     telling = [line for line in lines if any(mark in line for mark in ERROR_MARKS)]
     return (telling or lines or ["(nothing in its log)"])[-1]

@@ -1,11 +1,11 @@
-"""Limits for the log: one line counts events that come a thousand times, and only an outage that lasts is a
+"""Limits for the log: one line counts an event that happens a thousand times, and only a long outage is a
 WARNING.
 
-When a node is killed all others see errors in everything that they do with it, and it is back before an
-operator has read the first line.  So an `Outage` (of a connection, of answers) has a line at INFO when it
-begins and when it is over, and a WARNING only when it has lasted for `PATIENCE_S`; then again after twice
-that time, and so on.  An event that comes for every partition (`RateLimitedLines`) has `LINES_MAX` lines in
-`WINDOW_S`, and one line that counts the others.  At DEBUG every event has its line.
+When a node is killed, every request of the other nodes to it fails, and the node is back before an operator
+has read the first line.  So an `Outage` (of a connection, of answers) has a line at INFO when it begins and
+when it is over, and a WARNING only when it has lasted for `PATIENCE_S`; then again after twice that time, and
+so on.  An event that comes for every partition (`RateLimitedLines`) has `LINES_MAX` lines in `WINDOW_S`, and
+one line that counts the others.  At DEBUG every event has its line.
 
 Neither has a clock or a timer: the caller gives the time, and calls `summarize` from time to time.
 """

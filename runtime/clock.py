@@ -31,7 +31,8 @@ class Clock(Protocol):
 
     def steady_ms(self) -> int:
         """The wall time of this process's start plus the monotonic time since: comparable with stored wall
-        times, and deaf to whoever sets the clock meanwhile, so that no timeout comes hours early or late."""
+        times, and unaffected when an administrator sets the clock, so that no timeout comes hours early or
+        late."""
 
     def random(self) -> float:
         """A float in [0, 1): jitter only, never identity."""
@@ -50,8 +51,8 @@ class SystemClock:
     """The real clock; timers run on the running asyncio loop, and come late by as long as the machine was
     suspended.
 
-    Whoever holds a lease looks at the time, not at a timer: a suspended machine's leases are over when it
-    wakes.
+    The holder of a lease looks at the time, not at a timer: the leases of a suspended machine have expired
+    when it wakes.
     """
 
     def __init__(self) -> None:
@@ -93,9 +94,10 @@ class _ManualTimer:
 
 
 class ManualClock:
-    """A clock that moves only when told to: `advance(seconds)` runs what falls due, in order of due time.
+    """A clock that moves only by `advance(seconds)`, which runs the timers that fall due in the order of
+    their due times.
 
-    Shipped with the product, so that code built on Tidegate can be tested without sleeping as well.
+    It is part of the product, so that code built on Tidegate can be tested without sleeping as well.
     """
 
     def __init__(self, *, start_wall_ms: int = 1_700_000_000_000, seed: int = 0) -> None:

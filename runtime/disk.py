@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors that end when somebody makes room; every other error of a write says that the disk cannot be
+"""Errors that end when files are deleted; every other error of a write means that the disk cannot be
 trusted."""
 _UNREADABLE = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG})
 
 
 class ReadFailed(OSError):
-    """The disk cannot give back what it holds of one file or folder, which `filename` names."""
+    """The disk cannot read back one file or folder, which `filename` names."""
 
 
 class File(Protocol):
@@ -130,7 +130,7 @@ class RealFile:
         os.fdatasync(self._fd)
 
     def forget_cached(self) -> None:
-        """Reads from now on show what the disk has, and what is still on its way there.  After a failed sync,
+        """Later reads show what the disk has, and writes that have not reached it yet.  After a failed sync,
         in an earlier process perhaps, the page cache may show bytes as clean that the disk has never
         taken."""
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -140,7 +140,8 @@ class RealFile:
         if fd >= 0:
             os.close(fd)
 
-    # who shares a file with other threads lets go of it instead of closing it under their reads
+    # a caller that shares the file with other threads drops its reference instead of closing the file under
+    # their reads
     __del__ = close
 
 

@@ -121,7 +121,8 @@ class BufferPool:
         capacity = -(-size // quantum) * quantum
         free = self._free.get(capacity)
         while free:
-            buffer = free.popleft()  # the one that was let go first: its views are the likeliest to be gone
+            # the buffer that was released first: its views are the likeliest to have been deleted
+            buffer = free.popleft()
             self.kept_bytes -= capacity
             if _has_no_view(buffer):
                 return buffer
@@ -131,8 +132,7 @@ class BufferPool:
         return buffer
 
     def give(self, buffer: bytearray) -> None:
-        """Whoever gives it must not write to it any more; views that are left keep it from being used
-        again."""
+        """The caller must not write to the buffer any more; remaining views keep it from being used again."""
         capacity = len(buffer)
         if not 0 < capacity <= _POOLED_BUFFER_BYTES_MAX or self.kept_bytes + capacity > self._bytes_max:
             return

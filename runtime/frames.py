@@ -105,7 +105,7 @@ class LogLimiter:
         self._suppressed = 0
 
     def warning(self, now: float, event: str, *, is_usual: bool = False, **fields: object) -> None:
-        """`is_usual`: what happens in good order now and then is told at INFO."""
+        """`is_usual`: a close that also happens without a fault is logged at INFO."""
         if now - self._since >= self._period_s:
             if self._suppressed:
                 fields["suppressed_before"] = self._suppressed
@@ -276,7 +276,7 @@ class FrameConnection(asyncio.BufferedProtocol):
             and self._frame_bytes >= 0
             and self._start + LENGTH_BYTES + self._frame_bytes > len(self._buffer)
         ):
-            # at once, when the frame will not fit behind what was delivered: one large read, not two
+            # at once, when the frame will not fit behind the delivered frames: one large read, not two
             self._make_room()
         return self._view[self._filled :]
 
@@ -431,7 +431,7 @@ class FrameConnection(asyncio.BufferedProtocol):
                 self._new_buffer(max(FIRST_BUFFER_BYTES, self._filled - self._start)), is_leased=True
             )
         else:
-            frame.release()  # whoever kept it gets a ValueError and not another request's bytes
+            frame.release()  # a caller that kept the view gets a ValueError and not another request's bytes
         if large and self._budget is not None:
             self._budget.whole(self._granted)
             reserved, self._reserved = self._reserved, 0
@@ -523,13 +523,13 @@ class FrameConnection(asyncio.BufferedProtocol):
             self.abort(f"idle for {still_s:.0f} s")
 
     def _is_reset(self) -> bool:
-        """While reading is paused the loop does not hear of it."""
+        """While reading is paused the loop is not notified of it."""
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         if sock is None or sock.fileno() < 0:
             return False
         poll = select.poll()
         poll.register(sock.fileno(), 0)
-        return bool(poll.poll(0))  # POLLERR and POLLHUP are told without being asked for
+        return bool(poll.poll(0))  # poll reports POLLERR and POLLHUP without being asked for them
 
     # ------------------------------------------------------------------------------------------------
     # pausing, closing
@@ -547,7 +547,7 @@ class FrameConnection(asyncio.BufferedProtocol):
             return
         self._transport.resume_reading()
         if self._filled > self._start and not self._delivering:
-            # frames that wait are delivered from the loop, not from within whoever resumed us
+            # the loop delivers the waiting frames, not the caller of `_resume`
             self._pause(_BY_TURN)
             self._turns.when_admitted(self._account, self._continue)
 
@@ -580,8 +580,8 @@ class FrameConnection(asyncio.BufferedProtocol):
             transport.write(b"".join(small))
 
     def _refuse(self, kind: str, reason: str) -> None:
-        """Closes because of what the peer sent (or did not send), with one line about it; `kind` is for
-        whoever counts."""
+        """Closes because of what the peer sent (or did not send), with one line in the log; `kind` is the
+        label of the metric."""
         if self._on_refused is not None:
             self._on_refused(kind)
         is_usual = reason == GRPC_ON_ANOTHER_PORT

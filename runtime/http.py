@@ -3,10 +3,10 @@
 It runs on the node's own event loop on purpose: a probe that is answered proves that the loop turns.
 Requests are bounded (8 KiB of head, 5 seconds, 128 connections); anything but GET and HEAD is refused.
 
-A probe is answered whatever others do here.  When all connections are taken, the one that has stood longest
-makes room: a probe asks at once and is gone, while who says nothing, or does not read its answer, is among
-the oldest.  Making pages takes a tenth of the loop's time at most: an occasional page is always new, and a
-flood of requests is given the page of a moment ago.
+The server answers a probe whatever other connections do. When all connections are in use, the server closes
+the oldest one for a new one: a probe sends its request at once and closes, while a client that sends nothing,
+or does not read its answer, is among the oldest.  Making pages takes a tenth of the loop's time at most: an
+occasional request always gets a new page, and a flood of requests gets the page of a moment ago.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class _Pages:
         page = self._make(path)
         self._seen_at = self._now()
         self._credit_s -= self._seen_at - begun
-        if page.status == 200:  # what is asked for; there is no end of other paths
+        if page.status == 200:  # only the known paths are kept, because clients can invent paths without end
             self._kept[path] = page
         else:
             self._kept.pop(path, None)

@@ -3,10 +3,10 @@
 
 Handing a flush to a thread and its result back costs two switches of the interpreter: for many small
 transactions more than the flush itself.  `io_submit` with IOCB_CMD_FDSYNC queues the same flush in the
-kernel, and an eventfd wakes the loop when it is over.  Where the kernel or the container does not permit it
-(`KernelSync.open` answers None), callers use a thread.
+kernel, and an eventfd wakes the loop when the flush is complete.  Where the kernel or the container does not
+permit it (`KernelSync.open` answers None), callers use a thread.
 
-A completion says what fdatasync would have said.  Nothing is ever tried again here.
+A completion has the result that fdatasync would have had. This module never tries a flush again.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class KernelSync:
     def start(self, file: File, done: Done) -> Sync | None:
         """Begins to flush a file's data; `done(error)` follows on a later turn of the loop.
 
-        None when the kernel does not take it (too many under way, no file of the operating system) or is not
-        to be asked (a fault point is armed): nothing was begun.
+        None when the kernel does not accept it (too many flushes in flight, no file of the operating system)
+        or must not be asked (a fault point is armed): no flush was begun.
         """
         if len(self._running) >= IN_FLIGHT_MAX or type(file) is not RealFile or faults.armed("disk.sync"):
             return None
@@ -117,8 +117,8 @@ class KernelSync:
         return sync
 
     def wait(self, sync: Sync) -> None:
-        """Blocks until `sync` is over; what else came to an end meanwhile is told on the loop's next turn,
-        too."""
+        """Blocks until `sync` is complete; the callbacks of other flushes that completed meanwhile run on the
+        loop's next turn."""
         while sync.number in self._running:
             self._collect(wait=True)
 
@@ -148,7 +148,7 @@ class KernelSync:
             wait = False
 
     def close(self) -> None:
-        """Waits for what is under way; its outcome is told on the loop, if that still runs."""
+        """Waits for the flushes in flight; their callbacks run on the loop, if it still runs."""
         while self._running:
             self.wait(next(iter(self._running.values())))
         self._loop.remove_reader(self._eventfd)

@@ -1,10 +1,10 @@
 """Whether another process holds the lock of a file (`Disk.lock`), found out without creating, changing or
 keeping anything.
 
-The kernel answers only to who asks for the lock itself.  So a shared lock is asked for and given back at
-once: in between, for some microseconds, a process that takes the lock would be refused.  A stopped node is
-started by hand or by a supervisor that tries again, and no answer is as sure in every container as this one
-(/proc/locks shows only its own).
+The kernel says so only to a process that tries to take the lock. So the probe takes a shared lock and
+releases it at once: in between, for some microseconds, the kernel would refuse the lock to another process.
+A stopped node is started by hand or by a supervisor that tries again, and no answer is as sure in every
+container as this one (/proc/locks shows only its own).
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ NEXT_ADDRESS_S = 0.25
 
 
 class PortInUse(OSError):
-    """Somebody else listens there; the message names the port and says what to do."""
+    """Another process listens there; the message names the port and says what to do."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(
@@ -95,13 +95,13 @@ class FrameServer:
         return self._server is not None and self._server.is_serving()
 
     def limit_connections(self, total: int, per_address: int, overrides: Mapping[str, int]) -> None:
-        """From the next connection on; those that are open stay.  `overrides`: address -> limit instead of
+        """From the next connection on; open connections stay.  `overrides`: address -> limit instead of
         `per_address`."""
         self._max_connections, self._max_connections_per_address = total, per_address
         self._address_overrides = overrides
 
     async def close(self, grace_s: float = _CLOSE_GRACE_S) -> None:
-        """Stops listening, then closes the connections: what was sent is written within `grace_s`, or
+        """Stops listening, then closes the connections: unsent answers are written within `grace_s`, or
         dropped."""
         if self._server is not None:
             self._server.close()
@@ -189,8 +189,8 @@ async def serve_frames(
     out of file descriptors, asyncio leaves the listener alone for a second and tries again: it is never
     closed for that.  A connection on which nothing moves for `idle_s` and that is owed no answer is closed.
 
-    `on_refused` is told of every connection that is closed for what came on it, or not taken at all, by one
-    word: bad_length, cut_short, stalled, too_slow, too_many_connections.
+    The server calls `on_refused` for every connection that it closes for its frames, or does not accept, with
+    one word: bad_length, cut_short, stalled, too_slow, too_many_connections.
 
     Raises PortInUse, or OSError for an address that is not this machine's.
     """
@@ -380,8 +380,8 @@ def _exactly(stream: BinaryIO, size: int) -> bytes:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that was free a moment ago, for tests and for clusters on one machine; whoever binds it must
-    cope with PortInUse."""
+    """A port that was free a moment ago, for tests and for clusters on one machine; the caller that binds it
+    must cope with PortInUse."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
@@ -389,7 +389,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether this port could be listened on a moment ago: for those who choose their ports themselves."""
+    """Whether this port could be listened on a moment ago: for callers that choose their ports themselves."""
     try:
         with socket.create_server((host, port)):
             return True

@@ -3,7 +3,7 @@ it names the node.
 
 A certificate names node N by a DNS name (subject alternative name) whose first label is `node-N`, for example
 `node-1` or `node-1.tidegate.internal`; it may name several.  The authority should sign for this quorum alone:
-whoever has one of its certificates can vote.  TLS 1.3 only.  Files are read once, when the node starts.
+the owner of any of its certificates can vote.  TLS 1.3 only.  Files are read once, when the node starts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class TlsError(Exception):
 
 @dataclass(slots=True, frozen=True)
 class TlsFiles:
-    """PEM files: this node's certificate (with what is between it and the authority), its key, the
-    authority's certificate."""
+    """PEM files: this node's certificate (with the intermediate certificates), its key, the authority's
+    certificate."""
 
     certificate: Path
     key: Path
@@ -35,7 +35,7 @@ class TlsFiles:
 
 @dataclass(slots=True, frozen=True)
 class MutualTls:
-    """The two ends of connections between nodes that prove who they are."""
+    """Both ends of connections between nodes that authenticate each other."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -43,7 +43,7 @@ class MutualTls:
     @classmethod
     def load(cls, files: TlsFiles, node_id: int) -> MutualTls:
         """Raises TlsError also when the certificate is not `node_id`'s, has expired, or is not of the
-        authority: a node that nobody would let in should say so when it starts."""
+        authority: a node whose certificate every peer would refuse should say so when it starts."""
         tls = cls(_context(ssl.PROTOCOL_TLS_SERVER, files), _context(ssl.PROTOCOL_TLS_CLIENT, files))
         try:
             named = certified_nodes(tls._own_certificate())
@@ -96,5 +96,5 @@ def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Asked for when the key is encrypted; without this OpenSSL would ask on the terminal."""
+    """OpenSSL calls this for an encrypted key; without it OpenSSL would ask on the terminal."""
     raise ValueError("the key is encrypted; give one that is not, readable by this user only")

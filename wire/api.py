@@ -1,15 +1,15 @@
 """Which requests of the Kafka protocol Tidegate serves, in which versions, and how their headers look.
 
-One table, `TABLE`.  What a node advertises is this table cut down to the requests it has handlers for.  Two
-entries are wider than what is served:
+One table, `TABLE`. A node advertises the part of this table for which it has handlers.  Two entries are wider
+than the versions that are served:
 
 * Produce is advertised from version 0 because librdkafka 2.0 otherwise sends compressed batches uncompressed
   without a word; versions 0 to 2 carry record formats of the time before 0.11 and are answered by
   `produce.refuse_old_produce`;
 * AddPartitionsToTxn 4 and 5 is what brokers say to each other (KIP-890); clients stop at 3 by themselves.
-  Kafka guards them by the right CLUSTER_ACTION.  Without authentication a broker cannot be told from a
-  client, here as there; what such a request may do is bounded by the producer id and epoch that it must
-  bring.
+  Kafka guards them by the right CLUSTER_ACTION.  Without authentication neither Kafka nor Tidegate can
+  distinguish a broker from a client; such a request can act only for the producer id and epoch that it
+  carries.
 
 Our own client, and followers among themselves, stay at the last versions of Produce and Fetch in which topics
 go by name.
@@ -178,6 +178,6 @@ def request_header_version(api_key: int, version: int) -> int:
 
 
 def response_header_version(api_key: int, version: int) -> int:
-    """1 for flexible responses, otherwise 0; ApiVersions always 0, as its reader does not know yet who
-    answers (KIP-511)."""
+    """1 for flexible responses, otherwise 0; ApiVersions always 0, as the client that reads it does not know
+    the broker's version yet (KIP-511)."""
     return 1 if api_key != ApiKey.API_VERSIONS and is_flexible(api_key, version) else 0

@@ -215,14 +215,14 @@ def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
 
 
 def encode_response_frame(correlation_id: int, api_key: int, version: int, body: bytes) -> bytes:
-    """Header and body; the frame's length is added by whoever sends it."""
+    """Header and body, without the frame's length, which `FrameConnection.send` adds."""
     return response_header(api_key, version, correlation_id) + body
 
 
 def encode_request_frame(
     correlation_id: int, api_key: int, version: int, body: bytes, client_id: str | None = None
 ) -> bytes:
-    """Header and body; the frame's length is added by whoever sends it."""
+    """Header and body, without the frame's length, which `FrameConnection.send` adds."""
     return request_header(api_key, version, correlation_id, client_id) + body
 
 

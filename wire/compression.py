@@ -1,12 +1,12 @@
 """The five codecs of a record batch, with a bound on what decompression may cost.
 
-Compressed data comes from strangers: a few kilobytes may unfold into gigabytes.  `decompress` writes into
-buffers whose total size never exceeds `max_bytes`, whatever the input claims, and answers anything it cannot
-undo with CORRUPT_MESSAGE.
+Compressed data comes from untrusted clients: a few kilobytes may decompress to gigabytes. `decompress` writes
+into buffers whose total size never exceeds `max_bytes`, whatever the input claims, and raises CORRUPT_MESSAGE
+for data that it cannot decompress.
 
-It may be called in any thread.  The codecs let go of the interpreter's lock while they work; so that nothing
-else holds it for long, what may become large is written to anonymous memory, of which only the pages that are
-really written cost anything, and not to a bytearray, which is zeroed first under the lock (1 ms a MiB).
+It may be called in any thread.  The codecs release the interpreter's lock while they work. To keep every hold
+of that lock short, large output goes to anonymous memory, of which only the written pages cost anything, and
+not to a bytearray, which Python zeroes first while it holds the lock (1 ms a MiB).
 
 The forms are those of Kafka's own producer:
 

@@ -1,6 +1,6 @@
 """The addresses of leaders that answers to Produce (10 and later) and Fetch (16 and later) name (KIP-951),
-tag 0 of both: a client that asked the wrong node goes on to the right one at once, also when it never heard
-of that one."""
+tag 0 of both: a client that asked the wrong node goes on to the right one at once, also when that node is not
+in its metadata."""
 
 from __future__ import annotations
 

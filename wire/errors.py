@@ -1,8 +1,8 @@
 """Kafka's error codes, and the one exception that carries them.
 
 An error code is what travels; the message is for people: it says what was wrong, with which value, and what
-to do.  Everything that a client may be told is raised as `KafkaError` and turned into the response's error
-field at the edge (node/handlers).
+to do.  Every error that a client may see is raised as `KafkaError`, and node/handlers put its code into the
+response's error field.
 
 Numbers and retriability are Kafka's (`org.apache.kafka.common.protocol.Errors`); a test compares them with
 kio's generated table.
@@ -160,7 +160,7 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def from_wire(cls, number: int) -> ErrorCode:
-        """The code for a number received from a peer; one that we do not know is UNKNOWN_SERVER_ERROR, as in
+        """The code for a number received from a peer; an unknown number is UNKNOWN_SERVER_ERROR, as in
         Kafka's clients."""
         return _BY_NUMBER.get(number, cls.UNKNOWN_SERVER_ERROR)
 

@@ -6,12 +6,12 @@ A request (version 12 and later with compact lengths and tags):
     [partition current_leader_epoch(9+) fetch_offset last_fetched_epoch(12) log_start_offset(5+) max_bytes]]
     [forgotten topic [partition]](7+) rack_id(11+)
 
-Version 12 carries what followers live by: the leader epoch that the follower believes in (fencing), the epoch
+Version 12 carries what a follower needs: the leader epoch that the follower believes in (fencing), the epoch
 of the last record it has, and in the answer the diverging epoch (tag 0) from which it must truncate
 (docs/semantics.md E4), and the current leader (tag 1).  A follower's broker epoch (KIP-903) is sent as tag 1
 in the form that version 15 has it, and the id of a topic, which tells it from an earlier one of its name, as
-tag 16 of the topic: other readers of version 12 skip both.  A leader tells followers by tag 16 of a
-partition's answer that its log may have holes.
+tag 16 of the topic: other readers of version 12 skip both.  Tag 16 of a partition's answer says to a follower
+that the leader's log may have holes.
 
 From version 13 on a topic is named by its id (KIP-516): such topics stand in `topics_by_id`, older ones in
 `topics`.  Version 15 has the replica's id in a tag, and answers of version 16 bring the addresses of the
@@ -92,7 +92,7 @@ class AbortedTransaction(NamedTuple):
 
 @dataclass(slots=True)
 class FetchPartition:
-    """What is asked of one partition.  -1 stands for unknown: no fencing, no look at the epoch history.
+    """The fetch of one partition.  -1 stands for unknown: no fencing, no look at the epoch history.
 
     `topic_id` is given by followers: the same for all partitions of a topic in one request.
     """
@@ -148,7 +148,7 @@ class FetchResponsePartition:
     current_leader: tuple[int, int] | None = None
     records: bytes | memoryview = b""
     preferred_read_replica: int = -1
-    # told to followers: the cleaner of this log, now or once, left offsets out
+    # for followers: the cleaner has removed offsets from this log, now or in the past
     may_have_offset_gaps: bool = False
 
 

@@ -183,7 +183,7 @@ def read_uuid(data: Data, position: int) -> tuple[UUID, int]:
 
 
 def skip_tags(data: Data, position: int) -> int:
-    """The position after a section of tagged fields that nobody here knows."""
+    """The position after a section of tagged fields, all of them unknown and skipped."""
     if data[position] == 0:
         return position + 1
     *_, (_, end, _) = read_tags(data, position)

@@ -60,7 +60,7 @@ _LEADER = Struct(">iib")  # leader, leader epoch, no tags
 
 @dataclass(slots=True)
 class ProduceRequest:
-    """What a producer asks; `records` are views into the frame, one or more batches each, not looked into.
+    """One Produce request; `records` are views into the frame, one or more batches each, not decoded yet.
 
     Up to version 12 the topics stand in `topics`, in version 13 in `topics_by_id`.
     """

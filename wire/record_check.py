@@ -1,9 +1,9 @@
-"""Whether the records of a batch can be read at all: checked before a leader takes the batch, because
-afterwards it is for ever.
+"""Whether the records of a batch can be read at all. The leader checks it before it appends the batch,
+because an appended batch stays in the log.
 
-A batch with a right CRC may still hold garbage, when the client that made it has a defect or means harm.
-Every consumer would stop at its offset and never get past it.  So a client's batch is unfolded when it is
-compressed (bounded: `unfolded_bytes_max`), and then:
+A batch with a right CRC may still hold invalid records, when the client that made it is defective or hostile.
+Every consumer would stop at its offset for ever. So the leader decompresses a client's batch (bounded:
+`unfolded_bytes_max`) and checks:
 
 * the lengths of all records are followed: there are as many as the header says, and they end where the batch
   ends; and the offset deltas of all are one after the other, as Kafka requires of compressed batches: with
@@ -13,8 +13,9 @@ compressed (bounded: `unfolded_bytes_max`), and then:
   order of their offset deltas, and must have a key: so for compacted topics, whose cleaner looks into every
   record.
 
-What is wrong with the records is INVALID_RECORD, which a client does not repeat; CORRUPT_MESSAGE is for what
-the network may have done.  Only for client appends: followers, recovery and markers go by what a leader took.
+Invalid records are INVALID_RECORD, which a client does not retry; CORRUPT_MESSAGE is for damage that the
+network may have done.  Only for client appends: followers and recovery rely on the leader's check, and the
+coordinator makes the markers.
 
 Cost.  Python takes 45 to 60 ns to follow one length, which is a third of what a produced record of 100 bytes
 costs a node. Therefore runs of records of one size are followed by strided slices at C's speed: their first
@@ -75,8 +76,8 @@ def _steps(first: int) -> tuple[int, ...]:
     """How far the next record lies behind one that begins with this byte, by its second byte; _FAR where that
     is no length.
 
-    Without an entry: the second byte belongs to a length of three bytes (or holds attributes that nobody has
-    defined)."""
+    Without an entry: the second byte belongs to a length of three bytes (or holds attributes, and no
+    attribute is defined)."""
     if first & 1:
         return _NOWHERE
     if first < 0x80:
@@ -156,7 +157,7 @@ def _follow(payload: memoryview, at: int, delta: int, count: int) -> int:
             window = bytes(payload[at : at + _WINDOW])
             followed, position = _follow_window(window, delta, count)
             at += position
-        if not followed:  # records so large that no window pays, or one that is larger than the window
+        if not followed:  # records too large for a window to pay, or a record larger than the window
             followed, at = _walk(payload, at, delta, min(count, _WALK))
             if not followed:
                 raise IndexError
@@ -224,7 +225,7 @@ def _follow_gathered(data: bytes, following: bytes, at: int, delta: int, count: 
             note(at)
     except IndexError:
         pass
-    while starts[-1] > len(data):  # at most one that is cut off, and one of a length that is none
+    while starts[-1] > len(data):  # at most one record that is cut off, and one whose length is invalid
         starts.pop()
     after = starts.pop()
     if len(starts) < 2:
@@ -349,7 +350,7 @@ def _check_record(
     end = at + length
     if length < _RECORD_BYTES_MIN - 1 or end > len(data):
         raise _invalid(f"a record of {length} bytes where {len(data) - at} are left")
-    # the timestamp, after a byte of attributes that nobody uses
+    # the timestamp, after the unused byte of attributes
     at = at + 2 if data[at + 1] < 0x80 else read_zigzag(data, at + 1)[1]
     delta, at = ((byte >> 1) ^ -(byte & 1), at + 1) if (byte := data[at]) < 0x80 else read_zigzag(data, at)
     if delta != offset_delta:

@@ -111,7 +111,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> Compression:
-        """Raises UNSUPPORTED_COMPRESSION_TYPE for a codec number that nobody has given a meaning."""
+        """Raises UNSUPPORTED_COMPRESSION_TYPE for an undefined codec number."""
         codec = self.attributes & _COMPRESSION_MASK
         if codec > Compression.ZSTD:
             raise KafkaError(
@@ -193,8 +193,8 @@ def validate_batch(
     """Checks one whole batch at `position` without looking into its records, and returns its header.
 
     `max_bytes` bounds the batch's size.  With `from_client`, the rules for what a producer may send hold as
-    well: at least one record, offsets without holes, no control batch, sequences with a producer id.  What is
-    replicated or recovered may have been compacted and is held only to what every batch obeys.
+    well: at least one record, offsets without holes, no control batch, sequences with a producer id.  A
+    replicated or recovered batch may have been compacted and must obey only the rules of every batch.
 
     Raises CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE.
     """
@@ -369,11 +369,12 @@ def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 def decode_batch(
     view: ReadableBuffer, position: int = 0, *, max_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> list[Record]:
-    """The records of the batch at `position`, with absolute offsets; the CRC is the caller's business
+    """The records of the batch at `position`, with absolute offsets; the caller checks the CRC
     (`validate_batch`).
 
-    A control batch decodes like any other: whoever must not see control records looks at `header.is_control`
-    first. Raises CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE.
+    A control batch decodes like any other: a caller that must not see control records looks at
+    `header.is_control` first. Raises CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE,
+    UNSUPPORTED_COMPRESSION_TYPE.
     """
     whole = memoryview(view).cast("B")
     header = parse_header(whole, position)
@@ -416,7 +417,7 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
         end = at + length
         if length < _RECORD_BYTES_MIN - 1 or end > size:
             raise _corrupt(f"a record of {length} bytes where {size - at} are left")
-        # timestamp delta, after a byte of attributes that nobody uses
+        # timestamp delta, after the unused byte of attributes
         byte = data[at + 1]
         if byte < 0x80:
             at += 2

@@ -110,11 +110,11 @@ def _load(load: Any, api_key: int, version: int) -> Any:
 
 
 def unknown_names(api_key: int, is_request: bool, wanted: Iterable[str]) -> set[str]:
-    """Those of the field names that no version of the message uses, at any depth: tells a slip from a field
-    of another version.
+    """The given field names that no version of the message uses, at any depth: it distinguishes a misspelt
+    field from a field of another version.
 
-    The newest version is asked first: it knows most, and to load all of them takes as long as a hundred
-    requests."""
+    The newest version is tried first, because it has most of the fields and loading all versions takes as
+    long as a hundred requests."""
     left = set(wanted)
     for version in sorted(schema_name_map[api_key_map[api_key]], reverse=True):
         if not left:

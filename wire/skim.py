@@ -7,8 +7,8 @@ the schema allows it, nothing may be left over. Afterwards kio cannot be asked f
 of the payload's size.
 
 The elements of all arrays are counted on the way, and a request that holds more than `ENTRIES_MAX` of them is
-refused before the walk reaches them: what is in bytes a modest message costs its handler, and with it the
-loop, many seconds otherwise.
+refused before the walk reaches them: a message of modest size could otherwise occupy its handler, and with it
+the loop, for many seconds.
 
 Raises KafkaError(INVALID_REQUEST) and nothing else.
 """
@@ -241,8 +241,8 @@ def check_message(
     *,
     to_the_end: bool = True,
 ) -> None:
-    """Checks the message of kio's class `entity_type` that starts at `position` and, unless told otherwise,
-    ends with `data`.
+    """Checks the message of kio's class `entity_type` that starts at `position`, and, with `to_the_end`, ends
+    with `data`.
 
     Raises RequestTooLarge when its arrays have more than `entries_max` elements; None bounds them by the
     message's size alone.

@@ -27,7 +27,7 @@ class AnomalyKind(StrEnum):
     PRECOMMITTED_READ = "precommitted-read"
     """A transaction read a record that it wrote itself, before its commit."""
     TORN_TRANSACTION = "torn-transaction"
-    """Some of a transaction's records are there and some are not."""
+    """Readers see some of a transaction's records and not the others."""
     INTERNAL_POLL_SKIP = "int-poll-skip"
     INTERNAL_NONMONOTONIC_POLL = "int-nonmonotonic-poll"
     POLL_SKIP = "poll-skip"

@@ -44,7 +44,7 @@ Graph = dict[int, dict[int, Edge]]
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """Operations each of which comes before the next, and the last before the first."""
+    """A cycle: each operation comes before the next, and the last before the first."""
 
     name: str
     ops: tuple[int, ...]
@@ -124,7 +124,8 @@ def _realtime(nodes: Sequence[Op]) -> Iterator[tuple[int, int]]:
     """The transitive reduction of "completed before invoked": as many edges an operation as there is
     concurrency.
 
-    An operation of unknown outcome may take effect at any later time, so nothing is known to come after it.
+    An operation of unknown outcome may take effect at any later time, so no operation comes after it for
+    certain.
     """
     events = sorted(
         [(op.invoked, 0, op) for op in nodes]

@@ -4,10 +4,10 @@ have committed.
 `Evidence` is built once per check and only read afterwards.  Everything in it is derived by docs/semantics.md
 V1 and V2:
 
-* The *version order* of a partition comes from what was read (by polls of any outcome, for a read_committed
-  poll must be safe whatever the outcome of its transaction, and by the final read), and from acknowledged
-  offsets only of writes that must have committed: the leader may have truncated an aborted write and given
-  its offset to another.
+* The *version order* of a partition comes from the records that were read (by polls of any outcome, for a
+  read_committed poll must be safe whatever the outcome of its transaction, and by the final read), and from
+  acknowledged offsets only of writes that must have committed: the leader may have truncated an aborted write
+  and given its offset to another.
 * A transaction *must have committed* when it was acknowledged, or when its outcome is unknown and any reader
   read a record of it.  By that second clause, a single visible record requires all the others.
 * Offsets have gaps (control records), so positions are compared by *index*: the rank among the offsets known
@@ -143,8 +143,8 @@ class Evidence:
         return op.outcome is OpOutcome.OK
 
     def cannot_have_committed(self, op: Op) -> bool:
-        """True when the operation failed, or when its outcome is unknown and the final logs show nothing of
-        what it sent."""
+        """True when the operation failed, or when its outcome is unknown and the final logs have none of its
+        records."""
         if op.outcome is OpOutcome.INFO:
             sends = list(op.sends)
             return bool(sends) and all(

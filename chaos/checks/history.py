@@ -78,7 +78,8 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """From now on the process reads these partitions; it keeps its position in those that it already read."""
+    """From now on the process reads these partitions; it keeps its position in the partitions that it already
+    read."""
 
     partitions: frozenset[Partition]
 

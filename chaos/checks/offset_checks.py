@@ -8,8 +8,8 @@ move together.  So for every group and partition
 * no two committed transactions consumed the same input, and some committed transaction consumed each input
   below the final position.
 
-The group is taken to have begun at the start of its input; the first two checks need the final positions of
-the groups.
+The checks assume that the group began at the start of its input; the first two checks need the final
+positions of the groups.
 """
 
 from __future__ import annotations

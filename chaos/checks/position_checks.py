@@ -7,8 +7,9 @@ of control records and aborted transactions do not count.  Between two operation
 
 * a failed operation does not move the position: its reader goes back to where it was;
 * an undecided one leaves the position unknown, so the next read proves nothing;
-* `Assign` keeps the position of partitions that stay, `Seek` forgets those that it names, and a process that
-  subscribes may be moved by its group at any time, so nothing is asked of it from one operation to the next.
+* `Assign` keeps the position of partitions that stay, `Seek` forgets those that it names, and the group of a
+  process that subscribes may move it at any time, so the check demands nothing from one of its operations to
+  the next.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .history import Assign, Op, OpOutcome, Partition, Poll, Seek, Send, Subscri
 
 @dataclass(slots=True)
 class _Reader:
-    """What is known of one process between its operations."""
+    """The position of one process between its operations, as far as the history proves it."""
 
     positions: dict[Partition, int] = field(default_factory=dict)
     subscribes: bool = False
@@ -56,7 +57,7 @@ def _successive_reads(
     op: Op | None,
 ) -> Iterator[Anomaly]:
     order = evidence.orders[partition]
-    who = str(op) if op is not None else "the final read"
+    reader = str(op) if op is not None else "the final read"
     for offset, value in reads:
         index = order.index_of_offset(offset)
         previous = last.get(partition)
@@ -64,11 +65,11 @@ def _successive_reads(
         if previous is None:
             continue
         if index <= previous:
-            message = f"{who} read {value!r} at offset {offset} after it had read further"
+            message = f"{reader} read {value!r} at offset {offset} after it had read further"
             yield about(AnomalyKind.INTERNAL_NONMONOTONIC_POLL, message, op, partition=partition)
         elif index > previous + 1:
             message = (
-                f"{who} read {value!r} at offset {offset} and skipped {index - previous - 1} records "
+                f"{reader} read {value!r} at offset {offset} and skipped {index - previous - 1} records "
                 "before it"
             )
             yield about(AnomalyKind.INTERNAL_POLL_SKIP, message, op, partition=partition)

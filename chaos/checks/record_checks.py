@@ -38,7 +38,7 @@ def lost_writes(evidence: Evidence) -> Iterator[Anomaly]:
             elif not evidence.was_read(send):
                 index = evidence.order(send.partition).last_index(send.value)
                 if index is not None and index <= bounds[send.partition]:
-                    yield _lost(send, op, "nobody read it, although records above it were read")
+                    yield _lost(send, op, "no reader read it, although records above it were read")
 
 
 def _lost(send: Send, op: Op, why: str) -> Anomaly:
@@ -95,7 +95,7 @@ def unwritten_values(evidence: Evidence) -> Iterator[Anomaly]:
     for partition, order in evidence.orders.items():
         for value, offset in order.where.items():
             if (partition, value) not in evidence.writers:
-                message = f"{value!r} at offset {offset} was written by nobody"
+                message = f"{value!r} at offset {offset} was written by no client"
                 yield about(AnomalyKind.UNWRITTEN_VALUE, message, partition=partition, value=value)
 
 
@@ -142,8 +142,8 @@ def _values_read(polls: Iterator[Poll]) -> Iterator[tuple[Partition, Value]]:
 
 
 def torn_transactions(evidence: Evidence) -> Iterator[Anomaly]:
-    """Transactions of which the final read has only a part.  A partition without a final read cannot show a
-    missing record."""
+    """Transactions with some of their records in the final read, and not all.  A partition without a final
+    read cannot show a missing record."""
     for op in evidence.history:
         if op.transactional_id is None:
             continue

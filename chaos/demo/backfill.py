@@ -1,5 +1,5 @@
-"""The Spark part of the main job: read both topics read_committed, aggregate, write Parquet, and collect what
-is checked.
+"""The Spark part of the main job: read both topics read_committed, aggregate, write Parquet, and collect the
+figures for the checks.
 
 Executors fetch offset ranges over gRPC from the partition leaders; nothing here talks to a broker but through
 `spark.read.format("tidegate")`.

@@ -72,7 +72,7 @@ def load_flights(limit: int | None = None) -> list[Flight]:
 
 @dataclass(frozen=True, slots=True)
 class DailyTotal:
-    """What is computed per carrier and day; delays are sums of minutes over the flights that have one."""
+    """The results per carrier and day; delays are sums of minutes over the flights that have one."""
 
     carrier: str
     month: int

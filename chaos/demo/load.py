@@ -91,8 +91,8 @@ class Loader:
         self._on_progress = on_progress
 
     async def run(self) -> None:
-        """All producers, side by side, each with its share of the flights.  Raises what one of them could not
-        get over."""
+        """All producers, side by side, each with its share of the flights.  Raises the first error from which
+        a producer could not recover."""
         size = RECORDS_PER_TRANSACTION
         chunks = [self._flights[start : start + size] for start in range(0, len(self._flights), size)]
         async with asyncio.TaskGroup() as group:

@@ -3,7 +3,7 @@
 Three kinds, as in processes.py: transactions, idempotent records without transactions, a read_committed
 reader.  librdkafka blocks; each call runs in a thread, and the event loop records its result.
 
-confluent-kafka is not among Tidegate's own requirements: `available()` says whether it is there.
+confluent-kafka is not among Tidegate's own requirements: `available()` says whether it is installed.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class LibrdkafkaWriter:
     async def _abort(
         self, op: OpenOp, client: LibrdkafkaProducer, why: str, *, commit_left: bool = False
     ) -> TransactionOutcome:
-        """`commit_left`: a commit was asked for.  Only a confirmed abort says that it did not happen."""
+        """`commit_left`: the client sent a commit. Only a confirmed abort proves that it did not happen."""
         refused = await self._call(client.producer.abort_transaction)
         if refused is None:
             op.fail(why or "aborted on purpose")

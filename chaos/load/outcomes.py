@@ -1,4 +1,5 @@
-"""Maps the client's results to outcomes in the history: OK, FAIL or INFO, never more than is known.
+"""Maps the client's results to outcomes in the history: OK, FAIL or INFO, never more than the evidence
+proves.
 
 * `commit()` returned: OK.
 * The coordinator rejected the commit, or the client aborted without sending one: FAIL.  No record may ever be
@@ -31,7 +32,7 @@ class Ending(Enum):
 
     COMMITTED = auto()
     FAILED = auto()
-    """Nothing of it happened; the client goes on."""
+    """The operation had no effect; the client continues."""
     OVER = auto()
     """Unknown, or the client is of no use any more: make a new one."""
 

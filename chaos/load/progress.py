@@ -71,7 +71,7 @@ class Progress:
         self.defects.append(sentence)
 
     async def first(self, matches: Callable[[Commit], bool], timeout_s: float) -> Commit | None:
-        """The first commit that matches, of the past or to come; None when `timeout_s` is over before."""
+        """The first matching commit, past or future; None when there is none within `timeout_s`."""
         seen = 0
         try:
             async with asyncio.timeout(timeout_s):
@@ -97,7 +97,7 @@ class Progress:
         return max((_longest_s(times, begin, end) for times in by_client.values()), default=end - begin)
 
     def between(self, begin: float, end: float) -> list[Acknowledgement]:
-        """What was begun and acknowledged between two instants."""
+        """The operations that began and were acknowledged between two instants."""
         return [ack for ack in self.acknowledgements if begin <= ack.invoked and ack.acknowledged <= end]
 
 

@@ -140,8 +140,8 @@ class Workload:
         ]
 
     async def stop(self) -> None:
-        """Waits until every process has finished its operation.  One that does not within `STOP_TIMEOUT_S` is
-        a defect."""
+        """Waits until every process has finished its operation.  A process that does not within
+        `STOP_TIMEOUT_S` is a defect."""
         self._context.stopping.set()
         if not self._tasks:
             return
@@ -163,8 +163,8 @@ class Workload:
     # ------------------------------------------------------------------ afterwards
 
     async def quiesce(self, timeout_s: float = 45.0) -> OpenTransactions:
-        """Waits until no transaction is open at any coordinator or partition; one that is after `timeout_s`
-        hangs."""
+        """Waits until no transaction is open at any coordinator or partition; a transaction that is still
+        open after `timeout_s` hangs."""
         deadline = self._clock.monotonic() + timeout_s
         rest = OpenTransactions(["not asked yet"], [])
         async with self._admin() as admin:

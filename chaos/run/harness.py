@@ -125,8 +125,8 @@ class Run:
     rounds: int = 0
     until: float = 0.0
     decided: list[InjectedFault] = field(default_factory=list)
-    """Kills after which the transaction that was being committed must be visible, whatever its client was
-    told."""
+    """Kills after which the transaction that was being committed must be visible, whatever answer its client
+    received."""
     final: FinalRead = field(default_factory=lambda: FinalRead({}, {}))
 
     def now(self) -> float:
@@ -352,7 +352,7 @@ async def _run(scenario: Scenario, run: Run, seconds: float) -> None:
     await workload.prepare()
     workload.start()
     begin = run.now()
-    if not await _everybody_commits(run, begin, "everybody commits at first", FIRST_COMMIT_TIMEOUT_S):
+    if not await _every_client_commits(run, begin, "every client commits at first", FIRST_COMMIT_TIMEOUT_S):
         return  # a cluster that does not work needs no fault
     loaded = run.now()
     run.until = loaded + seconds
@@ -362,9 +362,9 @@ async def _run(scenario: Scenario, run: Run, seconds: float) -> None:
         await scenario.inject(run)
         await run.wait_in_sync()
     await run.load(max(0.0, run.until - run.now()))
-    run.say("healed: everybody must commit again")
+    run.say("healed: every client must commit again")
     await _heal(run)
-    await _everybody_commits(run, run.now(), "everybody commits after healing", PROGRESS_TIMEOUT_S)
+    await _every_client_commits(run, run.now(), "every client commits after healing", PROGRESS_TIMEOUT_S)
     end = run.now()
     await workload.stop()
     outcome.require(
@@ -424,13 +424,15 @@ def decided_is_visible(kill: InjectedFault, history: Sequence[Op], found: FinalR
     sends = list(op.sends)
     read = {partition: {value for _, value in records} for partition, records in found.logs.items()}
     there = sum(1 for send in sends if send.value in read.get(send.partition, ()))
-    told = f"its client was told {op.outcome}, {op.completed - kill.killed_at_monotonic:+.2f} s from the kill"
-    return there == len(
-        sends
-    ), f"{there} of the {len(sends)} records of {op.transactional_id} #{op.index}; {told}"
+    after_s = op.completed - kill.killed_at_monotonic
+    detail = (
+        f"{there} of the {len(sends)} records of {op.transactional_id} #{op.index}; "
+        f"its client got the outcome {op.outcome}, {after_s:+.2f} s from the kill"
+    )
+    return there == len(sends), detail
 
 
-async def _everybody_commits(run: Run, since: float, what: str, timeout_s: float) -> bool:
+async def _every_client_commits(run: Run, since: float, what: str, timeout_s: float) -> bool:
     """Whether every transactional process begins and commits a transaction after `since`; records the
     result."""
     expected = {name: frozenset({name}) for name in (*run.workload.writer_ids, *run.workload.librdkafka_ids)}

@@ -17,7 +17,7 @@ from .node_logs import LEVELS, Counted, loud
 PROMISES: Final[Mapping[str, tuple[AnomalyKind, ...]]] = {
     "0 records lost": (AnomalyKind.LOST_WRITE, AnomalyKind.UNSEEN),
     "0 records duplicated": (AnomalyKind.DUPLICATE, AnomalyKind.INCONSISTENT_OFFSETS),
-    "0 records that nobody wrote": (AnomalyKind.UNWRITTEN_VALUE,),
+    "0 records that no client wrote": (AnomalyKind.UNWRITTEN_VALUE,),
     "0 aborted or uncommitted records visible": (AnomalyKind.ABORTED_READ, AnomalyKind.PRECOMMITTED_READ),
     "0 transactions torn": (AnomalyKind.TORN_TRANSACTION,),
     "0 reads or writes out of order": (
@@ -64,7 +64,7 @@ class Recovery:
     affected_s: float | None
     """Until the next acknowledged commit of the affected."""
     any_s: float | None
-    """Until the next acknowledged commit of anybody."""
+    """Until the next acknowledged commit of any client."""
     back_s: float | None = None
     """From the restart of the node until it was ready."""
 
@@ -160,7 +160,7 @@ class RunOutcome:
 
 def _sentence(recovery: Recovery) -> str:
     parts = [f"{recovery.affected} committed again after {_seconds(recovery.affected_s)}"]
-    parts.append(f"anybody after {_seconds(recovery.any_s)}")
+    parts.append(f"any client after {_seconds(recovery.any_s)}")
     if recovery.back_s is not None:
         parts.append(f"the node was ready {_seconds(recovery.back_s)} after its restart")
     where = f"node {recovery.node_id}: " if recovery.node_id else ""  # 0: the fault concerns several nodes

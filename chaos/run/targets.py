@@ -21,8 +21,8 @@ class Target:
 
     node: LocalNode
     role: str
-    whom: str
-    """Whose commits are affected."""
+    affected_clients: str
+    """The clients whose commits are affected, in words."""
     needs_another: Callable[[Commit], bool]
 
     def affected(self, fault: InjectedFault) -> Callable[[Commit], bool]:

@@ -30,8 +30,8 @@ SMALL_RESERVE: Final = {"metadata.reserve.bytes": 1 << 20}
 FULL_S: Final = 4.0
 REFUSED_S: Final = 3.0
 LARGE_BYTES: Final = 500_000
-"""A record that does not fit into what is left (the rest of each file's last page), but into the reserve,
-which is not for it."""
+"""A record larger than the free space (the rest of each file's last page) but smaller than the reserve, which
+is not for records."""
 WRITE_TIMEOUT_S: Final = 15.0
 SAYS_SO_TIMEOUT_S: Final = 15.0
 FAIL_STOP_TIMEOUT_S: Final = 20.0
@@ -112,7 +112,7 @@ async def _with_room_again(run: Run, nodes: list[LocalNode], full: InjectedFault
     await run.recovery(
         "room on the disk again",
         room,
-        "everybody",
+        "every client",
         lambda c: c.acknowledged >= room.killed_at_monotonic,
         restart=False,
     )
@@ -135,7 +135,11 @@ async def sync_fails(run: Run) -> None:
     failed = InjectedFault(node.id, run.now(), None)
     await node.arm_fault("disk.sync", match={"path": f"{folder}*"}, action="fail")
     await run.recovery(
-        "flushes of a data folder failed", failed, target.whom, target.affected(failed), restart=False
+        "flushes of a data folder failed",
+        failed,
+        target.affected_clients,
+        target.affected(failed),
+        restart=False,
     )
     said = await _says(run, node, "metrics", OFFLINE)
     run.outcome.require(
@@ -161,8 +165,8 @@ async def _leader_in_second_folder(run: Run) -> tuple[Target, list[Partition]]:
         raise FaultInjectionError("no partition is led from a second data folder: there is nothing to fail")
     node = run.cluster.node(run.chance.choice(sorted(led)))
     partitions = frozenset(led[node.id])
-    whom = f"writers of its {len(partitions)} partitions in that folder"
-    return Target(node, "leader", whom, lambda commit: not partitions.isdisjoint(commit.partitions)), led[
+    clients = f"writers of its {len(partitions)} partitions in that folder"
+    return Target(node, "leader", clients, lambda commit: not partitions.isdisjoint(commit.partitions)), led[
         node.id
     ]
 
@@ -192,7 +196,9 @@ async def journal_sync_fails(run: Run) -> None:
         f"node {node.id}, {target.role}: exit code {code} after "
         f"{run.now() - failed.killed_at_monotonic:.2f} s",
     )
-    await run.recovery(f"journal of the {target.role} failed", failed, target.whom, target.affected(failed))
+    await run.recovery(
+        f"journal of the {target.role} failed", failed, target.affected_clients, target.affected(failed)
+    )
     await run.load(BETWEEN_S)
 
 

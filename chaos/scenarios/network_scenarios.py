@@ -2,7 +2,7 @@
 one of them.
 
 These cuts are the dangerous ones: a node that cannot reach the others still gets requests from its clients,
-and must not acknowledge what the others will never know.
+and must not acknowledge records that the other nodes will never have.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .named import BETWEEN_S, LONGER_THAN_A_SESSION, NamedScenario
 
 Pairs = Iterable[tuple[int, int]]
 ON_THE_WAY_S: Final = 0.5
-"""What was on its way when the last cable was cut has arrived after this time."""
+"""After this time every packet that was on its way when the last cable was cut has arrived."""
 
 
 def deaf(lab: NetworkLab, node_id: int) -> Pairs:
@@ -58,7 +58,7 @@ async def _cut(run: Run, target: Target, what: str, pairs: Pairs) -> None:
     cut = InjectedFault(target.node.id, run.now(), None)
     run.lab.cut(pairs)
     try:
-        await run.recovery(what, cut, target.whom, target.affected(cut), restart=False)
+        await run.recovery(what, cut, target.affected_clients, target.affected(cut), restart=False)
         await run.load(cut.killed_at_monotonic + LONGER_THAN_A_SESSION * run.session_s - run.now())
     finally:
         run.lab.heal()
@@ -112,7 +112,7 @@ async def all_apart(run: Run) -> None:
     run.require_silence("nothing is acknowledged while no two nodes meet", begin + ON_THE_WAY_S, end)
     healed = InjectedFault(0, end, None)
     await run.recovery(
-        "all nodes met again", healed, "everybody", lambda c: c.invoked >= begin, restart=False
+        "all nodes met again", healed, "every client", lambda c: c.invoked >= begin, restart=False
     )
     await run.wait_ready()
     await run.load(BETWEEN_S)

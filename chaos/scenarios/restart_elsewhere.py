@@ -41,8 +41,8 @@ async def restart_elsewhere(run: Run) -> None:
 
 
 def judge(run: Run, begin: float, end: float) -> None:
-    """By the slowest delivery of all that were acknowledged meanwhile, and by what was not acknowledged at
-    all."""
+    """Judged by the slowest acknowledged delivery of that time, and by the deliveries that were not
+    acknowledged."""
     seen = [each for each in run.workload.progress.acknowledgements if begin <= each.acknowledged <= end]
     slowest = max(seen, key=lambda each: each.acknowledged - each.invoked, default=None)
     took_s = end - begin if slowest is None else slowest.acknowledged - slowest.invoked

@@ -1,12 +1,13 @@
 """Nodes with 20 ms of CPU per second each, under a light load: no broker may lose its session, no client may
 wait long.
 
-The times are the product's own, not those of the other scenarios: what is asked is whether a starved node
-keeps the session that it has by default.  Measured while the quota is on: the sessions that a broker or the
+The times are the product's own, not those of the other scenarios: the question is whether a starved node
+keeps its session with the default timeout.  Measured while the quota is on: the sessions that a broker or the
 controller calls over (none may be), the longest time between two acknowledgements that any client got (at
 most 2 s), the heartbeats that failed, and the controllers that were elected.  How late a starved controller
-answers depends on the machine: the run shows that the product gets by, not what would become of one that gave
-heartbeats up after a second.  `tests/replication/test_late_heartbeats.py` does, in virtual time.
+answers depends on the machine: the run shows that the product keeps its sessions, but not that a product
+which gave heartbeats up after a second would lose them. `tests/replication/test_late_heartbeats.py` shows
+that, in virtual time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ CPU_MS_PER_SECOND: Final = 20
 STARVED_S: Final = 35.0
 GAP_S_MAX: Final = 2.0
 LOST: Final = ("leadership_suspended", "broker_session_expired")
-"""What a broker, and what the controller, says of a session that is over."""
+"""The log lines of a broker and of the controller when a session expires."""
 
 LIGHT: Final = Plan(
     partitions=3, derived_partitions=1, writers=0, plain_writers=2, transforms=0, readers=0, librdkafka=False,

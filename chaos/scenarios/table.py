@@ -85,7 +85,7 @@ async def killed(run: Run, pick: Pick) -> None:
     await run.load(BETWEEN_S)
     target = await pick(run)
     kill = await kill_node(run.cluster, target.node)
-    await run.recovery(f"{target.role} killed", kill, target.whom, target.affected(kill))
+    await run.recovery(f"{target.role} killed", kill, target.affected_clients, target.affected(kill))
     await run.load(BETWEEN_S)
 
 
@@ -100,7 +100,7 @@ async def controller_killed(run: Run) -> None:
         successor.id != kill.node_id,
         f"node {successor.id}, seen {run.now() - kill.killed_at_monotonic:.2f} s after the kill",
     )
-    await run.recovery("active controller killed", kill, target.whom, target.affected(kill))
+    await run.recovery("active controller killed", kill, target.affected_clients, target.affected(kill))
     await run.load(BETWEEN_S)
 
 
@@ -112,7 +112,9 @@ async def paused(run: Run, pick: Pick) -> None:
     pause = InjectedFault(target.node.id, run.now(), None)
     target.node.pause()
     try:
-        await run.recovery(f"{target.role} paused", pause, target.whom, target.affected(pause), restart=False)
+        await run.recovery(
+            f"{target.role} paused", pause, target.affected_clients, target.affected(pause), restart=False
+        )
         await run.load(pause.killed_at_monotonic + LONGER_THAN_A_SESSION * run.session_s - run.now())
     finally:
         target.node.resume()
@@ -130,7 +132,7 @@ async def all_nodes(run: Run) -> None:
         await run.recovery(
             "all nodes killed",
             last,
-            "everybody",
+            "every client",
             lambda c: c.invoked >= last.killed_at_monotonic,
             restart=False,
         )
@@ -156,7 +158,7 @@ async def crash_points(run: Run) -> None:
         kill = await kill_at(run.cluster, node, point, match=match, skip=skip, timeout_s=CRASH_TIMEOUT_S)
     target = targets.leading(leaders, run.cluster.node(kill.node_id), "node")
     run.outcome.require("the node died at the fault point", kill.by_sigkill, f"node {kill.node_id}: {where}")
-    await run.recovery(f"killed at {where}", kill, target.whom, target.affected(kill))
+    await run.recovery(f"killed at {where}", kill, target.affected_clients, target.affected(kill))
     await run.load(BETWEEN_S)
 
 
@@ -176,7 +178,7 @@ async def rolling_restart(run: Run) -> None:
         )
         kill = InjectedFault(node.id, begin, code)
         recovery = await run.recovery(
-            "node stopped in an orderly way", kill, target.whom, target.affected(kill)
+            "node stopped in an orderly way", kill, target.affected_clients, target.affected(kill)
         )
         felt_s = recovery.affected_s or 0.0
         run.outcome.require(

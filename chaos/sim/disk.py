@@ -1,9 +1,8 @@
 """A Disk in memory with the weakest allowed guarantees: a crash may lose, tear or reorder all writes that
 were not synced.
 
-    disk = LyingDisk()
-    ...                            the code under test uses it disk.crash(Random(seed))       the power goes;
-    open files are dead; what is left is what a real disk might have kept
+    disk = LyingDisk() ...                            the code under test uses it disk.crash(Random(seed))
+    the power fails; open files are dead; the files are as a real disk might have kept them
 
 What survives a crash
 
@@ -52,7 +51,7 @@ class PowerCut(BaseException):
 
 
 class Lie(enum.Flag):
-    """Promises that a disk may be told to break, for ablations."""
+    """Promises that a simulated disk breaks on request, for ablations."""
 
     NONE = 0
     FILE_SYNC = enum.auto()
@@ -60,7 +59,7 @@ class Lie(enum.Flag):
     FOLDER_SYNC = enum.auto()
     """`sync_directory` returns and makes nothing durable."""
     ATOMIC_REPLACEMENT = enum.auto()
-    """`write_atomic` writes into the file that is there."""
+    """`write_atomic` writes into the existing file."""
 
 
 class _Inode:
@@ -361,8 +360,8 @@ class LyingDisk:
             inode.durable[position] ^= 1 << bit
 
     def put(self, path: Path, content: bytes) -> None:
-        """Makes this the file's durable content, whatever was there: damage, or what another program has
-        left."""
+        """Makes this the file's durable content, in the place of any other: damage, or the work of another
+        program."""
         folder, name = self._place(path)
         folder.entries[name] = folder.durable[name] = _Inode(content)
 
@@ -392,7 +391,7 @@ class LyingDisk:
             self.step(path)
         except PowerCut:
             if not self._is_dead():
-                inode.change(position, kept)  # under way when the power went
+                inode.change(position, kept)  # in progress when the power failed
             raise
         inode.change(position, kept)
         if len(kept) < len(content):

@@ -1,8 +1,7 @@
 """Many simulated histories in a row, by their seeds: the one way in which the command line and long runs
 drive every simulator.
 
-A history is a function of its seed.  It returns what it counted, and raises `Broken` when a promise does not
-hold.
+A history is a function of its seed.  It returns its counts, and raises `Broken` when a promise does not hold.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ fates."""
 
 
 class Broken(AssertionError):
-    """A promise does not hold; the message tells how to repeat it."""
+    """A promise does not hold; the message says how to repeat the run."""
 
 
 @dataclass(slots=True)
 class RunsReport:
-    """What a run found: `counts` by what was counted, `broken` are (seed, what does not hold)."""
+    """The result of a run: `counts` by event, `broken` are (seed, broken promise)."""
 
     first_seed: int
     histories: int = 0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from .runs import Step
 
 RUNS_MAX = 3000
-"""A shrinking ends after so many histories, with what it has by then."""
+"""Shrinking ends after so many histories, with the shortest one found by then."""
 _SMALL = (0, 1, 2, 3, 5, 8, 64)
 
 

@@ -25,11 +25,11 @@ COUNT_MAX: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member asks for.  `owned` is what it holds now, since `generation` (used by cooperative
+    """The subscription of a member. `owned` are its partitions now, since `generation` (used by cooperative
     assignors; -1: not known).
 
-    `group_instance_id` travels outside these bytes (JoinGroup has it): static members go first, so that their
-    partitions stay theirs when others come and go (KIP-345).
+    `group_instance_id` travels outside these bytes (JoinGroup has it): static members go first, so that they
+    keep their partitions when other members join and leave (KIP-345).
     """
 
     topics: tuple[str, ...]
@@ -74,8 +74,8 @@ class RangeAssignor:
 
 
 class RoundRobinAssignor:
-    """All partitions of all topics in order, dealt to the members in turn, passing over those that did not
-    ask for the topic."""
+    """Assigns all partitions of all topics in order to the members in turn; members without a subscription to
+    the topic are skipped."""
 
     name = "roundrobin"
 
@@ -105,10 +105,11 @@ def _in_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
 
 
 class CooperativeStickyAssignor:
-    """Everybody keeps what it has, as far as the shares stay even; and what is to change hands is given to
-    nobody at first (KIP-429): its owner learns that it has to give it up, and joins again when it has.
+    """Every member keeps its partitions, as far as the shares stay even. A partition that moves to another
+    member has no owner in the first assignment (KIP-429): its present owner revokes it and joins again, and
+    the next assignment gives it to the other member.
 
-    Two shares differ by at most one where all ask for the same topics.
+    Two shares differ by at most one where all members subscribe to the same topics.
     """
 
     name = "cooperative-sticky"
@@ -138,8 +139,8 @@ class CooperativeStickyAssignor:
 def _owners(
     partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription]
 ) -> dict[Partition, str]:
-    """Who holds which partition now.  Of two who say so, the one that heard of it later; of two that know no
-    better, neither."""
+    """The present owner of each partition. When two members claim one, the claim of the later generation
+    counts; when both have the same generation, neither claim does."""
     claims: dict[Partition, list[tuple[int, str]]] = {}
     for member, subscription in subscriptions.items():
         for topic, numbers in subscription.owned.items():
@@ -159,8 +160,8 @@ def _owners(
 def _even_out(
     members: Sequence[str], wanted: Mapping[str, set[str]], shares: Mapping[str, set[Partition]]
 ) -> bool:
-    """Moves one partition from whoever has most to one that has at least two less; False when there is none
-    to move."""
+    """Moves one partition from the member with most of them to a member with at least two fewer; False when
+    no such move exists."""
     lightest = sorted(members, key=lambda member: len(shares[member]))
     for giver in reversed(lightest):
         for taker in lightest:

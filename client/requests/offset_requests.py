@@ -38,7 +38,7 @@ _CHANGED: Final = frozenset(
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.REBALANCE_IN_PROGRESS,
-        # since version 9 (KIP-848) for a generation of a group of which nothing is known
+        # since version 9 (KIP-848) for a generation of a group that the coordinator does not know
         ErrorCode.GROUP_ID_NOT_FOUND,
     }
 )
@@ -90,7 +90,7 @@ async def _find_offsets(
     read_committed: bool,
     deadline_s: float,
 ) -> None:
-    """Fills `found`, until it has all or the deadline is over."""
+    """Fills `found`, until it is complete or the deadline passes."""
     backoff = Backoff(cluster.clock)
     left = dict(times)
     while True:

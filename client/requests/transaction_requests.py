@@ -1,9 +1,10 @@
-"""The producer's requests to coordinators: what is sent, what may be repeated, and what each answer means.
+"""The producer's requests to coordinators: their contents, which of them may be repeated, and the meaning of
+each answer.
 
 Every request here may be repeated after a lost answer, for the coordinator recognises it: InitProducerId by
 the expected (id, epoch) (KIP-360), AddPartitionsToTxn and AddOffsetsToTxn because adding twice is adding
 once, TxnOffsetCommit because it writes the same offsets, EndTxn by the epoch it was sent with
-(docs/semantics.md T13).  `EndAnswer.uncertain` tells whether an answer was lost on the way: then a later
+(docs/semantics.md T13).  `EndAnswer.uncertain` says whether an answer was lost on the way: then a later
 refusal does not prove that the first copy had no effect.
 """
 

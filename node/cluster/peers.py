@@ -195,7 +195,9 @@ class PeerFetchTransport:
         self._peer.close()
 
 
-async def ask_who_it_is(broker: BrokerState, client_id: str, max_frame_bytes: int, timeout_s: float) -> bool:
+async def confirm_identity(
+    broker: BrokerState, client_id: str, max_frame_bytes: int, timeout_s: float
+) -> bool:
     """Asks over a connection of its own; False when another broker answers at the address.  Raises
     KafkaError."""
     address = broker.kafka_host, broker.kafka_port

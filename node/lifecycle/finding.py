@@ -9,7 +9,7 @@ from typing import Final
 from tidegate.controller.state.model import BrokerState
 from tidegate.controller.state.reachability import Life
 from tidegate.node.cluster.cluster_view import ClusterView
-from tidegate.node.cluster.peers import ask_who_it_is
+from tidegate.node.cluster.peers import confirm_identity
 from tidegate.runtime import logs
 from tidegate.runtime.clock import Clock
 
@@ -27,7 +27,7 @@ def ask_over_kafka(frame_bytes_max: int) -> Ask:
     """Asks over a new connection each time, at the address that the other broker has registered."""
 
     async def ask(other: BrokerState, question: Question) -> bool:
-        return await ask_who_it_is(other, question.client_id, frame_bytes_max, TIMEOUT_S)
+        return await confirm_identity(other, question.client_id, frame_bytes_max, TIMEOUT_S)
 
     return ask
 
@@ -58,7 +58,7 @@ class Finding:
     def _own_life(self) -> Life:
         return self._cluster.node_id, self._lifecycle.broker_epoch
 
-    def asked_who_this_is(self, question: Question) -> bool:
+    def accept_question(self, question: Question) -> bool:
         """Another broker has connected; False when it meant another broker or another epoch of this one."""
         asked = self._reached_by.asked(question, self._own_life(), self._cluster.is_registered)
         if asked is Asked.NOTED and question.asker[0] in self._lifecycle.not_reached_by:

@@ -152,7 +152,7 @@ RULES: dict[str, Rule] = {
         ),
         Case([info("p", Send(A, "x")), ok("q", poll(A, (0, "x"))), ok("p2", Send(A, "y"))], {A: XY}),
     ),
-    "a record was written by nobody": Rule(
+    "a record was written by no client": Rule(
         "unwritten",
         AnomalyKind.UNWRITTEN_VALUE,
         Case([ok("p", Send(A, "x", 0))], {A: [(0, "x"), (1, "ghost")]}),
@@ -346,7 +346,7 @@ RULES: dict[str, Rule] = {
             {"g": {IN: 1}},
         ),
     ),
-    "an input below the group's position was consumed by nobody": Rule(
+    "an input below the group's position was not consumed": Rule(
         "consumed never",
         AnomalyKind.CONSUMED_NEVER,
         Case(

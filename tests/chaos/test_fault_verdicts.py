@@ -110,7 +110,7 @@ class FakeRun(Run):
         return self.led
 
     async def recovery(self, *_: object, **__: object) -> Recovery:
-        return Recovery("fault", 1, "everybody", 0.1, 0.1)
+        return Recovery("fault", 1, "every client", 0.1, 0.1)
 
     async def restart(self, _node: object) -> float:
         return 0.1

@@ -53,7 +53,7 @@ def test_the_commit_in_flight_at_the_kill_must_be_wholly_visible() -> None:
     )
     assert passed
     assert "2 of the 2 records of t #1" in sentence
-    assert "told info" in sentence
+    assert "outcome info" in sentence
 
 
 @pytest.mark.parametrize("values", [(), ("a1",), ("a0", "b0", "a2", "b2")])

@@ -44,7 +44,9 @@ def test_report_and_table_are_written(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["passed"]
     assert report["recoveries"][0]["affected_s"] == 1.5
-    assert "committed again after 1.50 s, anybody after never" in (tmp_path / "run" / "table.txt").read_text()
+    assert (
+        "committed again after 1.50 s, any client after never" in (tmp_path / "run" / "table.txt").read_text()
+    )
 
 
 def test_a_check_that_failed_once_in_several_rounds_is_shown_as_failed(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("chaos"), pytest.mark
 
 SECONDS = 1.0
 EVERYWHERE = {
-    "everybody commits after healing",
+    "every client commits after healing",
     "0 transactions hang",
     "every partition can be read to its end",
     "readers near every replica read the same",

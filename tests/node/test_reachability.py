@@ -11,7 +11,7 @@ import pytest
 from tidegate.controller.state.model import BrokerState
 from tidegate.controller.state.reachability import Life
 from tidegate.node.cluster.cluster_view import ClusterView
-from tidegate.node.cluster.peers import ask_who_it_is
+from tidegate.node.cluster.peers import confirm_identity
 from tidegate.node.lifecycle.finding import Finding
 from tidegate.node.lifecycle.reachability import Asked, Prober, Question, ReachedBy, parse
 from tidegate.runtime.clock import SystemClock
@@ -99,8 +99,8 @@ async def test_a_broker_beats_early_only_for_what_is_news() -> None:
         (21, False),
         (20, True),
     ):
-        assert node.asked_who_this_is(Question((2, epoch), own)) is is_found
-    assert not node.asked_who_this_is(Question((5, 20), own))
+        assert node.accept_question(Question((2, epoch), own)) is is_found
+    assert not node.accept_question(Question((5, 20), own))
     assert list(reached_by.lives) == [(2, 20)]
     assert len(early) == 1
 
@@ -157,7 +157,7 @@ async def test_a_broker_that_cannot_be_asked_at_all_keeps_none_from_being_asked(
     async def ask(other: BrokerState, question: Question) -> bool:
         asked.append(other.node_id)
         if other.node_id == 2:
-            return await ask_who_it_is(other, question.client_id, 1 << 20, 1.0)
+            return await confirm_identity(other, question.client_id, 1 << 20, 1.0)
         if other.node_id == 3:
             raise UnicodeError("not foreseen")
         return asked.count(4) > 1

@@ -7,7 +7,7 @@ Each imports only those above it:
 
 * `options`     what a seed draws: sizes, delays, which faults and how often
 * `schedule`    virtual time, the order of events, the random numbers of the seed
-* `ledger`      what was promised (`promises`: by each disk), and the invariants, checked after every step
+* `ledger` the promises made so far (`promises`: by each disk), and the invariants, checked after every step
 * `process`     the process of one voter: its lives, its pauses, the rounds of its Raft thread
 * `machine`     the event loop's side of it: applied state, pending proposals, snapshots
 * `network`     connections that reset, delay, cut in one direction; or frames that are also lost, doubled and
@@ -16,7 +16,7 @@ Each imports only those above it:
   disk fails
 * `cluster`     all members with their network, their time and the ledger: what clients use and faults break
 * `clients`     proposals, retries and duplicates of them (`commands`), linearizable reads
-* `faults`      what goes wrong, and coincidences that single faults hardly ever make (`directed`)
+* `faults` single faults, and coincidences that they hardly ever make (`directed`)
 * `simulation`  the run: faults, then healing, then the demand for progress
 * `ablations`   the quorum with one safeguard taken away each: the seeds must notice
 """

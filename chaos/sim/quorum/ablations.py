@@ -1,8 +1,8 @@
 """The quorum with one safeguard taken away each.
 
-An ablation that no seed notices means that the safeguard is not tested.  `ABLATIONS` says for each what is
-missing, by which parts, and optionally a kind of run in which it is found soon.  The two at the end matter in
-one exact situation only, which tests/controller/test_raft_scenarios.py plays by hand.
+An ablation that no seed notices means that the safeguard is not tested.  `ABLATIONS` has for each the missing
+safeguard, the parts that are replaced, and optionally a kind of run that finds it soon.  The two at the end
+matter in one exact situation only, which tests/controller/test_raft_scenarios.py plays by hand.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class _VotesForAnybody(RaftCore):
 
 
 class _StandsAtOnce(RaftCore):
-    """No PreVote: a voter that hears nothing raises its term."""
+    """No PreVote: a voter that receives no message raises its term."""
 
     def _SyncObj__connectedToAnyone(self) -> bool:
         return self._may_vote()
@@ -223,7 +223,7 @@ def _with_membership(membership: type[VoterMembership]) -> type[RaftCore]:
 
 
 class _ReadsByRole(Machine):
-    """A member that believes that it leads answers reads from what it has."""
+    """A member that believes that it leads answers reads from its own state."""
 
     def read(self, answer: Answer) -> bool:
         if not self.status.active:
@@ -317,8 +317,8 @@ def _with_state(state: type[ClusterState]) -> type[Machine]:
 
 @dataclass(slots=True, frozen=True)
 class Ablation:
-    """What is missing.  `kind` makes of a drawn run one in which it is found sooner; the safe quorum must
-    hold in it as well."""
+    """The missing safeguard. `kind` changes a drawn run so that it finds the fault sooner; the safe quorum
+    must pass such a run as well."""
 
     parts: Parts
     kind: Callable[[QuorumOptions], QuorumOptions] = lambda options: options

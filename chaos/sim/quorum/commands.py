@@ -54,7 +54,7 @@ TOPIC_CONFIGS = {
 KINDS = tuple(field.name for field in pb.Operation.DESCRIPTOR.oneofs_by_name["kind"].fields)
 OPERATIONS_MAX = 3
 PLANNED = 0.75
-PLANS_MAX = 5  # drawn until one of them has something to do
+PLANS_MAX = 5  # drawn until a command changes something
 ACTIVE_MIN = 2
 TOPICS_MAX = 5
 CONFIG = ControllerConfig(leader_imbalance_percentage=0)
@@ -241,7 +241,7 @@ class Commands:
         return pb.Operation(**{kind: message})
 
     def _fill(self, state: ClusterState, message: object) -> None:
-        """Every field by its name; those that are messages again likewise."""
+        """Every field by its name; nested messages likewise."""
         for field in message.DESCRIPTOR.fields:  # type: ignore[attr-defined]
             repeated = field.is_repeated
             if field.message_type is not None:

@@ -16,7 +16,7 @@ WATCH_EVERY_S = 0.004
 
 
 class Plans:
-    """One at a time: the next one is made when the last one is over."""
+    """One at a time: the next coincidence begins when the last one has ended."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -24,7 +24,7 @@ class Plans:
         self._ended = False
 
     def end(self) -> None:
-        """The faults are over: what is still planned does not happen."""
+        """The faults have ended: planned steps do not happen any more."""
         self._ended = True
 
     def _runs(self) -> bool:

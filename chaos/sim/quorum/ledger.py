@@ -1,17 +1,18 @@
-"""What the quorum has promised, held against every member after each of its steps.
+"""The promises of the quorum, compared with every member after each of its steps.
 
 * one leader a term, and it has every entry that was committed before its term (leader completeness)
 * log matching: an entry of one index and term is the same everywhere, and so is all before it
-* what is committed never differs: order, commands, their results, the hash of the state, and at the end its
-  bytes, also when the whole log is applied once more
-* a commit index never goes back in one life; nothing is applied that is not committed
-* real time: what is answered has its place after everything that was acknowledged before it was asked for.
-  As all members apply one sequence, that is linearizability, of reads behind the barrier and of writes
-* a controller that becomes active knows all that was acknowledged in earlier terms
-* what a member called durable it still has when it starts again (`promises`)
+* committed entries never differ between members: order, commands, their results, the hash of the state, and
+  at the end its bytes, also when the whole log is applied once more
+* a commit index never goes back in one life; a member applies only committed entries
+* real time: the result of a request has its place after everything that was acknowledged before the client
+  sent it. As all members apply one sequence, that is linearizability, of reads behind the barrier and of
+  writes
+* a controller that becomes active has applied all entries that were acknowledged in earlier terms
+* a member still has when it starts again all that it reported as durable (`promises`)
 * a command with a name has one outcome, however often it was proposed
 
-A promise that does not hold raises Broken, with what repeats it.
+A broken promise raises Broken, with the command that repeats the run.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from .schedule import Schedule
 
 
 class _Look:
-    """What was last seen of one life of a member."""
+    """The newest observation of one life of a member."""
 
     __slots__ = ("active_term", "commit_index", "entries", "led_term", "tail")
 
@@ -197,7 +198,7 @@ class Ledger:
     def answered(
         self, asked_after: int, result: ApplyResult, name: tuple[str, int] | None, *, is_read: bool = False
     ) -> None:
-        """A client got this result; when it was asked for, everything up to `asked_after` had been
+        """A client got this result; when it sent the request, everything up to `asked_after` had been
         acknowledged."""
         if result.index <= asked_after:
             self.broken(
@@ -212,8 +213,8 @@ class Ledger:
         self.reads += is_read
         self.refused += not result.ok
         if name is None or result.error is ErrorCode.NOT_CONTROLLER:
-            # planned in another term: refused whenever it is proposed in this one, whatever became of it in
-            # that one
+            # planned in another term: refused when it is proposed in this one, whatever its outcome in the
+            # other term
             return
         self.duplicates += result.duplicate
         outcome = (result.error, result.value)

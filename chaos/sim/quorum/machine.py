@@ -85,8 +85,8 @@ class Machine:
         return True
 
     def read(self, answer: Answer) -> bool:
-        """A committed barrier: when it is answered, `state` holds everything that was acknowledged before it
-        was asked for."""
+        """A committed barrier: when it completes, `state` holds everything that was acknowledged before this
+        call."""
         return self.propose(b"", answer)
 
     def _set_status(self, status: QuorumStatus) -> None:
@@ -113,8 +113,8 @@ class Machine:
             self._waiting.pop(index)[1](None)
 
     def _make_snapshot(self) -> None:
-        """Frozen now, encoded and stored a little later on another thread, and again later the Raft thread
-        hears of it."""
+        """Frozen now, encoded and stored a little later on another thread, and again later the Raft thread is
+        notified."""
         index, term, encode = self.state.index, self.state.term, self.state.freeze()
         process, random = self._process, self._random
 

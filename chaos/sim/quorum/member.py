@@ -26,7 +26,7 @@ from .process import Process
 from .promises import Promises
 from .schedule import Schedule
 
-DATA = Path("/data")  # a mounted disk: it is there from the start
+DATA = Path("/data")  # a mounted disk: it exists from the start
 METADATA = DATA / "metadata"
 FOLDER = METADATA / "raft"
 
@@ -128,7 +128,7 @@ class Member:
         self._schedule.after(0.05 + self._schedule.random.random() ** 2 * 1.2, self.start)
 
     def kill(self) -> None:
-        """SIGKILL: what was written is in the page cache."""
+        """SIGKILL: all written bytes stay in the page cache."""
         if self.is_up:
             self.disk.kill()
             self._end(silently=False)
@@ -139,7 +139,7 @@ class Member:
     # ---- the host ------------------------------------------------------------------------------------------
 
     def cut_power(self) -> None:
-        """What was not synced is lost, torn or reordered; also what a process killed before has left in the
+        """Unsynced writes are lost, torn or reordered; also those that an earlier, killed process left in the
         page cache."""
         self.disk.crash(self._fate)
         if self.is_up:
@@ -151,7 +151,7 @@ class Member:
         self._schedule.after(self._schedule.random.random() ** 2 * 0.5, self.cut_power)
 
     def lose_disk(self) -> None:
-        """An empty disk in the place of the one that is lost."""
+        """An empty disk replaces the lost one."""
         self.kill()
         self.disk, self.disk_was_lost = self._new_disk(), True
         self._network.forget(self.node_id)

@@ -56,8 +56,8 @@ class Network:
         self._travel((b, a), PeerUp(b, number), number)
 
     def reset(self, a: int, b: int, *, silently: bool = False) -> None:
-        """The connection ends; what is on its way may still arrive before the news of it.  `silently`: the
-        news takes long."""
+        """The connection ends; frames on their way may still arrive before the peers notice it. `silently`:
+        the peers notice it late."""
         number = self._numbers.pop(frozenset((a, b)), None)
         if number is None:
             return
@@ -76,7 +76,7 @@ class Network:
                 self.reset(node_id, other, silently=silently)
 
     def forget(self, node_id: int) -> None:
-        """Frames of a journal that is lost go with their connections, whatever the mode."""
+        """The frames of a lost journal are dropped with their connections, in every mode."""
         self._wiped[node_id] += 1
 
     def cut(self, *ways: Way) -> None:

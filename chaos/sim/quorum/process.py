@@ -2,7 +2,7 @@
 life.
 
 Its rounds are those of `controller/raft/thread.py`.  It sleeps for as long as its core says that nothing can
-happen by itself, as the real thread does: a core that sleeps too long makes no progress.
+happen by itself, as the real thread does: a core whose wake-up time is too late makes no progress.
 """
 
 from __future__ import annotations

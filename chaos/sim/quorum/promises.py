@@ -1,8 +1,8 @@
-"""What each member has called durable, held against what it finds when it starts again.
+"""Compares what each member reported as durable with what it finds on its disk when it starts again.
 
-A lost acknowledgement or vote does harm only in coincidences; that it was lost shows at the next start.
-Promised are the entries that a journal calls durable or that were acknowledged, unless a conflict has cut
-them since, and every vote that was given.
+A lost acknowledgement or vote does harm only in coincidences; this check finds the loss itself, at the next
+start. The promises are the entries that a journal reported as durable or that were acknowledged, unless a
+conflict has truncated them since, and every granted vote.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Promises:
             self.index, self.term = entry[1], entry[2]
 
     def watch(self, journal: DurableJournal) -> None:
-        """Learns of cuts before they are made: one that a crash interrupts is no loss."""
+        """Notes a truncation before it happens: a truncation that a crash interrupts is no loss."""
         cut, reset = journal.deleteEntriesFrom, journal.reset
 
         def watched_cut(entryFrom: int) -> None:

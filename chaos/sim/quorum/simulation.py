@@ -50,8 +50,8 @@ class QuorumSimulation:
         return self.schedule.now
 
     def pass_time(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Lets things happen; True as soon as `until` holds (looked at after every event), False when the
-        time is over."""
+        """Runs events; True as soon as `until` holds (checked after every event), False when the time has
+        passed."""
         end = self.now + seconds
         while self.schedule.step(end):
             self._happened += 1

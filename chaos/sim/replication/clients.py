@@ -1,5 +1,5 @@
-"""Producers with acks=1 and acks=all, idempotent or not, consumers that track leader epochs (KIP-320), and
-who deletes records.
+"""Producers with acks=1 and acks=all, idempotent or not, consumers that track leader epochs (KIP-320), and a
+client that deletes records.
 
 They believe old metadata for a while, ask deposed leaders, give up waiting and try again, as clients do.
 """
@@ -104,7 +104,7 @@ class Producer:
                 return True
             self._leader = None
             await asyncio.sleep(0.05 + 0.2 * clients.random.random())
-        if self._idempotent:  # nobody knows what became of the batch: only another producer id can go on
+        if self._idempotent:  # the batch's outcome is unknown: only another producer id can go on
             self._producer_id, self._sequence = self._producer_id + 1, 0
         return False
 
@@ -133,7 +133,7 @@ class Producer:
 
 
 class Consumer:
-    """Reads one partition from its beginning and keeps what it was given."""
+    """Reads one partition from its beginning and keeps all records that it received."""
 
     def __init__(self, clients: Clients, partition: int, pause_s: float) -> None:
         self._clients = clients

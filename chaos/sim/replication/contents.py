@@ -58,7 +58,8 @@ class Contents:
         read = self._read.get(id(log))
         if read is None or read.log is not log:
             read = self._read[id(log)] = _Read(log, log.truncations)
-        if log.is_offline:  # perhaps in the middle of a cut: it had at least this, and nobody can read it
+        # perhaps in the middle of a truncation: the log had at least these records, and cannot be read
+        if log.is_offline:
             return read.records
         if read.cuts != log.truncations:
             read.cuts = log.truncations
@@ -87,9 +88,9 @@ class Contents:
     def kept_by(
         self, node: SimulatedNode, key: Key, flushed: bool, *, within_a_change: bool = False
     ) -> Sequence[Record] | None:
-        """What the node would have of a partition after a stop: all that is flushed, or, when its topic does
-        not ask for that, all; None: nothing.  In the middle of a change the log cannot be read: it had what
-        it was last seen with."""
+        """The records of a partition that the node would have after a stop: all flushed records, or, when its
+        topic does not require flushes, all records; None: no log. In the middle of a change the log cannot be
+        read: then the records of the last look count."""
         if node.directory is None:
             return self._left.get((node.node_id, key))
         log = self.log_of(node, key)
@@ -106,18 +107,18 @@ class Contents:
         return held[: log.flushed_end_offset] if flushed else held
 
     def kept_start(self, node: SimulatedNode, key: Key) -> int:
-        """Below which offset the node would show nothing of a partition after a stop, whatever becomes of its
-        log start."""
+        """The offset below which the node would show no record of a partition after a stop, whatever its log
+        start is then."""
         if node.directory is None:
             return self._start_left.get((node.node_id, key), 0)
         log = self.log_of(node, key)
         return 0 if log is None else log.noted_start_offset
 
     def node_stops(self, node: SimulatedNode, keys: dict[Key, bool], *, within_a_change: bool) -> None:
-        """To be called before the node ends: notes what it keeps of each partition (`keys`: is it
-        flushed?)."""
+        """To be called before the node ends: notes the records that the node keeps of each partition (`keys`:
+        whether its topic flushes)."""
         if node.directory is None:
-            return  # it ends before it had opened anything: what it kept is known
+            return  # it ends before it has opened a log: its contents were noted before
         for key, flushed in keys.items():
             self._start_left[node.node_id, key] = self.kept_start(node, key)
             kept = self.kept_by(node, key, flushed, within_a_change=within_a_change)

@@ -31,8 +31,8 @@ def _name(method: str) -> str:
 
 
 class ControllerChannel:
-    """From one broker to one controller; `on_reply(name, sent at, reply)` hears of every answered call, and
-    `before_reply(name)` is awaited before the answer leaves."""
+    """From one broker to one controller; `on_reply(name, sent at, reply)` is called for every answered call,
+    and `before_reply(name)` is awaited before the answer leaves."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ControllerChannel:
                 if name == "RegisterBroker" and not sender.alive:
                     # It would supersede the process that was started since, which then ends itself: safe, and
                     # nothing to watch.
-                    raise ConnectionError("whoever asked is gone")
+                    raise ConnectionError("the caller has ended")
                 reply = await getattr(self._services[self._target], name)(
                     type(request).FromString(data), None
                 )

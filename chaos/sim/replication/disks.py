@@ -1,7 +1,7 @@
 """How long a simulated disk takes to flush: an executor that runs each flush at some moment of its delay.
 
-The disk itself is `chaos.sim.disk.LyingDisk`.  Half of the flushes are on the disk at once and their end is
-told late, the others happen late: a crash in between finds both.
+The disk itself is `chaos.sim.disk.LyingDisk`.  Half of the flushes are on the disk at once and complete late,
+the others happen late: a crash in between finds both cases.
 """
 
 from __future__ import annotations

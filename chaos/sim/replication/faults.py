@@ -72,7 +72,7 @@ class Faults:
         for node_id in self._quorum.logs:
             self._quorum.resume(node_id)
         for node in self._suspect:
-            node.failed = True  # whoever sees an I/O error has the node started again
+            node.failed = True  # the operator starts a node again after an I/O error
         for node in self._nodes.values():
             self._mend_disk(node)
             node.slow_s = 0.0
@@ -234,7 +234,7 @@ class Faults:
         return None
 
     def _out_of_room(self) -> None:
-        """What is left of the disk is for the node itself: it takes no more records, and goes on
+        """The rest of the disk is for the node's own files: the node accepts no more records, and continues
         otherwise."""
         node = self._any_node()
         node.out_of_room = True
@@ -299,7 +299,7 @@ class Faults:
         return None
 
     def _move_replicas(self) -> bool | None:
-        """To any nodes, whether they are up or not; a move that is under way is replaced."""
+        """To any nodes, whether they run or not; a reassignment in progress is replaced."""
         topic = self._quorum.state.topics.get(self._topic)
         if topic is None:
             return False
@@ -325,7 +325,7 @@ class Faults:
         )
 
     def _ask_controller(self, wanted: pb_rpc.Reassignment) -> bool | None:
-        """As whoever asks the right one at once, and cares for no answer."""
+        """Sends the request to the active controller at once, and does not wait for the answer."""
         service = self._quorum.services.get(self._quorum.leader_id)
         if service is None:
             return False
@@ -337,7 +337,7 @@ class Faults:
         return self.create_topic(all_present=False)
 
     def create_topic(self, *, all_present: bool = True) -> bool:
-        """True when the topic is there."""
+        """True when the topic exists."""
         state = self._quorum.state
         if self._topic in state.topics:
             return True
@@ -345,7 +345,7 @@ class Faults:
         away = [] if all_present else [each.node_id for each in state.registered_brokers() if not each.active]
         enough = active and len(active) + len(away) >= self._options.replicas
         if not enough or self._truth.has_news_of_losses(state):
-            return False  # later, by whoever waits for it
+            return False  # `_restart_ended` tries again
         self._random.shuffle(active)
         self._random.shuffle(away)
         create = pb.CreateTopic(
@@ -368,7 +368,7 @@ class Faults:
         )
 
     def _change_minimum(self) -> bool | None:
-        """`min.insync.replicas` changes under way; only where nothing is lost in an unclean stop."""
+        """`min.insync.replicas` changes during the run; only where an unclean stop loses no record."""
         topic = self._quorum.state.topics.get(self._topic)
         if topic is None or not self._options.flushed or dict(self._options.faults).get("replace_disk"):
             return False

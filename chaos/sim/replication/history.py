@@ -81,7 +81,7 @@ class History:
         self._errors = _Errors()
         loop.after_step = self._after_step
 
-    # ---- what is told to the truth -------------------------------------------------------------------------
+    # ---- reports to the truth ------------------------------------------------------------------------------
 
     def _committed(self, state: ClusterState, result: ApplyResult) -> None:
         self._guard(lambda: self.truth.on_commit(state, result, self.loop.time()))
@@ -115,7 +115,7 @@ class History:
         return self.names if self.options.names_lag_s is not None else None
 
     def _guard(self, check: Callable[[], None]) -> None:
-        """What is found in the middle of a product's step must not be caught by the product."""
+        """The product must not catch an error that a check raises in the middle of one of its steps."""
         try:
             check()
         except Broken as broken:
@@ -194,8 +194,8 @@ class History:
             self.faults.strike()
 
     async def _restart_ended(self) -> None:
-        """Whoever watches over processes: those that ended themselves, or left, are started again; a lost
-        topic is created."""
+        """The supervisor of the processes: it starts nodes again that ended themselves or left, and creates a
+        lost topic."""
         while True:
             await asyncio.sleep(1.0)
             self.restart_ended()
@@ -242,7 +242,7 @@ class History:
         self.truth.check_all(self.clients.idempotent)
 
     def _delete_again(self) -> None:
-        """What somebody asked for, and perhaps was not answered: now it must be done."""
+        """Repeats the deletions that clients requested, perhaps without an answer: now each must be done."""
         wanted = {
             number: min(truth.gone_below, len(truth.committed))
             for (_, number), truth in self.truth.partitions.items()
@@ -270,8 +270,8 @@ class History:
             )
             if truth is None or len(consumer.records) != len(truth.committed):
                 return False
-            # What was deleted nobody can compare: a consumer that had read it before an unclean election is
-            # not told.
+            # Deleted records are not compared: a consumer that had read them before an unclean election keeps
+            # them.
             if not agree(
                 consumer.records, truth.committed, len(truth.committed), truth.gone_below, truth.gone_below
             ):

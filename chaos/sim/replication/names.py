@@ -1,9 +1,9 @@
-"""Names and addresses: every life of a node has an address of its own, and what a name means is known to each
-asker later.
+"""Names and addresses: every life of a node has an address of its own, and each asker learns the new address
+of a name later.
 
-An asker that has an old address reaches nothing there.  One that never asked before, or was started anew, is
-told the truth. Clients and controllers are not part of this: clients look everywhere, controllers stay where
-they are.
+An asker that has an old address reaches nothing there.  An asker that has no address yet, or was started
+anew, gets the present one. Clients and controllers are not part of this: clients look everywhere, controllers
+stay where they are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Names:
         self._random = random
         self._seen = seen
         self._addresses: dict[int, int] = {}
-        self._known: dict[tuple[int, int], int] = {}  # by (asker, who): what the asker has in its cache
+        self._known: dict[tuple[int, int], int] = {}  # by (asker, node): the address in the asker's cache
         self._found: dict[Life, set[int]] = {}
 
     def node_started(self, node_id: int, life: int) -> None:
@@ -51,11 +51,11 @@ class Names:
         self._found.setdefault(life, set()).add(asker)
 
     def found(self, life: Life) -> frozenset[int]:
-        """Who has found this life of a node."""
+        """The nodes that have reached this life of a node."""
         return frozenset(self._found.get(life, ()))
 
     def heal(self) -> None:
-        """Everybody is told the truth from now on."""
+        """Every asker gets the present address from now on."""
         self._known.clear()
         self.lag_s_max = 0.0
         self._addresses.clear()

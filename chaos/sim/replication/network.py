@@ -1,9 +1,9 @@
 """The simulated network between processes: delays, loss, duplicates, reordering, and cuts in one or both
 directions.
 
-Every message takes its own time, so later ones overtake earlier ones.  A lost request, or one into a cut, is
-answered by nobody; a request to a process that is not there is refused.  A process that was started anew
-under the same id never sees an answer to its predecessor.
+Every message takes its own time, so later ones overtake earlier ones.  A lost request, or one into a cut,
+gets no answer; a request to a process that does not run is refused.  A process that was started anew under
+the same id never sees an answer to its predecessor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Weather:
 
 
 class Network:
-    """Processes by id, and what is between them."""
+    """The processes by id, and the delays and cuts between them."""
 
     def __init__(self, loop: VirtualLoop, random: Random, seen: Counter[str]) -> None:
         self.weather = Weather()
@@ -69,8 +69,8 @@ class Network:
             self._loop.world_later(delay_s, arrive)
 
     async def call(self, source: int, target: int, serve: Serve) -> Any:
-        """The result of `serve(process)` at the target; without a coroutine it is refused.  Waits for ever if
-        nobody answers.
+        """The result of `serve(process)` at the target; without a coroutine it is refused.  Waits for ever
+        without an answer.
 
         Raises KafkaError from there, and ConnectionError.
         """
@@ -97,7 +97,7 @@ class Network:
                 result = await coroutine
             except (KafkaError, OSError) as error:
                 answer(None, error)
-            except Exception as error:  # a defect: nobody would ever hear of it
+            except Exception as error:  # a defect, which no answer would report
                 self._loop.unhandled.append(error)
             else:
                 answer(result, None)
@@ -105,7 +105,7 @@ class Network:
         def arrive() -> None:
             process = self.processes.get(target)
             if process is None or not process.alive:
-                answer(None, ConnectionRefusedError(f"nobody at {target}"))
+                answer(None, ConnectionRefusedError(f"no process {target}"))
             else:
                 process.spawn(work(process))
 

@@ -76,7 +76,7 @@ class Surroundings:
     timings: NodeTimings
     seen: Counter[str]
     names: Names
-    asks_who_is_there: bool = False
+    checks_reachability: bool = False
     heartbeats_late_s: tuple[float, float] = (0.0, 0.0)
     single_heartbeats: bool = False
 
@@ -174,7 +174,7 @@ class SimulatedNode:
     slow_s: float = 0.0
     out_of_room: bool = False
     leaving: bool = False
-    failed: bool = False  # could not start, or ended itself: it wants to be started again
+    failed: bool = False  # could not start, or ended itself: the supervisor must start it again
     lease_until_s: float = 0.0  # what the last answered heartbeat is good for
 
     @property
@@ -243,7 +243,7 @@ class SimulatedNode:
         await broker.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S)
         self.lease_until_s = clock.monotonic() + timings.session_timeout_s
         broker.lifecycle.start()
-        if self.around.asks_who_is_there:
+        if self.around.checks_reachability:
             broker.finding.start()
         while not self.leaving:
             await clock.sleep(HOUSEKEEPING_S * random.random())
@@ -253,8 +253,8 @@ class SimulatedNode:
         await self._leave(broker, directory, commit)
 
     def _configuration(self) -> Configuration:
-        """A real one, so that no part can ask it what it does not know: all is as by default, and nothing
-        listens. The controllers have nodes of their own (`self.around`): their addresses are not asked
+        """A real one, so that it has every attribute that a part reads: all settings are defaults, and no
+        port is open. The controllers have nodes of their own (`self.around`): their addresses are not asked
         for."""
         values = {
             "node.id": self.node_id, "cluster.id": CLUSTER_ID, "log.dirs": DATA, "process.roles": "broker",
@@ -288,7 +288,7 @@ class SimulatedNode:
     def _assemble(
         self, client: ControllerClient, directory: DataFolders, commit: GroupCommit, clock: VirtualClock
     ) -> BrokerParts:
-        configuration, asks = self._configuration(), self.around.asks_who_is_there
+        configuration, asks = self._configuration(), self.around.checks_reachability
         metadata = MetadataFollower(client, self.node_id, clock, on_failure=self._fail_stop)
         cluster, reached_by = ClusterView(self.node_id, metadata, client, clock), ReachedBy()
         lifecycle_class = SingleHeartbeats if self.around.single_heartbeats else BrokerLifecycle
@@ -333,7 +333,7 @@ class SimulatedNode:
         target = self.peers(other.node_id)
 
         async def answer(broker: BrokerParts) -> bool:
-            found = broker.finding.asked_who_this_is(question)
+            found = broker.finding.accept_question(question)
             if found:
                 self.around.names.note_found(question.target, question.asker[0])
             return found

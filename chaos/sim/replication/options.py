@@ -34,8 +34,8 @@ class Options:
     delete_pause_s: float = 0.0  # between deletions of records, on average; 0: none
     spare: int = 0  # nodes without a replica, to which one may move
     names_lag_s: float | None = None
-    """A node that is started anew has another address, which others know so much later at most; None: nobody
-    asks who is there, as in versions before."""
+    """A node that is started anew has another address, which the others learn after this time at most; None:
+    addresses stay, and no node checks that the others reach it, as in earlier versions."""
     heartbeats_late_s: tuple[float, float] = (0.0, 0.0)
     """Every answer to a heartbeat takes between these longer: the processes get little time."""
     single_heartbeats: bool = False

@@ -1,9 +1,10 @@
 """The metadata quorum, reduced to what it promises: one committed log, one active controller a term,
 proposals that may get lost.
 
-How the quorum keeps these promises is the Raft simulator's business.  Here they are given, with all that they
-leave open: a proposal takes time, its outcome may stay unknown to whoever made it, and a deposed controller
-may believe for up to `LEADER_FALLBACK_S` that it is active, answer heartbeats and serve the log as it had it.
+How the quorum keeps these promises is the Raft simulator's business.  Here the promises hold by construction,
+with all that they leave open: a proposal takes time, its outcome may stay unknown to the controller that made
+it, and a deposed controller may believe for up to `LEADER_FALLBACK_S` that it is active, answer heartbeats
+and serve the log as it had it.
 
 `VoterLog` stands where a controller has its `MetadataLog`; everything above it is the product's:
 `ControllerLeadership`, `ControllerService`, `ControllerPlanner`, `ClusterState`.
@@ -48,7 +49,8 @@ class VoterLog:
 
     @property
     def is_active(self) -> bool:
-        """Not when it slept so long that it must have lost its majority, also before it is told."""
+        """Not when it slept so long that it must have lost its majority, even before it learns of the
+        loss."""
         return self._active and not self._slept
 
     @property
@@ -57,7 +59,7 @@ class VoterLog:
 
     @property
     def is_leading(self) -> bool:
-        """As far as it was told."""
+        """Whether it believes that it leads."""
         return self._active
 
     @property
@@ -85,7 +87,7 @@ class VoterLog:
         return result
 
     def submit(self, command: bytes) -> asyncio.Future[ApplyResult]:
-        """Any number may be under way: they are committed in this order."""
+        """Any number may be in flight: they are committed in this order."""
         if not self.is_active:
             raise NotController(self.leader_id)
         self._submitted = asyncio.get_running_loop().create_task(
@@ -109,7 +111,8 @@ class VoterLog:
 
 
 class Quorum:
-    """The committed log and who is active; `on_commit(state, result)` is told of every entry, at once."""
+    """The committed log and the active controller; `on_commit(state, result)` is called for every entry, at
+    once."""
 
     def __init__(
         self, loop: VirtualLoop, random: Random, on_commit: Callable[[ClusterState, ApplyResult], None]
@@ -120,7 +123,7 @@ class Quorum:
         self.deposed_at_s = -1e9  # when a controller was deposed last, which may not have known for a while
         self.logs: dict[int, VoterLog] = {}
         self.services: dict[int, ControllerService] = {}
-        # since when, and the term that is over meanwhile
+        # since when, and the term that has ended meanwhile
         self._asleep: dict[int, tuple[float, int | None]] = {}
         self._loop = loop
         self._random = random
@@ -137,7 +140,7 @@ class Quorum:
 
     @property
     def state(self) -> ClusterState:
-        """What is committed."""
+        """The committed state."""
         newest = max(self.logs.values(), key=lambda log: log.state.index)
         return newest.state
 
@@ -172,7 +175,7 @@ class Quorum:
         self._loop.world_later(ELECTION_S_MIN * (1 + self._random.random()), win)
 
     def _resign(self, former: VoterLog, term: int) -> None:
-        """Who sleeps learns it when it wakes."""
+        """A sleeping controller learns it when it wakes."""
         if former.node_id in self._asleep:
             self._asleep[former.node_id] = self._asleep[former.node_id][0], term
         elif former.term == term and former.is_leading:

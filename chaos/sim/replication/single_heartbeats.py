@@ -9,8 +9,7 @@ from tidegate.node.lifecycle.broker_lifecycle import BrokerLifecycle
 
 
 class SingleHeartbeats(BrokerLifecycle):
-    """What is answered later than an interval is thrown away, however good it would still be for the
-    session."""
+    """An answer that comes later than an interval is dropped, although it could still extend the session."""
 
     async def _heartbeat_forever(self) -> None:
         while True:

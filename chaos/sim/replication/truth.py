@@ -22,8 +22,9 @@
 * The controller's state holds its own invariants (`ClusterState.violations`: the leader is in the ISR, ...).
 
 An unclean election is a topic's choice to lose records.  It loses what its winner lacks (`_rebase`), once:
-from its leader epoch on all of this holds again.  What the winner has and has not flushed may be lost still;
-the choice is made anew when another is elected before that (`PartitionTruth.still_to_flush`).
+from its leader epoch on all of this holds again.  Records that the winner has not flushed may still be lost;
+they count as lost by the same choice when another replica is elected before the flush
+(`PartitionTruth.still_to_flush`).
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class PartitionTruth:
     # former leaders: the epoch that began because they were silent
     silenced: dict[int, int] = field(default_factory=dict)
     still_to_flush: tuple[int, int] | None = None
-    """Of the winner of the last unclean election: where what it had flushed ends, and what it kept.  None: it
-    has flushed all."""
+    """Of the winner of the last unclean election: its flushed end, and the number of committed records. None:
+    it has flushed all of them."""
     repeated: set[Record] = field(default_factory=set)
     _places: dict[Record, int] = field(default_factory=dict)
 
@@ -78,9 +79,9 @@ class PartitionTruth:
         return length if self.still_to_flush is None else min(length, self.still_to_flush[0])
 
     def commit(self, records: Sequence[Record]) -> None:
-        """These follow.  One that is there already is `repeated`, unless its first copy was deleted: a
-        replica that is made after all records of a producer were deleted knows nothing of that producer, and
-        takes its very first batch once more."""
+        """Appends these records. A record that was committed before is `repeated`, unless its first copy was
+        deleted: a replica that is made after all records of a producer were deleted knows nothing of that
+        producer, and takes its very first batch once more."""
         for offset, record in enumerate(records, len(self.committed)):
             before = self._places.get(record, offset)
             if self.gone_below <= before < len(self.committed) and self.committed[before] == record:
@@ -89,7 +90,7 @@ class PartitionTruth:
         self.committed.extend(records)
 
     def counts(self, leader_epoch: int) -> bool:
-        """Whether what happens in this epoch is bound by what is committed."""
+        """Whether the committed records bind the leader of this epoch."""
         return not self.awaits_lossy_leader and leader_epoch >= self.lossy_epoch
 
 
@@ -108,11 +109,11 @@ class Truth:
         self.fenced_at_s: dict[int, float] = {}
         self.contents = Contents()
         self.controller_deposed_lately = controller_deposed_lately
-        self.by_administrator = False  # what is committed now no controller has chosen
+        self.by_administrator = False  # an administrator makes the present commit, not a controller
         self._nodes = nodes
         self._names = names
         self._seen = seen
-        # node: its broker epoch when it lost what it had not flushed, or its disk
+        # node: its broker epoch when it lost its unflushed records, or its disk
         self._dirty: dict[int, int] = {}
         self._looked_at: dict[Key, dict[int, tuple[object, ...]]] = {}
         self._held: dict[tuple[Key, int], tuple[Log, int, int]] = {}
@@ -145,8 +146,8 @@ class Truth:
             self._partition_changed(state, state.topics[name], number, silent)
 
     def _check_fencing(self, node_id: int, now_s: float) -> None:
-        """A node is fenced for its silence, and by then it knows that it may not lead; if a controller was
-        deposed lately, that one may have told it otherwise."""
+        """A node is fenced for its silence only after its own lease has expired; a controller that was
+        deposed lately may have extended the lease."""
         lease_s = self._nodes[node_id].lease_until_s - now_s
         if lease_s > 0 and not self.controller_deposed_lately(now_s):
             raise Broken(f"node {node_id} is fenced {lease_s:.3f} s before its session is over")
@@ -176,9 +177,9 @@ class Truth:
         self.check_members(truth)
 
     def is_counted_on(self, node_id: int, cluster: ClusterState) -> bool:
-        """Whether some partition may be led by this node's data alone; or soon may: until it is fenced the
-        controller takes it into an ISR, when a leader proposes it for what it fetched before, or has proposed
-        it and the answer was lost."""
+        """Whether some partition may be led by this node's data alone, now or soon: until the node is fenced,
+        the controller adds it to an ISR when a leader proposes it for its earlier fetches, or has proposed it
+        and lost the answer."""
         broker = cluster.brokers.get(node_id)
         states = [truth.state for truth in self.partitions.values() if truth.state is not None]
         if not states or (broker is not None and broker.active):
@@ -233,7 +234,7 @@ class Truth:
         self._seen["unclean elections"] += not is_clean
         truth.lossy_epoch, truth.awaits_lossy_leader, truth.still_to_flush = new.leader_epoch, True, None
 
-    # ---- what was lost -------------------------------------------------------------------------------------
+    # ---- lost records --------------------------------------------------------------------------------------
 
     def node_lost_data(self, node_id: int, state: ClusterState) -> None:
         """Nothing that this node held counts, until it is in sync again."""
@@ -282,7 +283,7 @@ class Truth:
             self.contents.of(log)  # while it can be read: the power may go in the middle of the next change
             if log.log_start_offset > truth.gone_below:
                 raise Broken(
-                    f"{truth.name}: node {node.node_id} begins at {starts[0]}, and nobody deleted so much"
+                    f"{truth.name}: node {node.node_id} begins at {starts[0]}, and no client deleted so much"
                 )
             if leader is not None:
                 if before is None or before[1] is not leader:
@@ -317,7 +318,7 @@ class Truth:
         while kept < min(len(held), len(truth.committed)) and held[kept] == truth.committed[kept]:
             kept += 1
         self._seen["records lost by choice"] += len(truth.committed) - kept
-        # What the winner believed to be committed is so again, whoever else had it.
+        # The records below the winner's high watermark are committed again, whichever replicas had them.
         del truth.committed[kept:]
         truth.commit(held[kept : replica.require_leader().high_watermark])
         truth.acknowledged = [
@@ -344,8 +345,8 @@ class Truth:
         if not truth.counts(replica.leader_epoch):
             return
         new, old = leader.high_watermark, len(truth.committed)
-        who = f"leader {node.node_id} of epoch {leader.leader_epoch}"
-        self._check_prefix(truth, replica, min(old, new), who)
+        subject = f"leader {node.node_id} of epoch {leader.leader_epoch}"
+        self._check_prefix(truth, replica, min(old, new), subject)
         if new <= old:
             return
         truth.commit(self.contents.of(replica.log)[old:new])
@@ -357,7 +358,7 @@ class Truth:
             if each in self._dirty or self._holds(other, truth, new)
         ]
         if len(holders) < min(leader.min_insync_replicas, truth.min_insync_replicas):
-            raise Broken(f"{truth.name}: {who} committed up to {new}, but only nodes {holders} hold that")
+            raise Broken(f"{truth.name}: {subject} committed up to {new}, but only nodes {holders} hold that")
         self.check_members(truth)
 
     def _check_follower(self, truth: PartitionTruth, node: SimulatedNode, replica: Replica) -> None:
@@ -367,19 +368,19 @@ class Truth:
         ):
             self._check_prefix(truth, replica, log.high_watermark, f"node {node.node_id}")
 
-    def _check_prefix(self, truth: PartitionTruth, replica: Replica, length: int, who: str) -> None:
+    def _check_prefix(self, truth: PartitionTruth, replica: Replica, length: int, subject: str) -> None:
         if length > len(truth.committed):
             raise Broken(
-                f"{truth.name}: {who} has high watermark {length}, only {len(truth.committed)} "
+                f"{truth.name}: {subject} has high watermark {length}, only {len(truth.committed)} "
                 "records are committed"
             )
         held = self.contents.of(replica.log)
         if len(held) < length:
-            raise Broken(f"{truth.name}: {who} ends at {len(held)}, but {length} records are committed")
+            raise Broken(f"{truth.name}: {subject} ends at {len(held)}, but {length} records are committed")
         if not agree(held, truth.committed, length, truth.gone_below, replica.log.log_start_offset):
-            raise Broken(f"{truth.name}: {who} differs from what was committed")
+            raise Broken(f"{truth.name}: {subject} differs from what was committed")
 
-    # ---- who holds what ------------------------------------------------------------------------------------
+    # ---- the records of replicas ---------------------------------------------------------------------------
 
     def check_members(self, truth: PartitionTruth) -> None:
         """Every replica that may be elected without loss has all committed records."""
@@ -414,7 +415,7 @@ class Truth:
     def _key(self, truth: PartitionTruth) -> Key:
         return next(key for key, each in self.partitions.items() if each is truth)
 
-    # ---- what clients are told -----------------------------------------------------------------------------
+    # ---- answers to clients --------------------------------------------------------------------------------
 
     def appended(self, node: SimulatedNode, replica: Replica, now_s: float) -> None:
         self._seen["appended"] += 1
@@ -432,17 +433,17 @@ class Truth:
         self.check_acknowledged(truth, next_offset, batch_id)
 
     def _check_lease(self, node: SimulatedNode, replica: Replica, now_s: float, what: str) -> None:
-        who = f"{replica.topic}-{replica.partition}: node {node.node_id}"
+        subject = f"{replica.topic}-{replica.partition}: node {node.node_id}"
         if now_s > node.lease_until_s:
-            raise Broken(f"{who} {what} {now_s - node.lease_until_s:.3f} s after its session ended")
+            raise Broken(f"{subject} {what} {now_s - node.lease_until_s:.3f} s after its session ended")
         fenced_at_s = self.fenced_at_s.get(node.node_id, now_s)
         if now_s > fenced_at_s + LEADER_FALLBACK_S:
-            raise Broken(f"{who} {what} {now_s - fenced_at_s:.3f} s after its fencing")
+            raise Broken(f"{subject} {what} {now_s - fenced_at_s:.3f} s after its fencing")
         truth = self.partitions.get((replica.topic_id, replica.partition))
         successor = -1 if truth is None else truth.silenced.get(node.node_id, -1)
         if replica.leader_epoch < successor and not self.controller_deposed_lately(now_s):
             raise Broken(
-                f"{who} {what} in epoch {replica.leader_epoch}, and had been silent until epoch "
+                f"{subject} {what} in epoch {replica.leader_epoch}, and had been silent until epoch "
                 f"{successor} began"
             )
 
@@ -475,8 +476,8 @@ class Truth:
     def consumed(
         self, key: Key, leader_epoch: int, offset: int, records: bytes | memoryview, deleted_below: int
     ) -> list[Record] | None:
-        """The records of an answer, from `offset` on; None when nothing can be said of its topic or epoch.
-        `deleted_below`: what was so when it was asked."""
+        """The records of an answer, from `offset` on; None when its topic or epoch cannot be judged.
+        `deleted_below`: the value at the time of the request."""
         truth = self.partitions.get(key)
         if truth is None or not truth.counts(leader_epoch):
             return None

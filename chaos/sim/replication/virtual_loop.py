@@ -4,7 +4,7 @@ Time jumps to the next timer when nothing is ready, so a minute of a cluster's l
 second and every run follows from its seed.  A `Process` owns everything that was started in its context:
 callbacks, timers, tasks and whatever those start.  A killed process never runs again, not even a `finally`; a
 paused one (SIGSTOP) finds, when it is resumed, all that fell due meanwhile, in the order that is worst for a
-lease: what came by the network first, its own timers after that.
+lease: messages from the network first, its own timers after that.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ready.append(handle)
 
     def close(self) -> None:
-        """Ends what is left, quietly: nothing of it may run on when it is collected."""
+        """Cancels the remaining tasks: none of them may run on when it is garbage-collected."""
         self._over = True
         self._ready.clear()
         self._timers.clear()
@@ -171,7 +171,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def world_later(self, delay_s: float, callback: Callable[[], object]) -> None:
-        """A timer that belongs to no process, whoever sets it: the network's, the disks'."""
+        """A timer that belongs to no process, whichever process sets it: the network's, the disks'."""
         self.call_at(self._now + delay_s, callback, context=self._world.copy())
 
     def world_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

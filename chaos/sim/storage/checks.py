@@ -49,7 +49,7 @@ def check_survivors(log: Log, model: LogModel, flushed: int, start_noted: int, s
     )
     keep = sum(batch.header.next_offset <= end for batch in model.batches)
     if not keep and not flushed:
-        model.restart(log.log_start_offset)  # perhaps begun anew
+        model.restart(log.log_start_offset)  # perhaps a new file
     assert keep == 0 or end >= model.batches[keep - 1].header.next_offset
     model.keep(keep, end)
     model.start = log.log_start_offset
@@ -102,8 +102,8 @@ def _check_data(log: Log, model: LogModel, random: Random) -> None:
 
 
 def _check_producers(log: Log, model: LogModel) -> None:
-    """Producers are those of a replay from zero of all batches that were appended and not truncated, also of
-    those that readers lost.
+    """The producers equal those of a replay from zero of all batches that were appended and not truncated,
+    also of batches that were deleted since.
 
     Of a cleaned log, a restart may know only the last batch of a producer (docs/semantics.md C5), and only
     its marker's time.
@@ -154,12 +154,12 @@ def _check_transactions(log: Log, model: LogModel, random: Random) -> None:
     for first, upper in ((low, end), (start, random.randrange(start, end + 1))):
         found = [(t.producer_id, t.first_offset) for t in log.aborted_transactions(first, upper)]
         wanted_aborts = replay.aborted(first, upper)
-        if model.cleaned_to:  # of those that have lost their marker, no data is left: `cleaning_checks`
-            for pid, begins in found:  # a replay of what is left may begin later
+        if model.cleaned_to:  # transactions without their marker have no data left: `cleaning_checks`
+            for pid, begins in found:  # a replay of the remaining batches may begin later
                 known = any(pid == each[0] and each[1] <= begins for each in wanted_aborts)
                 assert known, f"aborted in [{first}, {upper}): {found}, a replay gives {wanted_aborts}"
             continue
-        if model.forgotten_to:  # the index may know more of the past than a replay of what is left
+        if model.forgotten_to:  # the index may know more of the past than a replay of the remaining batches
             found = [each for each in found if each[1] >= model.forgotten_to or each in wanted_aborts]
             wanted_aborts = [each for each in wanted_aborts if each[1] > model.forgotten_to or each in found]
         assert found == wanted_aborts, (

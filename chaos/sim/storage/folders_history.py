@@ -3,9 +3,9 @@ created again with the name.
 
 What must hold, besides what `log_history` asks of each log:
 
-* a partition that was created is there after any crash, in its folder, and one that was deleted never comes
-  back: a crash in the middle of either shows the partition as before or as after, complete, and never a mix;
-* a disk that fails takes only its own logs out of use; all that they had acknowledged is there after a
+* a created partition exists after any crash, in its folder, and a deleted partition never comes back: a crash
+  in the middle of either shows the partition as before or as after, complete, and never a mix;
+* a failing disk takes only its own logs offline; all records that they had acknowledged exist after a
   restart;
 * the same holds when several threads open the logs, in any order of their steps, also when the power fails
   meanwhile.
@@ -73,7 +73,7 @@ class Life(AppendSteps):
         self.key = key
         self.topic_id = topic_id
         self.place: Path | None = None
-        """The data folder that has the partition, once that is known."""
+        """The data folder that has the partition; None while the history does not know it."""
         self.may_be: set[Path] = set()
         """Other folders where it may be after a restart."""
         self.flushed = 0
@@ -278,13 +278,13 @@ class FoldersHistory:
         for key, life in lives.items():
             if key in self.lives and self.lives[key] is life and name == "cut_front":
                 life.start_most = max(life.start_most, life.log.log_start_offset)
-        # what is half done, a restart settles; so does what could not be noted
+        # a restart completes or undoes half-done changes, and changes without a note
         if self.perhaps or name == "cut_front":
             self.close(a, b)
 
     def disk_fails(self, a: int, b: int) -> None:
-        """A sync fails on one disk: its logs are out of use, the others go on; acknowledged records are there
-        after a restart."""
+        """A sync fails on one disk: its logs are offline, the others go on; after a restart all acknowledged
+        records exist."""
         place = self.paths[b % len(self.paths)]
         disk = self.disk.disks[place]
         disk.fail_sync_after = (b >> 4) % 4
@@ -388,7 +388,7 @@ class FoldersHistory:
             topic_id = self.folders.topic_ids.get(key)
             found = next((life for life in may_be if life is not None and life.topic_id == topic_id), None)
             assert found is not None or (topic_id is None and None in may_be), (
-                f"{key} is {topic_id}, nobody knows it"
+                f"{key} is {topic_id}, no log is known to have it"
             )
             if found is not None:
                 self.lives[key] = found

@@ -41,8 +41,8 @@ KINDS: dict[str, HistoryType] = {
     "log": StorageHistory, "truncations": TruncationHistory, "folders": FoldersHistory, "moves": MovesHistory,
     "rot": RotHistory,
 }  # fmt: skip
-"""One log; one that is mostly truncated; several data folders with partitions that come and go; the same with
-logs that move between folders; one log with a bit flip in its folder at the end."""
+"""One log; a log that is mostly truncated; several data folders whose partitions are created and deleted; the
+same with logs that move between folders; one log with a bit flip in its folder at the end."""
 
 
 def history_of(kind: str, length: int) -> Callable[[int], Mapping[str, int]]:

@@ -6,7 +6,7 @@
 A history is a list of steps `(operation, a, b)`; the numbers choose sizes, offsets and fates.  What must hold
 after any crash:
 
-* flushed batches are there, byte for byte; no torn, invented or truncated batch is readable;
+* flushed batches exist, byte for byte; no torn, invented or truncated batch is readable;
 * producers, open and aborted transactions and the last stable offset are those of a replay of all batches
   from zero;
 * leader epochs, indexes and time look-ups agree with the batches;
@@ -132,7 +132,7 @@ class StorageHistory(AppendSteps):
         self.disk.failed_sync_keeps_cache = self.shape.failed_sync_keeps_cache
         self.crashes = 0
         self.trace = False
-        self.flushed = 0  # the end of what was acknowledged as durable
+        self.flushed = 0  # the end of the batches that were acknowledged as durable
         self.start_noted = 0  # the log start below which no restart may fall
         self.start_most = 0
         self.ticket: FlushTicket | None = None
@@ -215,8 +215,8 @@ class StorageHistory(AppendSteps):
     # cutting
 
     def watermark(self, a: int, _b: int) -> None:
-        # With the flush policy `os` it may be above what is flushed; but what a cleaner takes for settled, a
-        # crash may not undo.
+        # With the flush policy `os` it may be above the flushed end; but a crash must not undo records that
+        # the cleaner considers settled.
         most = self.log.flushed_end_offset if self.was_compacted else self.log.log_end_offset
         self.log.set_high_watermark(a % (most + 1))
         self.model.watermark_most = max(self.model.watermark_most, self.log.high_watermark)
@@ -284,7 +284,7 @@ class StorageHistory(AppendSteps):
     def _truncate(self, a: int, b: int) -> None:
         low = self.log.log_start_offset
         end = self.log.log_end_offset
-        # a cleaner takes for settled what is below the high watermark
+        # the cleaner considers records below the high watermark settled
         lowest = min(end, max(0, low - 2, self.settled))
         target = lowest + a % (end - lowest + 1)
         if b % 8 == 0:
@@ -511,7 +511,7 @@ class StorageHistory(AppendSteps):
         assert report.clean or not clean
         self.log: Log = self.directory.logs.get((TOPIC, PARTITION)) or self._create(waits=bool(report.failed))
         self.log._durability.resume_bytes = self.shape.resume_bytes
-        # taken over by a thread, which comes to them at a later checkpoint
+        # handed to a thread, which writes them at a later checkpoint
         self.removals: deque[Removal] = deque()
         if self.seed & 1:
             self.log.removals.in_background = self._take_over
@@ -534,6 +534,6 @@ class StorageHistory(AppendSteps):
                 removal.erase()
 
     def _create(self, *, waits: bool) -> Log:
-        """Makes the log, or opens one that waits for room."""
+        """Creates the log, or opens a log that waits for room."""
         assert waits or self.flushed == 0, "a log with flushed data is gone"
         return self.directory.create(TOPIC, TOPIC_ID, PARTITION, self.config, now_ms=NOW_MS)

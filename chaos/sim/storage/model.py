@@ -24,7 +24,7 @@ BATCHES_REMEMBERED = 5
 
 
 class StoredBatch(NamedTuple):
-    """One batch as it stands in the log."""
+    """One batch as the log has it."""
 
     header: BatchHeader
     data: bytes
@@ -115,8 +115,8 @@ class LogModel:
         """Below this offset, readers may see less than was appended."""
         self._cleaned: dict[int, bytes] = {}
         self.hidden_to = 0
-        """Batches that end below this offset were below the log start when they were cleaned: what is left of
-        them is unknown."""
+        """Batches that end below this offset were below the log start when they were cleaned: the model does
+        not know which of their records remain."""
         self.start = 0
         self.watermark_most = 0
         self.start_most = 0

@@ -47,7 +47,7 @@ class MovesHistory(FoldersHistory):
 
     def crash(self, a: int, b: int) -> None:
         super().crash(a, b)
-        if (a, b) == (self.seed, 0):  # the last step of a history: every move that is left comes to its end
+        if (a, b) == (self.seed, 0):  # the last step of a history: every remaining move completes
             wanted = {key: future.target.path for key, future in self.folders.futures.items()}
             for future in list(self.folders.futures.values()):
                 self._drive(future, TURNS_MAX)
@@ -105,7 +105,7 @@ class MovesHistory(FoldersHistory):
         self._settle_place(life)
 
     def rewrite(self, a: int, b: int) -> None:
-        """The cleaner is at a log, and at any point of it a move goes on; what it writes is the same
+        """While the cleaner works on a log, a move continues at any point of it; the copy equals the log
         again."""
         life = self._life(a)
         if life is None:

@@ -1,9 +1,9 @@
-"""Random histories of one log that end with a flipped bit, anywhere in the data folder: rot is found, or does
-no harm.
+"""Random histories of one log that end with a flipped bit, anywhere in the data folder: the log finds the
+rot, or it does no harm.
 
-* In the batches: all that a restart knows to be flushed is there, byte for byte, or the damage shows: the log
-  is refused, a read fails, or the batch fails its checksum, which every client verifies.  A refused log is
-  not truncated.
+* In the batches: every batch that a restart knows to be flushed exists, byte for byte, or the damage shows:
+  the log is refused, a read fails, or the batch fails its checksum, which every client verifies.  A refused
+  log is not truncated.
 * In the derived files and notes (indexes, snapshots, checkpoints, the epoch history): the log answers as
   before.
 
@@ -103,7 +103,8 @@ class RotHistory(StorageHistory):
         return max(known, *snapshots) if known and snapshots else known
 
     def _opens(self, before: bytes) -> bool:
-        """Whether the log is in use after a start; if not, the reason is good and all its bytes are there."""
+        """Whether the log is online after a start; if not, the check demands a good reason and all its
+        bytes."""
         assert self.rotten is not None
         self.directory = LogDirectory(self.disk, ROOT, "cluster", 1)
         try:
@@ -185,7 +186,7 @@ class RotHistory(StorageHistory):
     def _check_all(self, seed: int) -> None:
         """Whichever other file is damaged, the log answers as before."""
         assert self.rotten is not None
-        # A log start stands in two places, and for some seconds after a deletion in one of them.
+        # The log start is in two files, and for some seconds after a deletion only in one of them.
         noted = 0 if self.rotten.name in (PARTITION_CHECKPOINT, LOG_START) else self.start_noted
         check_survivors(self.log, self.model, self.flushed, noted, self.start_most)
         if self.limit:

@@ -52,7 +52,7 @@ class Node:
         self.boot()
 
     def boot(self) -> None:
-        """A process starts: its memory is empty, its log is what it was."""
+        """A process starts: its memory is empty, its log is unchanged."""
         self.incarnation += 1
         self.leads = 0
         self.runtime: CoordinatorRuntime[Any, Any, Any] = CoordinatorRuntime(
@@ -116,7 +116,7 @@ class Node:
             self.post_markers(batch, self.incarnation)
 
     def post_markers(self, batch: MarkerBatch, incarnation: int) -> None:
-        """A late request is one that the sender still waits for; meanwhile the coordinator may have moved."""
+        """The sender still waits for a late request; meanwhile the coordinator may have moved."""
         if self.environment.inflicts(self.environment.faults.late_markers):
             self.environment.postpone(lambda: self.deliver_markers(batch, incarnation))
         else:

@@ -32,7 +32,8 @@ class Environment:
         return not self.healing and self.random.random() < chance
 
     def post(self, deliver: Delivery, on_lost: Delivery | None = None) -> None:
-        """Delivers some day; perhaps twice, perhaps never (then `on_lost`, if the sender can notice)."""
+        """Delivers the message later; perhaps twice, perhaps never (then `on_lost`, if the sender can
+        notice)."""
         if on_lost is not None and self.inflicts(self.faults.lose):
             self.messages.append(on_lost)
             if self.random.random() < 0.5:

@@ -12,9 +12,9 @@ from tidegate.coordinator.transaction.shard import TransactionShard
 @dataclass(frozen=True)
 class Faults:
     """Chances: of a message (duplicate, late, lose, resend), of an append (refuse, full), of a step (the
-    others).  `late_markers` are those whose sender still waits, `late_produces` and `late_ends` are Produce
-    and EndTxn whose sender does not; `learn` is how soon a deposed coordinator hears of it; `move` is of the
-    data partitions' leaders."""
+    others).  `late_markers` are marker requests whose sender still waits, `late_produces` and `late_ends` are
+    Produce and EndTxn requests whose sender does not; `learn` is how soon a deposed coordinator learns of its
+    loss; `move` is of the data partitions' leaders."""
 
     transaction_version: int = 2
     duplicate: float = 0.15

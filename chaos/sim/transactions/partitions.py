@@ -1,9 +1,9 @@
 """Partitions that transactions write to: three real logs each, of which one leads, and a reader of committed
 data behind them.
 
-Modelled: who leads, how far followers are, and that all three are in sync, so that any of them may lead next.
-Everything that is promised about producers, guards, markers and the last stable offset (docs/semantics.md,
-chapters I and L) is the product's own: `storage.log`.
+Modelled: the leader, the followers' positions, and that all three are in sync, so that any of them may lead
+next. Every promise about producers, guards, markers and the last stable offset (docs/semantics.md, chapters I
+and L) is the product's own: `storage.log`.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class DataPartition:
             reply(ErrorCode.NONE)
 
     def move(self, to: int) -> None:
-        """Another replica leads; the others truncate what it does not have, and producers whose request waits
-        send it again."""
+        """Another replica leads; the others truncate the records that it does not have, and producers whose
+        request waits send it again."""
         self.leader, self.epoch, self._stable = to, self.epoch + 1, 0
         self.moves += 1
         leader = self.log

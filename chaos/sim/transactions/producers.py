@@ -35,8 +35,8 @@ RETRIABLE = {
 
 @dataclass
 class Transaction:
-    """What a producer did.  outcome: "committed", "aborted" (no commit was asked for, or an abort was
-    confirmed), "unknown"."""
+    """One transaction of a producer. outcome: "committed", "aborted" (the producer sent no commit, or an
+    abort was confirmed), "unknown"."""
 
     values: dict[Any, int] = field(default_factory=dict)  # value -> partition
     outcome: str = "aborted"
@@ -162,8 +162,8 @@ class Client:
             self.fail(reply.code)
 
     def fail(self, code: ErrorCode) -> None:
-        """Retriable: the same again.  Else the transaction is given up, and the identity is asked for anew
-        (KIP-360)."""
+        """After a retriable error the producer repeats the request. After any other it gives the transaction
+        up and asks for its identity anew (KIP-360)."""
         if code in RETRIABLE:
             return
         self.todo.clear()

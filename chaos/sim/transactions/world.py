@@ -1,10 +1,10 @@
-"""One history: all parts together, the schedule that its seed draws, and what must hold.
+"""One history: all parts together, the schedule that its seed draws, and the invariants.
 
 Real: `CoordinatorRuntime`, `TransactionShard`, `MarkerQueue` and their records, one of each on every node;
-the logs of the partitions that are written to, with their producers, guards, markers and indexes; the group
-shard that reads the offsets. Modelled: the replicated state partition (three replicas, in-sync set, high
-watermark, elections, truncation), who leads the other partitions, a network that delays, reorders, duplicates
-and loses, and producers that follow the protocol.
+the logs of the partitions that transactions write to, with their producers, guards, markers and indexes; the
+group shard that reads the offsets. Modelled: the replicated state partition (three replicas, in-sync set,
+high watermark, elections, truncation), the leaders of the other partitions, a network that delays, reorders,
+duplicates and loses, and producers that follow the protocol.
 
 A run draws faults from its seed, then heals, waits for rest, and `check` holds the history against the
 promises: no torn transaction, no lost write, no aborted read at any time; offsets and output atomic; no
@@ -115,7 +115,7 @@ class World:
                 return
 
     def unfinished(self) -> list[str]:
-        """What is still open: at the end, hanging transactions."""
+        """The transactions that are still open: at the end, hanging transactions."""
         found = [
             f"{p.name.partition}: producer {pid} is open"
             for p in self.partitions

@@ -31,7 +31,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     version = context.api_version
     question = reachability.parse(context.client_id)
-    if question is not None and not broker.finding.asked_who_this_is(question):
+    if question is not None and not broker.finding.accept_question(question):
         return {"error_code": ErrorCode.STALE_BROKER_EPOCH, "api_keys": [], "throttle_time": 0}
     if version >= 3 and not (
         _SOFTWARE.fullmatch(request.client_software_name)
