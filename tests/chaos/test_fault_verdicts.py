@@ -179,7 +179,7 @@ CUTTING = [name for name, scenario in SCENARIOS.items() if scenario.cuts_network
 
 
 @pytest.mark.parametrize("name", CUTTING)
-async def test_a_cut_is_healed_whatever_happens_meanwhile(
+async def test_a_cut_is_healed_also_when_the_scenario_fails(
     run: FakeRun, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def first(*_: object) -> FakeNode:

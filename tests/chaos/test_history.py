@@ -55,7 +55,7 @@ def test_an_operation_left_by_an_exception_is_undecided() -> None:
     assert "cut" in op.error
 
 
-def test_an_operation_under_way_at_the_end_is_undecided() -> None:
+def test_an_unfinished_operation_at_the_end_is_undecided() -> None:
     history = recorder()
     history.begin("p1").send(A, "x")
     history.begin("p2").ok()

@@ -103,7 +103,7 @@ def test_a_commit_is_recorded_as_what_is_known_of_it(
 @pytest.mark.parametrize(
     ("abort", "ending"), [(YES, Ending.FAILED), (UNCONFIRMED, Ending.FAILED), (FATAL, Ending.OVER)]
 )
-def test_a_transaction_without_a_sent_commit_has_failed_whatever_the_abort(
+def test_a_transaction_without_a_sent_commit_failed_with_any_abort_result(
     abort: Exception | None, ending: Ending
 ) -> None:
     found, history = operation(ScriptedProducer(aborts=[abort], deliverable=False), [3, UNCONFIRMED])

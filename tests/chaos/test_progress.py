@@ -31,7 +31,7 @@ async def test_every_waiter_gets_the_commit_that_it_waits_for() -> None:
     assert [c.transactional_id for c in found if c is not None] == ["a", "b", "c"]
 
 
-async def test_nothing_is_found_when_the_time_is_over() -> None:
+async def test_first_gives_none_after_its_timeout() -> None:
     assert await Progress().first(lambda _: True, timeout_s=0) is None
 
 

@@ -111,7 +111,7 @@ def test_the_coordinator_is_armed_for_commits_of_this_id_alone(cluster: Scripted
     assert cluster.node(2).armed == cluster.node(3).armed == []
 
 
-def test_an_id_that_nobody_knows_yet_is_waited_for(cluster: ScriptedCluster) -> None:
+def test_the_wait_goes_on_while_no_node_knows_the_transactional_id(cluster: ScriptedCluster) -> None:
     cluster.coordinators = [None, None, 2]
     cluster.node(2).dies_when_armed = 1
     assert kill(cluster).node_id == 2

@@ -273,7 +273,7 @@ async def test_a_member_that_knows_that_it_was_removed_is_fenced_all_the_same(
         assert await admin.group_offsets(topic) == {}
 
 
-async def test_a_share_that_could_not_be_taken_up_is_asked_for_again(
+async def test_a_member_asks_again_for_a_share_that_it_could_not_start(
     bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The group counts on this member: without another join nobody would read these partitions until the next

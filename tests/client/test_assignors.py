@@ -70,7 +70,7 @@ def test_roundrobin_shares_equal_those_of_kafka_python(
 
 
 @given(st.sampled_from(sorted(ASSIGNORS)), COUNTS, MEMBERS)
-def test_every_partition_has_exactly_one_owner_who_asked_for_it(
+def test_every_partition_has_exactly_one_owner_that_subscribed_to_it(
     name: str, counts: dict[str, int], members: dict[str, set[str]]
 ) -> None:
     owners: dict[tuple[str, int], str] = {}

@@ -51,7 +51,7 @@ async def test_close_sends_what_is_left_and_two_closes_at_once_are_one(broker: A
     assert [future.result().offset for future in futures] == list(range(50))
 
 
-async def test_a_cancelled_close_fails_what_is_left_and_releases_who_waits(
+async def test_a_cancelled_close_fails_unsent_records_and_releases_waiters(
     broker: Any, misbehaviour: Any
 ) -> None:
     broker.script(ApiKey.PRODUCE, *[misbehaviour.SILENCE] * 50)
@@ -90,7 +90,7 @@ async def test_a_send_that_waits_for_metadata_fails_when_the_producer_closes(
             await sending
 
 
-async def test_close_waits_for_the_answer_of_a_commit_that_is_under_way(broker: Any) -> None:
+async def test_close_waits_for_the_answer_of_a_commit_in_flight(broker: Any) -> None:
     producer = Producer(broker.bootstrap, transactional_id="tx", linger_ms=0)
     await producer.start()
     await producer.begin()

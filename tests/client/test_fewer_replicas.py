@@ -33,7 +33,7 @@ def test_no_warning_at_or_above_min_insync_replicas() -> None:
     assert "min.insync" not in in_words(reductions([topic((1, 2, 3))], [], {("orders", 0): [1, 2]}))
 
 
-def test_replicas_that_a_move_adds_are_not_counted_before_it_is_over() -> None:
+def test_replicas_that_a_move_adds_do_not_count_before_its_end() -> None:
     """From 1,2 to 3,4 there are four for a while: another target of two takes nothing away."""
     moves = [PartitionMove("orders", 0, (1, 2, 3, 4), (3, 4), (1, 2))]
     described = [topic((1, 2, 3, 4))]

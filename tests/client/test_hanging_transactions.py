@@ -73,7 +73,7 @@ async def call(cluster: LocalCluster, *arguments: str, code: int = 0) -> str:
     return done.output
 
 
-async def test_it_is_found_and_aborted_and_what_is_under_way_is_left_alone(cluster: LocalCluster) -> None:
+async def test_a_hanging_transaction_is_aborted_and_a_live_one_is_not(cluster: LocalCluster) -> None:
     places = [("flights", 0), ("flights", 1)]
     async with (
         Admin(cluster.bootstrap) as admin,

@@ -447,7 +447,7 @@ async def test_a_node_that_gets_no_further_is_not_waited_for(recovering: tuple[L
     assert node.has_logs, "it is left alone"
 
 
-async def test_the_waiting_ends_when_it_is_told_to(recovering: tuple[LocalNode, list[int]]) -> None:
+async def test_wait_ready_ends_after_its_timeout(recovering: tuple[LocalNode, list[int]]) -> None:
     node, opened = recovering
     opened += range(10)
     with pytest.raises(LocalClusterError, match=r"not ready after 120 s .*2 of 10 logs are open"):

@@ -52,7 +52,7 @@ def test_a_topic_that_was_made_again_begins_anew() -> None:
     assert view.merged(metadata(1, 0), all_topics=False).leader("t", 0) == 1
 
 
-def test_a_topic_with_another_id_begins_anew_although_nobody_told() -> None:
+def test_a_topic_with_another_id_begins_anew_without_an_error_answer() -> None:
     view = ClusterView().merged(metadata(2, 5, topic_id=UUID(int=1)), all_topics=False)
     assert view.merged(metadata(1, 0, topic_id=UUID(int=2)), all_topics=False).leader("t", 0) == 1
     assert view.merged(metadata(1, 4, topic_id=UUID(int=1)), all_topics=False).leader("t", 0) == 2

@@ -51,7 +51,7 @@ async def test_a_requested_topic_is_created_and_found_by_the_next_request(asker:
     assert await asked(asker, name, version) == (ErrorCode.NONE, PARTITIONS)
 
 
-async def test_a_client_that_does_not_want_it_is_told_that_there_is_none(asker: Asker) -> None:
+async def test_without_auto_creation_the_client_gets_unknown_topic(asker: Asker) -> None:
     """Since version 4 the client decides as well."""
     for version in (4, 9, 12):
         assert await asked(asker, "unwanted", version, create=False) == (
@@ -68,7 +68,7 @@ async def test_names_that_cannot_be_and_those_of_state_topics_are_not_made(asker
     assert (await asked(asker, "a_name", 9))[0] is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-async def test_many_who_ask_at_once_get_one_topic(node: LocalCluster) -> None:
+async def test_many_clients_that_ask_at_once_get_one_topic(node: LocalCluster) -> None:
     async def one() -> ErrorCode:
         async with Asker(node.node(1).kafka_address) as asker:
             return (await asked(asker, "crowd", 9))[0]

@@ -588,7 +588,7 @@ async def test_what_is_said_of_groups_that_are_not_there_is_kafkas(world: World)
         ),
     ],
 )  # fmt: skip
-async def test_a_refused_heartbeat_of_a_consumer_group_is_told_in_kafkas_words(
+async def test_a_refused_consumer_group_heartbeat_has_kafkas_message(
     world: World, member: str, epoch: int, fields: dict[str, Any], code: ErrorCode, message: str
 ) -> None:
     group, classic = (
@@ -640,7 +640,7 @@ async def test_an_re2_subscription_finds_its_topics_at_the_first_heartbeat(world
     says(refused, ErrorCode.INVALID_REGULAR_EXPRESSION, "`(?=a)` is not a valid regular expression")
 
 
-async def test_a_member_is_told_its_groups_own_heartbeat_interval(world: World) -> None:
+async def test_a_member_gets_its_groups_own_heartbeat_interval(world: World) -> None:
     name = await new_consumer_group(world)
     config = {"name": "consumer.heartbeat.interval.ms", "config_operation": 0, "value": "7000"}
     resource = {"resource_type": 32, "resource_name": name, "configs": [config]}

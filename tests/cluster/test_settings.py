@@ -135,7 +135,7 @@ async def test_what_librdkafka_sends_in_any_codec_is_kept_in_the_topics(
     assert all(header.producer_id >= 0 and header.base_sequence >= 0 for header in headers)
 
 
-async def test_a_topic_follows_what_brokers_are_told_unless_it_has_its_own(asker: Asker) -> None:
+async def test_a_topic_follows_the_brokers_settings_unless_it_has_its_own(asker: Asker) -> None:
     await make(asker, "follows")
     await make(asker, "has-its-own", retention_ms="5000")
     assert (

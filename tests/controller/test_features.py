@@ -228,7 +228,7 @@ def test_one_of_several_that_is_refused_holds_up_all(controller: PlannerCluster)
 # ---- real controllers --------------------------------------------------------------------------------------
 
 
-async def test_all_voters_are_asked_and_one_that_is_away_holds_the_level_back(tmp_path: Path) -> None:
+async def test_every_voter_must_support_a_level_also_one_that_is_away(tmp_path: Path) -> None:
     cluster = ControllerCluster(tmp_path, 3)
     await cluster.start()
     client = cluster.client()

@@ -20,7 +20,7 @@ def test_under_load_a_follower_counts_as_caught_up_with_its_last_answer() -> Non
     )
 
 
-def test_one_that_has_everything_is_caught_up_now() -> None:
+def test_a_follower_with_the_whole_log_is_caught_up_now() -> None:
     contact = Contact()
     contact.answered(1.0, 3, 9)
     assert contact.view(1.0, 3).behind_s is None

@@ -138,7 +138,7 @@ def brokers_1_and_2() -> ClusterState:
     return state
 
 
-def test_a_partition_that_moves_is_not_like_one_that_does_not() -> None:
+def test_a_moving_partition_is_settled_by_its_own_minimum() -> None:
     """min.insync.replicas does not count on replicas that are being added, so the same ISR may be enough for
     one of them only."""
     topic = TopicState("t", TOPIC_ID, {"min.insync.replicas": "3"})

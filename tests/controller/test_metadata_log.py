@@ -373,7 +373,7 @@ async def test_a_foreign_damaged_or_used_folder_is_rejected_with_a_reason(tmp_pa
         await logs.make(1).start()
 
 
-async def test_the_first_start_waits_for_all_voters_and_says_for_whom(tmp_path: Path) -> None:
+async def test_the_first_start_waits_for_all_voters_and_names_the_missing(tmp_path: Path) -> None:
     logs = Logs(tmp_path, 3)
     await logs.start(1, 2)
     for log in logs.running.values():

@@ -38,7 +38,7 @@ class Channel:
     async def close(self) -> None: ...
 
 
-async def test_a_hint_that_comes_when_patience_is_over_is_followed() -> None:
+async def test_a_hint_that_comes_as_the_patience_ends_is_followed() -> None:
     gate = asyncio.Event()
     client = ControllerClient(
         {1: "1", 2: "2"}, SystemClock(), channel_factory=lambda target: cast(Any, Channel(target, gate))

@@ -102,7 +102,7 @@ def test_a_broker_without_a_report_to_a_new_controller_waits(controller: Planner
     assert rebalanced(controller) == 2
 
 
-def test_when_a_leader_goes_one_that_was_found_takes_over(controller: PlannerCluster) -> None:
+def test_a_leaders_successor_is_a_broker_that_others_have_reached(controller: PlannerCluster) -> None:
     came_back(controller)
     says(controller, 1)
     says(controller, 3, 1, 2)

@@ -211,7 +211,7 @@ def test_patterns_are_those_of_re2() -> None:
         ("\\pL", False),
     ],
 )
-def test_patterns_that_an_older_coordinator_may_not_know_are_told_apart(pattern: str, former: bool) -> None:
+def test_patterns_unknown_to_older_coordinators_are_recognised(pattern: str, former: bool) -> None:
     assert is_former_pattern(pattern) is former
 
 

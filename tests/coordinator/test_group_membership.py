@@ -332,7 +332,7 @@ def test_the_first_rebalance_waits_for_more_members_but_not_for_ever() -> None:
     assert {label: reply.generation for label, reply in groups.replies.items()} == {"a": 1, "b": 1}
 
 
-def test_the_protocol_is_one_that_all_share_and_most_prefer(groups: Groups) -> None:
+def test_the_protocol_is_the_shared_one_that_most_members_prefer(groups: Groups) -> None:
     groups.join("a", protocols=(("range", b""), ("sticky", b"")))
     groups.join("b", protocols=(("sticky", b""), ("range", b"")))
     groups.join("c", protocols=(("sticky", b""), ("range", b""), ("other", b"")))

@@ -358,7 +358,7 @@ def test_new_classic_members_join_a_consumer_group(groups: Mixed) -> None:
     assert groups.group.members.keys() == {"m", "c", "named", "old-client"}
 
 
-def test_a_classic_member_that_does_not_rejoin_when_told_is_removed(groups: Mixed) -> None:
+def test_a_classic_member_that_does_not_rejoin_is_removed(groups: Mixed) -> None:
     upgraded(groups)
     for _ in range(REBALANCE_MS // 5_000):
         assert groups.live("m", 1) is REBALANCE  # it lives, and keeps what it shall give up

@@ -259,7 +259,7 @@ def test_failing_timers_stop_their_own_shard_only(driver: Driver) -> None:
     )
 
 
-def test_a_shard_that_could_not_take_up_what_was_left_undone_is_not_served(
+def test_a_shard_whose_activation_fails_is_not_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It would have sent the markers of prepared transactions: nobody would send them any more."""
@@ -501,7 +501,7 @@ def test_a_marker_for_a_moved_partition_is_refused(driver: Driver) -> None:
     assert [code_of(d) for d in done] == [ErrorCode.NOT_COORDINATOR] * 2
 
 
-def test_markers_and_transactional_records_are_told_apart_when_loading() -> None:
+def test_loading_distinguishes_markers_from_transactional_records() -> None:
     log = written(1)
     producer = ProducerIdentity(7, 1)
     log.append_marker(0, producer, True)

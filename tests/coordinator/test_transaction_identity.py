@@ -355,7 +355,7 @@ def test_an_end_txn_of_an_earlier_transaction_cannot_touch_the_next_one(coordina
     assert coordinator.entry.state is TransactionState.ONGOING
 
 
-def test_whatever_was_enlisted_can_be_ended(coordinator: Coordinator) -> None:
+def test_every_enlisted_partition_can_be_ended(coordinator: Coordinator) -> None:
     """The record that ends a transaction names its partitions as well, and what is to follow: it must fit,
     too."""
     who = coordinator.init()

@@ -105,7 +105,7 @@ async def test_registration_takes_the_epoch_and_the_shorter_session(watched: Wat
     await watched.until("lost")
 
 
-async def test_a_heartbeat_says_who_and_how_far(watched: Watched) -> None:
+async def test_a_heartbeat_carries_the_broker_id_epoch_and_metadata_index(watched: Watched) -> None:
     await watched.beats(1)
     last = watched.controller.requests[-1]
     assert (last.node_id, last.broker_epoch, last.applied_index, last.wants_shutdown) == (3, 7, 42, False)
@@ -181,7 +181,7 @@ async def test_a_new_controller_renews_no_session_before_its_metadata_is_here(wa
     assert watched.told == ["lost", "regained"]
 
 
-def test_a_silent_metadata_stream_is_left_before_the_session_is_over() -> None:
+def test_a_silent_metadata_stream_is_closed_before_the_session_ends() -> None:
     """A controller that stands still takes its stream along: the next one's metadata must not come too late
     for the session."""
     for session_s in (2.0, 3.0, 6.0, 9.0, 60.0):
@@ -312,7 +312,7 @@ async def test_a_new_controllers_shorter_session_is_the_lease_from_its_first_ans
     await watched.until("regained")
 
 
-async def test_what_is_to_be_told_soon_never_floods_the_controller(watched: Watched) -> None:
+async def test_early_heartbeats_never_flood_the_controller(watched: Watched) -> None:
     """However often it is asked for: no two heartbeats within the least pause (here the interval, by a clock
     that stands), and none that takes the place of one that could still renew the session."""
     watched.lifecycle._interval_s = 3600.0
@@ -348,7 +348,7 @@ async def test_any_other_error_is_survived(watched: Watched) -> None:
 class TestLeaving:
     """The controlled shutdown."""
 
-    async def test_it_is_over_when_the_controller_says_so(self, watched: Watched) -> None:
+    async def test_the_controlled_shutdown_ends_when_the_controller_says_so(self, watched: Watched) -> None:
         leaving = asyncio.create_task(watched.lifecycle.leave(30))
         await watched.beats(2)
         assert watched.controller.requests[-1].wants_shutdown

@@ -269,7 +269,7 @@ async def test_tombstones_go_when_their_retention_has_passed_and_not_before(fold
 # the metrics
 
 
-async def test_the_age_of_the_oldest_dirty_record_is_told_until_it_is_cleaned(folder: Folder) -> None:
+async def test_the_age_of_the_oldest_dirty_record_shows_until_it_is_cleaned(folder: Folder) -> None:
     folder.topic("old", replace(COMPACTED, min_cleanable_dirty_ratio=0.99), age_ms=2 * HOUR_MS)
     folder.topic("young")
     assert folder.upkeep.view().oldest_dirty_age_s == 0
@@ -319,7 +319,7 @@ def test_every_number_of_the_upkeep_has_a_metric_of_its_own() -> None:
     }
 
 
-def test_the_metrics_that_call_for_somebody_are_documented() -> None:
+def test_the_metrics_that_need_an_operator_are_documented() -> None:
     text = (Path(metrics.__file__).parents[2] / "docs" / "operations.md").read_text()
     for name in ("tidegate_cleaner_uncleanable_partitions", "tidegate_cleaner_oldest_dirty_age_seconds"):
         assert f"`{name}`" in text

@@ -147,7 +147,7 @@ def test_subscriptions_add_up_at_the_shortest_interval_and_a_star_is_all() -> No
     assert star.subscription_id != first.subscription_id
 
 
-def test_who_asks_or_pushes_too_early_is_throttled() -> None:
+def test_a_client_that_asks_or_pushes_too_early_is_throttled() -> None:
     clients = ClientMetrics()
     assert clients.subscriptions(ME, CLIENT, ALL, 10_000).error == ErrorCode.NONE
     assert clients.subscriptions(ME, CLIENT, ALL, 10_500).error == ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -158,7 +158,7 @@ def test_who_asks_or_pushes_too_early_is_throttled() -> None:
     assert push(clients, 99_999) == ErrorCode.INVALID_REQUEST, "nothing may follow it"
 
 
-def test_a_subscription_that_changed_is_told_and_may_be_asked_for_at_once() -> None:
+def test_a_changed_subscription_is_announced_and_served_at_once() -> None:
     clients = ClientMetrics()
     old = clients.subscriptions(ME, CLIENT, ALL, 10_000).subscription.subscription_id
     other = configs(all={"metrics": "x", "interval.ms": "1000"})

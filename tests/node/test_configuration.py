@@ -92,7 +92,7 @@ class TestMistakes:
             ("listener.kafka", "listeners.kafka"),
         ],
     )
-    def test_a_misspelt_key_is_answered_with_the_one_that_was_meant(self, wrong: str, meant: str) -> None:
+    def test_a_misspelt_key_is_answered_with_the_intended_one(self, wrong: str, meant: str) -> None:
         for source, message in (
             ("the configuration file", refused(**{wrong.replace(".", "__"): 1})),
             ("--set", refused(f"{wrong}=1")),
@@ -295,7 +295,7 @@ def test_every_setting_has_a_sentence_and_a_default_within_its_bounds() -> None:
             assert setting.minimum <= setting.default <= setting.maximum, key
 
 
-def test_every_setting_is_read_by_somebody() -> None:
+def test_every_setting_is_read_by_some_module() -> None:
     """One that is documented, accepted and without effect is a lie that nobody notices."""
     root = Path(__file__).parents[2]
     table = (root / "node" / "settings" / "configuration.py").read_text()

@@ -305,7 +305,7 @@ async def test_a_failed_shard_stays_down_once_another_node_leads(
     assert not hosted.host._loads
 
 
-async def test_timers_go_on_when_somebody_sets_the_clock(
+async def test_timers_go_on_when_the_wall_clock_jumps(
     hosted: Hosted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock()
@@ -433,7 +433,7 @@ async def test_a_caller_that_went_away_does_no_harm(hosted: Hosted) -> None:
     assert await hosted.host.ask_partition(0, "read") == [b"hello"]
 
 
-async def test_stopping_answers_everybody(hosted: Hosted) -> None:
+async def test_stopping_answers_every_waiting_request(hosted: Hosted) -> None:
     hosted.host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)
     asked = asyncio.create_task(hosted.host.ask_partition(0, "hello"))

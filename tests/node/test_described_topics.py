@@ -190,7 +190,7 @@ CHANGES = [moved_leader, fenced_broker, another_controller, deleted_topic, new_t
 
 
 @pytest.mark.parametrize("happens", CHANGES)
-async def test_every_change_is_told_at_once(asked: Asked, happens: Callable[[Asked], None]) -> None:
+async def test_every_change_is_visible_at_once(asked: Asked, happens: Callable[[Asked], None]) -> None:
     before = await asked.all()
     happens(asked)
     after = await asked.all()

@@ -142,7 +142,7 @@ def test_a_disk_that_never_had_room_for_it_is_no_reason_to_refuse_clients(tmp_pa
     assert (reserve.held, reserve.given_up) == (False, False)
 
 
-def test_the_reserve_of_the_last_run_is_taken_up(tmp_path: Path) -> None:
+def test_the_reserve_of_the_last_run_is_used_again(tmp_path: Path) -> None:
     disk, _, _ = made(tmp_path, 10_000)
     room = disk.room
     again = DiskReserve(disk, tmp_path, RESERVE_BYTES)

@@ -310,7 +310,7 @@ async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
 @pytest.mark.parametrize(
     ("replicas", "alone"), [((1,), True), ((2, 1), False), ((1, 2), False), (None, False)]
 )
-def test_a_node_coordinates_alone_only_where_nobody_else_has_or_gets_a_replica(
+def test_a_node_coordinates_alone_only_where_no_other_node_has_a_replica(
     replicas: tuple[int, ...] | None, alone: bool
 ) -> None:
     """Replicas of an assignment include those that a move adds; a partition that is gone is nobody's."""

@@ -46,7 +46,7 @@ def test_every_key_has_exactly_one_partition(key: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("topic", [TRANSACTION_STATE, CONSUMER_OFFSETS])
-def test_state_topics_are_safe_whatever_the_defaults_for_other_topics_are(topic: str) -> None:
+def test_state_topics_are_safe_with_any_defaults_for_other_topics(topic: str) -> None:
     configuration = loaded(
         "transaction.state.log.min.isr=2", "offsets.topic.min.isr=2", min__insync__replicas=1
     )

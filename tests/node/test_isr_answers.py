@@ -105,7 +105,7 @@ FOLLOWER = BrokerState(2, "life", 40, False, "", "h", 1, "h", 2)
         (replace(FOLLOWER, offline_replicas=frozenset({(UUID(int=9).bytes, 1)})), 40, Eligibility.YES),
     ],
 )
-def test_who_may_join_an_isr_is_judged_by_the_metadata(
+def test_the_metadata_decides_which_replicas_may_join_an_isr(
     follower: BrokerState | None, broker_epoch: int, expected: Eligibility
 ) -> None:
     brokers = {} if follower is None else {2: follower}

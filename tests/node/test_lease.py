@@ -142,7 +142,7 @@ def test_after_a_silence_of_the_shorter_session_newer_metadata_is_needed() -> No
     assert take(lease, granting(3.5, 2.0, epoch=2, index=70), 3.6, applied=60) == (None, Change.REGAINED)
 
 
-def test_a_longer_session_brings_back_no_lease_that_is_over() -> None:
+def test_a_longer_session_brings_back_no_expired_lease() -> None:
     lease = Lease(SESSION_S, 0.0)
     take(lease, granting(1.0, 2.0), 1.1)
     assert take(lease, granting(3.5, 6.0, epoch=2, index=120), 3.6, applied=119) == (Change.LOST, None)

@@ -274,7 +274,7 @@ async def test_reading_pauses_when_too_much_is_in_work_and_goes_on_afterwards(se
         assert await client.correlation_id() == number
 
 
-async def test_without_the_bound_everything_would_be_taken_up(
+async def test_without_the_bound_every_request_would_be_read(
     monkeypatch: pytest.MonkeyPatch, served: Served
 ) -> None:
     """Ablation: the test above would see it."""
@@ -434,7 +434,7 @@ async def slow() -> AsyncIterator[Served]:
         yield served
 
 
-async def test_a_crowd_does_not_hold_up_one_who_asks_now_and_then(slow: Served) -> None:
+async def test_many_busy_clients_do_not_hold_up_an_occasional_one(slow: Served) -> None:
     one, *crowd = [await slow.client() for _ in range(3)]
     for round_number in range(3):
         for member in crowd:

@@ -52,7 +52,7 @@ async def reaches(found: DataFolders, text: str) -> None:
     await eventually(lambda: text in says(found, "/readyz"))
 
 
-async def test_probes_are_told_how_many_logs_are_open(tmp_path: Path, go_on: threading.Semaphore) -> None:
+async def test_probes_show_how_many_logs_are_open(tmp_path: Path, go_on: threading.Semaphore) -> None:
     found = folders(tmp_path)
     opening = asyncio.create_task(open_logs(found, SystemClock(), asyncio.Event().wait()))
     for opened in range(LOGS):
@@ -66,9 +66,7 @@ async def test_probes_are_told_how_many_logs_are_open(tmp_path: Path, go_on: thr
     found.close(clean=True, broker_epoch=8)
 
 
-async def test_a_node_that_is_told_to_stop_opens_no_further_log(
-    tmp_path: Path, go_on: threading.Semaphore
-) -> None:
+async def test_a_stopping_node_opens_no_further_log(tmp_path: Path, go_on: threading.Semaphore) -> None:
     found, stop = folders(tmp_path), asyncio.Event()
     opening = asyncio.create_task(open_logs(found, SystemClock(), stop.wait()))
     await reaches(found, "recovering: 0 of")

@@ -154,7 +154,7 @@ async def test_a_damaged_log_is_left_alone_and_the_others_are_cleaned(folder: Fo
     assert folder.upkeep.view().oldest_dirty_age_s >= 0
 
 
-async def test_an_error_that_nobody_foresaw_concerns_one_log_only(
+async def test_an_unexpected_error_concerns_one_log_only(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.topic("changes")

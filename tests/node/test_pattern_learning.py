@@ -59,7 +59,7 @@ async def test_each_of_many_patterns_is_learned_with_one_look_at_each_name(
     await counted.catalog.stop()
 
 
-async def test_all_who_learn_share_a_bounded_part_of_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_pattern_scans_share_a_bounded_part_of_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted(monkeypatch, 50)
     counts = await counted.turns_until(learning(counted.catalog, 40))
     assert sum(counts) == 40 * 50
@@ -105,7 +105,7 @@ async def test_the_patterns_of_present_groups_are_not_looked_at_again(
     await counted.catalog.stop()
 
 
-async def test_too_many_who_wait_for_a_pattern_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_waiters_for_a_pattern_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_coordination, "LEARNERS_MAX", 5)
     counted = Counted(monkeypatch, 60)
     tasks = learning(counted.catalog, 7)
@@ -137,7 +137,7 @@ async def test_a_new_pattern_is_refused_when_the_groups_have_too_many(
     await counted.catalog.stop()
 
 
-async def test_who_gives_up_waiting_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_waiter_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted(monkeypatch, 60)
     tasks = learning(counted.catalog, 3)
     await asyncio.sleep(0)
@@ -152,7 +152,7 @@ async def test_who_gives_up_waiting_keeps_no_place(monkeypatch: pytest.MonkeyPat
         await stopped
 
 
-async def test_a_pattern_that_cannot_be_held_against_the_topics_keeps_nobody_waiting(
+async def test_a_pattern_that_fails_to_match_releases_its_waiters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted = Counted(monkeypatch, 60)

@@ -112,7 +112,7 @@ async def test_a_response_out_of_order_fails_all_waiting_requests(remote: Remote
     assert await ask(peer) == b"answer"
 
 
-async def test_an_answer_that_nobody_asked_for_ends_the_connection(remote: Remote, peer: Peer) -> None:
+async def test_an_unexpected_answer_ends_the_connection(remote: Remote, peer: Peer) -> None:
     def twice(connection: FrameConnection, number: int) -> None:
         remote.echo(connection, number)
         connection.send(struct.pack(">i", number), b"again")
@@ -136,9 +136,7 @@ async def test_no_answer_in_time_is_a_timeout_and_poisons_the_connection(remote:
     assert await ask(peer) == b"answer"
 
 
-async def test_an_unreadable_answer_reaches_the_one_who_asked_and_no_other(
-    remote: Remote, peer: Peer
-) -> None:
+async def test_an_unreadable_answer_fails_its_own_request_only(remote: Remote, peer: Peer) -> None:
     def broken(_frame: memoryview) -> None:
         raise IndexError("too short")
 
@@ -161,7 +159,7 @@ async def test_a_request_that_is_given_up_does_not_disturb_the_next(remote: Remo
     assert await ask(peer) == b"answer"
 
 
-async def test_nobody_listening_is_a_network_error(remote: Remote, peer: Peer) -> None:
+async def test_a_closed_port_is_a_network_error(remote: Remote, peer: Peer) -> None:
     await remote.server.close(0)
     assert await code_of(ask(peer)) is ErrorCode.NETWORK_EXCEPTION
 

@@ -41,7 +41,7 @@ async def test_no_id_is_given_twice_when_many_ask_at_once() -> None:
     assert controller.blocks == 34
 
 
-async def test_a_failed_allocation_is_told_and_the_next_one_is_tried_anew() -> None:
+async def test_a_failed_allocation_is_reported_and_the_next_one_is_tried() -> None:
     controller = Controller()
     ids = ProducerIds(controller.allocate)
     controller.fails = True

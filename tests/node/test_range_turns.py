@@ -51,7 +51,7 @@ def test_the_queue_is_bounded() -> None:
     assert caught.value.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
-def test_a_reader_who_takes_nothing_lets_others_read_and_queues_again() -> None:
+def test_a_paused_reader_lets_others_read_and_queues_again() -> None:
     reads = Reads(active_max=1)
     a, b = reads.enter("a"), reads.enter("b")
     reads.turns.park(a, 1000, 1)
@@ -71,7 +71,7 @@ def test_parked_chunks_are_bounded() -> None:
     assert reads.active() == "bc"
 
 
-def test_a_long_read_lets_those_who_wait_go_first() -> None:
+def test_a_long_read_lets_waiting_reads_go_first() -> None:
     reads = Reads(active_max=1, turn_bytes=100)
     a = reads.enter("a")
     reads.turns.sent(a, 500, 1)

@@ -25,7 +25,7 @@ def broker(node_id: int, epoch: int, *, fenced: bool = False) -> BrokerState:
     return BrokerState(node_id, "x", epoch, fenced, "", f"node-{node_id}", 9092, f"node-{node_id}", 9093)
 
 
-def test_a_question_says_who_asks_and_whom() -> None:
+def test_a_question_names_both_brokers_and_their_epochs() -> None:
     assert parse(QUESTION.client_id) == QUESTION
 
 

@@ -55,7 +55,7 @@ def test_what_is_set_at_run_time_holds_at_once_and_the_file_again_afterwards() -
     assert settings.number(CLEANER_SETTING) == 32 << 20
 
 
-async def test_a_new_default_for_all_topics_is_taken_up_in_slices_of_the_loops_time() -> None:
+async def test_a_new_default_for_all_topics_is_applied_in_slices() -> None:
     """Here each partition takes 0.5 ms.  What comes meanwhile is applied at once, and a newer default begins
     anew."""
     clock, taken = ManualClock(), dict[tuple[str, int], str]()

@@ -140,7 +140,7 @@ NEVER_TOLD = (RETRIED | {ErrorCode.OPERATION_NOT_ATTEMPTED}) - {
 
 
 @pytest.mark.parametrize("code", sorted(NEVER_TOLD))
-async def test_a_lasting_error_becomes_one_that_every_client_retries(code: ErrorCode) -> None:
+async def test_a_lasting_error_becomes_a_retriable_one(code: ErrorCode) -> None:
     coordinator = Coordinator(code)
     assert await coordinator.enlist() is ErrorCode.NOT_ENOUGH_REPLICAS
     assert ErrorCode.NOT_ENOUGH_REPLICAS.retriable
@@ -311,7 +311,7 @@ class TestGuard:
 
 
 @pytest.mark.parametrize("local", [True, False])
-async def test_before_the_first_transaction_ever_an_unknown_id_is_told_so(local: bool) -> None:
+async def test_before_the_first_transaction_an_id_is_answered_as_unknown(local: bool) -> None:
     """It was told to try again, for ever: there was no state topic, and so nobody to say that the id is
     unknown."""
     coordinator = Coordinator(ErrorCode.NONE, local=local)

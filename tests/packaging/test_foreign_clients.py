@@ -60,7 +60,7 @@ def test_a_missing_tool_is_named_by_the_installation_and_by_the_tests(
         command_for("toy")
 
 
-def test_a_client_that_nobody_asked_for_says_how_to_get_it(toy: Client) -> None:
+def test_a_client_that_is_not_installed_says_how_to_get_it(toy: Client) -> None:
     with pytest.raises(Missing, match=r"not asked for\): make foreign-clients"):
         command_for("toy")
 

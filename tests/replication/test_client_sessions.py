@@ -200,7 +200,7 @@ def test_without_slots_a_client_is_served_without_a_session() -> None:
     assert begin(cache(sessions_max=0), 3).session_id == 0
 
 
-def test_a_client_is_told_what_is_new_to_it_and_all_that_is_wrong() -> None:
+def test_an_incremental_fetch_answers_changes_and_every_error() -> None:
     sessions = cache()
     own = begin(sessions, 3)
     part = own.parts["t", 0]

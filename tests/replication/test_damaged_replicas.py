@@ -84,7 +84,7 @@ async def test_damage_found_by_a_read_takes_the_replica_offline(tmp_path: Path, 
     ],
     ids=["in sync", "eligible", "no leader", "leader"],
 )
-async def test_a_damaged_log_stays_where_it_is_while_anybody_may_count_on_it(
+async def test_a_damaged_log_is_not_set_aside_while_it_may_be_needed(
     tmp_path: Path, counted_on: dict[str, object]
 ) -> None:
     cluster = await three_replicas(tmp_path)

@@ -96,7 +96,7 @@ def test_a_cancelled_fetch_is_not_woken() -> None:
     assert not woken
 
 
-def test_a_waiter_that_was_told_to_end_soon_ends_soon_and_is_not_put_off() -> None:
+def test_a_waiter_asked_to_end_soon_ends_soon_and_is_not_delayed() -> None:
     clock, woken = ManualClock(), list[int]()
     waiter = FetchWaiter(lambda: woken.append(1))
     waiter.start_timer(clock, 0.5)

@@ -333,7 +333,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("first", range(0, WALKS, WALKS // 4))
-def test_the_leader_counts_with_whom_the_controller_may_have_in_the_isr(first: int) -> None:
+def test_the_leader_counts_every_replica_the_isr_may_have(first: int) -> None:
     for seed in range(first, first + WALKS // 4):
         try:
             Walk(seed).run()

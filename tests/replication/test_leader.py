@@ -458,7 +458,7 @@ def test_only_a_certain_refusal_ends_a_pending_change(code: ErrorCode, outcome: 
     assert (leader.pending is None, leader.maximal_isr == {1, 2}, leader.isr) == (ended, ended, {1, 2})
 
 
-def test_every_code_that_is_told_apart_stands_in_the_table() -> None:
+def test_every_distinguished_error_code_is_in_the_table() -> None:
     assert {code for code, outcome in AS_KAFKA if outcome is AlterOutcome.SETTLED} == REFUSED
     assert {code for code, outcome in AS_KAFKA if outcome is AlterOutcome.AWAIT_METADATA} == SUPERSEDED
 

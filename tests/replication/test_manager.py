@@ -200,7 +200,7 @@ async def test_acks_all_fails_at_once_while_leadership_is_suspended(cluster: Clu
         assert await asyncio.wait_for(waiting, 20) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_nothing_is_acknowledged_while_the_session_is_over(tmp_path: Path) -> None:
+async def test_nothing_is_acknowledged_after_the_session_has_ended(tmp_path: Path) -> None:
     """Not even what is committed meanwhile: clients may be writing to another leader, and are told to look
     for it."""
     cluster = Cluster(tmp_path)
@@ -276,7 +276,7 @@ async def test_a_new_leader_keeps_acknowledged_records_and_the_old_one_truncates
         assert values_of(FetchResponsePartition(0, records=data)) == ["kept", "new"]
 
 
-async def test_latest_is_not_told_before_the_new_leader_is_confirmed(cluster: Cluster) -> None:
+async def test_latest_is_not_answered_before_the_new_leader_is_confirmed(cluster: Cluster) -> None:
     cluster.create()
     cluster.cut = {(3, 1)}  # one of the in-sync replicas does not fetch: nothing is committed
     append(cluster.managers[1], "a", "b", acks=1)
@@ -410,7 +410,7 @@ async def test_a_waiting_consumer_is_answered_by_the_commit(cluster: Cluster) ->
     assert values_of(await asyncio.wait_for(waiting, 20)) == ["a"]
 
 
-async def test_a_waiting_consumer_gets_what_there_is_when_its_time_is_over(cluster: Cluster) -> None:
+async def test_a_waiting_fetch_gets_the_present_records_at_its_deadline(cluster: Cluster) -> None:
     cluster.create()
     await write(cluster.managers[1], "a")
     part = await asyncio.wait_for(fetch_one(cluster.managers[1], consume(wait_ms=50, min_bytes=100_000)), 20)
@@ -529,7 +529,7 @@ async def test_offsets_by_timestamp(cluster: Cluster) -> None:
 # -- deletion, storage, shutdown -----------------------------------------------------------------------------
 
 
-async def test_a_deleted_partition_answers_those_who_wait(cluster: Cluster) -> None:
+async def test_a_deleted_partition_answers_its_waiters(cluster: Cluster) -> None:
     cluster.create()
     cluster.cut = {(2, 1), (3, 1)}
     fetching = asyncio.ensure_future(fetch_one(cluster.managers[1], consume(wait_ms=60_000)))

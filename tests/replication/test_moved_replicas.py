@@ -170,7 +170,7 @@ async def catch_up(cluster: Cluster) -> float:
     return loop.time() - began
 
 
-async def test_what_catches_up_is_held_to_the_rate_and_nobody_else_waits_for_it(slow: Cluster) -> None:
+async def test_only_replicas_that_catch_up_are_throttled(slow: Cluster) -> None:
     assert await catch_up(slow) > 1.5, "a second of burst, then the rate"
 
 

@@ -112,7 +112,7 @@ async def test_a_small_batch_is_decoded_at_once(asked: Asked) -> None:
     assert not asked.threads.begun.is_set()
 
 
-async def test_who_ceased_to_lead_meanwhile_says_so(asked: Asked) -> None:
+async def test_a_leader_deposed_during_a_look_up_answers_not_leader(asked: Asked) -> None:
     await asked.append(NOW_MS)
     answer = asked.ask(NOW_MS + 7)
     await asked.threads.begun.wait()
@@ -121,7 +121,7 @@ async def test_who_ceased_to_lead_meanwhile_says_so(asked: Asked) -> None:
     assert (await answer)["error_code"] is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_new_epoch_of_the_same_leader_fences_who_named_the_old_one(asked: Asked) -> None:
+async def test_a_new_epoch_of_the_same_leader_fences_the_old_epoch(asked: Asked) -> None:
     await asked.append(NOW_MS)
     answer = asked.ask(NOW_MS + 7, epoch=1)
     await asked.threads.begun.wait()

@@ -199,7 +199,7 @@ async def test_an_existing_log_is_opened_at_once(node: Node) -> None:
     assert node.says(1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_whoever_created_a_topic_can_wait_for_its_logs(node: Node) -> None:
+async def test_the_creator_of_a_topic_can_wait_for_its_logs(node: Node) -> None:
     node.manager.apply([node.assignment()])
     with pytest.raises(TimeoutError):
         await node.manager.logs_made(0.01)

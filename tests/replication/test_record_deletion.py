@@ -473,7 +473,7 @@ async def test_a_deletion_that_cannot_be_noted_is_refused_and_nothing_has_moved(
     await cluster.stop_all()
 
 
-async def test_the_answer_names_no_log_start_that_who_joins_is_not_held_to(
+async def test_the_answered_log_start_binds_every_joining_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A later deletion has noted its log start, and not moved it: a follower may still join with the one

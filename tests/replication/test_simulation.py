@@ -89,7 +89,7 @@ def test_nothing_acknowledged_is_lost_and_the_cluster_heals(chunk: int) -> None:
     assert not {name: seen[name] for name, count in least.items() if seen[name] < count}
 
 
-def test_the_minimum_may_change_under_way() -> None:
+def test_min_insync_replicas_may_change_during_a_history() -> None:
     """Whoever left the ISR under the old `min.insync.replicas` and leads under the new has all that is
     committed (KIP-966)."""
     faults = (
@@ -126,7 +126,7 @@ def test_what_an_unclean_election_costs_is_cut_everywhere() -> None:
     assert seen["records lost by choice"] >= 5, seen
 
 
-def test_leaderships_return_by_choice_to_those_who_were_found() -> None:
+def test_leaderships_return_by_choice_to_brokers_that_were_reached() -> None:
     """Who comes back has another address, which the others learn late: it leads only when one of them has
     found it, and then every leadership returns (`Truth.unsettled`).  Without the rule:
     `test_simulation_ablations.py`."""
@@ -183,7 +183,7 @@ def test_a_failure_is_repeated_by_its_seed(monkeypatch: pytest.MonkeyPatch) -> N
     assert steps[0] == steps[1]
 
 
-def test_a_flush_that_nobody_waits_for_any_more_is_not_begun() -> None:
+def test_a_flush_without_a_waiter_is_not_begun() -> None:
     """As in a pool of threads: who stops waiting, because its node leaves, ends no flush that runs, and
     begins none."""
     loop = VirtualLoop()

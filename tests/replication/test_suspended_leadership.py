@@ -41,7 +41,7 @@ def test_leadership_that_stays_suspended_is_a_warning_again_and_again(
     assert levels == ["INFO", "WARNING", "WARNING", "WARNING"]
 
 
-def test_each_lost_session_is_told(lease: Lease, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_lost_session_is_logged(lease: Lease, caplog: pytest.LogCaptureFixture) -> None:
     for begin in (100.0, 110.0):
         lease.suspend("no answer", 3, begin)
         lease.resume(3, begin + 1)

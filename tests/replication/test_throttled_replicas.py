@@ -67,7 +67,7 @@ async def test_a_named_replica_is_held_to_the_rate(
         (ReplicationLimits(), {LEADER_THROTTLED_CONFIG: "*", FOLLOWER_THROTTLED_CONFIG: "*"}),
     ],
 )
-async def test_one_that_is_not_named_or_without_a_rate_is_not(
+async def test_a_replica_that_is_not_named_or_has_no_rate_is_not_throttled(
     tmp_path: Path, limits: ReplicationLimits, config: dict[str, str]
 ) -> None:
     assert await copy_time_s(tmp_path, limits, config) < SLOW_S

@@ -17,7 +17,7 @@ def said(caplog: pytest.LogCaptureFixture, at_least: int = logging.INFO) -> list
     ]
 
 
-def test_an_outage_that_is_over_soon_is_one_line_and_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_short_outage_is_one_line_and_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     outage = Outage(LOG, "not_answered")
     for now_s in range(int(PATIENCE_S)):
@@ -46,7 +46,7 @@ def test_an_outage_that_lasts_is_a_warning_then_and_after_each_doubling(
     assert said(caplog)[-1] == ("INFO", "not_answered"), "the next one begins anew"
 
 
-def test_what_an_outage_waits_for_is_told_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_logged_again_when_its_cause_changes(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     outage = Outage(LOG, "no_vote")
     for now_s, news in enumerate(["1 and 2", "1 and 2", "2", "2"]):
@@ -54,7 +54,7 @@ def test_what_an_outage_waits_for_is_told_when_it_changes(caplog: pytest.LogCapt
     assert said(caplog) == [("INFO", "no_vote")] * 2
 
 
-def test_what_is_over_without_having_begun_is_no_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_end_without_a_beginning_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     Outage(LOG, "not_answered").over(5.0)
     assert not caplog.records
@@ -81,7 +81,7 @@ def test_of_thousands_a_few_have_lines_and_all_others_are_counted_in_one(
     assert said(caplog)[-1] == ("INFO", "role_taken_up"), "another window, another few lines"
 
 
-def test_what_is_told_at_once_ends_no_window(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_summary_at_once_ends_no_window(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     lines = RateLimitedLines(LOG, "role_taken_up", "roles_taken_up")
     for _ in range(LINES_MAX + 5):

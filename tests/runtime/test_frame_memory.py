@@ -281,7 +281,7 @@ async def test_one_address_cannot_take_all_connections() -> None:
 # buffers
 
 
-def test_a_buffer_is_used_again_only_when_nobody_has_a_view_of_it() -> None:
+def test_a_buffer_is_used_again_only_without_remaining_views() -> None:
     pool = BufferPool()
     buffer = pool.take(100_000)
     view = memoryview(buffer)[10:20]

@@ -47,7 +47,7 @@ async def test_a_probe_is_answered_while_others_stand_there(
         writer.transport.abort()
 
 
-async def test_who_has_stood_longest_makes_room_and_no_other(server: HttpServer) -> None:
+async def test_the_oldest_connection_makes_room_and_no_other(server: HttpServer) -> None:
     standing = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(CONNECTIONS_MAX)]
     assert (await probe(server)).startswith(b"HTTP/1.1 200")
     async with asyncio.timeout(10):

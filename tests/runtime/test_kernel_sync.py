@@ -45,7 +45,7 @@ async def test_many_flushes_end_each_with_its_own_answer_and_never_within_the_ca
     assert len(kernel) == 0
 
 
-async def test_waiting_for_one_blocks_until_it_is_over_and_tells_it_on_the_next_turn(
+async def test_wait_blocks_until_the_flush_ends_and_calls_back_on_the_loop(
     kernel: KernelSync, file: File
 ) -> None:
     told: list[OSError | None] = []
@@ -95,7 +95,7 @@ async def test_a_file_that_is_not_the_operating_systems_is_left_to_its_own_sync(
     assert kernel.start(Lying(file.path, os.dup(file.descriptor)), lambda _: None) is None
 
 
-async def test_the_number_under_way_is_bounded(
+async def test_the_number_of_flushes_in_flight_is_bounded(
     kernel: KernelSync, file: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_sync, "IN_FLIGHT_MAX", 3)

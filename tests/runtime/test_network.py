@@ -192,7 +192,7 @@ async def test_a_client_that_does_not_read_is_no_longer_read_from() -> None:
         assert max(backlogs) < 1_000_000
 
 
-async def test_the_back_pressure_test_can_tell_when_nobody_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_back_pressure_test_notices_a_missing_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FrameConnection, "pause_writing", lambda self: None)
     async with serving(answer_much, pause_on_write_bytes=300_000) as served:
         _, taken = await flood(served)
@@ -203,7 +203,7 @@ async def test_the_back_pressure_test_can_tell_when_nobody_pauses(monkeypatch: p
 # strangers
 
 
-async def test_a_grpc_client_on_a_port_of_frames_is_told_without_a_warning(
+async def test_a_grpc_client_on_a_port_of_frames_is_no_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serving(echo) as served:
@@ -398,7 +398,7 @@ async def test_frames_beyond_the_budget_wait_until_there_is_room(how: str) -> No
         second.close()
 
 
-async def test_without_a_bound_nobody_waits() -> None:
+async def test_without_a_bound_no_frame_waits() -> None:
     """The ablation: the same traffic under a budget that bounds nothing."""
     budget = ByteBudget(1 << 40)
     async with serving(budget=budget) as served:

@@ -93,7 +93,7 @@ def _missing(authority: Authority) -> TlsFiles:
         "no authority",
     ],
 )
-def test_files_that_nobody_would_accept_are_refused_at_the_start(
+def test_files_that_every_peer_would_refuse_are_refused_at_the_start(
     authority: Authority, make: Callable[[Authority], TlsFiles], message: str
 ) -> None:
     with pytest.raises(TlsError, match=message):

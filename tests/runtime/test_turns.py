@@ -56,7 +56,7 @@ def test_small_work_does_not_wait_behind_anothers_large_work() -> None:
     assert served.order == ["large", *["small"] * 10, "large"]
 
 
-def test_who_was_idle_goes_first_until_its_credit_is_used_up() -> None:
+def test_an_idle_account_goes_first_until_its_credit_is_used_up() -> None:
     served = Served(a=[0.01] * 100, b=[0.01] * 100, idle=[])
     served.run(50)
     served.work["idle"] = [0.01] * 100
@@ -69,7 +69,7 @@ def test_who_was_idle_goes_first_until_its_credit_is_used_up() -> None:
     )
 
 
-def test_who_is_new_takes_its_place_in_the_rotation() -> None:
+def test_a_new_account_takes_its_place_in_the_rotation() -> None:
     served = Served(a=[0.01] * 100, b=[0.01] * 100)
     served.run(50)
     served.accounts["new"], served.done_at["new"] = served.queue.account(), []
@@ -79,7 +79,7 @@ def test_who_is_new_takes_its_place_in_the_rotation() -> None:
     assert 9 <= served.order[50:].count("new") <= 11
 
 
-def test_what_was_used_while_nobody_waited_costs_nothing() -> None:
+def test_time_used_while_no_account_waited_costs_nothing() -> None:
     queue = FairQueue()
     busy = queue.account()
     for _ in range(1000):
@@ -89,7 +89,7 @@ def test_what_was_used_while_nobody_waited_costs_nothing() -> None:
 
 @given(costs=st.lists(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=30), min_size=2, max_size=6))
 @settings(max_examples=100, deadline=None)
-def test_two_who_want_all_the_time_get_the_same_up_to_one_piece_each(costs: list[list[float]]) -> None:
+def test_two_busy_accounts_get_the_same_up_to_one_piece_each(costs: list[list[float]]) -> None:
     """Goyal, Vin, Cheng, theorem 1: the difference of what two got is bounded by the largest pieces of
     both."""
     served = Served(**{f"n{at}": [*own] for at, own in enumerate(costs)})
@@ -159,7 +159,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("members", [1, 7, 300])
-async def test_a_turn_is_bounded_over_all_who_want_it(members: int) -> None:
+async def test_a_turn_is_bounded_over_all_accounts(members: int) -> None:
     clock = Clock()
     turns = LoopTurns(clock, 0.004, cpu=clock)
     crowd = Crowd(turns, clock)
@@ -171,7 +171,7 @@ async def test_a_turn_is_bounded_over_all_who_want_it(members: int) -> None:
 
 
 @pytest.mark.parametrize(("is_new", "within"), [(False, 16), (True, 300 + 16)])
-async def test_one_who_writes_now_and_then_does_not_wait_for_the_crowd(is_new: bool, within: int) -> None:
+async def test_an_occasional_writer_does_not_wait_for_the_busy_ones(is_new: bool, within: int) -> None:
     """Sixteen: four turns of four.  Who is new waits for one piece of each."""
     clock = Clock()
     turns = LoopTurns(clock, 0.004, cpu=clock)
@@ -192,7 +192,7 @@ async def test_one_who_writes_now_and_then_does_not_wait_for_the_crowd(is_new: b
 
 @pytest.mark.parametrize("waiters", [1, 3])
 @pytest.mark.parametrize("others_s", [0.002, 0.006, 0.05])
-async def test_who_waits_gets_on_however_much_else_the_loop_has_to_do(others_s: float, waiters: int) -> None:
+async def test_a_waiting_account_proceeds_on_a_busy_loop(others_s: float, waiters: int) -> None:
     """Replication, timers and flushes take no turns, and a starved process stands still in the middle of a
     round."""
     clock = Clock()
@@ -223,7 +223,7 @@ async def test_ablation_without_turns_the_loop_does_not_come_round(monkeypatch: 
     assert max(crowd.rounds) > 1.0
 
 
-async def test_who_leaves_while_waiting_holds_up_nobody() -> None:
+async def test_an_account_that_leaves_while_waiting_delays_no_other() -> None:
     clock = Clock()
     turns = LoopTurns(clock, 0.004, cpu=clock)
     crowd = Crowd(turns, clock)

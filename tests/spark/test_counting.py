@@ -202,7 +202,7 @@ def test_a_range_beyond_the_end_is_an_error_at_once_that_names_the_end(cluster: 
     assert time.monotonic() - began_s < 10
 
 
-def test_who_speaks_no_kafka_is_asked_once_and_not_waited_for(cluster: ServedCluster) -> None:
+def test_an_address_without_kafka_is_asked_once_and_not_awaited(cluster: ServedCluster) -> None:
     began_s = time.monotonic()
     for address in (cluster.bootstrap.split(",")[0], f"127.0.0.1:{free_port()}"):
         assert grpc_addresses(address) == ()

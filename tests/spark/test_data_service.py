@@ -124,7 +124,7 @@ def test_offsets_by_timestamp(client: DataClient) -> None:
     assert found == min(number for number, time in every.items() if time >= middle)
 
 
-def test_a_node_that_does_not_lead_says_who_does(cluster: ServedCluster) -> None:
+def test_a_node_that_does_not_lead_names_the_leader(cluster: ServedCluster) -> None:
     other = stub_of(cluster, 2)
     with pytest.raises(grpc.RpcError) as caught:
         list(

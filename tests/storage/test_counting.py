@@ -382,7 +382,7 @@ def test_a_file_of_an_earlier_life_is_not_believed() -> None:
     assert count_now(log, 0, log.log_end_offset) == 5
 
 
-def test_a_damaged_size_in_a_count_index_makes_nobody_read_gigabytes(
+def test_a_damaged_size_in_a_count_index_causes_no_huge_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / f"{0:020d}.countindex"
@@ -478,7 +478,7 @@ def test_the_lives_of_cleaned_logs_are_counted_right() -> None:
 
 
 @pytest.mark.parametrize("run_bytes", [1, 150])
-def test_histories_hold_whatever_the_length_of_a_run(run_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_histories_hold_for_every_length_of_a_run(run_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(count_index, "RUN_BYTES", run_bytes)
     for seed in range(300):
         StorageHistory(seed, length=40).run()

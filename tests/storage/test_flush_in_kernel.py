@@ -91,7 +91,7 @@ async def test_nothing_counts_as_flushed_before_the_kernel_says_so(
     assert await late == 3
 
 
-async def test_a_failure_is_told_to_everybody_and_never_tried_again(tmp_path: Path, kernel: Kernel) -> None:
+async def test_a_failure_reaches_every_waiter_and_is_never_retried(tmp_path: Path, kernel: Kernel) -> None:
     failures: list[tuple[Log, int | None]] = []
     commit = GroupCommit(
         1, lambda failed, error: failures.append((failed, error.errno)), cast(KernelSync, kernel)

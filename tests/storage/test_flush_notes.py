@@ -242,7 +242,7 @@ def test_a_log_fetched_again_forgets_the_flush_notes_of_the_damaged_one() -> Non
     assert directory.logs["t", 0].log_end_offset == 1
 
 
-def test_a_log_whose_folder_somebody_moved_away_begins_anew() -> None:
+def test_a_log_whose_folder_was_moved_away_begins_anew() -> None:
     disk = LyingDisk()
     written(disk, flushed=12)
     disk.kill()

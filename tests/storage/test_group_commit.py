@@ -56,7 +56,7 @@ async def test_all_appends_of_one_turn_share_a_flush(commit: GroupCommit) -> Non
     assert log.flushed_end_offset == 20
 
 
-async def test_whoever_comes_while_a_flush_runs_joins_the_next_one(
+async def test_a_request_during_a_flush_joins_the_next_flush(
     commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, gate = open_log(LyingDisk()), Gate(monkeypatch)
@@ -95,7 +95,7 @@ async def test_a_truncated_log_owes_only_what_is_left(
     assert await waiting == 1 == log.log_end_offset
 
 
-async def test_a_failed_flush_is_told_to_everybody_and_never_tried_again() -> None:
+async def test_a_failed_flush_fails_every_waiter_and_is_never_retried() -> None:
     disk, failures = LyingDisk(), []
     log = open_log(disk)
     commit = GroupCommit(
@@ -115,7 +115,7 @@ async def test_a_failed_flush_is_told_to_everybody_and_never_tried_again() -> No
     commit.close()
 
 
-async def test_a_requested_flush_happens_though_nobody_waits(commit: GroupCommit) -> None:
+async def test_a_requested_flush_happens_without_a_waiter(commit: GroupCommit) -> None:
     logs: list[Log] = [open_log(LyingDisk()) for _ in range(3)]
     for log in logs:
         append(log, batch())
@@ -130,7 +130,7 @@ async def test_a_requested_flush_happens_though_nobody_waits(commit: GroupCommit
     assert logs[0].flushed_end_offset == 2
 
 
-async def test_a_cancelled_waiter_disturbs_nobody(
+async def test_a_cancelled_waiter_disturbs_no_other(
     commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, gate = open_log(LyingDisk()), Gate(monkeypatch)

@@ -132,7 +132,7 @@ def test_a_foreign_folder_is_refused(cluster: str, node: int, says: str) -> None
     opened(disk)[0].close(clean=False)
 
 
-def test_a_folder_with_partitions_of_nobody_is_refused() -> None:
+def test_a_folder_with_partitions_and_no_owner_file_is_refused() -> None:
     disk = LyingDisk()
     directory, _ = opened(disk)
     directory.create("flights", ID, 0, SMALL)

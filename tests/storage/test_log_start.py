@@ -191,7 +191,7 @@ def test_a_waiting_write_notes_no_start_of_a_truncated_or_closed_log() -> None:
     assert not disk.exists(DATA / "t-0")
 
 
-def test_a_cut_waits_for_a_write_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncation_waits_for_a_write_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = LyingDisk()
     directory, log = with_records(disk)
     log.advance_log_start(7)

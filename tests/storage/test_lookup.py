@@ -104,7 +104,7 @@ def expensive_batch(timestamp_ms: int, records: int = 2000) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["many records", "unfolds far", "large"])
-def test_an_expensive_batch_is_decoded_by_whoever_asked(kind: str) -> None:
+def test_an_expensive_batch_is_decoded_by_the_caller(kind: str) -> None:
     log = open_log(LyingDisk(), config=replace(SMALL, max_message_bytes=4 << 20, segment_bytes=8 << 20))
     data = {
         "many records": expensive_batch(NOW_MS),

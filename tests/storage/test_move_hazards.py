@@ -215,7 +215,7 @@ def test_an_end_of_a_flush_that_brings_no_progress_swaps_nothing_in_a_checkpoint
     assert where(folders) == B
 
 
-def test_a_refused_swap_at_the_end_of_a_flush_does_not_hold_up_who_waits_for_it(
+def test_a_refused_swap_at_a_flushs_end_does_not_delay_its_waiters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _disk, folders, log = with_log()

@@ -265,7 +265,7 @@ def test_a_guard_that_was_given_before_the_swap_holds_after_it() -> None:
     append(log, batch(1, pid=9, epoch=0, sequence=0, transactional=True), guard=guard)
 
 
-def test_a_flush_that_is_under_way_is_waited_for_and_its_end_swaps() -> None:
+def test_a_move_waits_for_the_running_flush_and_then_swaps() -> None:
     _disk, folders, log = with_log()
     future = folders.move_to("t", 0, B)
     drive(future, turns=3)

@@ -161,7 +161,7 @@ def test_a_full_folder_is_not_a_failed_one(which: str) -> None:
     folders.close(clean=True, broker_epoch=5)
 
 
-def test_a_folder_that_has_no_room_to_note_the_others_is_told_later() -> None:
+def test_a_full_folder_gets_the_note_of_the_others_later() -> None:
     parts = {Path("/a"): LyingDisk(), Path("/b"): LyingDisk()}
     disks = Mounts(parts)
     alone = DataFolders(disks, (A,), "c", 1, lambda: "first")

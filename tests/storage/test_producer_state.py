@@ -501,7 +501,7 @@ def test_any_damage_to_a_snapshot_is_noticed() -> None:
             decode_snapshot(data[:position], ProducerState())
 
 
-def test_headers_without_a_producer_concern_nobody() -> None:
+def test_headers_without_a_producer_change_no_producer() -> None:
     partition = Partition()
     partition.append(batch(3))
     assert len(partition.state) == 0

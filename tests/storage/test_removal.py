@@ -327,7 +327,7 @@ async def test_a_stop_waits_for_no_queue_and_the_next_start_finishes_it(tmp_path
     again.close(clean=True)
 
 
-async def test_after_the_eraser_is_closed_whoever_removes_waits(tmp_path: Path) -> None:
+async def test_after_the_eraser_is_closed_the_remover_waits(tmp_path: Path) -> None:
     disk, file_deleter = Watched(), AsyncFileDeleter()
     directory = directory_at(tmp_path, disk, file_deleter)
     log = filled(directory, "a")

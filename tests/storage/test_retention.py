@@ -93,7 +93,7 @@ def test_nothing_goes_of_a_transaction_that_is_open() -> None:
     assert log.log_start_offset == log.log_end_offset
 
 
-def test_a_log_that_nobody_writes_to_becomes_empty() -> None:
+def test_a_log_without_writes_becomes_empty() -> None:
     log = filled()
     configured(log, retention_ms=HOUR_MS)
     end = log.log_end_offset

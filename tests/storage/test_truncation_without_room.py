@@ -49,7 +49,7 @@ def written(disk: LyingDisk) -> tuple[LogDirectory, Log]:
 
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
-def test_a_cut_is_refused_or_done_whatever_room_there_is(cut: Callable[[Log], None]) -> None:
+def test_a_truncation_is_refused_or_done_with_any_amount_of_room(cut: Callable[[Log], None]) -> None:
     refused = 0
     for room in range(0, 180, 7):
         for crash in (False, True):

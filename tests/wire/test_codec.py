@@ -166,7 +166,7 @@ def test_flexible_structures_are_checked(payload: bytes, why: str) -> None:
         codec.decode_request(3, 9, codec.encode_request_frame(1, 3, 9, payload))
 
 
-def test_tags_that_nobody_knows_are_skipped() -> None:
+def test_unknown_tags_are_skipped() -> None:
     body = codec.request(3, 9, {"topics": None})
     assert body[-1] == 0
     tagged = body[:-1] + b"\x02\x05\x03abc\x07\x00"

@@ -163,7 +163,7 @@ def test_sequences_wrap_to_zero_after_the_largest_int32() -> None:
     assert parse_header(encode_batch(three_records())).last_sequence == -1
 
 
-def test_attributes_are_told_apart() -> None:
+def test_attributes_are_distinguished() -> None:
     plain = parse_header(encode_batch(three_records()))
     assert not (plain.is_transactional)
     assert not (plain.is_control)
@@ -223,7 +223,7 @@ def test_a_wrong_checksum_is_refused() -> None:
     assert refused(patched(batch, len(batch) - 2, ">B", 7, fix_crc=False)) is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_the_checksum_test_can_tell_when_nobody_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checksum_test_notices_a_missing_check(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = encode_batch(three_records())
     damaged = patched(batch, len(batch) - 2, ">B", 7, fix_crc=False)
     monkeypatch.setattr(module, "crc32c", lambda _: parse_header(damaged).crc)
