@@ -114,6 +114,10 @@ class Shard(Protocol[EventT, ReplyT, EffectT]):
         """For `away_ms` this node answered no request and ran no timer, so clients could not meet their
         deadlines in that time."""
 
+    def validate(self, event: EventT | None = None) -> None:
+        """Raises AssertionError when an invariant does not hold of what `event` concerns, or, without an
+        event, of anything.  The runtime calls it with `RuntimeConfig.validate`."""
+
 
 # The error that a client of the coordinator gets for a failed append (Kafka's TransactionStateManager and
 # CoordinatorRuntime agree).

@@ -86,12 +86,15 @@ log = logs.get(__name__)
 
 @dataclass(slots=True, frozen=True)
 class RuntimeConfig:
-    """Bounds.  `parked_timeout_ms` is how long a caller waits for its records to be committed."""
+    """Bounds.  `parked_timeout_ms` is how long a caller waits for its records to be committed.  `validate`: a
+    shard looks at its invariants after every event, and fails when one does not hold, before any answer of
+    that event leaves."""
 
     parked_max: int = 10_000
     parked_timeout_ms: int = 10_000
     waiting_max: int = 100_000
     buffered_markers_max: int = 10_000
+    validate: bool = False
 
 
 class CoordinatorLoadError(Exception):
@@ -401,6 +404,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         self._carry_out(state, outcome, None, NO_TOKEN)
         for records in outcome.further:
             self._carry_out(state, ShardOutcome(records=records), None, NO_TOKEN)
+        self._validate(state, None)
 
     def _context(self, state: _ShardState[EventT, ReplyT, EffectT], token: int) -> Context:
         return Context(self._now_ms, state.position, state.leader_epoch, token)
@@ -428,6 +432,18 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
                 reply=KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(event).__name__}: {error}")
             )
         self._carry_out(state, outcome, reply, token)
+        self._validate(state, event)
+
+    def _validate(self, state: _ShardState[EventT, ReplyT, EffectT], event: EventT | None) -> None:
+        """Fail-stop: a shard whose state breaks an invariant decides nothing more."""
+        if not self._config.validate or state.phase is Phase.FAILED:
+            return
+        try:
+            state.shard.validate(event)
+        except AssertionError as error:
+            where = {"topic": self.name, "partition": state.partition, "leader_epoch": state.leader_epoch}
+            log.exception("coordinator_state_is_invalid", **where, request=type(event).__name__)
+            self._fail(state, f"an invariant does not hold: {error}")
 
     def _carry_out(
         self,

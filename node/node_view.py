@@ -24,7 +24,9 @@ def node_view(
         partitions=[_partition_view(replica) for replica in broker.replicas.replicas],
         active_transactional_ids=sum(len(shard.transactions) for shard in shards),
         open_transactions=sum(len(shard.ongoing) + len(shard.prepared) for shard in shards),
-        groups=sum(len(shard.groups) + len(shard.consumers.groups) for shard in broker.groups.shards),
+        groups=sum(
+            len(shard.groups.classic) + len(shard.groups.consumers.groups) for shard in broker.groups.shards
+        ),
         markers_abandoned=broker.transactions.markers_abandoned,
         controller_active=controller_active,
         metadata_index=broker.cluster.metadata_index,

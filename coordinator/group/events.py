@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from tidegate.coordinator.outcome import ShardOutcome
 from tidegate.wire.errors import ErrorCode
 
 from .classic.events import (
@@ -209,6 +210,19 @@ class DescribeGroupReply:
 GroupReply = (
     ClassicReply | OffsetsReply | OffsetFetchReply | ListGroupsReply | DescribeGroupReply | ConsumerGroupReply
 )
+
+GroupOutcome = ShardOutcome[GroupReply, None]
+
+
+def group_ids_of(event: GroupEvent) -> tuple[str, ...]:
+    """The groups that an event is about; those of a timer of the whole shard are not known."""
+    match event:
+        case ExpireOffsets():
+            return event.group_ids
+        case TopicsDeleted() | ListGroups() | SilenceTimer():
+            return ()
+        case _:
+            return (event.group_id,)
 
 
 @dataclass(slots=True, frozen=True)

@@ -114,6 +114,21 @@ class OffsetStore:
                 del self._undecided[group_id]
         return set(decided)
 
+    # --- invariants -----------------------------------------------------------------------------------------
+
+    def validate(self, group_ids: Iterable[str] | None) -> None:
+        """Raises AssertionError when the offsets of these groups, or with None of any, break an invariant:
+        the table of undecided partitions is the inverse of the pending offsets, and no table is empty."""
+        for group_id in [*self.groups()] if group_ids is None else group_ids:
+            undecided = self._undecided.get(group_id)
+            empty = self._committed.get(group_id) == {} or undecided == {}
+            assert not empty, f"group {group_id}: an empty table"
+            pending: dict[TopicPartition, set[int]] = {}
+            for producer_id, groups in self._pending.items():
+                for topic_partition in groups.get(group_id, {}):
+                    pending.setdefault(topic_partition, set()).add(producer_id)
+            assert pending == (undecided or {}), f"group {group_id}: {pending} pending, {undecided} undecided"
+
     # --- views ----------------------------------------------------------------------------------------------
 
     def get(self, group_id: str, topic_partition: TopicPartition) -> CommittedOffset | None:

@@ -37,7 +37,7 @@ Where Tidegate is stricter or kinder than Kafka
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -89,6 +89,7 @@ from .state import (
     is_exhausted,
     may_follow,
 )
+from .validation import entry_violations, record_violations, succession_violations, transactional_ids_of
 
 TransactionOutcome = ShardOutcome[TransactionReply, TransactionEffect]
 
@@ -145,6 +146,8 @@ class TransactionShard:
         self._next_completion_ms = 0
         self._next_expiration_scan_ms = 0
         self._activated_ms = 0
+        # the entries that the last `validate` has seen; empty where nothing calls it
+        self._validated: dict[str, TransactionMetadata] = {}
 
     # --- replay: the only mutator ---------------------------------------------------------------------------
 
@@ -614,6 +617,54 @@ class TransactionShard:
         if transaction_version >= 2 or self._is_only_replica():
             return ShardOutcome(reply=reply)
         return ShardOutcome(records=(_record_of(current),), reply=reply)
+
+    # --- invariants -----------------------------------------------------------------------------------------
+
+    def validate(self, event: TransactionEvent | None = None) -> None:
+        """Raises AssertionError when an invariant of `validation` does not hold.  With `event`, which the
+        runtime has just handled, it looks at the transactional ids of that event alone; else at all."""
+        if event is None:
+            names: Iterable[str] = self.transactions.keys() | self._validated.keys()
+            self._validate_tables()
+        else:
+            names = transactional_ids_of(event)
+        for name in names:
+            before, after = self._validated.get(name), self.transactions.get(name)
+            found = list(self._index_violations(name, after))
+            if after is not None:
+                found += entry_violations(after, self.config.max_producer_epoch)
+            if before is not None and before is not after:
+                found += succession_violations(before, after)
+                found += record_violations(before, after) if event is not None else ()
+            assert not found, f"{self.coordinator_epoch}: {name}: {found[0]}: {before} -> {after}"
+            if after is None:
+                self._validated.pop(name, None)
+            else:
+                self._validated[name] = after
+
+    def _index_violations(self, name: str, entry: TransactionMetadata | None) -> Iterator[str]:
+        state = TransactionState.DEAD if entry is None else entry.state
+        if (name in self.ongoing) != (state is TransactionState.ONGOING):
+            yield "the index of open transactions disagrees with the entry"
+        if (name in self.prepared) != state.is_prepare:
+            yield "the index of prepared transactions disagrees with the entry"
+        marked = self._marked.get(name)
+        if marked is not None and (entry is None or marked != self._identity(entry, entry.record_offset)):
+            yield f"{marked} is marked, and is not the prepared transaction"
+        if self._awaiting_completion.requests_of(name) and not state.is_prepare:
+            yield "a request awaits the completion of a transaction that is not prepared"
+
+    def _validate_tables(self) -> None:
+        """What is no matter of one entry: the keys, and that no two ids share a producer id."""
+        owners: dict[int, str] = {}
+        for name, entry in self.transactions.items():
+            assert name == entry.transactional_id, f"{name} names the entry of {entry.transactional_id}"
+            for producer_id in (entry.producer_id, entry.next_producer_id):
+                owner = name if producer_id == NO_PRODUCER_ID else owners.setdefault(producer_id, name)
+                assert owner == name, f"{name} and {owner} both have producer id {producer_id}"
+        for index in (self.ongoing, self.prepared, self._marked):
+            unknown = index.keys() - self.transactions.keys()
+            assert not unknown, f"an index names the unknown transactional ids {sorted(unknown)}"
 
     # --- writing --------------------------------------------------------------------------------------------
 

@@ -280,7 +280,7 @@ class GroupCoordination:
         return {
             pattern
             for shard in self.shards
-            for group in shard.consumers.groups.values()
+            for group in shard.groups.consumers.groups.values()
             for pattern in patterns(group)
         }
 

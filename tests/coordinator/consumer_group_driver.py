@@ -87,7 +87,7 @@ class Consumers(Driver):
 
     @property
     def group(self) -> ConsumerGroup:
-        return self.shard.consumers.groups[G]
+        return self.shard.groups.consumers.groups[G]
 
 
 def contents(group: ConsumerGroup) -> dict[str, Any]:

@@ -100,7 +100,13 @@ class Member:
 
 class World:
     def __init__(
-        self, seed: int, *, members: int = 4, safe_commit: bool = True, assignment_interval_ms: int = 0
+        self,
+        seed: int,
+        *,
+        members: int = 4,
+        safe_commit: bool = True,
+        assignment_interval_ms: int = 0,
+        validates: bool = True,
     ) -> None:
         consumer = ConsumerGroupConfig(
             SESSION_MS, HEARTBEAT_MS, assignment_interval_ms=assignment_interval_ms
@@ -110,6 +116,8 @@ class World:
         self.now_ms = 0
         self.healing = False
         self.safe_commit = safe_commit
+        self.validates = validates
+        """The shard looks at its own invariants, too, and not the clients alone."""
         self.violations: list[str] = []
         self.catalog = Catalog(a=4, b=3)
         self.log = SharedLog()
@@ -159,7 +167,7 @@ class World:
 
     @property
     def group(self) -> ConsumerGroup:
-        return self.shard.consumers.groups.get(G) or ConsumerGroup(G)
+        return self.shard.groups.consumers.groups.get(G) or ConsumerGroup(G)
 
     # --- members --------------------------------------------------------------------------------------------
 
@@ -305,6 +313,11 @@ class World:
                     )
         if group.target_epoch > group.epoch:
             self.violations.append(f"{self.now_ms}: target epoch {group.target_epoch} is past {group.epoch}")
+        if self.validates and not self.violations:
+            try:
+                self.shard.validate()
+            except AssertionError as error:
+                self.violations.append(f"{self.now_ms}: an invariant of the shard: {error}")
 
     def run(self, steps: int) -> list[str]:
         for _ in range(steps):
@@ -359,7 +372,7 @@ class World:
             shard = GroupShard(self.config, self.catalog)
             for record in history:
                 shard.replay(record)
-            replayed = shard.consumers.groups.get(G) or ConsumerGroup(G)
+            replayed = shard.groups.consumers.groups.get(G) or ConsumerGroup(G)
             if vars(replayed) != vars(self.group):
                 found.append(f"the {what} replays to {vars(replayed)}, live is {vars(self.group)}")
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -102,7 +103,7 @@ class Driver:
             make_shard,
             self.log,
             lambda partition, epoch, effect: self.effects.append((partition, epoch, effect)),
-            config=config,
+            config=replace(config or RuntimeConfig(), validate=True),
             on_failed=lambda partition, epoch, reason: self.failures.append((partition, epoch, reason)),
             now_ms=self.now_ms,
         )

@@ -53,9 +53,9 @@ def test_a_seed_is_one_history() -> None:
 
 
 def broken_in_some_run(**world: Any) -> str:
-    """The first violation in a few runs; empty when nothing was noticed."""
+    """The first violation in a few runs that the clients notice; empty when they noticed nothing."""
     for seed in range(12):
-        violations = World(seed, **world).run(STEPS)
+        violations = World(seed, validates=False, **world).run(STEPS)
         if violations:
             return violations[0]
     return ""

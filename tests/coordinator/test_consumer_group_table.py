@@ -50,7 +50,7 @@ def in_situation(situation: Situation, request: MemberRequest) -> Consumers:
         protocols = (("range", b"sub"),)
         classic = JoinGroup(G, "", None, "c", "/h", 10_000, 60_000, "consumer", protocols, "classic", False)
         groups.submit("classic", classic)
-        assert groups.shard.groups[G].members
+        assert groups.shard.groups.classic[G].members
         return groups
     groups.join("other")
     if situation in (S.STRANGER,):

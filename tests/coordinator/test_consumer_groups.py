@@ -184,7 +184,7 @@ def test_a_group_may_have_a_session_and_a_heartbeat_of_its_own(monkeypatch: pyte
     own: dict[str, tuple[int | None, int | None]] = {}
     groups = Consumers()
     monkeypatch.setattr(
-        groups.shard.consumers, "_group_timeouts", lambda group_id: own.get(group_id, (None, None))
+        groups.shard.groups.consumers, "_group_timeouts", lambda group_id: own.get(group_id, (None, None))
     )
     assert groups.join("a").heartbeat_interval_ms == 5_000
     own[G] = (60_000, 9_000)
@@ -521,7 +521,7 @@ def test_a_group_with_members_is_of_one_kind(groups: Consumers) -> None:
     other.submit("classic", classic_join())
     other.commit()
     assert code_of(other.join("a")) is ErrorCode.GROUP_ID_NOT_FOUND
-    assert G not in other.shard.consumers.groups
+    assert G not in other.shard.groups.consumers.groups
 
 
 def test_a_group_without_members_changes_its_kind_and_keeps_its_offsets(groups: Consumers) -> None:
@@ -530,10 +530,10 @@ def test_a_group_without_members_changes_its_kind_and_keeps_its_offsets(groups: 
     groups.beat("a", -1)
     groups.submit("classic", classic_join())
     groups.commit()
-    assert G not in groups.shard.consumers.groups
-    assert groups.shard.groups[G].members
+    assert G not in groups.shard.groups.consumers.groups
+    assert groups.shard.groups.classic[G].members
     reloaded = Consumers(groups.catalog, log=groups.log)
-    assert G not in reloaded.shard.consumers.groups
+    assert G not in reloaded.shard.groups.consumers.groups
     assert reloaded.ask(OffsetFetch(G, (("flights", 0),))).offsets[("flights", 0)].offset == 5
     # And back, on the coordinator that knows the classic group as an empty one.
     assert reloaded.join("b").member_epoch == 1
@@ -562,7 +562,7 @@ def test_deleting_takes_a_group_without_members_and_all_its_records(groups: Cons
     assert groups.describe().state.value == "Empty"
     assert code_of(groups.ask(DeleteGroup(G))) is ErrorCode.NONE
     reloaded = Consumers(groups.catalog, log=groups.log)
-    assert not reloaded.shard.consumers.groups
+    assert not reloaded.shard.groups.consumers.groups
     assert reloaded.ask(ListGroups()).groups == ()
 
 
@@ -576,7 +576,7 @@ def test_offsets_that_members_of_a_group_read_do_not_expire(groups: Consumers) -
     assert fetched["not-read", 0].offset == -1, "what nobody reads goes (KIP-211)"
     groups.beat("a", -1)
     groups.ask(ExpireOffsets((G,)))
-    assert G not in groups.shard.consumers.groups
+    assert G not in groups.shard.groups.consumers.groups
     assert groups.ask(ListGroups()).groups == ()
 
 
@@ -590,7 +590,7 @@ def test_a_record_that_a_later_release_wrote_is_not_guessed_at() -> None:
     writer.string(G)
     shard.replay(ReplayedRecord(0, 0, writer.finish(), b"\x00\x00"))
     assert isinstance(shard, GroupShard)
-    assert not shard.consumers.groups
+    assert not shard.groups.consumers.groups
     state = encode_value(RecordKind.CURRENT, CurrentAssignment(3, 2, MemberState.STABLE, owned(0), owned(1)))
     with pytest.raises(RecordFormatError, match="member state"):
         shard.replay(

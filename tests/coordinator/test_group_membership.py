@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tidegate.coordinator.batches import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, in_batches
+from tidegate.coordinator.group import groups as shard_groups
 from tidegate.coordinator.group.classic.events import (
     Acknowledged,
     ClassicGroupConfig,
@@ -101,7 +102,7 @@ class Groups(Driver):
 
     @property
     def group(self) -> ClassicGroup:
-        return self.shard.groups[G]
+        return self.shard.groups.classic[G]
 
     @property
     def shard(self) -> GroupShard:
@@ -223,7 +224,7 @@ def run_on_offsets(groups: Groups, request: GroupRequest) -> str:
         for topic, _ in places:  # put there as a load would, whatever the group does
             key, value = encode_offset_key(G, topic, 0), encode_offset_value(OffsetValue(5, -1, "", 0, -1))
             groups.shard.replay(ReplayedRecord(0, 0, key, value))
-        if G in groups.shard.groups:
+        if G in groups.shard.groups.classic:
             groups.group.state_since_ms = 0
     match request:
         case R.FETCH_OFFSETS:
@@ -315,7 +316,7 @@ def test_an_unused_member_id_expires(groups: Groups) -> None:
     groups.tick(SESSION_MS)
     groups.commit()
     assert groups.state is S.DEAD
-    assert groups.shard.groups == {}
+    assert groups.shard.groups.classic == {}
 
 
 def test_the_first_rebalance_waits_for_more_members_but_not_for_ever() -> None:
@@ -654,11 +655,11 @@ def test_an_election_with_many_groups_writes_batches_that_the_log_takes(
         before.submit(name, SyncGroup(name, 1, member, None, "consumer", "range", ((member, b"share"),)))
         before.commit()
 
-    def two_records(shard: GroupShard, group: ClassicGroup, now_ms: int) -> list[CoordinatorRecord]:
+    def two_records(of: object, group: ClassicGroup, now_ms: int) -> list[CoordinatorRecord]:
         offset = encode_offset_key(group.group_id, "t" * 100, 0)
         return [CoordinatorRecord(encode_group_key(group.group_id), None), CoordinatorRecord(offset, None)]
 
-    monkeypatch.setattr(GroupShard, "_begin_sessions", two_records)
+    monkeypatch.setattr(shard_groups.Groups, "_begin_sessions", two_records)
     begin = len(before.log.data[0])
     after = Groups(log=before.log)
     after.batch_bytes_max = 1000
@@ -669,7 +670,7 @@ def test_an_election_with_many_groups_writes_batches_that_the_log_takes(
     assert all(
         each.record_count % 2 == 0 and each.size_bytes <= 1000 + BATCH_HEADER_BYTES for each in batches
     )
-    assert not after.shard.groups
+    assert not after.shard.groups.classic
     assert after.failures == []
 
 

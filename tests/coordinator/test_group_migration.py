@@ -177,7 +177,7 @@ def settled(groups: Mixed) -> None:
 def test_a_consumer_member_upgrades_a_classic_group_without_double_reads(groups: Mixed) -> None:
     upgraded(groups)
     assert groups.kind() == "consumer Reconciling"
-    assert G not in groups.shard.groups
+    assert G not in groups.shard.groups.classic
     assert groups.assigned("m") == [0, 1, 2, 3]
     assert groups.group.current["m"].epoch == 1
     assert groups.live("m", 1) is REBALANCE
@@ -416,7 +416,7 @@ def rejoins(groups: Mixed, generation: int) -> None:
     assert joined.leader == "m"
     assert parts(groups.sync("m", joined.generation, m=share(0, 1, 2, 3))) == [0, 1, 2, 3]
     assert groups.kind() == "classic Stable"
-    assert groups.shard.silences.notes == {}
+    assert groups.shard.groups.silences.notes == {}
 
 
 @pytest.mark.parametrize("way", ["leaves", "dies"])
@@ -430,7 +430,7 @@ def test_when_the_last_consumer_member_leaves_the_group_is_classic_again(groups:
             groups.tick(5_000)
             groups.commit()
     assert groups.kind() == "classic PreparingRebalance"
-    assert G not in groups.shard.consumers.groups
+    assert G not in groups.shard.groups.consumers.groups
     rejoins(groups, 2)
     assert code_of(groups.beat("c", 2)) is ErrorCode.GROUP_ID_NOT_FOUND
 

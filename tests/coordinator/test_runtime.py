@@ -93,6 +93,9 @@ class Summing:
 
     def resumed(self, now_ms: int, away_ms: int) -> None: ...
 
+    def validate(self, event: Any = None) -> None:
+        assert self.total >= 0, f"the sum is {self.total}"
+
     def due(self, now_ms: int) -> list[Any]:
         return []
 

@@ -54,7 +54,7 @@ class ConsumerLives:
         return set(self.groups.group.members)
 
     def notes(self) -> dict[str, Any]:
-        return self.groups.shard.silences.notes.get(G, {})
+        return self.groups.shard.groups.silences.notes.get(G, {})
 
 
 class ClassicLives:
@@ -104,7 +104,7 @@ class ClassicLives:
         return {"live" if name == self.live else "dead" for name in self.groups.group.members}
 
     def notes(self) -> dict[str, Any]:
-        return self.groups.shard.silences.notes.get(G, {})
+        return self.groups.shard.groups.silences.notes.get(G, {})
 
 
 def live_on(lives: Any, lengths_ms: Callable[[], int], for_ms: int, beat_ms: int = BEAT_MS) -> int | None:

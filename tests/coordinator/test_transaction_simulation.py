@@ -332,7 +332,7 @@ def test_a_missing_safeguard_is_found(name: str, monkeypatch: pytest.MonkeyPatch
     patch(monkeypatch)
     for seed in range(80):
         try:
-            found = World(seed, faults).run(1_000)
+            found = World(seed, replace(faults, validates=False)).run(1_000)
         except LookupError as error:  # a state that is not what the log says
             found = [f"failed: {error!r}"]
         if any(word in what for what in found for word in expected.split("|")):

@@ -118,7 +118,7 @@ def offsets_of(state: StateLog) -> Any:
         committed,
         pending,
         shard.offsets.open_producers(),
-        {name: vars_of(group) for name, group in shard.groups.items()},
+        {name: vars_of(group) for name, group in shard.groups.classic.items()},
     )
 
 

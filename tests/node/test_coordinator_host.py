@@ -61,6 +61,8 @@ class Counting:
     def resumed(self, now_ms: int, away_ms: int) -> None:
         self.absences.append(away_ms)
 
+    def validate(self, event: str | None = None) -> None: ...
+
     def due(self, now_ms: int) -> Sequence[str]:
         self.looks += 1
         return ()

@@ -60,7 +60,7 @@ class Node:
             lambda partition, epoch: self.make_shard(epoch),
             self,
             self.execute,
-            config=RuntimeConfig(parked_timeout_ms=500),
+            config=RuntimeConfig(parked_timeout_ms=500, validate=self.environment.faults.validates),
             now_ms=self.environment.now_ms,
         )
         self.queue = self.environment.faults.queue(lambda partition: partition.partition, retry_backoff_ms=10)

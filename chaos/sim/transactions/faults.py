@@ -14,7 +14,8 @@ class Faults:
     """Chances: of a message (duplicate, late, lose, resend), of an append (refuse, full), of a step (the
     others).  `late_markers` are marker requests whose sender still waits, `late_produces` and `late_ends` are
     Produce and EndTxn requests whose sender does not; `learn` is how soon a deposed coordinator learns of its
-    loss; `move` is of the data partitions' leaders."""
+    loss; `move` is of the data partitions' leaders.  `validates`: the shards look at their invariants after
+    every event and every step; without it the history alone is judged."""
 
     transaction_version: int = 2
     duplicate: float = 0.15
@@ -36,6 +37,7 @@ class Faults:
     verifies: bool = True
     guard_before_question: bool = True
     initialises_after_unknown_end: bool = True
+    validates: bool = True
     queue: Callable[..., MarkerQueue] = MarkerQueue
     shard: Callable[..., TransactionShard] = TransactionShard
 

@@ -75,6 +75,18 @@ class World:
             if environment.inflicts(self.faults.move):
                 partition.move((partition.leader + self.random.randint(1, 2)) % 3)
         environment.deliver()
+        if self.faults.validates:
+            self.validate()
+
+    def validate(self) -> None:
+        """The invariants of every shard that serves."""
+        for node in self.coordinators.nodes:
+            for _, phase, shard in node.runtime.shards():
+                if phase is Phase.ACTIVE:
+                    try:
+                        shard.validate()
+                    except AssertionError as error:
+                        self.environment.violations.append(f"node {node.number}: invariant: {error}")
 
     def break_something(self, draw: float) -> None:
         coordinators, state = self.coordinators, self.coordinators.state
