@@ -155,7 +155,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         *,
         config: RuntimeConfig | None = None,
         on_failed: Callable[[int, int, str], None] | None = None,
-        now_ms: int = 0,
+        steady_ms: Callable[[], int],
     ) -> None:
         self.name = name
         self.callback_failures = 0  # reply callbacks that raised
@@ -166,7 +166,8 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         self._config = config or RuntimeConfig()
         self._on_failed = on_failed
         self._shards: dict[int, _ShardState[EventT, ReplyT, EffectT]] = {}
-        self._now_ms = now_ms
+        self._steady_ms = steady_ms
+        self._now_ms = steady_ms()
         self._last_token = NO_TOKEN
 
     # --- loading and unloading ------------------------------------------------------------------------------
@@ -331,17 +332,14 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def submit(
-        self, partition: int, event: EventT, reply: Reply[ReplyT] | None, now_ms: int | None = None
-    ) -> None:
+    def submit(self, partition: int, event: EventT, reply: Reply[ReplyT] | None) -> None:
         """Hands an event to the shard.  `reply` is called exactly once, perhaps before this returns; with a
-        KafkaError when the event was rejected.  `now_ms` defaults to the time of the last tick.
+        KafkaError when the event was rejected.
 
         An event without a reply is the coordinator's own (markers written, topics deleted).  No client would
         repeat it, so back-pressure does not reject it, and a shard that is loading handles it once it is
         active.
         """
-        self._advance(now_ms)
         state = self._shards.get(partition)
         rejection = self._rejection(partition, state, own=reply is None)
         if rejection is not None or state is None:
@@ -381,6 +379,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         if state.running:
             return
         state.running = True
+        self._read_clock()
         try:
             while self._shards.get(state.partition) is state and state.phase is not Phase.FAILED:
                 if state.phase is Phase.BARRIER and state.high_watermark >= state.log_end_offset:
@@ -642,6 +641,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
     def resume(self, away_ms: int) -> None:
         """The node answers again after `away_ms` without answers.  Its shards are still valid: no other node
         led their partitions in that time."""
+        self._read_clock()
         for state in list(self._shards.values()):
             if state.phase is not Phase.ACTIVE:
                 continue
@@ -651,10 +651,10 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
                 log.exception("coordinator_resume_failed", topic=self.name, partition=state.partition)
                 self._fail(state, f"its timers failed: {error}")
 
-    def tick(self, now_ms: int, *, timers: bool = True) -> None:
-        """Advances the time.  Callers past their deadline get COORDINATOR_NOT_AVAILABLE (their records may
+    def tick(self, *, timers: bool = True) -> None:
+        """Callers past their deadline get COORDINATOR_NOT_AVAILABLE (their records may
         still be committed); with `timers`, due timers become events."""
-        self._advance(now_ms)
+        self._read_clock()
         for state in list(self._shards.values()):
             try:
                 self._tick(state, timers)
@@ -680,10 +680,9 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         while state.parked and not state.parked[0].answers and not state.parked[0].effects:
             state.parked.popleft()
 
-    def _advance(self, now_ms: int | None) -> None:
-        if now_ms is not None:
-            # callers pass a steady clock; a backward step would delay every timer
-            self._now_ms = max(self._now_ms, now_ms)
+    def _read_clock(self) -> None:
+        """One time for all that a turn does.  A backward step would delay every timer."""
+        self._now_ms = max(self._now_ms, self._steady_ms())
 
     # --- views ----------------------------------------------------------------------------------------------
 

@@ -101,7 +101,9 @@ def _load(
     log.flush_now()
     raw_s = _raw(log)
     shard: Shard[Any, Any, Any] = make()
-    runtime = CoordinatorRuntime("state", lambda _partition, _epoch: shard, _LoadedLog(log), lambda *_: None)
+    runtime = CoordinatorRuntime(
+        "state", lambda _partition, _epoch: shard, _LoadedLog(log), lambda *_: None, steady_ms=lambda: 0
+    )
     end = log.log_end_offset
     begun = time.process_time()
     runtime.begin_load(0, 1, end)

@@ -219,13 +219,14 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
             if next(self.runtime.shards(), None) is None:  # without shards there is nothing to tick
                 self._elected.clear()
                 await self._elected.wait()
+                away_since_ms = None  # of shards that other nodes have led since
             await self._clock.sleep(TICK_S)
             now_ms, here = self._clock.steady_ms(), self._holds_session()
             if here and away_since_ms is not None:  # the session is back, and this node still leads
                 self.runtime.resume(now_ms - away_since_ms)
                 away_since_ms = None
             # Without a session clients cannot be expected to reach this node, so no member's silence counts.
-            self.runtime.tick(now_ms, timers=here)
+            self.runtime.tick(timers=here)
             # requests that wait for other members get NOT_COORDINATOR: another node may coordinate them now
             if not here:
                 away_since_ms = now_ms if away_since_ms is None else away_since_ms
@@ -249,7 +250,7 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
             else:
                 future.set_result(value)
 
-        self.runtime.submit(partition, event, reply, self._clock.steady_ms())
+        self.runtime.submit(partition, event, reply)
         answer: ReplyT = await future
         return answer
 

@@ -231,7 +231,7 @@ class GroupCoordination:
             on_failed=lambda partition, leader_epoch, reason: self._host.on_failed(
                 partition, leader_epoch, reason
             ),
-            now_ms=clock.steady_ms(),
+            steady_ms=clock.steady_ms,
         )
         self._host = CoordinatorHost(
             CONSUMER_OFFSETS,
@@ -318,7 +318,7 @@ class GroupCoordination:
         """The shards delete the committed offsets of these topics."""
         event = TopicsDeleted(frozenset(names))
         for partition, _, _ in list(self._host.runtime.shards()):
-            self._host.runtime.submit(partition, event, None, self._clock.steady_ms())
+            self._host.runtime.submit(partition, event, None)
 
     def accepts_markers(self, partition: int, leader_epoch: int) -> bool:
         """Whether this node's shard replays the partition's log: only then may the leader append a marker

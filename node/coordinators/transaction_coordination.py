@@ -86,7 +86,7 @@ class TransactionCoordination:
                 self._execute,
                 config=RuntimeConfig(),
                 on_failed=self._on_failed,
-                now_ms=clock.steady_ms(),
+                steady_ms=clock.steady_ms,
             )
         )
         self._host = CoordinatorHost(
@@ -196,7 +196,7 @@ class TransactionCoordination:
                 self._refill_producer_ids()
 
     def _markers_written(self, state_partition: int, event: MarkersWritten) -> None:
-        self._host.runtime.submit(state_partition, event, None, self._clock.steady_ms())
+        self._host.runtime.submit(state_partition, event, None)
 
     async def _write_markers_here(self, batch: MarkerBatch) -> Codes:
         if not self._cluster.serving:

@@ -8,7 +8,8 @@ leave for a while (static ones), die without a word and sleep through their sess
 go.  The coordinator moves: its successor loads the log, of which an uncommitted end may be lost.  Appends are
 refused now and then.
 
-Checked after every step: nothing is read by two at once, if both are members.  After the faults: no epoch has
+Checked after every step: nothing is read by two at once, if both are members, and no timer removes a member
+that has just sent a request.  After the faults: no epoch has
 fallen; what is to be read is read, by one member each, evenly; and the log, whole or compacted, replays to
 the very group that is live.
 """
@@ -24,7 +25,7 @@ from tidegate.coordinator.group.consumer import records
 from tidegate.coordinator.group.consumer.events import ConsumerGroupConfig, ConsumerGroupHeartbeat, Partitions
 from tidegate.coordinator.group.consumer.group import ConsumerGroup
 from tidegate.coordinator.group.consumer.records import CurrentAssignment, RecordKind
-from tidegate.coordinator.group.consumer.state import ConsumerGroupState
+from tidegate.coordinator.group.consumer.state import ConsumerGroupState, MemberState
 from tidegate.coordinator.group.events import GroupConfig
 from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.outcome import ReplayedRecord
@@ -38,6 +39,8 @@ G = "readers"
 STEP_MS = 500
 REBALANCE_MS = 30_000
 SESSION_MS, HEARTBEAT_MS = 20_000, 2_000
+SILENCE_MIN_MS = 3 * 2 * HEARTBEAT_MS
+"""No member is removed before that, however often coordinators move: `coordinator/silence.py`."""
 
 
 class SharedLog(MemoryLog):
@@ -127,11 +130,24 @@ class World:
         self.members: list[Member] = []
         self.moves = self.fenced = self.handed_over = 0
         self.network: list[Callable[[], None]] = []
+        self.heard_ms: dict[str, int] = {}
+        self.nodes = [self._node() for _ in range(3)]
+        self.runtime = self.nodes[0]
         self.move_coordinator()
         for _ in range(members):
             self.come()
 
     # --- the coordinator ------------------------------------------------------------------------------------
+
+    def _node(self) -> CoordinatorRuntime[Any, Any, None]:
+        """Nothing ticks it while it coordinates nothing."""
+        return CoordinatorRuntime(
+            "__consumer_offsets",
+            lambda _partition, _epoch: GroupShard(self.config, self.catalog),
+            self.log,
+            lambda _partition, _epoch, _effect: None,
+            steady_ms=lambda: self.now_ms,
+        )
 
     def move_coordinator(self) -> None:
         """The next leader has all that was committed, and perhaps more."""
@@ -142,13 +158,7 @@ class World:
         floor = self.log.high_watermark(0) if self.safe_commit else 0
         self.log.cut(self.random.choice([offset for offset in self.log.boundaries() if offset >= floor]))
         self.log.epochs[0] = self.epoch
-        self.runtime: CoordinatorRuntime[Any, Any, None] = CoordinatorRuntime(
-            "__consumer_offsets",
-            lambda _partition, _epoch: GroupShard(self.config, self.catalog),
-            self.log,
-            lambda _partition, _epoch, _effect: None,
-            now_ms=self.now_ms,
-        )
+        self.runtime = self.random.choice(self.nodes)
         end = self.log.end.get(0, 0)
         self.runtime.begin_load(0, self.epoch, end)
         self.runtime.load_batches(0, self.epoch, bytes(self.log.data.get(0, b"")))
@@ -206,13 +216,23 @@ class World:
         answer_lost = not self.healing and self.random.random() < 0.15
         error = KafkaError(ErrorCode.NETWORK_EXCEPTION)
 
+        def arrive() -> None:
+            heard_ms = self.now_ms
+
+            def accepted(reply: Any) -> None:
+                if not isinstance(reply, KafkaError) and event.member_epoch >= 0:
+                    self.heard_ms[event.member_id] = heard_ms
+                deliver(reply)
+
+            self.runtime.submit(0, event, accepted)
+
         def deliver(reply: Any) -> None:
             self.network.append(lambda: answer(error if answer_lost else reply))
 
         if lost:
             self.network.append(lambda: answer(error))
         else:
-            self.network.append(lambda: self.runtime.submit(0, event, deliver, self.now_ms))
+            self.network.append(arrive)
 
     def beat(self, member: Member) -> None:
         event = member.event()
@@ -295,10 +315,26 @@ class World:
         self.random.shuffle(due)
         for deliver in due:
             deliver()
-        self.runtime.tick(self.now_ms)
+        self.tick()
         if self.healing or self.random.random() < 0.7:
             self.commit()
         self.check()
+
+    def tick(self) -> None:
+        """Fires the timers of the coordinator: they remove no member that it has just received a request
+        of, unless the member was too slow to revoke."""
+        before = self.group
+        revoking = {
+            member_id
+            for member_id in before.members
+            if before.current_of(member_id).state is MemberState.UNREVOKED_PARTITIONS
+        }
+        members = set(before.members)
+        self.runtime.tick()
+        for member_id in members - self.group.members.keys() - revoking:
+            silent_ms = self.now_ms - self.heard_ms.get(member_id, -SILENCE_MIN_MS)
+            if silent_ms < SILENCE_MIN_MS:
+                self.violations.append(f"{member_id} was removed {silent_ms} ms after its last request")
 
     def check(self) -> None:
         group, readers = self.group, dict[tuple[Any, int], str]()

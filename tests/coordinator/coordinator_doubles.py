@@ -105,7 +105,7 @@ class Driver:
             lambda partition, epoch, effect: self.effects.append((partition, epoch, effect)),
             config=replace(config or RuntimeConfig(), validate=True),
             on_failed=lambda partition, epoch, reason: self.failures.append((partition, epoch, reason)),
-            now_ms=self.now_ms,
+            steady_ms=lambda: self.now_ms,
         )
 
     def load(self, partition: int = 0, epoch: int = 1, *, barrier: bool = True) -> None:
@@ -131,7 +131,7 @@ class Driver:
             assert label not in self.replies, f"{label} was answered twice"
             self.replies[label] = value
 
-        self.runtime.submit(partition, event, keep, self.now_ms)
+        self.runtime.submit(partition, event, keep)
         return self.replies.get(label)
 
     def ask(self, event: Any, partition: int = 0) -> Any:
@@ -143,15 +143,15 @@ class Driver:
 
     def tick(self, advance_ms: int = 0) -> None:
         self.now_ms += advance_ms
-        self.runtime.tick(self.now_ms)
+        self.runtime.tick()
 
     def away(self, for_ms: int) -> None:
         """The node is cut off for so long, and nobody is elected instead of it."""
         self.now_ms += for_ms
         self.runtime.reject_waiting_callers()
-        self.runtime.tick(self.now_ms, timers=False)
+        self.runtime.tick(timers=False)
         self.runtime.resume(for_ms)
-        self.runtime.tick(self.now_ms)
+        self.runtime.tick()
 
 
 def code_of(reply: Any) -> ErrorCode:

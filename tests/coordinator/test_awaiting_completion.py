@@ -67,7 +67,7 @@ class Coordinator(Driver):
         sends = [effect for _, _, effect in self.effects if isinstance(effect, SendMarkers)]
         self.effects.clear()
         for send in sends:
-            self.runtime.submit(0, MarkersWritten(send.identity), None, self.now_ms)
+            self.runtime.submit(0, MarkersWritten(send.identity), None)
 
     def code(self, label: str) -> ErrorCode | None:
         return code_of(self.replies[label]) if label in self.replies else None

@@ -14,6 +14,7 @@ from tidegate.coordinator.group.consumer.reconcile import reconcile
 from tidegate.coordinator.group.consumer.records import RecordKind
 from tidegate.coordinator.group.consumer.state import Action
 from tidegate.coordinator.outcome import CoordinatorRecord
+from tidegate.coordinator.runtime import CoordinatorRuntime
 
 from .consumer_group_simulator import World
 from .coordinator_doubles import Catalog
@@ -53,8 +54,8 @@ def test_a_seed_is_one_history() -> None:
 
 
 def broken_in_some_run(**world: Any) -> str:
-    """The first violation in a few runs that the clients notice; empty when they noticed nothing."""
-    for seed in range(12):
+    """The first violation in some runs that the clients notice; empty when they noticed nothing."""
+    for seed in range(40):
         violations = World(seed, validates=False, **world).run(STEPS)
         if violations:
             return violations[0]
@@ -163,3 +164,17 @@ def test_a_record_is_what_the_ablations_drop() -> None:
     draft.write(RecordKind.GROUP, 1)
     assert len(draft.records) == 1
     assert isinstance(draft.records[0], CoordinatorRecord)
+
+
+def test_a_coordinators_time_that_stands_still_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that coordinates nothing is not ticked: with the time of its last tick it would begin sessions
+    that are over already."""
+    tick = CoordinatorRuntime.tick
+
+    def only_here(self: Any, **options: Any) -> None:
+        self._now_ms = max(self._now_ms, self._steady_ms())
+        tick(self, **options)
+
+    monkeypatch.setattr(CoordinatorRuntime, "_read_clock", lambda self: None)
+    monkeypatch.setattr(CoordinatorRuntime, "tick", only_here)
+    assert "after its last request" in broken_in_some_run()

@@ -553,7 +553,7 @@ def test_a_new_coordinator_knows_the_generation_and_renews_the_sessions(groups: 
     generation = groups.stable(2)
     after = Groups(log=groups.log)
     after.now_ms = groups.now_ms + 10 * SESSION_MS
-    after.runtime.tick(after.now_ms)
+    after.runtime.tick()
     after.load(epoch=2)
     after.tick(SESSION_MS - 1)
     assert after.beat("m1", generation) is ErrorCode.NONE

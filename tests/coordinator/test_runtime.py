@@ -239,6 +239,18 @@ def test_a_log_that_is_already_committed_serves_at_once() -> None:
     assert driver.submit("a", Read()) == 3
 
 
+def test_a_new_leader_knows_the_time_however_long_it_led_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tick reaches a runtime without shards."""
+    activated_ms: list[int] = []
+    monkeypatch.setattr(
+        Summing, "activated", lambda self, context: activated_ms.append(context.now_ms) or ShardOutcome()
+    )
+    driver = Driver(lambda partition, epoch: Summing())
+    driver.now_ms += 3_600_000
+    driver.load(epoch=2)
+    assert activated_ms == [driver.now_ms]
+
+
 def test_timers_do_not_run_before_the_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(lambda partition, epoch: Summing(), log=written(3))
     driver.load(epoch=2, barrier=False)
@@ -362,7 +374,7 @@ def test_an_effect_of_a_moved_shard_is_not_carried_out() -> None:
             runtime.unload(0, 2)
 
     runtime: CoordinatorRuntime[Any, Any, Any] = CoordinatorRuntime(
-        "__state", lambda p, e: Two(), log, execute
+        "__state", lambda p, e: Two(), log, execute, steady_ms=lambda: 0
     )
     runtime.begin_load(0, 1, 0)
     runtime.finish_load(0, 1)

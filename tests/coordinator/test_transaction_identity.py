@@ -54,7 +54,7 @@ class Coordinator(Driver):
         ):
             self.effects.clear()
             for send in sends:
-                self.runtime.submit(0, MarkersWritten(send.identity), None, self.now_ms)
+                self.runtime.submit(0, MarkersWritten(send.identity), None)
             self.commit()
 
     def ask(self, event: Any, partition: int = 0) -> Any:

@@ -99,7 +99,7 @@ class StateLog:
     def load(self, shard: Any) -> Any:
         """As `CoordinatorHost` does it, a few batches at a time."""
         runtime: CoordinatorRuntime[Any, Any, Any] = CoordinatorRuntime(
-            "state", lambda *_: shard, self, lambda *_: None
+            "state", lambda *_: shard, self, lambda *_: None, steady_ms=lambda: self.now_ms
         )  # type: ignore[arg-type]
         self.settle()
         end, position = self.log.log_end_offset, self.log.log_start_offset

@@ -23,7 +23,7 @@ from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.coordinators import coordinator_host
 from tidegate.node.coordinators.coordinator_host import CoordinatorHost, ReplicatedStateLog
 from tidegate.replication.manager import ReplicaManager
-from tidegate.runtime.clock import ManualClock, SystemClock
+from tidegate.runtime.clock import Clock, ManualClock, SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.tests.eventually import eventually
@@ -75,21 +75,22 @@ def _cannot_read(*_: object, **__: object) -> Any:
 class Hosted:
     """A host over one real log; what is appended is committed when `commit` is called."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, clock: Clock | None = None) -> None:
         self.holds_session = True
         self.leads = False
+        self.clock = clock or SystemClock()
         self.log = Log.open(
             RealDisk(), directory / "state-0", topic="state", partition=0, config=LogConfig(), clean=False,
             recovery_point=0,
         )  # fmt: skip
         self.runtime: CoordinatorRuntime[str, Any, None] = CoordinatorRuntime(
             "state", lambda _partition, _epoch: Counting(), self, lambda *_: None,
-            on_failed=lambda *failure: self.host.on_failed(*failure),
+            on_failed=lambda *failure: self.host.on_failed(*failure), steady_ms=self.clock.steady_ms,
         )  # fmt: skip
         self.host: CoordinatorHost[str, Any, None] = CoordinatorHost(
             "state",
             self.runtime,
-            SystemClock(),
+            self.clock,
             holds_session=lambda: self.holds_session,
             leads=lambda _partition: self.leads,
         )
@@ -308,17 +309,15 @@ async def test_a_failed_shard_stays_down_once_another_node_leads(
 
 
 async def test_timers_go_on_when_the_wall_clock_jumps(
-    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock()
+    hosted = Hosted(tmp_path, clock)
     seen: list[int] = []
     monkeypatch.setattr(Counting, "due", lambda self, now_ms: seen.append(now_ms) or ())
-    host: CoordinatorHost[str, Any, None] = CoordinatorHost(
-        "state", hosted.runtime, clock, holds_session=lambda: True
-    )
-    host.on_elected(0, 1, hosted.log)
+    hosted.host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)
-    host.start()
+    hosted.host.start()
     for step_ms in (0, 3_600_000, 0):  # an hour ahead, and corrected
         clock.wall_step_ms = step_ms
         for _ in range(5):
@@ -328,7 +327,8 @@ async def test_timers_go_on_when_the_wall_clock_jumps(
         await asyncio.sleep(0)
     assert len(seen) == 3
     assert seen[-1] - seen[0] == round(2000 * coordinator_host.TICK_S)
-    await host.stop()
+    await hosted.host.stop()
+    hosted.log.close(clean=False)
 
 
 async def test_resigning_fails_all_waiting_requests(hosted: Hosted) -> None:

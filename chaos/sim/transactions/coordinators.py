@@ -61,7 +61,7 @@ class Node:
             self,
             self.execute,
             config=RuntimeConfig(parked_timeout_ms=500, validate=self.environment.faults.validates),
-            now_ms=self.environment.now_ms,
+            steady_ms=lambda: self.environment.now_ms,
         )
         self.queue = self.environment.faults.queue(lambda partition: partition.partition, retry_backoff_ms=10)
 
@@ -109,7 +109,7 @@ class Node:
 
     def finish(self, result: Any) -> None:
         for partition, event in result.written:
-            self.runtime.submit(partition, event, None, self.environment.now_ms)
+            self.runtime.submit(partition, event, None)
 
     def send_markers(self) -> None:
         for batch in self.queue.take(self.environment.now_ms):

@@ -34,9 +34,7 @@ class Requests:
             if not target.alive:
                 environment.post(lambda: reply(KafkaError(ErrorCode.NETWORK_EXCEPTION)))
                 return
-            target.runtime.submit(
-                0, event, lambda value: environment.post(lambda: reply(value)), environment.now_ms
-            )
+            target.runtime.submit(0, event, lambda value: environment.post(lambda: reply(value)))
 
         def lost() -> None:
             reply(KafkaError(ErrorCode.NETWORK_EXCEPTION))

@@ -63,7 +63,7 @@ class World:
             self.break_something(draw)
         for node in self.coordinators.nodes:
             if node.alive and self.random.random() < 0.3:
-                node.runtime.tick(environment.now_ms)
+                node.runtime.tick()
                 node.send_markers()
             if self.random.random() < 0.7:
                 self.coordinators.fetch(node)
@@ -186,7 +186,7 @@ class World:
         shard = GroupShard(GroupConfig())
         end = partition.log.log_end_offset
         runtime: CoordinatorRuntime[Any, Any, Any] = CoordinatorRuntime(
-            "offsets", lambda *_: shard, _Read(end), lambda *_: None
+            "offsets", lambda *_: shard, _Read(end), lambda *_: None, steady_ms=lambda: 0
         )
         runtime.begin_load(0, 1, end)
         runtime.load_batches(0, 1, partition.batches())
