@@ -56,6 +56,12 @@ CASES_OF_A_CHECK = 6
 """Of tests with very many cases one in so many stays."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite-transcripts", action="store_true", help="write what happens into tests/transcripts"
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for number, item in enumerate(items):
         if MANY_CASES.search(item.nodeid) and number % CASES_OF_A_CHECK:
