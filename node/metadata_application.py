@@ -79,7 +79,7 @@ class MetadataApplication:
         epoch = self._lifecycle.broker_epoch
         if epoch < 0 or state.index < epoch:
             return
-        topics_inherit_anew = self._take_up_settings(state)
+        topics_inherit_anew = self._apply_settings(state)
         if not self._cluster.serving:
             self._cluster.serving = True
             self._groups.topics_changed()  # a heartbeat before this may have seen older topics
@@ -125,7 +125,7 @@ class MetadataApplication:
     def _apply_again(self, key: tuple[str, int]) -> None:
         self._replicas.apply(self._assignments(self._cluster.state, (key,)))
 
-    def _take_up_settings(self, state: ClusterState) -> bool:
+    def _apply_settings(self, state: ClusterState) -> bool:
         """Applies dynamic broker settings; True when the settings that topics inherit have changed."""
         if not self._settings.update(state.node_configs):
             return False

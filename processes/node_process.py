@@ -112,7 +112,7 @@ class NodeProcess:
         `record` then lets another process find it.  `host_command` must become the node by exec, so that the
         process is the one that is recorded.
         """
-        module = "tidegate.node" if detached else "tidegate.processes.leashed_node"
+        module = "tidegate.node" if detached else "tidegate.processes.child_node"
         with open(log, "ab") as output:
             child = subprocess.Popen(
                 [*host_command, sys.executable, "-m", module, "--config", str(config), *options],

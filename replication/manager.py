@@ -127,7 +127,7 @@ class ReplicaManager:
         self._isr_changes = IsrChanges(
             clock, alter_partition, self._settled, self._follower_fetches.recent_fetchers
         )
-        self._role_lines = RateLimitedLines(_log, "role_taken_up", "roles_taken_up")
+        self._role_lines = RateLimitedLines(_log, "role_changed", "roles_changed")
         self._moved: set[Replica] = set()  # high watermarks to report on the next turn of the loop
         self._waiting_acks, self._acking, self._started = 0, set[Replica](), False
         self._sweep: Timer | None = None

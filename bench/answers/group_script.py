@@ -152,11 +152,11 @@ _QUESTIONS: Mapping[ApiKey, Any] = {
 def _describe_live(side: Side, group: str, key: ApiKey, version: int) -> None:
     """Without what the members are assigned: that is other tests' business."""
     answer = side.ask(None, key, version, _QUESTIONS[key](group)).groups[0]
-    told = {
+    outcomes = {
         "error_code": int(answer.error_code), "error_message": getattr(answer, "error_message", None),
         "state": answer.group_state, "members": len(answer.members),
     }  # fmt: skip
-    side.note(f"group {group!r}: {key.name} {version}", told)
+    side.note(f"group {group!r}: {key.name} {version}", outcomes)
 
 
 def _delete_offsets(side: Side, group: str, topic: str, partitions: Sequence[int]) -> None:

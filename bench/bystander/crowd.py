@@ -87,24 +87,24 @@ def produce(batch: bytes) -> bytes:
 def send_all(address: str, requests: Iterator[bytes], senders: int = SENDERS, pipelined_max: int = 8) -> None:
     """Pipelines requests over a few connections; opens a connection again that the node closed."""
     opened = [connected(address) for _ in range(senders)]
-    under_way = [0] * senders
+    in_flight = [0] * senders
     turn = 0
     for request in requests:
         at = turn = (turn + 1) % senders
         try:
             opened[at].sendall(request)
-            under_way[at] += 1
-            if under_way[at] >= pipelined_max:
+            in_flight[at] += 1
+            if in_flight[at] >= pipelined_max:
                 read_answer(opened[at])
-                under_way[at] -= 1
+                in_flight[at] -= 1
         except OSError:
             opened[at].close()
-            opened[at], under_way[at] = connected(address), 0
+            opened[at], in_flight[at] = connected(address), 0
     for at, connection in enumerate(opened):
         try:
-            while under_way[at]:
+            while in_flight[at]:
                 read_answer(connection)
-                under_way[at] -= 1
+                in_flight[at] -= 1
         except OSError:
             pass
         connection.close()

@@ -57,7 +57,7 @@ async def _cell(
     latencies: list[float] = []
     raw_latencies: list[float] = []
     rates: list[float] = []
-    under_way = max(2, min(IN_FLIGHT_MAX, IN_FLIGHT_BYTES // size))
+    in_flight = max(2, min(IN_FLIGHT_MAX, IN_FLIGHT_BYTES // size))
     for _ in range(TURNS):
         end = time.perf_counter() + seconds / TURNS
         while time.perf_counter() < end:
@@ -65,7 +65,7 @@ async def _cell(
         end = time.perf_counter() + seconds / TURNS / 2
         while time.perf_counter() < end:
             raw_latencies.append(raw.append(batch, sync=sync))
-        rates.append(await _rate(partition, under_way, seconds / TURNS) * size / 1e6)
+        rates.append(await _rate(partition, in_flight, seconds / TURNS) * size / 1e6)
     connection.close()
     raw.close()
     raw_path.unlink()
@@ -73,7 +73,7 @@ async def _cell(
     rate, raw_rate = percentile(rates, 0.5), size / raw_middle / 1e6
     print(
         f"{name:>8} {middle * 1e3:8.3f} {percentile(latencies, 0.99) * 1e3:8.3f} {raw_middle * 1e3:8.3f} "
-        f"{percentile(raw_latencies, 0.99) * 1e3:8.3f} {middle / raw_middle:9.1f} {under_way:10} "
+        f"{percentile(raw_latencies, 0.99) * 1e3:8.3f} {middle / raw_middle:9.1f} {in_flight:10} "
         f"{rate:8.1f} {raw_rate:9.1f} "
         f"{rate / raw_rate:6.2f}",
         flush=True,
@@ -88,7 +88,7 @@ async def _write(partition: Partition) -> float:
     return time.perf_counter() - begin
 
 
-async def _rate(partition: Partition, under_way: int, seconds: float) -> float:
+async def _rate(partition: Partition, in_flight: int, seconds: float) -> float:
     """Writes a second with so many of them under way."""
     begin, count = time.perf_counter(), 0
 
@@ -98,5 +98,5 @@ async def _rate(partition: Partition, under_way: int, seconds: float) -> float:
             await _write(partition)
             count += 1
 
-    await asyncio.gather(*(write_on() for _ in range(under_way)))
+    await asyncio.gather(*(write_on() for _ in range(in_flight)))
     return count / (time.perf_counter() - begin)

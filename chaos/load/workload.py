@@ -215,10 +215,10 @@ class Workload:
             number = op.send(partition, value)
             try:
                 async with self._context.producer(op.process, None, timeout_s) as producer:
-                    told = await producer.send_and_wait(partition[0], value, partition=partition[1])
+                    metadata = await producer.send_and_wait(partition[0], value, partition=partition[1])
             except KafkaError as error:
                 return repr(error)  # the operation stays open: its outcome is unknown
-            op.acknowledged(number, told.offset)
+            op.acknowledged(number, metadata.offset)
             op.ok()
         return ""
 

@@ -19,7 +19,7 @@ LOUD: Final = LEVELS[LEVELS.index("WARNING") :]
 """What an operator is to look at."""
 
 NEVER_LOUD: Final = frozenset(
-    {"log_cut_at_recovery", "log_recovered", "log_truncated", "requests_abandoned", "role_taken_up"}
+    {"log_cut_at_recovery", "log_recovered", "log_truncated", "requests_abandoned", "role_changed"}
 )
 """What kills and restarts bring by the dozen, and what asks nothing of an operator as long as no committed
 record goes."""

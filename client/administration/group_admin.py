@@ -72,15 +72,15 @@ async def remove_members(
     )
     require_none(top_level_code(answer), f"removing members of group {group_id!r}")
     for entry in answer.members:
-        code, who = (
+        code, action = (
             top_level_code(entry),
             f"removing {entry.group_instance_id or entry.member_id!r} from group {group_id!r}",
         )
         if code is not ErrorCode.UNKNOWN_MEMBER_ID:
-            require_none(code, who)
+            require_none(code, action)
         elif not lost:
             raise RequestError(
-                code, f"{who}: there is no such member (`tidegate groups describe` shows them)"
+                code, f"{action}: there is no such member (`tidegate groups describe` shows them)"
             )
 
 

@@ -162,9 +162,9 @@ async def _up(
     except LocalClusterError as error:
         left = [str(node.id) for node in cluster.nodes if node.has_logs]
         if left:
-            who = f"node {left[0]} goes" if len(left) == 1 else f"nodes {', '.join(left)} go"
+            names = f"node {left[0]} goes" if len(left) == 1 else f"nodes {', '.join(left)} go"
             more = (
-                f"{error}; {who} on starting: `tidegate cluster up --data {data}` waits again, `down` stops"
+                f"{error}; {names} on starting: `tidegate cluster up --data {data}` waits again, `down` stops"
             )
             raise LocalClusterError(more) from None
         raise

@@ -38,7 +38,7 @@ def worst(folders: Sequence[DataFolder]) -> str:
 
 def in_words(folders: Iterable[DataFolder]) -> list[str]:
     """One sentence for each folder that is offline or nearly full."""
-    told: list[str] = []
+    lines: list[str] = []
     for folder in folders:
         match condition(folder):
             case "offline":
@@ -52,8 +52,8 @@ def in_words(folders: Iterable[DataFolder]) -> list[str]:
                 what = f"the disk of {folder.path} is nearly full: {_room(folder)}"
             case _:
                 continue
-        told.append(f"node {folder.node_id}: {what}")
-    return told
+        lines.append(f"node {folder.node_id}: {what}")
+    return lines
 
 
 def _room(folder: DataFolder) -> str:

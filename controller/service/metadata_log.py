@@ -71,8 +71,8 @@ class NotController(KafkaError):
     controller, -1 unknown."""
 
     def __init__(self, leader_id: int = -1) -> None:
-        who = "not known at the moment" if leader_id < 0 else f"node {leader_id}"
-        super().__init__(ErrorCode.NOT_CONTROLLER, f"this node is not the active controller; it is {who}")
+        leader = "not known at the moment" if leader_id < 0 else f"node {leader_id}"
+        super().__init__(ErrorCode.NOT_CONTROLLER, f"this node is not the active controller; it is {leader}")
         self.leader_id = leader_id
 
 

@@ -82,17 +82,17 @@ class UnknownLevel(Exception):
     """The cluster has finalised a level that this version of the node does not know: it must not go on."""
 
 
-def level_problem(who: str, known: Ranges, finalised: Mapping[str, int]) -> str | None:
+def level_problem(subject: str, known: Ranges, finalised: Mapping[str, int]) -> str | None:
     """Why `who` cannot take part in a cluster with these levels, in words for the operator; None when it
     can."""
     for name in sorted(finalised):
         level, (low, high) = finalised[name], known.get(name, (0, 0))
         if level > high:
             supports = f"knows at most {high}" if high else "does not know it"
-            return f"the cluster runs {name}={level}, {who} {supports}: upgrade it"
+            return f"the cluster runs {name}={level}, {subject} {supports}: upgrade it"
         if level < low:
             return (
-                f"the cluster runs {name}={level}, {who} needs at least {low}: first run `tidegate "
+                f"the cluster runs {name}={level}, {subject} needs at least {low}: first run `tidegate "
                 "features upgrade`"
             )
     return None

@@ -321,7 +321,7 @@ class ClientMetrics:
         """One a name, with a sample a series."""
         found: dict[str, Family] = {}
         for instance_id, instance in self._instances.items():
-            who = {
+            client_labels = {
                 "client_id": instance.identity.client_id[:LABEL_LENGTH_MAX],
                 "client_instance_id": encoded(instance_id),
             }
@@ -330,7 +330,9 @@ class ClientMetrics:
                 if family is None:
                     kind = "counter" if counter else "gauge"
                     family = found[name] = Family(name, "Pushed by clients (KIP-714).", kind)
-                family.add_sample(f"{name}_total" if counter else name, {**dict(labels), **who}, value)
+                family.add_sample(
+                    f"{name}_total" if counter else name, {**dict(labels), **client_labels}, value
+                )
         return list(found.values())
 
 

@@ -232,8 +232,8 @@ class ClientConnection:
         if not api.is_supported(header.api_key, header.api_version) or header.api_key not in self._served:
             self._unsupported(header, slot, frame, position)
             return
-        who = header.client_id or "", self._host, self._yield_loop, self._turn, self._client
-        context = RequestContext(header.api_key, header.api_version, header.correlation_id, *who)
+        sender = header.client_id or "", self._host, self._yield_loop, self._turn, self._client
+        context = RequestContext(header.api_key, header.api_version, header.correlation_id, *sender)
         if not self._is_lost:  # a closed connection sends no responses
             self._slots.append(slot)
         staged = self._handlers.staged.get(header.api_key)

@@ -40,10 +40,10 @@ T = TypeVar("T")
 
 def full_folders(disk: Disk, folders: Sequence[Path], reserves: DiskReserves) -> list[str]:
     """One line for the operator for each data folder that cannot take records."""
-    told: list[str] = []
+    lines: list[str] = []
     for folder in folders:
         if reserves.given_up_at(folder):
-            told.append(
+            lines.append(
                 f"the disk of {folder} is full (its reserve is given up): make room; records can be "
                 "read, not written"
             )
@@ -51,14 +51,14 @@ def full_folders(disk: Disk, folders: Sequence[Path], reserves: DiskReserves) ->
         try:
             free = disk.free_bytes(folder)
         except OSError as error:
-            told.append(f"{folder}: {error}")
+            lines.append(f"{folder}: {error}")
             continue
         if free < FULL_BELOW_BYTES:
-            told.append(
+            lines.append(
                 f"the disk of {folder} is full ({free} bytes free): make room; records can be read, "
                 "not written"
             )
-    return told
+    return lines
 
 
 class DiskReserve:

@@ -108,12 +108,12 @@ class ClientFetches:
         found = (
             [index for index in range(len(parts)) if index not in unknown] if unknown else range(len(parts))
         )
-        told = [
+        answered = [
             (part, answer)
             for part, answer in ((parts[index], answers[index]) for index in (*found, *unknown))
             if session.session_id == 0 or session.answered(part, answer) or everything
         ]
-        return _in_topics(session, told)
+        return _in_topics(session, answered)
 
     async def _wait(self, parts: Sequence[FetchPart], delay_s: float) -> None:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -216,11 +216,11 @@ class ClientFetches:
 
 
 def _in_topics(
-    session: ClientSession, told: Sequence[tuple[FetchPart, FetchResponsePartition]]
+    session: ClientSession, answered: Sequence[tuple[FetchPart, FetchResponsePartition]]
 ) -> FetchResponse:
     response = FetchResponse(ErrorCode.NONE, session.session_id)
     topics: list[tuple[str | UUID, list[FetchResponsePartition]]] = []
-    for part, answer in told:
+    for part, answer in answered:
         topic = part.key[0]
         if not topics or topics[-1][0] != topic:
             topics.append((topic, []))

@@ -170,9 +170,9 @@ class ReplicaLogOpener:
         try:
             self._apply(made)
         except Exception as error:  # a defect: the replicas are offline, and `open_again` tries again
-            _log.exception("replicas_not_taken_up", partitions=len(made))
+            _log.exception("replica_roles_not_applied", partitions=len(made))
             for each in made:
-                why = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"it could not be taken up: {error!r}")
+                why = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"it could not be applied: {error!r}")
                 self.failed((each.topic, each.partition), why)
 
     def _made(self, missing: dict[Key, Assignment], creation: AnyCreation) -> list[Assignment]:

@@ -269,9 +269,9 @@ class DataFolders:
                 if origin is None or not origin.is_offline:
                     folder.renamed_folders.delete(key, None)
             elif verdict is Verdict.FUTURE:
-                self._take_up_move(key, folder)
+                self._resume_move(key, folder)
 
-    def _take_up_move(self, key: PartitionKey, folder: LogDirectory) -> None:
+    def _resume_move(self, key: PartitionKey, folder: LogDirectory) -> None:
         """Raises OSError."""
         origin = self.folder_of(*key)
         if origin is not None and origin.is_offline:

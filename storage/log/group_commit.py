@@ -106,15 +106,15 @@ class GroupCommit:
         """Flushes every log that needs it; returns the errors, each of which took its log offline."""
         failures: dict[Log, KafkaError] = {}
         wanted = [target for target in targets if target.needs_flush]
-        under_way = len(wanted)
+        unfinished = len(wanted)
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(target: Log, error: KafkaError | None) -> None:
-            nonlocal under_way
-            under_way -= 1
+            nonlocal unfinished
+            unfinished -= 1
             if error is not None:
                 failures[target] = error
-            if not under_way and not over.done():
+            if not unfinished and not over.done():
                 over.set_result(None)
 
         for target in wanted:

@@ -165,7 +165,7 @@ class Client:
 
 
 @dataclass
-class UnderWay:
+class InFlight:
     """A transaction left open; a zombie's when its producer is replaced before it ends."""
 
     client: Client
@@ -185,7 +185,7 @@ class Run:
         self.names = itertools.count()
         self.clients = [Client(f"producer-{number}") for number in range(3)]
         self.positions: dict[Partition, int] = defaultdict(int)
-        self.under_way: list[UnderWay] = []
+        self.in_flight: list[InFlight] = []
         self.job = Client("job")
         for client in (*self.clients, self.job):
             self.start(client)
@@ -193,7 +193,7 @@ class Run:
             self.chance.choice(
                 [self.feed, self.produce, self.produce, self.consume, self.transform, self.replace, self.wake]
             )()
-        while self.under_way:
+        while self.in_flight:
             self.wake()
 
     def start(self, client: Client) -> None:
@@ -225,7 +225,7 @@ class Run:
             self.send(operation, partition, transaction)
         if self.chance.random() < 0.3:
             client.busy = True
-            self.under_way.append(UnderWay(client, client.life, operation, transaction))
+            self.in_flight.append(InFlight(client, client.life, operation, transaction))
             return
         self.finish(operation, transaction)
 
@@ -245,8 +245,8 @@ class Run:
         return (operation.ok() if draw < 0.8 else operation.fail("aborted on purpose")).outcome
 
     def wake(self) -> None:
-        if self.under_way:
-            left = self.under_way.pop(self.chance.randrange(len(self.under_way)))
+        if self.in_flight:
+            left = self.in_flight.pop(self.chance.randrange(len(self.in_flight)))
             self.finish(left.operation, left.transaction)
             if left.client.life == left.life:
                 left.client.busy = False

@@ -53,16 +53,16 @@ class Member:
             **more,
         )
         self.topic = topic
-        self.told: list[tuple[str, Places]] = []
+        self.events: list[tuple[str, Places]] = []
         self.values: list[bytes | None] = []
         self._polling: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Member:
         def note(what: str) -> Any:
-            async def told(partitions: Collection[tuple[str, int]]) -> None:
-                self.told.append((what, set(partitions)))
+            async def events(partitions: Collection[tuple[str, int]]) -> None:
+                self.events.append((what, set(partitions)))
 
-            return told
+            return events
 
         await self.consumer.start()
         self.consumer.subscribe(
@@ -86,7 +86,7 @@ class Member:
         return {tuple(each) for each in self.consumer.assignment()}
 
     def gone(self) -> Places:
-        return set().union(*(partitions for what, partitions in self.told if what != "assigned"))
+        return set().union(*(partitions for what, partitions in self.events if what != "assigned"))
 
 
 async def fill(bootstrap: str, topic: str, first: int, count: int) -> None:
@@ -103,14 +103,14 @@ async def test_what_stays_is_read_on_and_what_moves_is_read_once(bootstrap: str,
             await eventually(lambda: len(first.holds) == len(second.holds) == PARTITIONS // 2)
             assert first.holds.isdisjoint(second.holds)
             assert first.gone() == second.holds, "only what moved was given up"
-            assert [what for what, _ in first.told].count("revoked") == 1
+            assert [what for what, _ in first.events].count("revoked") == 1
             assert second.gone() == set()
             await fill(bootstrap, topic, 60, 60)
             await eventually(lambda: len(first.values) + len(second.values) == 120)
             kept = set(first.holds)
         await eventually(lambda: len(first.holds) == PARTITIONS)
         assert not first.gone() & kept
-        assert first.told[-1] == ("assigned", first.holds - kept)
+        assert first.events[-1] == ("assigned", first.holds - kept)
         assert sorted(first.values + second.values, key=lambda value: int(value or b"")) == [
             b"%d" % n for n in range(120)
         ]
@@ -126,7 +126,7 @@ async def test_a_member_that_was_removed_has_lost_what_it_held(bootstrap: str, t
             await membership.leave()  # as the coordinator would see it after a session without heartbeats
             membership.lost = True
             held = set(member.holds)
-            await eventually(lambda: ("lost", held) in member.told and len(member.holds) == PARTITIONS // 2)
+            await eventually(lambda: ("lost", held) in member.events and len(member.holds) == PARTITIONS // 2)
             await eventually(
                 lambda: len(other.holds) == PARTITIONS // 2 and member.holds.isdisjoint(other.holds)
             )

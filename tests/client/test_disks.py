@@ -33,9 +33,9 @@ def test_the_word_for_a_data_folder(offline: bool, total: int | None, usable: in
     """A broker of an earlier version does not know its room: that is not said to be bad."""
     folder = DataFolder(2, "/data", offline, total, usable)
     assert condition(folder) == word
-    told = in_words([folder])
-    assert len(told) == (word != "ok")
-    assert all("node 2" in each and "/data" in each and word in each for each in told)
+    lines = in_words([folder])
+    assert len(lines) == (word != "ok")
+    assert all("node 2" in each and "/data" in each and word in each for each in lines)
 
 
 def test_of_several_folders_the_worst_counts_for_the_broker() -> None:

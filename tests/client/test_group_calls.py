@@ -91,16 +91,16 @@ async def test_unsubscribe_commits_and_leaves_and_a_new_subscription_continues(b
 async def test_the_listener_hears_that_everything_goes_and_may_still_commit(bootstrap: str) -> None:
     topic, group = await make(bootstrap, 1), f"g-{uuid4().hex[:8]}"
     await send(bootstrap, topic, b"0", b"1", b"2")
-    told: list[str] = []
+    events: list[str] = []
     consumer = Consumer(bootstrap, group_id=group, auto_commit=False, auto_offset_reset="earliest")
 
     async def assigned(_partitions: object) -> None:
-        told.append("assigned")
+        events.append("assigned")
 
     async def revoked(partitions: object) -> None:
         assert partitions == {(topic, 0)}
         await consumer.commit()
-        told.append("revoked")
+        events.append("revoked")
 
     async with consumer:
         for left in (b"0", b"1"):
@@ -108,7 +108,7 @@ async def test_the_listener_hears_that_everything_goes_and_may_still_commit(boot
             assert await take(consumer, 1) == [left]
             if left == b"0":
                 await consumer.unsubscribe()
-    assert told == ["assigned", "revoked"] * 2, "by unsubscribe, and by close"
+    assert events == ["assigned", "revoked"] * 2, "by unsubscribe, and by close"
     async with Admin(bootstrap) as admin:
         assert (await admin.group_offsets(group))[topic, 0].offset == 2
 

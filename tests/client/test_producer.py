@@ -266,9 +266,9 @@ async def test_a_cancelled_commit_counts_as_unknown(broker: Any, misbehaviour: A
         )
 
 
-@pytest.mark.parametrize("told_as", [None, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
+@pytest.mark.parametrize("end_error", [None, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
 async def test_a_timed_out_transaction_is_not_the_end_of_the_producer(
-    broker: Any, told_as: ErrorCode | None
+    broker: Any, end_error: ErrorCode | None
 ) -> None:
     """KIP-588: the coordinator aborted and raised the epoch; asking with the old identity shows that nobody
     took over."""
@@ -281,8 +281,8 @@ async def test_a_timed_out_transaction_is_not_the_end_of_the_producer(
             False,
             False,
         )
-        if told_as is not None:
-            broker.script(ApiKey.END_TXN, {"error_code": told_as, "producer_id": -1, "producer_epoch": -1})
+        if end_error is not None:
+            broker.script(ApiKey.END_TXN, {"error_code": end_error, "producer_id": -1, "producer_epoch": -1})
         with pytest.raises(TransactionTimedOut):
             await producer.commit()
         assert producer.state is State.ABORTABLE_ERROR

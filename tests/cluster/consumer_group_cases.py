@@ -16,8 +16,8 @@ def heartbeat(world: World, name: str, member_id: str, epoch: int, **fields: Any
     joining = {"rebalance_timeout": 30_000, "subscribed_topic_names": [world.topic], "topic_partitions": []}
     none = {"instance_id": None, "rack_id": None, "subscribed_topic_regex": None, "server_assignor": None}
     kept = {"rebalance_timeout": -1, "subscribed_topic_names": None, "topic_partitions": None}
-    who = {"group_id": name, "member_id": member_id, "member_epoch": epoch}
-    return none | (joining if epoch == 0 else kept) | who | fields
+    member = {"group_id": name, "member_id": member_id, "member_epoch": epoch}
+    return none | (joining if epoch == 0 else kept) | member | fields
 
 
 async def new_consumer_group(world: World) -> str:

@@ -114,20 +114,20 @@ async def new_transaction(world: World, *, partition: bool = True) -> tuple[str,
         )
         if answer.error_code == 0:
             break
-    who = {
+    ids = {
         "transactional_id": name,
         "producer_id": answer.producer_id,
         "producer_epoch": answer.producer_epoch,
     }
     if partition:
-        fields = {f"v3_and_below_{key}": value for key, value in who.items()}
+        fields = {f"v3_and_below_{key}": value for key, value in ids.items()}
         topics = [{"name": world.topic, "partitions": [1]}]
         await world.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, **fields, v3_and_below_topics=topics)
-    return name, who
+    return name, ids
 
 
-async def end(world: World, who: dict[str, Any]) -> None:
-    await world.ask(ApiKey.END_TXN, 3, **who, committed=False)
+async def end(world: World, ids: dict[str, Any]) -> None:
+    await world.ask(ApiKey.END_TXN, 3, **ids, committed=False)
 
 
 async def new_group(world: World, *, synced: bool = True) -> tuple[str, str]:
@@ -322,12 +322,12 @@ async def _api_versions(world: World, version: int) -> Any:
     client_metrics = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
 
     def everything_else(keys: Any) -> bool:
-        told = [
+        announced = [
             (each.api_key, each.min_version, each.max_version)
             for each in keys
             if each.api_key not in client_metrics
         ]
-        return told == api.advertised(HANDLERS.keys - client_metrics)
+        return announced == api.advertised(HANDLERS.keys - client_metrics)
 
     supported = [{"name": "tidegate.metadata.version", "min_version": 1, "max_version": 4}]
     if version >= 4:
@@ -642,19 +642,19 @@ async def _offset_delete(world: World, version: int) -> Any:
 
 @case(ApiKey.INIT_PRODUCER_ID)
 async def _init_producer_id(world: World, version: int) -> Any:
-    name, who = await new_transaction(world, partition=False)
+    name, ids = await new_transaction(world, partition=False)
     fields = {
         "transactional_id": name,
         "transaction_timeout": 30_000,
         "producer_id": -1,
         "producer_epoch": -1,
     }
-    return fields, OK | {"producer_id": who["producer_id"], "producer_epoch": who["producer_epoch"] + 1}
+    return fields, OK | {"producer_id": ids["producer_id"], "producer_epoch": ids["producer_epoch"] + 1}
 
 
 @case(ApiKey.ADD_PARTITIONS_TO_TXN)
 async def _add_partitions_to_txn(world: World, version: int) -> Any:
-    name, who = await new_transaction(world, partition=False)
+    name, ids = await new_transaction(world, partition=False)
     topics = [{"name": world.topic, "partitions": [0]}]
     results = [
         {"name": world.topic, "results_by_partition": [{"partition_index": 0, "partition_error_code": 0}]}
@@ -663,12 +663,12 @@ async def _add_partitions_to_txn(world: World, version: int) -> Any:
         await world.ask(
             ApiKey.ADD_PARTITIONS_TO_TXN,
             3,
-            **{f"v3_and_below_{k}": v for k, v in who.items()},
+            **{f"v3_and_below_{k}": v for k, v in ids.items()},
             v3_and_below_topics=topics,
         )
-    fields = {f"v3_and_below_{key}": value for key, value in who.items()} | {
+    fields = {f"v3_and_below_{key}": value for key, value in ids.items()} | {
         "v3_and_below_topics": topics,
-        "transactions": [who | {"verify_only": version == 4, "topics": topics}],
+        "transactions": [ids | {"verify_only": version == 4, "topics": topics}],
     }
     answer = {"transactional_id": name, "topic_results": results}
     return fields, OK | {"results_by_topic_v3_and_below": results, "results_by_transaction": [answer]}
@@ -676,23 +676,23 @@ async def _add_partitions_to_txn(world: World, version: int) -> Any:
 
 @case(ApiKey.ADD_OFFSETS_TO_TXN)
 async def _add_offsets_to_txn(world: World, version: int) -> Any:
-    _, who = await new_transaction(world, partition=False)
-    return who | {"group_id": fresh("group")}, OK
+    _, ids = await new_transaction(world, partition=False)
+    return ids | {"group_id": fresh("group")}, OK
 
 
 @case(ApiKey.END_TXN)
 async def _end_txn(world: World, version: int) -> Any:
-    _, who = await new_transaction(world)
-    identity = {"producer_id": who["producer_id"], "producer_epoch": who["producer_epoch"] + 1}
-    return who | {"committed": True}, OK | identity
+    _, ids = await new_transaction(world)
+    identity = {"producer_id": ids["producer_id"], "producer_epoch": ids["producer_epoch"] + 1}
+    return ids | {"committed": True}, OK | identity
 
 
 @case(ApiKey.TXN_OFFSET_COMMIT)
 async def _txn_offset_commit(world: World, version: int) -> Any:
-    _name, who = await new_transaction(world, partition=False)
+    _name, ids = await new_transaction(world, partition=False)
     group, member = await new_group(world)
     if version < 5:
-        answer = await world.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, **who, group_id=group)
+        answer = await world.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, **ids, group_id=group)
         assert answer.error_code == 0
     part = {
         "partition_index": 0,
@@ -700,7 +700,7 @@ async def _txn_offset_commit(world: World, version: int) -> Any:
         "committed_leader_epoch": 0,
         "committed_metadata": None,
     }
-    fields = who | {
+    fields = ids | {
         "group_id": group, "generation_id": 1, "member_id": member, "group_instance_id": None,
         "topics": [{"name": world.topic, "partitions": [part]}],
     }  # fmt: skip
@@ -722,11 +722,11 @@ async def _write_txn_markers(world: World, version: int) -> Any:
 
 @case(ApiKey.DESCRIBE_TRANSACTIONS)
 async def _describe_transactions(world: World, version: int) -> Any:
-    name, who = await new_transaction(world)
+    name, ids = await new_transaction(world)
     state = {
         "error_code": 0, "transactional_id": name, "transaction_state": "Ongoing",
         "transaction_timeout": 30_000,
-        "transaction_start_time": lambda at: at > 1_600_000_000_000, "producer_id": who["producer_id"],
+        "transaction_start_time": lambda at: at > 1_600_000_000_000, "producer_id": ids["producer_id"],
         "producer_epoch": 0,
         "topics": [{"topic": world.topic, "partitions": [1]}],
     }  # fmt: skip
@@ -735,9 +735,9 @@ async def _describe_transactions(world: World, version: int) -> Any:
 
 @case(ApiKey.LIST_TRANSACTIONS)
 async def _list_transactions(world: World, version: int) -> Any:
-    name, who = await new_transaction(world)
-    fields = {"state_filters": ["Ongoing", "Sleeping"], "producer_id_filters": [who["producer_id"]],
+    name, ids = await new_transaction(world)
+    fields = {"state_filters": ["Ongoing", "Sleeping"], "producer_id_filters": [ids["producer_id"]],
         "duration_filter": -1,
               "transactional_id_pattern": f"{name}|another"}  # fmt: skip
-    listing = {"transactional_id": name, "producer_id": who["producer_id"], "transaction_state": "Ongoing"}
+    listing = {"transactional_id": name, "producer_id": ids["producer_id"], "transaction_state": "Ongoing"}
     return fields, OK | {"unknown_state_filters": ["Sleeping"], "transaction_states": [listing]}

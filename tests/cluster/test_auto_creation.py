@@ -73,8 +73,8 @@ async def test_many_clients_that_ask_at_once_get_one_topic(node: LocalCluster) -
         async with Asker(node.node(1).kafka_address) as asker:
             return (await asked(asker, "crowd", 9))[0]
 
-    told = set(await asyncio.gather(*(one() for _ in range(20))))
-    assert told <= {ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NONE}
+    answers = set(await asyncio.gather(*(one() for _ in range(20))))
+    assert answers <= {ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NONE}
     async with Admin(node.bootstrap) as admin:
         assert [view.name for view in await admin.list_topics()].count("crowd") == 1
 

@@ -499,7 +499,7 @@ async def test_states_of_groups_are_asked_for_in_any_case(world: World) -> None:
 
 
 async def test_an_empty_group_id_and_a_missing_protocol_are_refused(world: World) -> None:
-    _, who = await new_transaction(world, partition=False)
+    _, ids = await new_transaction(world, partition=False)
     topics = [
         {
             "name": world.topic,
@@ -507,7 +507,7 @@ async def test_an_empty_group_id_and_a_missing_protocol_are_refused(world: World
         }
     ]
     answer = await world.ask(
-        ApiKey.TXN_OFFSET_COMMIT, 3, **who, group_id="", generation_id=-1, member_id="", topics=topics
+        ApiKey.TXN_OFFSET_COMMIT, 3, **ids, group_id="", generation_id=-1, member_id="", topics=topics
     )
     assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_GROUP_ID
     answer = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id="", topics=[])
@@ -599,8 +599,8 @@ async def test_a_refused_consumer_group_heartbeat_has_kafkas_message(
     if asked["group_id"] == "CLASSIC":
         asked["group_id"] = classic
     answer = await world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **asked)
-    told = answer.error_message.replace(group, "GROUP").replace(classic or group, "CLASSIC")
-    assert (answer.error_code, told) == (code, message)
+    text = answer.error_message.replace(group, "GROUP").replace(classic or group, "CLASSIC")
+    assert (answer.error_code, text) == (code, message)
 
 
 async def test_the_two_kinds_of_groups_are_kept_apart(world: World) -> None:
@@ -646,8 +646,8 @@ async def test_a_member_gets_its_groups_own_heartbeat_interval(world: World) -> 
     resource = {"resource_type": 32, "resource_name": name, "configs": [config]}
     altered = await world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
     assert altered.responses[0].error_code == 0, altered
-    told = await world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **heartbeat(world, name, "member", 1))
-    assert told.heartbeat_interval.total_seconds() == 7
+    text = await world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **heartbeat(world, name, "member", 1))
+    assert text.heartbeat_interval.total_seconds() == 7
 
 
 @pytest.mark.parametrize(
@@ -664,15 +664,15 @@ async def test_offsets_of_a_consumer_group_are_fenced_by_the_member_epoch(
         "committed_metadata": "",
     }
     topics = [{"name": world.topic, "partitions": [part]}]
-    who = {
+    ids = {
         "group_id": name,
         "generation_id_or_member_epoch": epoch,
         "member_id": "member",
         "group_instance_id": None,
     }
-    answer = await world.ask(ApiKey.OFFSET_COMMIT, 9, **who, topics=topics)
+    answer = await world.ask(ApiKey.OFFSET_COMMIT, 9, **ids, topics=topics)
     assert ErrorCode(answer.topics[0].partitions[0].error_code).name == code
-    before = await world.ask(ApiKey.OFFSET_COMMIT, 8, **who, topics=topics)
+    before = await world.ask(ApiKey.OFFSET_COMMIT, 8, **ids, topics=topics)
     expected = ErrorCode.UNSUPPORTED_VERSION if code == "NONE" else ErrorCode.STALE_MEMBER_EPOCH
     assert before.topics[0].partitions[0].error_code == expected
     group = {"group_id": name, "member_id": "member", "member_epoch": epoch, "topics": None}
@@ -688,10 +688,10 @@ async def test_a_batch_of_a_partition_not_enlisted_gets_the_clients_own_error(
 ) -> None:
     """KIP-890: TRANSACTION_ABORTABLE came with Produce 11; before, its clients would not know what to do
     about it."""
-    name, who = await new_transaction(world, partition=False)
+    name, ids = await new_transaction(world, partition=False)
     identity = {
-        "producer_id": who["producer_id"],
-        "producer_epoch": who["producer_epoch"],
+        "producer_id": ids["producer_id"],
+        "producer_epoch": ids["producer_epoch"],
         "base_sequence": 0,
     }
     answer = await produce(world, world.topic, records(transactional=True, **identity), name, version)
@@ -704,7 +704,7 @@ async def test_a_batch_of_a_partition_not_enlisted_gets_the_clients_own_error(
 async def test_offsets_of_a_group_not_enlisted_get_the_clients_own_error(
     world: World, version: int, code: str
 ) -> None:
-    _, who = await new_transaction(world, partition=False)
+    _, ids = await new_transaction(world, partition=False)
     group = fresh("group")
     await found(world, 0, group)
     part = {
@@ -713,7 +713,7 @@ async def test_offsets_of_a_group_not_enlisted_get_the_clients_own_error(
         "committed_leader_epoch": 0,
         "committed_metadata": None,
     }
-    fields = who | {"group_id": group, "topics": [{"name": world.topic, "partitions": [part]}]}
+    fields = ids | {"group_id": group, "topics": [{"name": world.topic, "partitions": [part]}]}
     answer = await world.ask(ApiKey.TXN_OFFSET_COMMIT, version, **fields)
     assert ErrorCode(answer.topics[0].partitions[0].error_code).name == code
 
@@ -724,7 +724,7 @@ async def test_a_fenced_offset_commit_gets_the_error_that_its_client_expects(
 ) -> None:
     """KIP-588 gave TxnOffsetCommit no version that knows PRODUCER_FENCED; Kafka answers
     INVALID_PRODUCER_EPOCH in all of them (AddPartitionsToTxnManager)."""
-    name, who = await new_transaction(world, partition=False)
+    name, ids = await new_transaction(world, partition=False)
     group = fresh("group")
     await found(world, 0, group)
     newer = await world.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=name, transaction_timeout=30_000)
@@ -735,7 +735,7 @@ async def test_a_fenced_offset_commit_gets_the_error_that_its_client_expects(
         "committed_leader_epoch": 0,
         "committed_metadata": None,
     }
-    fields = who | {"group_id": group, "topics": [{"name": world.topic, "partitions": [part]}]}
+    fields = ids | {"group_id": group, "topics": [{"name": world.topic, "partitions": [part]}]}
     answer = await world.ask(ApiKey.TXN_OFFSET_COMMIT, version, **fields)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 
@@ -774,9 +774,9 @@ async def test_offsets_of_a_group_that_is_not_known_are_not_deleted(world: World
 
 
 async def test_a_transaction_is_not_enlisted_by_halves(world: World) -> None:
-    _, who = await new_transaction(world, partition=False)
+    _, ids = await new_transaction(world, partition=False)
     topics = [{"name": world.topic, "partitions": [0]}, {"name": "nope", "partitions": [0]}]
-    fields = {f"v3_and_below_{key}": value for key, value in who.items()}
+    fields = {f"v3_and_below_{key}": value for key, value in ids.items()}
     answer = await world.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, **fields, v3_and_below_topics=topics)
     codes = [t.results_by_partition[0].partition_error_code for t in answer.results_by_topic_v3_and_below]
     assert codes == [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
@@ -784,14 +784,14 @@ async def test_a_transaction_is_not_enlisted_by_halves(world: World) -> None:
 
 async def test_the_transaction_state_log_rejects_transactions_and_client_markers(world: World) -> None:
     """Its coordinator, which alone writes there, would stop at what it did not write."""
-    _, who = await new_transaction(world, partition=False)
+    _, ids = await new_transaction(world, partition=False)
     topics = [{"name": world.topic, "partitions": [1]}, {"name": "__transaction_state", "partitions": [0]}]
-    fields = {f"v3_and_below_{key}": value for key, value in who.items()}
+    fields = {f"v3_and_below_{key}": value for key, value in ids.items()}
     answer = await world.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, **fields, v3_and_below_topics=topics)
     codes = [t.results_by_partition[0].partition_error_code for t in answer.results_by_topic_v3_and_below]
     assert codes == [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_TOPIC_EXCEPTION]
     marker = {
-        "producer_id": who["producer_id"], "producer_epoch": who["producer_epoch"],
+        "producer_id": ids["producer_id"], "producer_epoch": ids["producer_epoch"],
         "transaction_result": True,
         "topics": [{"name": "__transaction_state", "partition_indexes": [0]}], "coordinator_epoch": 0,
     }  # fmt: skip
@@ -800,7 +800,7 @@ async def test_the_transaction_state_log_rejects_transactions_and_client_markers
     answer = await world.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, **fields, v3_and_below_topics=topics[:1])
     codes = [t.results_by_partition[0].partition_error_code for t in answer.results_by_topic_v3_and_below]
     assert codes == [ErrorCode.NONE], "and the coordinator goes on"
-    await end(world, who)
+    await end(world, ids)
 
 
 # ---- the cluster -------------------------------------------------------------------------------------------

@@ -100,8 +100,8 @@ async def test_what_a_client_pushes_is_on_the_page_for_prometheus(
     announced = await world.ask(
         ApiKey.API_VERSIONS, 4, client_software_name="java", client_software_version="4.1.1"
     )
-    told = {each.api_key for each in announced.api_keys}
-    assert {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY} <= told, (
+    served = {each.api_key for each in announced.api_keys}
+    assert {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY} <= served, (
         "as long as there is a subscription"
     )
     gauge = Metric(name="org.test.value", gauge=Gauge(data_points=[NumberDataPoint(as_int=42)]))

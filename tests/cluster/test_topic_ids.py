@@ -114,8 +114,8 @@ async def test_a_session_answers_what_is_new_in_every_version(world: World, vers
 
 async def test_a_transaction_is_written_by_topic_id(world: World) -> None:
     _, topic_id = await new_topic_with_id(world)
-    name, who = await new_transaction(world, partition=False)
-    identity = {key: who[key] for key in ("producer_id", "producer_epoch")}
+    name, transaction = await new_transaction(world, partition=False)
+    identity = {key: transaction[key] for key in ("producer_id", "producer_epoch")}
     data = records(2, **identity, base_sequence=0, transactional=True)
     assert (await produce(world, topic_id, data, transactional_id=name)).error_code == ErrorCode.NONE
     answer = await world.ask(ApiKey.END_TXN, 5, transactional_id=name, **identity, committed=True)

@@ -285,11 +285,11 @@ async def test_proposals_in_flight_are_bounded_by_bytes(
     log = await logs.active()
     command = pb.Command(proposer="x" * 2000, sequence=1).SerializeToString()
     for _ in range(3):  # each time as many
-        under_way = [log.submit(command) for _ in range(3)]
+        in_flight = [log.submit(command) for _ in range(3)]
         with pytest.raises(KafkaError) as refused:
             log.submit(command)
         assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
-        assert all(result.ok for result in await asyncio.gather(*under_way))
+        assert all(result.ok for result in await asyncio.gather(*in_flight))
         assert log._proposed_bytes == 0
         assert not log._proposed
     await logs.stop()

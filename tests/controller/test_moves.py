@@ -111,9 +111,9 @@ def test_what_is_so_already_changes_nothing(controller: PlannerCluster) -> None:
     assert ask(controller, 1, 2, 3) == (ErrorCode.NONE, "")
     assert controller.partition() == before
     ask(controller, 4, 2, 3)
-    under_way = controller.partition()
+    moving = controller.partition()
     assert ask(controller, 4, 2, 3) == (ErrorCode.NONE, "")
-    assert controller.partition() == under_way
+    assert controller.partition() == moving
 
 
 def test_the_bar_of_min_insync_replicas_is_that_of_before_until_the_end(controller: PlannerCluster) -> None:

@@ -474,16 +474,16 @@ def test_what_brokers_ask_for_is_bounded_below_what_fencing_needs(
     monkeypatch.setattr(planning, bound, 4 if bound == "BROKER_COMMANDS_MAX" else 30)
     asked = [controller.start(controller.producer_ids(epoch)) for _ in range(40)]
     controller.settle()
-    under_way = len(controller.log.held)
-    assert 2 <= under_way <= 5
+    in_flight = len(controller.log.held)
+    assert 2 <= in_flight <= 5
     refused = [task.result().status for task in asked if task.done()]
-    assert len(refused) == 40 - under_way
+    assert len(refused) == 40 - in_flight
     assert {status.error for status in refused} == {ErrorCode.THROTTLING_QUOTA_EXCEEDED}
     beat = controller.start(controller.beat(1, epoch))
     controller.settle()
     assert beat.result().status.error == ErrorCode.NONE
     controller.run_for(SESSION_S + 1.0)
-    assert len(controller.log.held) == under_way + 1, "the fencing of a broker that fell silent"
+    assert len(controller.log.held) == in_flight + 1, "the fencing of a broker that fell silent"
     controller.log.commit()
     controller.settle()
     assert controller.log.state.brokers[1].fenced

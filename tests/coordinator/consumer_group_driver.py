@@ -56,12 +56,12 @@ class Consumers(Driver):
         return self.ask(ConsumerGroupHeartbeat(group_id, member_id, epoch, **fields))
 
     def join(self, member_id: str, *topics: str, **fields: Any) -> Any:
-        told = {
+        answers = {
             "rebalance_timeout_ms": REBALANCE_MS,
             "topic_names": topics or ("flights",),
             "owned": frozenset(),
         }
-        return self.beat(member_id, 0, **(told | fields))
+        return self.beat(member_id, 0, **(answers | fields))
 
     def settle(self, *member_ids: str) -> None:
         """Every member does what it is told until nobody is told anything new."""

@@ -76,7 +76,7 @@ class Member:
     topics: tuple[str, ...]
     epoch: int = 0
     reads: Partitions = frozenset()
-    told: Partitions = frozenset()
+    assigned: Partitions = frozenset()
     said: Partitions | None = None
     is_full: bool = True
     waiting: bool = False
@@ -257,7 +257,7 @@ class World:
                 ErrorCode.GROUP_ID_NOT_FOUND,
             ):
                 self.fenced += 1
-                member.epoch, member.reads, member.told, member.revoked_at_ms = (
+                member.epoch, member.reads, member.assigned, member.revoked_at_ms = (
                     0,
                     frozenset(),
                     frozenset(),
@@ -269,7 +269,7 @@ class World:
             return
         member.epoch = reply.member_epoch
         if reply.assignment is not None:
-            member.told = reply.assignment
+            member.assigned = reply.assignment
             member.revoked_at_ms = self.now_ms + self.random.choice([0, 0, 1_000, 6_000])
 
     def live(self, member: Member) -> None:
@@ -278,9 +278,9 @@ class World:
         if member.revoked_at_ms >= 0 and self.now_ms >= member.revoked_at_ms:
             # It stops reading at once.  What is new it takes up when no heartbeat that did not name it is
             # still unanswered.
-            member.reads &= member.told
+            member.reads &= member.assigned
             if not member.waiting and not member.is_full:
-                member.reads = member.told
+                member.reads = member.assigned
                 member.revoked_at_ms = -1
                 member.next_beat_ms = self.now_ms
         if not member.waiting and self.now_ms >= member.next_beat_ms:

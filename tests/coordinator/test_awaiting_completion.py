@@ -42,20 +42,22 @@ class Coordinator(Driver):
         )
         super().__init__(lambda partition, epoch: TransactionShard(config, lambda: next(ids), epoch))
         self.load()
-        self.who = self.ask(InitProducerId(ID, 60_000))
+        self.producer = self.ask(InitProducerId(ID, 60_000))
         self.ask(self.add(P0, version))
-        ended = self.ask(EndTxn(ID, self.who.producer_id, self.who.producer_epoch, True, version))
+        ended = self.ask(EndTxn(ID, self.producer.producer_id, self.producer.producer_epoch, True, version))
         if version >= 2:
-            self.who = ended
+            self.producer = ended
         assert self.state is TransactionState.PREPARE_COMMIT
 
     def add(
         self, partition: TransactionPartition, version: int = 1, *, verify: bool = False
     ) -> AddPartitions:
-        return AddPartitions(ID, self.who.producer_id, self.who.producer_epoch, (partition,), version, verify)
+        return AddPartitions(
+            ID, self.producer.producer_id, self.producer.producer_epoch, (partition,), version, verify
+        )
 
     def end(self, version: int) -> EndTxn:
-        return EndTxn(ID, self.who.producer_id, self.who.producer_epoch, True, version)
+        return EndTxn(ID, self.producer.producer_id, self.producer.producer_epoch, True, version)
 
     @property
     def state(self) -> TransactionState:
@@ -102,7 +104,8 @@ def test_a_waiting_request_is_handled_anew_after_completion() -> None:
     coordinator.submit("new instance", InitProducerId(ID, 60_000))
     coordinator.submit("old instance", coordinator.add(P1))
     coordinator.submit(
-        "offsets", AddOffsets(ID, coordinator.who.producer_id, coordinator.who.producer_epoch, P0, 1)
+        "offsets",
+        AddOffsets(ID, coordinator.producer.producer_id, coordinator.producer.producer_epoch, P0, 1),
     )
     coordinator.markers_are_written()
     coordinator.commit()

@@ -256,10 +256,10 @@ def test_the_names_that_are_gone_are_dropped_without_looking_again() -> None:
         for pattern in ("t.*1", "t[0-4]+"):
             if rng.random() < 0.6:
                 matched.match_more(pattern, lambda: rng.random() < 0.8)
-            told = matched.matching(pattern)
-            assert told is None or told == {name for name in names if topic_pattern(pattern).matches(name)}, (
-                step
-            )
+            matching = matched.matching(pattern)
+            assert matching is None or matching == {
+                name for name in names if topic_pattern(pattern).matches(name)
+            }, step
         assert len(matched._order) <= max(2 * len(names) + 6, 12)
 
 

@@ -43,8 +43,8 @@ ONE = (OffsetToCommit("flights", 0, 5),)
 
 
 def classic_join(member_id: str = "", **fields: Any) -> JoinGroup:
-    told: dict[str, Any] = {"new_member_id": "classic", "require_known_member_id": False} | fields
-    return JoinGroup(G, member_id, None, "c", "/h", 10_000, 60_000, "consumer", (("range", b"sub"),), **told)
+    reply: dict[str, Any] = {"new_member_id": "classic", "require_known_member_id": False} | fields
+    return JoinGroup(G, member_id, None, "c", "/h", 10_000, 60_000, "consumer", (("range", b"sub"),), **reply)
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def test_a_partition_moves_only_after_it_was_given_up(groups: Consumers) -> None
     groups.join("a")
     joined = groups.join("b")
     assert (joined.member_epoch, numbers(joined.assignment)) == (2, [])  # not released yet
-    told = groups.beat("a", 1, owned=owned(0, 1, 2, 3))
-    assert (told.member_epoch, numbers(told.assignment)) == (1, [0, 1])  # its epoch waits for it
+    reply = groups.beat("a", 1, owned=owned(0, 1, 2, 3))
+    assert (reply.member_epoch, numbers(reply.assignment)) == (1, [0, 1])  # its epoch waits for it
     assert groups.beat("b", 2).assignment is None
     assert groups.beat("a", 1).assignment is None  # says nothing of what it has: it still has it
     done = groups.beat("a", 1, owned=owned(0, 1))
@@ -98,14 +98,16 @@ def test_members_that_join_together_are_given_their_shares_together(monkeypatch:
     assert sizes == [1]
     groups.now_ms += 300
     for number in range(1, 40):
-        told = groups.join(f"m{number}")
-        assert (told.assignment, told.heartbeat_interval_ms) == (frozenset(), 700), "come back when it is due"
+        reply = groups.join(f"m{number}")
+        assert (reply.assignment, reply.heartbeat_interval_ms) == (frozenset(), 700), (
+            "come back when it is due"
+        )
     assert sizes == [1]
     assert groups.describe().state.value == "Assigning"
     groups.now_ms += 700
-    told = groups.beat("m7", groups.group.current["m7"].epoch, owned=frozenset())
+    reply = groups.beat("m7", groups.group.current["m7"].epoch, owned=frozenset())
     assert sizes == [1, 40]
-    assert told.heartbeat_interval_ms == 5_000
+    assert reply.heartbeat_interval_ms == 5_000
     groups.settle(*(f"m{number}" for number in range(40)))
     assert sizes == [1, 40]
     assert all(len(groups.group.current[f"m{n}"].assigned) == 1 for n in range(40))
@@ -123,8 +125,8 @@ def test_a_change_of_what_a_member_reads_does_not_wait_for_the_interval() -> Non
     """Its old share may hold what it does not read any more."""
     groups = Consumers(Catalog(flights=4, other=2), assignment_interval_ms=60_000)
     groups.join("a")
-    told = groups.beat("a", 1, topic_names=("other",), owned=owned(0, 1, 2, 3))
-    assert numbers(told.assignment) == []
+    reply = groups.beat("a", 1, topic_names=("other",), owned=owned(0, 1, 2, 3))
+    assert numbers(reply.assignment) == []
     assert groups.group.target_epoch == groups.group.epoch == 2
 
 
@@ -135,8 +137,8 @@ def test_a_pattern_that_is_not_matched_yet_revokes_nothing(monkeypatch: pytest.M
     groups.catalog.set("flags", 1)
     with monkeypatch.context() as unknown:
         unknown.setattr(Catalog, "matching", lambda *_: None)
-        told = groups.beat("a", 1)
-        assert told.member_epoch == 1
+        reply = groups.beat("a", 1)
+        assert reply.member_epoch == 1
         assert groups.group.topics.keys() == {"flights", "flown"}
     assert groups.beat("a", 1).member_epoch == 2
     assert groups.group.topics.keys() == {
@@ -425,8 +427,8 @@ def test_a_topic_that_is_made_anew_is_another_topic(groups: Consumers) -> None:
     groups.join("a")
     groups.catalog.set("flights", 0)
     groups.catalog.set("flights", 4)
-    told = groups.beat("a", 1, owned=owned(0, 1, 2, 3))
-    assert told.assignment == frozenset()
+    reply = groups.beat("a", 1, owned=owned(0, 1, 2, 3))
+    assert reply.assignment == frozenset()
     assert numbers(groups.beat("a", 1, owned=frozenset()).assignment, UUID(int=2)) == [0, 1, 2, 3]
 
 

@@ -304,8 +304,8 @@ def test_a_refused_assignment_leaves_the_group_as_it_was(groups: Groups) -> None
 
 def test_a_new_client_gets_its_member_id_before_it_joins(groups: Groups) -> None:
     """KIP-394."""
-    told = groups.join("a", require_known_member_id=True)
-    assert told == JoinReply("m1", error=ErrorCode.MEMBER_ID_REQUIRED)
+    reply = groups.join("a", require_known_member_id=True)
+    assert reply == JoinReply("m1", error=ErrorCode.MEMBER_ID_REQUIRED)
     assert groups.group.members == {}
     assert groups.join("a", "m1", require_known_member_id=True).generation == 1
     assert code_of(groups.join("b", "nobody")) is ErrorCode.UNKNOWN_MEMBER_ID

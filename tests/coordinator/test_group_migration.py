@@ -101,7 +101,7 @@ class Mixed(Consumers):
 
     def classic(self, member_id: str = "m", owns: tuple[int, ...] = (), **fields: Any) -> Any:
         """JoinGroup; an answer, or the label under which it will be."""
-        told: dict[str, Any] = {
+        answer: dict[str, Any] = {
             "group_id": G, "member_id": member_id, "group_instance_id": None, "client_id": "c",
             "client_host": "/h",
             "session_timeout_ms": CLASSIC_SESSION_MS, "rebalance_timeout_ms": REBALANCE_MS,
@@ -110,7 +110,7 @@ class Mixed(Consumers):
             "require_known_member_id": False,
         }  # fmt: skip
         self.labels += 1
-        self.submit(self.labels, JoinGroup(**(told | fields)))
+        self.submit(self.labels, JoinGroup(**(answer | fields)))
         self.commit()
         return self.replies.get(self.labels, self.labels)
 
@@ -182,8 +182,8 @@ def test_a_consumer_member_upgrades_a_classic_group_without_double_reads(groups:
     assert groups.group.current["m"].epoch == 1
     assert groups.live("m", 1) is REBALANCE
     assert code_of(groups.sync("m", 1)) is REBALANCE, "it has not joined again"
-    told = groups.classic(owns=(0, 1, 2, 3))
-    assert (told.generation, told.protocol_type, told.protocol_name, told.leader) == (
+    answer = groups.classic(owns=(0, 1, 2, 3))
+    assert (answer.generation, answer.protocol_type, answer.protocol_name, answer.leader) == (
         1,
         "consumer",
         "range",
@@ -268,8 +268,8 @@ def test_what_a_sticky_assignor_repeats_in_its_user_data_is_no_hindrance(groups:
     move."""
     protocols = (("cooperative-sticky", subscription("flights")),)
     joined = groups.classic("", new_member_id="m", protocols=protocols)
-    told = share(0, 1, 2, 3)[:-4] + struct.pack(">i", 1) + b"z"
-    groups.ask(SyncGroup(G, joined.generation, "m", None, "consumer", "cooperative-sticky", (("m", told),)))
+    answer = share(0, 1, 2, 3)[:-4] + struct.pack(">i", 1) + b"z"
+    groups.ask(SyncGroup(G, joined.generation, "m", None, "consumer", "cooperative-sticky", (("m", answer),)))
     assert groups.join("c").member_epoch == 2
     assert groups.assigned("m") == [0, 1, 2, 3]
 
@@ -489,14 +489,14 @@ def test_a_group_too_large_for_a_downgrade_stays_a_consumer_group(
     groups.join("c")
     names = [f"m{number}" for number in range(19)]
     protocols = (("range", subscription("flights", user_data=b"x" * 60_000)),)
-    told = {"protocols": protocols, "session_timeout_ms": 3 * SESSION_MS}
+    answer = {"protocols": protocols, "session_timeout_ms": 3 * SESSION_MS}
     for name in names:
-        groups.classic("", new_member_id=name, **told)
+        groups.classic("", new_member_id=name, **answer)
 
     def rejoin() -> None:
         for _ in range(3):
             for name in names:
-                assert groups.classic(name, **told).generation == groups.group.current[name].epoch
+                assert groups.classic(name, **answer).generation == groups.group.current[name].epoch
                 groups.sync(name, groups.group.current[name].epoch)
             if "c" in groups.group.members:
                 groups.beat("c", groups.group.current["c"].epoch, owned=groups.group.current["c"].assigned)
@@ -602,35 +602,37 @@ def test_random_migrations_never_give_a_partition_two_owners(seed: int) -> None:
             if code is not REBALANCE:
                 reading[name] = frozenset()
                 del generation[name]
-        told = groups.classic(name, owns=tuple(sorted(reading.get(name, ()))), require_known_member_id=False)
-        if isinstance(told, KafkaError) and told.code is UNKNOWN:
+        answer = groups.classic(
+            name, owns=tuple(sorted(reading.get(name, ()))), require_known_member_id=False
+        )
+        if isinstance(answer, KafkaError) and answer.code is UNKNOWN:
             reading[name] = frozenset()
-            told = groups.classic("", new_member_id=name)
-        if not isinstance(told, int):
-            finish(name, told)
+            answer = groups.classic("", new_member_id=name)
+        if not isinstance(answer, int):
+            finish(name, answer)
         else:
-            waiting[name] = told
+            waiting[name] = answer
 
-    def finish(name: str, told: Any) -> None:
-        if isinstance(told, KafkaError):
+    def finish(name: str, answer: Any) -> None:
+        if isinstance(answer, KafkaError):
             return
-        if isinstance(told, SyncReply):
-            reading[name] = frozenset(parts(told))
+        if isinstance(answer, SyncReply):
+            reading[name] = frozenset(parts(answer))
             return
-        generation[name] = told.generation
-        if told.leader == name:
-            shares: dict[str, list[int]] = {each.member_id: [] for each in told.members}
+        generation[name] = answer.generation
+        if answer.leader == name:
+            shares: dict[str, list[int]] = {each.member_id: [] for each in answer.members}
             owners = sorted(shares)
             for number in range(6):
                 shares[owners[number % len(owners)]].append(number)
             reading[name] = frozenset()  # an eager assignor: everything was given up before the join
             reply = groups.sync(
-                name, told.generation, **{each: share(*numbers_) for each, numbers_ in shares.items()}
+                name, answer.generation, **{each: share(*numbers_) for each, numbers_ in shares.items()}
             )
         else:
-            if told.leader:
+            if answer.leader:
                 reading[name] = frozenset()
-            reply = groups.sync(name, told.generation)
+            reply = groups.sync(name, answer.generation)
         if isinstance(reply, int):
             waiting[name] = reply
         else:
@@ -639,14 +641,14 @@ def test_random_migrations_never_give_a_partition_two_owners(seed: int) -> None:
     def consumer_round(name: str) -> None:
         epoch = generation.get(name, 0)
         mine = owned(*reading.get(name, ()))
-        told = groups.join(name) if epoch == 0 else groups.beat(name, epoch, owned=mine)
-        if isinstance(told, KafkaError):
+        answer = groups.join(name) if epoch == 0 else groups.beat(name, epoch, owned=mine)
+        if isinstance(answer, KafkaError):
             reading[name] = frozenset()
             generation.pop(name, None)
             return
-        generation[name] = told.member_epoch
-        if told.assignment is not None:
-            reading[name] = frozenset(number for _, number in told.assignment)
+        generation[name] = answer.member_epoch
+        if answer.assignment is not None:
+            reading[name] = frozenset(number for _, number in answer.assignment)
 
     waiting: dict[str, int] = {}
     living: set[str] = set()

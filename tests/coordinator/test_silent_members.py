@@ -79,9 +79,9 @@ class ClassicLives:
         return next(name for name in self.groups.group.members if name != self.live)
 
     def rejoin(self) -> None:
-        told = self.groups.join("rejoin", self.live, session_timeout_ms=SESSION_MS)
-        if told is not None and not isinstance(told, KafkaError):
-            self.groups.sync("sync", self.live, told.generation, **{self.live: b"share"})
+        reply = self.groups.join("rejoin", self.live, session_timeout_ms=SESSION_MS)
+        if reply is not None and not isinstance(reply, KafkaError):
+            self.groups.sync("sync", self.live, reply.generation, **{self.live: b"share"})
 
     def load(self) -> None:
         log = self.groups.log

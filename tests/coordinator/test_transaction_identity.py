@@ -65,11 +65,11 @@ class Coordinator(Driver):
     def init(self, producer_id: int = -1, epoch: int = -1) -> Any:
         return self.ask(InitProducerId(ID, 60_000, producer_id, epoch))
 
-    def begin(self, who: ProducerReply, version: int = 2) -> Any:
-        return self.ask(AddPartitions(ID, who.producer_id, who.producer_epoch, (P0,), version))
+    def begin(self, producer: ProducerReply, version: int = 2) -> Any:
+        return self.ask(AddPartitions(ID, producer.producer_id, producer.producer_epoch, (P0,), version))
 
-    def end(self, who: ProducerReply, commit: bool = True, version: int = 2) -> Any:
-        return self.ask(EndTxn(ID, who.producer_id, who.producer_epoch, commit, version))
+    def end(self, producer: ProducerReply, commit: bool = True, version: int = 2) -> Any:
+        return self.ask(EndTxn(ID, producer.producer_id, producer.producer_epoch, commit, version))
 
     @property
     def entry(self) -> TransactionMetadata:
@@ -133,14 +133,14 @@ def test_a_retry_after_another_instance_came_is_fenced(coordinator: Coordinator)
 
 def test_a_late_duplicate_of_init_does_not_fence_the_producer_that_went_on(coordinator: Coordinator) -> None:
     coordinator.init()
-    who = coordinator.init(100, 0)
-    coordinator.begin(who, version=1)
+    producer = coordinator.init(100, 0)
+    coordinator.begin(producer, version=1)
     assert code_of(coordinator.init(100, 0)) is ErrorCode.PRODUCER_FENCED, (
         "and it does not abort the open transaction either"
     )
-    assert coordinator.end(who, version=1) == ProducerReply(-1, -1)
+    assert coordinator.end(producer, version=1) == ProducerReply(-1, -1)
     assert code_of(coordinator.init(100, 0)) is ErrorCode.PRODUCER_FENCED
-    assert code_of(coordinator.begin(who, version=1)) is ErrorCode.NONE
+    assert code_of(coordinator.begin(producer, version=1)) is ErrorCode.NONE
 
 
 def test_an_unknown_expected_id_is_fenced(coordinator: Coordinator) -> None:
@@ -163,35 +163,37 @@ def test_init_rotates_when_the_epochs_of_an_id_are_used_up(coordinator: Coordina
 
 
 def test_a_retry_across_the_rotation_is_recognised(coordinator: Coordinator) -> None:
-    who = ProducerReply(100, 0)
+    producer = ProducerReply(100, 0)
     coordinator.init()
     for _ in range(3):
-        who = coordinator.init(who.producer_id, who.producer_epoch)
-    assert who == ProducerReply(100, 3)
+        producer = coordinator.init(producer.producer_id, producer.producer_epoch)
+    assert producer == ProducerReply(100, 3)
     assert coordinator.init(100, 3) == ProducerReply(101, 0)
     assert coordinator.init(100, 3) == ProducerReply(101, 0)
     assert coordinator.fail_over().init(100, 3) == ProducerReply(101, 0)
 
 
 def test_tv2_commits_for_ever_over_rotated_ids(coordinator: Coordinator) -> None:
-    who, seen = coordinator.init(), set()
+    producer, seen = coordinator.init(), set()
     for _ in range(40):
-        assert code_of(coordinator.begin(who)) is ErrorCode.NONE
-        after = coordinator.end(who)
-        assert coordinator.end(who) == after, "a repeated EndTxn gets the same answer, also across a rotation"
+        assert code_of(coordinator.begin(producer)) is ErrorCode.NONE
+        after = coordinator.end(producer)
+        assert coordinator.end(producer) == after, (
+            "a repeated EndTxn gets the same answer, also across a rotation"
+        )
         assert after.producer_epoch < MAX
         assert (after.producer_id, after.producer_epoch) not in seen
         seen.add((after.producer_id, after.producer_epoch))
-        who = after
+        producer = after
 
 
 def test_a_commit_at_the_last_epoch_answers_the_next_producer_id(coordinator: Coordinator) -> None:
     for _ in range(4):
-        who = coordinator.init()
-    coordinator.begin(who)
+        producer = coordinator.init()
+    coordinator.begin(producer)
     coordinator.hold_markers = True
     coordinator.effects.clear()
-    assert coordinator.end(who) == ProducerReply(101, 0)
+    assert coordinator.end(producer) == ProducerReply(101, 0)
     entry = coordinator.entry
     assert (entry.producer_id, entry.producer_epoch, entry.next_producer_id) == (100, MAX, 101)
     ((_, _, send),) = coordinator.effects
@@ -199,8 +201,8 @@ def test_a_commit_at_the_last_epoch_answers_the_next_producer_id(coordinator: Co
     # KAFKA-18660: the producer already works under the new id while the markers are on their way: it is told
     # to wait.
     assert code_of(coordinator.begin(ProducerReply(101, 0))) is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert code_of(coordinator.end(who)) is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert code_of(coordinator.begin(who)) is ErrorCode.PRODUCER_FENCED
+    assert code_of(coordinator.end(producer)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert code_of(coordinator.begin(producer)) is ErrorCode.PRODUCER_FENCED
     coordinator.hold_markers = False
     coordinator.settle()
     assert code_of(coordinator.begin(ProducerReply(101, 0))) is ErrorCode.NONE
@@ -209,12 +211,12 @@ def test_a_commit_at_the_last_epoch_answers_the_next_producer_id(coordinator: Co
 def test_a_fence_at_the_last_epoch_rotates_as_well(coordinator: Coordinator) -> None:
     """KAFKA-20090."""
     for _ in range(4):
-        who = coordinator.init()
-    coordinator.begin(who)
+        producer = coordinator.init()
+    coordinator.begin(producer)
     coordinator.tick(61_000)
     coordinator.settle()
     assert (coordinator.entry.producer_id, coordinator.entry.producer_epoch) == (101, 0)
-    assert coordinator.end(who, commit=False) == ProducerReply(101, 0), (
+    assert coordinator.end(producer, commit=False) == ProducerReply(101, 0), (
         "the abort that the client still sends is a repeat"
     )
     assert code_of(coordinator.begin(ProducerReply(101, 0))) is ErrorCode.NONE
@@ -237,36 +239,40 @@ def test_without_a_producer_id_the_client_retries_and_the_node_fetches_a_block(
 def test_a_timeout_fences_and_aborts_and_the_producer_may_resume(
     coordinator: Coordinator, version: int
 ) -> None:
-    who = coordinator.init()
-    coordinator.begin(who, version)
+    producer = coordinator.init()
+    coordinator.begin(producer, version)
     coordinator.tick(60_000)
     assert coordinator.entry.state is TransactionState.ONGOING, "not a moment too early"
     coordinator.tick(1_001)
     coordinator.settle()
     assert coordinator.entry.state is TransactionState.COMPLETE_ABORT
     assert coordinator.entry.producer_epoch == 1
-    assert code_of(coordinator.begin(who, version)) is ErrorCode.PRODUCER_FENCED, "late writes are fenced"
-    resumed = coordinator.init(who.producer_id, who.producer_epoch)
+    assert code_of(coordinator.begin(producer, version)) is ErrorCode.PRODUCER_FENCED, (
+        "late writes are fenced"
+    )
+    resumed = coordinator.init(producer.producer_id, producer.producer_epoch)
     assert resumed == ProducerReply(100, 2), "KIP-588, above the epoch of the markers"
 
 
 def test_a_producer_resuming_after_the_last_epochs_fence_gets_a_fresh_id(coordinator: Coordinator) -> None:
     """With the fence's own epoch a late duplicate of its abort marker could end the producer's next
     transaction."""
-    who = coordinator.init()
-    while who.producer_epoch < MAX - 2:
-        who = coordinator.init(who.producer_id, who.producer_epoch)
-    coordinator.begin(who, 1)
+    producer = coordinator.init()
+    while producer.producer_epoch < MAX - 2:
+        producer = coordinator.init(producer.producer_id, producer.producer_epoch)
+    coordinator.begin(producer, 1)
     coordinator.tick(61_001)
     coordinator.settle()
     fence = coordinator.entry
     assert (fence.state, fence.producer_epoch) == (TransactionState.COMPLETE_ABORT, MAX - 1)
-    resumed = coordinator.init(who.producer_id, who.producer_epoch)
+    resumed = coordinator.init(producer.producer_id, producer.producer_epoch)
     assert resumed == ProducerReply(101, 0)
-    assert coordinator.init(who.producer_id, who.producer_epoch) == resumed, "its answer was lost"
+    assert coordinator.init(producer.producer_id, producer.producer_epoch) == resumed, "its answer was lost"
     following = coordinator.init(resumed.producer_id, resumed.producer_epoch)
     assert following == ProducerReply(101, 1)
-    assert code_of(coordinator.init(who.producer_id, who.producer_epoch)) is ErrorCode.PRODUCER_FENCED
+    assert (
+        code_of(coordinator.init(producer.producer_id, producer.producer_epoch)) is ErrorCode.PRODUCER_FENCED
+    )
 
 
 def test_a_producer_that_a_new_instance_fenced_may_not_resume(coordinator: Coordinator) -> None:
@@ -280,10 +286,10 @@ def test_a_producer_that_a_new_instance_fenced_may_not_resume(coordinator: Coord
 
 
 def test_a_prepared_transaction_does_not_time_out(coordinator: Coordinator) -> None:
-    who = coordinator.init()
-    coordinator.begin(who)
+    producer = coordinator.init()
+    coordinator.begin(producer)
     coordinator.hold_markers = True
-    coordinator.end(who)
+    coordinator.end(producer)
     coordinator.tick(10 * DAY_MS)
     assert coordinator.entry.state is TransactionState.PREPARE_COMMIT
     assert coordinator.entry.producer_epoch == 1
@@ -294,8 +300,8 @@ def test_fencing_a_producer_bumps_one_epoch_however_often_the_append_fails(
     coordinator: Coordinator, refused: ErrorCode
 ) -> None:
     """KAFKA-9666."""
-    who = coordinator.init()
-    coordinator.begin(who)
+    producer = coordinator.init()
+    coordinator.begin(producer)
     coordinator.log.refuse = KafkaError(refused, "no")
     for _ in range(10):
         assert (
@@ -329,11 +335,11 @@ def test_idle_ids_expire_with_a_tombstone_and_open_ones_do_not(coordinator: Coor
 
 def test_the_client_gets_its_answer_after_prepare_and_before_the_markers(coordinator: Coordinator) -> None:
     """docs/semantics.md T11."""
-    who = coordinator.init()
-    coordinator.begin(who)
+    producer = coordinator.init()
+    coordinator.begin(producer)
     coordinator.hold_markers = True
     coordinator.effects.clear()
-    assert coordinator.submit("end", EndTxn(ID, who.producer_id, 0, True, 2)) is None
+    assert coordinator.submit("end", EndTxn(ID, producer.producer_id, 0, True, 2)) is None
     assert coordinator.effects == []
     coordinator.commit()
     assert coordinator.replies["end"] == ProducerReply(100, 1)
@@ -346,23 +352,25 @@ def test_the_client_gets_its_answer_after_prepare_and_before_the_markers(coordin
 
 def test_an_end_txn_of_an_earlier_transaction_cannot_touch_the_next_one(coordinator: Coordinator) -> None:
     """KAFKA-17754: TV2 tells them apart by the epoch."""
-    who = coordinator.init()
-    coordinator.begin(who)
-    after = coordinator.end(who, commit=False)
+    producer = coordinator.init()
+    coordinator.begin(producer)
+    after = coordinator.end(producer, commit=False)
     coordinator.begin(after)
     for commit in (True, False):
-        assert code_of(coordinator.end(who, commit)) is ErrorCode.PRODUCER_FENCED
+        assert code_of(coordinator.end(producer, commit)) is ErrorCode.PRODUCER_FENCED
     assert coordinator.entry.state is TransactionState.ONGOING
 
 
 def test_every_enlisted_partition_can_be_ended(coordinator: Coordinator) -> None:
     """The record that ends a transaction names its partitions as well, and what is to follow: it must fit,
     too."""
-    who = coordinator.init()
+    producer = coordinator.init()
     many = [TransactionPartition(f"{number:0249}", 0, UUID(int=number + 1)) for number in range(2100)]
     enlisted, step = 0, 1024
     while step and enlisted < len(many):
-        request = AddPartitions(ID, who.producer_id, who.producer_epoch, tuple(many[: enlisted + step]), 2)
+        request = AddPartitions(
+            ID, producer.producer_id, producer.producer_epoch, tuple(many[: enlisted + step]), 2
+        )
         if code_of(coordinator.ask(request)) is ErrorCode.NONE:
             enlisted += step
         else:
@@ -373,13 +381,13 @@ def test_every_enlisted_partition_can_be_ended(coordinator: Coordinator) -> None
     coordinator.log.on_append = lambda partition: sizes.append(len(coordinator.log.data[partition]))
     before = len(coordinator.log.data[0])
     coordinator.hold_markers = True
-    assert isinstance(coordinator.end(who), ProducerReply)
+    assert isinstance(coordinator.end(producer), ProducerReply)
     assert 1_000_000 < sizes[0] - before <= LogConfig().max_message_bytes
 
 
 def test_tv2_may_abort_a_transaction_that_reached_no_partition(coordinator: Coordinator) -> None:
-    who = coordinator.init()
-    assert coordinator.end(who, commit=False) == ProducerReply(100, 1)
+    producer = coordinator.init()
+    assert coordinator.end(producer, commit=False) == ProducerReply(100, 1)
     assert coordinator.entry.state is TransactionState.COMPLETE_ABORT
     assert coordinator.end(ProducerReply(100, 1), commit=False) == ProducerReply(100, 2)
 
@@ -397,13 +405,15 @@ def test_an_abort_without_a_transaction_gets_kafkas_answer(
     under the same epoch, whose answer was lost: to say "aborted" would be wrong there.  So it is
     INVALID_TXN_STATE, which ends that producer; the next one of its transactional id works.
     """
-    who = coordinator.init()
-    coordinator.begin(who, 1)
-    coordinator.end(who, commit=committed, version=1)
+    producer = coordinator.init()
+    coordinator.begin(producer, 1)
+    coordinator.end(producer, commit=committed, version=1)
     # The partitions of the next transaction are sent to a coordinator that is standing still.
-    reply = coordinator.end(who, commit=False, version=1)
+    reply = coordinator.end(producer, commit=False, version=1)
     assert (reply.code if isinstance(reply, KafkaError) else ErrorCode.NONE) is code
-    after = coordinator.init() if committed else coordinator.init(who.producer_id, who.producer_epoch)
+    after = (
+        coordinator.init() if committed else coordinator.init(producer.producer_id, producer.producer_epoch)
+    )
     assert after == ProducerReply(100, 1)
     coordinator.begin(after, 1)
     coordinator.end(after, version=1)
@@ -412,27 +422,27 @@ def test_an_abort_without_a_transaction_gets_kafkas_answer(
 
 def test_markers_of_another_transaction_complete_nothing(coordinator: Coordinator) -> None:
     """KAFKA-16352, the coordinator's half: TV1 uses the same producer id and epoch again."""
-    who = coordinator.init()
-    coordinator.begin(who, 1)
+    producer = coordinator.init()
+    coordinator.begin(producer, 1)
     coordinator.hold_markers = True
     coordinator.effects.clear()
-    coordinator.end(who, version=1)
+    coordinator.end(producer, version=1)
     stale = coordinator.effects[0][2].identity
     coordinator.hold_markers = False
     coordinator.settle()
-    coordinator.begin(who, 1)
+    coordinator.begin(producer, 1)
     coordinator.hold_markers = True
-    coordinator.end(who, version=1)
+    coordinator.end(producer, version=1)
     for identity in (stale, TransactionIdentity(ID, 100, 0, 0, coordinator.entry.record_offset)):
         coordinator.ask(MarkersWritten(identity))
         assert coordinator.entry.state is TransactionState.PREPARE_COMMIT
 
 
 def test_the_next_coordinator_takes_prepared_transactions_up(coordinator: Coordinator) -> None:
-    who = coordinator.init()
-    coordinator.begin(who)
+    producer = coordinator.init()
+    coordinator.begin(producer)
     coordinator.hold_markers = True
-    coordinator.end(who)
+    coordinator.end(producer)
     after = Coordinator(log=coordinator.log)
     after.log.watermark[0] = 0  # as far as the new leader knows
     after.load(epoch=9, barrier=False)
@@ -442,12 +452,12 @@ def test_the_next_coordinator_takes_prepared_transactions_up(coordinator: Coordi
     assert (partition, epoch, send.coordinator_epoch, send.commit, send.partitions) == (0, 9, 9, True, (P0,))
     after.settle()
     assert after.entry.state is TransactionState.COMPLETE_COMMIT
-    assert after.end(who) == ProducerReply(100, 1), "the answer that died with the first coordinator"
+    assert after.end(producer) == ProducerReply(100, 1), "the answer that died with the first coordinator"
 
 
 def test_transactions_are_listed_by_state_id_and_age(coordinator: Coordinator) -> None:
-    who = coordinator.init()
-    coordinator.begin(who)
+    producer = coordinator.init()
+    coordinator.begin(producer)
     coordinator.ask(InitProducerId("other", 1_000))
     names = lambda event: {line.transactional_id for line in coordinator.ask(event).transactions}  # noqa: E731
     assert names(ListTransactions()) == {ID, "other"}
@@ -461,7 +471,7 @@ def test_transactions_are_listed_by_state_id_and_age(coordinator: Coordinator) -
     assert described.state is TransactionState.ONGOING
     assert described.partitions == {P0}
     coordinator.hold_markers = True
-    coordinator.end(who)
+    coordinator.end(producer)
     assert names(ListTransactions(duration_ms=499)) == {ID}, "its markers are not written: it still runs"
     coordinator.hold_markers = False
     coordinator.settle()

@@ -56,7 +56,7 @@ class Watched:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.controller = Controller()
-        self.told: list[str] = []
+        self.notices: list[str] = []
         self.applied_index = 42
         self.lifecycle = BrokerLifecycle(
             3,
@@ -65,13 +65,13 @@ class Watched:
             session_timeout_s=60.0,
             heartbeat_interval_s=0.01,
             applied_index=lambda: self.applied_index,
-            on_session_lost=lambda reason: self.told.append("lost"),
-            on_session_regained=lambda: self.told.append("regained"),
-            on_superseded=lambda reason: self.told.append(f"superseded: {reason}"),
+            on_session_lost=lambda reason: self.notices.append("lost"),
+            on_session_regained=lambda: self.notices.append("regained"),
+            on_superseded=lambda reason: self.notices.append(f"superseded: {reason}"),
         )
 
-    async def until(self, told: str) -> None:
-        await eventually(lambda: self.told and self.told[-1].startswith(told))
+    async def until(self, notices: str) -> None:
+        await eventually(lambda: self.notices and self.notices[-1].startswith(notices))
 
     async def beats(self, count: int = 2) -> None:
         """That many further heartbeats were sent."""
@@ -115,14 +115,14 @@ async def test_a_lost_session_suspends_leadership_until_the_next_answer(watched:
     watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
     await watched.beats()
     await watched.pass_time(SESSION_S - 0.5)
-    assert watched.told == []
+    assert watched.notices == []
     await watched.pass_time(1.0)
     await watched.until("lost")
     await watched.pass_time(5.0)
-    assert watched.told == ["lost"]
+    assert watched.notices == ["lost"]
     watched.controller.answer = pb.HeartbeatReply(fenced=False)
     await watched.until("regained")
-    assert watched.told == ["lost", "regained"]
+    assert watched.notices == ["lost", "regained"]
 
 
 async def test_a_broker_whose_heartbeats_end_by_a_defect_ends(watched: Watched) -> None:
@@ -137,11 +137,11 @@ async def test_a_process_that_slept_holds_no_session_even_before_its_timers_run(
     assert watched.lifecycle.holds_session
     watched.clock._now += SESSION_S + 1
     assert not watched.lifecycle.holds_session
-    assert watched.told == []
+    assert watched.notices == []
     # a heartbeat that is answered renews the session, but not without having ended it first
     await watched.beats()
     await watched.until("regained")
-    assert watched.told == ["lost", "regained"]
+    assert watched.notices == ["lost", "regained"]
     assert watched.lifecycle.holds_session
 
 
@@ -157,7 +157,7 @@ async def test_leadership_comes_back_only_with_the_metadata_that_the_controller_
     watched.controller.answer = pb.HeartbeatReply(fenced=False, metadata_index=60)
     watched.applied_index = 49
     await watched.beats(3)
-    assert watched.told == ["lost"]
+    assert watched.notices == ["lost"]
     watched.applied_index = 50
     await watched.until("regained")
 
@@ -167,18 +167,18 @@ async def test_a_new_controller_renews_no_session_before_its_metadata_is_here(wa
     answered all the while."""
     watched.controller.answer = pb.HeartbeatReply(status=pb.Status(controller_epoch=2), metadata_index=50)
     await watched.beats(3)
-    assert watched.told == [], "what the former controller granted is good until it ends"
+    assert watched.notices == [], "what the former controller granted is good until it ends"
     await watched.pass_time(SESSION_S + 0.2)
     await watched.until("lost")
     await watched.beats(3)
-    assert watched.told == ["lost"]
+    assert watched.notices == ["lost"]
     watched.applied_index = 50
     await watched.until("regained")
     watched.controller.answer = pb.HeartbeatReply(status=pb.Status(controller_epoch=2), metadata_index=60)
     for _ in range(int(2 * SESSION_S)):  # what it does from now on it does after a session of silence
         await watched.beats(1)
         await watched.pass_time(1.0)
-    assert watched.told == ["lost", "regained"]
+    assert watched.notices == ["lost", "regained"]
 
 
 def test_a_silent_metadata_stream_is_closed_before_the_session_ends() -> None:
@@ -205,7 +205,7 @@ async def test_a_session_lost_again_needs_newer_metadata(watched: Watched) -> No
     watched.controller.answer = pb.HeartbeatReply(fenced=False, metadata_index=60)
     watched.applied_index = 50
     await watched.beats(3)
-    assert watched.told == ["lost"]
+    assert watched.notices == ["lost"]
     watched.applied_index = 60
     await watched.until("regained")
 
@@ -217,7 +217,7 @@ async def test_a_fenced_broker_does_not_get_its_leadership_back(watched: Watched
     await watched.until("lost")
     watched.controller.answer = pb.HeartbeatReply(fenced=True)
     await watched.beats(3)
-    assert watched.told == ["lost"]
+    assert watched.notices == ["lost"]
     assert not watched.lifecycle.unfenced.is_set()
 
 
@@ -244,10 +244,10 @@ async def test_the_session_counts_from_the_sending_of_the_heartbeat(
     await watched.pass_time(SESSION_S - 0.5)
     answer_now.set()
     await asyncio.sleep(0.02)
-    assert watched.told == []
+    assert watched.notices == []
     await watched.pass_time(1.0)
     await asyncio.sleep(0.02)
-    assert watched.told == ["lost"]
+    assert watched.notices == ["lost"]
 
 
 async def test_heartbeats_go_out_on_time_while_others_wait_for_their_answers(watched: Watched) -> None:
@@ -265,7 +265,7 @@ async def test_of_too_many_heartbeats_without_an_answer_the_oldest_is_given_up(w
     watched.controller.gate.clear()
     await watched.beats(IN_FLIGHT_MAX + 5)
     assert watched.lifecycle.in_flight <= IN_FLIGHT_MAX
-    assert watched.told == []
+    assert watched.notices == []
     watched.controller.gate.set()
     await watched.beats(2)
 
@@ -287,7 +287,7 @@ async def test_a_controller_that_answers_late_costs_no_session(watched: Watched)
         sent = len(answers)
         await eventually(lambda sent=sent: len(answers) != sent)
         await watched.pass_time(0.5)
-    assert watched.told == []
+    assert watched.notices == []
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.DUPLICATE_BROKER_REGISTRATION])
@@ -342,7 +342,7 @@ async def test_early_heartbeats_never_flood_the_controller(watched: Watched) -> 
 async def test_any_other_error_is_survived(watched: Watched) -> None:
     watched.controller.answer = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "odd")
     await watched.beats(3)
-    assert watched.told == []
+    assert watched.notices == []
 
 
 class TestLeaving:

@@ -85,13 +85,13 @@ def test_client_metrics_are_announced_while_there_is_a_subscription(always: bool
 
 
 def push(
-    clients: ClientMetrics, now_ms: int, wanted: ResourceConfigs = ALL, who: UUID = ME, **other: int
+    clients: ClientMetrics, now_ms: int, wanted: ResourceConfigs = ALL, instance_id: UUID = ME, **other: int
 ) -> ErrorCode:
     """One push after a subscription was asked for; the error, if any."""
-    known = clients._instance(who, CLIENT, wanted, now_ms).subscription.subscription_id
+    known = clients._instance(instance_id, CLIENT, wanted, now_ms).subscription.subscription_id
     fields = {"subscription_id": known, "terminating": False, "compression": 0, "size": 10} | other
     try:
-        clients.check_push(who, CLIENT, wanted, now_ms, **fields)  # type: ignore[arg-type]
+        clients.check_push(instance_id, CLIENT, wanted, now_ms, **fields)  # type: ignore[arg-type]
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE
@@ -173,7 +173,7 @@ def test_what_cannot_be_taken_is_refused_as_kafka_does() -> None:
     clients.subscriptions(ME, CLIENT, ALL, 10_000)
     assert push(clients, 10_001, compression=9) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     assert push(clients, 20_000, size=TELEMETRY_BYTES_MAX + 1) == ErrorCode.TELEMETRY_TOO_LARGE
-    assert push(clients, 30_000, who=NO_INSTANCE) == ErrorCode.INVALID_REQUEST
+    assert push(clients, 30_000, instance_id=NO_INSTANCE) == ErrorCode.INVALID_REQUEST
     assert clients.errors == 2
 
 
@@ -222,10 +222,10 @@ def test_totals_replace_deltas_add_up_and_histograms_have_count_and_sum() -> Non
     registry = CollectorRegistry()
     registry.register(ClientMetricsCollector(clients))
     page = generate_latest(registry).decode()
-    who = 'client_id="app-1",client_instance_id="AAAAAAAAAAAAAAAAAAAAAQ"'
-    assert f"tidegate_client_a_total{{{who}}} 5.0" in page
-    assert f'tidegate_client_b_total{{{who},topic="t"}} 10.0' in page
-    assert f"tidegate_client_c_observations_total{{{who}}} 3.0" in page
+    instance_id = 'client_id="app-1",client_instance_id="AAAAAAAAAAAAAAAAAAAAAQ"'
+    assert f"tidegate_client_a_total{{{instance_id}}} 5.0" in page
+    assert f'tidegate_client_b_total{{{instance_id},topic="t"}} 10.0' in page
+    assert f"tidegate_client_c_observations_total{{{instance_id}}} 3.0" in page
     assert "tidegate_telemetry_pushes_total 2.0" in page
 
 
@@ -235,11 +235,11 @@ def test_no_client_and_not_all_of_them_together_have_more_than_their_share(
     monkeypatch.setattr(client_metrics, "SERIES_MAX", 5)
     monkeypatch.setattr(client_metrics, "SERIES_OF_A_CLIENT_MAX", 3)
     clients = ClientMetrics()
-    for who in (UUID(int=1), UUID(int=2)):
-        assert push(clients, 10_000, who=who) == ErrorCode.NONE
-        clients.pushed(who, [Point(f"m{n}", (), 1.0) for n in range(4)])
+    for instance_id in (UUID(int=1), UUID(int=2)):
+        assert push(clients, 10_000, instance_id=instance_id) == ErrorCode.NONE
+        clients.pushed(instance_id, [Point(f"m{n}", (), 1.0) for n in range(4)])
     assert (clients._series, clients.dropped) == (5, 3)
-    assert push(clients, 20_000, who=UUID(int=1), terminating=True) == ErrorCode.NONE
+    assert push(clients, 20_000, instance_id=UUID(int=1), terminating=True) == ErrorCode.NONE
     clients.pushed(UUID(int=1), [Point("last", (), 1.0)])
     assert clients._series == 2, "a client that ends takes its series along"
 
@@ -254,7 +254,7 @@ def test_clients_are_forgotten_when_they_are_silent_or_too_many(monkeypatch: pyt
     assert (clients.instances, clients._series) == (0, 0)
     monkeypatch.setattr(client_metrics, "INSTANCES_MAX", 2)
     for n in range(1, 5):
-        push(clients, 80_000, who=UUID(int=n))
+        push(clients, 80_000, instance_id=UUID(int=n))
         clients.pushed(UUID(int=n), [Point("m", (), 1.0)])
     assert (clients.instances, clients._series) == (2, 2)
 

@@ -181,8 +181,8 @@ async def test_a_list_has_every_shard_or_fails(hosted: Hosted, monkeypatch: pyte
     hosted.runtime.fail(1, 1, "its log is damaged")
     assert hosted.runtime.phase(1) is Phase.FAILED
     assert await hosted.host.ask_all("read", whole=False) == [[b"one"]]
-    told = await code_of(hosted.host.ask_all("read", whole=True))
-    assert told is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, (
+    code = await code_of(hosted.host.ask_all("read", whole=True))
+    assert code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, (
         "what it lacks might be taken for what is not there"
     )
     hosted.holds_session = False

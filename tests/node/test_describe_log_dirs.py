@@ -35,11 +35,11 @@ async def test_every_folder_tells_its_own_room_and_a_failed_one_is_not_asked(tmp
         reserves=DiskReserves(Volumes(), folders, 0),
     )
     answer = await describe_log_dirs.handle(cast(Any, broker), cast(Any, None), SimpleNamespace(topics=None))
-    told = [
+    described = [
         (each["error_code"], each["log_dir"], each["total_bytes"], each["usable_bytes"])
         for each in answer["results"]
     ]
-    assert told == [
+    assert described == [
         (ErrorCode.NONE, str(folders[0]), 7, 3),
         (ErrorCode.NONE, str(folders[1]), -1, -1),
         (ErrorCode.KAFKA_STORAGE_ERROR, str(folders[2]), -1, -1),

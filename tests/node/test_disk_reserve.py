@@ -169,8 +169,8 @@ def test_folders_on_a_full_disk_are_named_and_others_are_not(tmp_path: Path) -> 
             return {"full": FULL_BELOW_BYTES - 1, "roomy": FULL_BELOW_BYTES}[directory.name]
 
     none = DiskReserves(RealDisk(), [tmp_path / "full", tmp_path / "roomy", tmp_path / "gone"], 0)
-    (told,) = full_folders(Disk(), [tmp_path / "full", tmp_path / "roomy"], none)
-    assert told.startswith(f"the disk of {tmp_path / 'full'} is full (1048575 bytes free)")
+    (reported,) = full_folders(Disk(), [tmp_path / "full", tmp_path / "roomy"], none)
+    assert reported.startswith(f"the disk of {tmp_path / 'full'} is full (1048575 bytes free)")
     assert "No such file" in full_folders(RealDisk(), [tmp_path / "gone"], none)[0]
 
 
@@ -210,9 +210,9 @@ def test_every_folder_has_a_reserve_by_which_a_log_is_cut_on_a_full_disk(folder:
     assert not reserves.given_up_at(other)
     assert not disk.size(path / RESERVE_FILE)
     assert disks.size(other / RESERVE_FILE)
-    (told,) = full_folders(disks, (A, B), reserves)
-    assert str(path) in told
-    assert "is full" in told
+    (reported,) = full_folders(disks, (A, B), reserves)
+    assert str(path) in reported
+    assert "is full" in reported
     reserves.restore((A, B))
     assert reserves.given_up, "not before there is room"
     disk.capacity = None
@@ -261,15 +261,15 @@ def test_a_cut_on_a_disk_with_room_gives_nothing_up() -> None:
 async def test_a_node_whose_housekeeping_ends_by_a_defect_ends() -> None:
     """Nothing else makes the reserve anew: once it was given up, writers would be refused until somebody
     looks."""
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     ended = asyncio.Event()
 
     async def keep_house() -> None:
         raise KeyError("a defect")
 
-    node = cast(Node, SimpleNamespace(_fail_stop=told.append))
+    node = cast(Node, SimpleNamespace(_fail_stop=reported.append))
     task = asyncio.create_task(keep_house())
     task.add_done_callback(lambda done: Node._housekeeping_ended(node, done))
     task.add_done_callback(lambda _done: ended.set())
     await ended.wait()
-    assert [type(error) for error in told] == [KeyError]
+    assert [type(error) for error in reported] == [KeyError]

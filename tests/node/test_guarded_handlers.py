@@ -263,10 +263,10 @@ def test_the_group_coordinator_reads_topics_and_passes_on_failed_shards() -> Non
     runtime = groups._host.runtime
     shard = cast(Any, runtime)._factory(0, 1)
     assert shard._catalog.shapes({"kept", "deleted"}).keys() == {"kept"}
-    told: list[tuple[Any, ...]] = []
-    cast(Any, groups._host).on_failed = lambda *failure: told.append(failure)
+    failures: list[tuple[Any, ...]] = []
+    cast(Any, groups._host).on_failed = lambda *failure: failures.append(failure)
     cast(Any, runtime)._on_failed(3, 9, "a reason")
-    assert told == [(3, 9, "a reason")]
+    assert failures == [(3, 9, "a reason")]
 
 
 def test_a_groups_own_settings_reach_its_shard() -> None:

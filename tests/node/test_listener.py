@@ -144,7 +144,7 @@ class Served:
 
         return Staged(None, work, unanswered=request.acks == 0)
 
-    def told(self, correlation_id: int) -> None:
+    def complete(self, correlation_id: int) -> None:
         self.answers.setdefault(correlation_id, asyncio.get_running_loop().create_future()).set_result(None)
 
     def release(self, correlation_id: int) -> None:
@@ -208,14 +208,14 @@ async def test_questions_are_asked_together_and_the_work_is_done_in_order(served
     client.send(4, key=ApiKey.METADATA, version=4, body=b"?i")
     # and not 4, which stands behind another kind of request
     await served.until(lambda: served.staged == [0, 1, 2])
-    served.told(1)
+    served.complete(1)
     other = await served.client()
     other.send(9, body=b"i")
     assert await other.correlation_id() == 9
     assert served.begun == [9]
-    served.told(0)
+    served.complete(0)
     await served.until(lambda: served.begun == [9, 0, 1, 2, 3] and served.staged[-1] == 4)
-    served.told(4)
+    served.complete(4)
     await served.until(lambda: 0 in served.waiting and served.begun[-1] == 4)
     served.release(0)
     assert [await client.correlation_id() for _ in range(5)] == [0, 1, 2, 3, 4]
@@ -230,8 +230,8 @@ async def test_nothing_is_done_behind_a_request_that_failed_in_its_turn(
     client.send(1, key=ApiKey.METADATA, version=4, body=b"?i")
     client.send(2, body=b"i")
     await served.until(lambda: served.staged == [0, 1])
-    served.told(1)
-    served.told(0)
+    served.complete(1)
+    served.complete(0)
     assert await client.closed() == b""
     assert served.begun == [0]
     assert rejected(served) == {reason: 1}
@@ -486,7 +486,7 @@ async def test_a_produce_without_an_answer_is_done_although_its_client_has_close
 
 def unanswered(records: bytes) -> bytes:
     """A produce with acks=0, as a frame that is lent; `fail`, and the request fails; `wait`, and it waits
-    until it is told."""
+    until `complete`."""
     return b"\0" + b"".join(
         encode_produce_request(9, [("t", [(0, records.ljust(20_000))])], acks=0, timeout_ms=1000)
     )
@@ -518,7 +518,7 @@ async def test_a_failed_produce_of_a_closed_connection_frees_later_frames(lendin
     await used(lending, lambda used_bytes: used_bytes > 8 * 20_000)
     client.writer.transport.abort()
     await gone(lending)
-    lending.told(0)
+    lending.complete(0)
     await lending.until(lambda: lending.begun == list(range(8)))
     await used(lending, lambda used_bytes: used_bytes == 0)
 

@@ -108,7 +108,7 @@ def test_requests_are_counted_and_timed_by_name_and_outcome() -> None:
     assert found["tidegate_request_seconds_bucket", (("le", "0.0025"), ("request", "produce"))] == 1
 
 
-def test_the_outcome_of_an_answer_is_its_gravest_error() -> None:
+def test_the_outcome_of_an_answer_is_its_most_severe_error() -> None:
     retriable = {"partition_index": 0, "error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER}
     fatal = {"partition_index": 1, "partition_error_code": int(ErrorCode.INVALID_TXN_STATE)}
     assert worst_error({"error_code": 0, "topics": []}) is ErrorCode.NONE

@@ -188,13 +188,13 @@ async def test_a_follower_with_a_tail_of_its_own_truncates_to_a_cleaned_leader(t
     await cluster.stop_all()
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["the leader tells", "ablation: it does not"])
+@pytest.mark.parametrize("announced", [True, False], ids=["the leader announces it", "ablation: it does not"])
 async def test_a_replica_made_after_the_topic_was_compacted_once_is_filled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, told: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, announced: bool
 ) -> None:
     """The policy is `delete` by now: nothing but the leader's word tells a hole from lost data."""
     caplog.set_level("INFO")
-    if not told:
+    if not announced:
         monkeypatch.setattr(Log, "allow_offset_gaps", lambda log: None)
     cluster = await cluster_with_a_cleaned_leader(tmp_path)
     now = cluster.partitions["t", 0]
@@ -202,7 +202,7 @@ async def test_a_replica_made_after_the_topic_was_compacted_once_is_filled(
     cluster.publish([cluster.partitions["t", 0]])
     cluster.start(3)
     cluster.publish([cluster.partitions["t", 0]], to=[3])
-    if not told:
+    if not announced:
         await eventually(lambda: "partition_fetch_rests" in caplog.text, "a hole was taken for lost data")
         assert cluster.log(3).log_end_offset < cluster.log(1).log_end_offset
     else:

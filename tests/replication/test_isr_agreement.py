@@ -82,7 +82,7 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.epochs_are_told = self.random.random() < 0.8
+        self.epochs_are_known = self.random.random() < 0.8
         self.steps = [name for name in (*OFTEN, *NOW_AND_THEN) for _ in range(self.how_often(name))]
         self.now_s = 0.0
         self.lives = 0
@@ -247,7 +247,7 @@ class Walk:
 
     def fetch(self, node_id: int) -> None:
         broker = self.active.state.brokers[node_id]
-        epoch = broker.broker_epoch if self.epochs_are_told else -1
+        epoch = broker.broker_epoch if self.epochs_are_known else -1
         if epoch >= self.leader.follower(node_id).broker_epoch:
             self.leader.record_fetch(
                 node_id, broker_epoch=epoch, fetch_offset=0, leader_log_end=0, now_s=self.now_s

@@ -606,9 +606,9 @@ async def test_many_role_and_isr_changes_have_few_lines_and_a_count(
 
     await eventually(in_sync, "both followers join the ISR")
     await cluster.stop_all()
-    assert len(said("role_taken_up")) == 3 * 2, "on three nodes"
-    assert sum(sum(counts.values()) for counts in said("roles_taken_up")) == 3 * (10 - 2)
-    assert len(said("roles_taken_up")) == 3
+    assert len(said("role_changed")) == 3 * 2, "on three nodes"
+    assert sum(sum(counts.values()) for counts in said("roles_changed")) == 3 * (10 - 2)
+    assert len(said("roles_changed")) == 3
     # one node leads all
     assert len(said("isr_change_answered")) == 2
     assert len(said("isr_changes_answered")) == 1

@@ -223,12 +223,14 @@ async def test_a_deletion_that_waits_ends_with_the_leadership_and_with_its_deadl
     await cluster.stop_all()
 
 
-@pytest.mark.parametrize("who", ["controller", "leader"])
-async def test_a_deletion_completes_when_its_last_follower_leaves_the_isr(tmp_path: Path, who: str) -> None:
+@pytest.mark.parametrize("remover", ["controller", "leader"])
+async def test_a_deletion_completes_when_its_last_follower_leaves_the_isr(
+    tmp_path: Path, remover: str
+) -> None:
     """It died; whoever may lead from then on has let go of the records."""
-    cluster = await cluster_with_records(tmp_path, lag_max_ms=60_000 if who == "controller" else 500)
+    cluster = await cluster_with_records(tmp_path, lag_max_ms=60_000 if remover == "controller" else 500)
     await cluster.stop(3)
-    if who == "leader":  # it takes out whoever lacks something
+    if remover == "leader":  # the leader removes a follower that lacks a record
         cluster.managers[1].append_now("t", 0, batch_of("v10"), origin=AppendOrigin.CLIENT, required_acks=-1)
     waiting = asyncio.ensure_future(cluster.managers[1].delete_records("t", 0, 4, 60_000))
     leader = cluster.managers[1].replica("t", 0).leader
@@ -240,7 +242,7 @@ async def test_a_deletion_completes_when_its_last_follower_leaves_the_isr(tmp_pa
         return waiting.done() or (bool(events) and not any(event.is_set() for event in events))
 
     await eventually(waits_for_more, "the deletion waits for more")
-    if who == "controller":
+    if remover == "controller":
         assert not waiting.done()
         now = cluster.partitions["t", 0]
         now = cluster.partitions["t", 0] = replace(now, isr=(1, 2), partition_epoch=now.partition_epoch + 1)

@@ -130,9 +130,9 @@ async def late_fetch_beside_a_session(cluster: Cluster) -> tuple[int, bool]:
     await manager.fetch(request(full.session_id, 2, 0, offset=1))
     await eventually(lambda: manager.replica("t", 0).high_watermark == 1, "the record is committed")
     await manager.fetch(beside)
-    told = await manager.fetch(request(full.session_id, 3))
+    answer = await manager.fetch(request(full.session_id, 3))
     believed = manager.replica("t", 0).require_leader().follower(9).fetch_offset
-    return believed, any(part.high_watermark == 1 for _, parts in told.topics for part in parts)
+    return believed, any(part.high_watermark == 1 for _, parts in answer.topics for part in parts)
 
 
 async def test_a_late_fetch_outside_the_session_does_not_move_the_offset_back(cluster: Cluster) -> None:
@@ -160,14 +160,14 @@ async def test_a_new_session_repeats_what_an_earlier_one_sent(cluster: Cluster) 
     session_id = (await manager.fetch(request(0, 0, 1))).session_id
     waits = request(session_id, 1, 0, offset=1)
     waits.max_wait_ms = 60_000
-    told = await asyncio.wait_for(manager.fetch(waits), 5)
-    assert [part.high_watermark for _, parts in told.topics for part in parts] == [1]
+    answer = await asyncio.wait_for(manager.fetch(waits), 5)
+    assert [part.high_watermark for _, parts in answer.topics for part in parts] == [1]
     waits = request(session_id, 2, 0, offset=1)
     waits.max_wait_ms = 50
     assert not (await manager.fetch(waits)).topics, "once is enough"
 
 
-async def told_in_a_new_epoch(cluster: Cluster) -> list[int]:
+async def answered_in_a_new_epoch(cluster: Cluster) -> list[int]:
     """The high watermarks that the first fetch in the leader's new epoch tells, in a session that told of it
     in the old one."""
     cluster.broker_epochs[9] = 1
@@ -184,7 +184,7 @@ async def told_in_a_new_epoch(cluster: Cluster) -> list[int]:
 
 async def test_a_new_leadership_sends_its_state_again(cluster: Cluster) -> None:
     """The follower may have met the new epoch before the answer of the old one, and then has not taken it."""
-    assert await told_in_a_new_epoch(cluster) == [1]
+    assert await answered_in_a_new_epoch(cluster) == [1]
 
 
 async def test_ablation_a_new_leadership_does_not_send_its_state_again(
@@ -197,7 +197,7 @@ async def test_ablation_a_new_leadership_does_not_send_its_state_again(
     monkeypatch.setattr(
         FollowerSession, "news", lambda self, key, facts: news(self, key, (anyone, *facts[1:]))
     )
-    assert await told_in_a_new_epoch(cluster) == []
+    assert await answered_in_a_new_epoch(cluster) == []
 
 
 async def believed_after_a_fetch_beside_a_session_of_an_older_epoch(cluster: Cluster) -> int:
@@ -274,8 +274,8 @@ async def watermark_news(cluster: Cluster, *, then_records: bool) -> tuple[list[
 async def test_news_of_the_high_watermark_alone_comes_soon(cluster: Cluster) -> None:
     """Consumers read from followers (KIP-392): nobody has to wait for the next record, or for the end of the
     fetch."""
-    told, seconds = await watermark_news(cluster, then_records=False)
-    assert told == [(1, False)]
+    answer, seconds = await watermark_news(cluster, then_records=False)
+    assert answer == [(1, False)]
     assert seconds < 30
 
 

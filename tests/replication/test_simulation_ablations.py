@@ -254,7 +254,7 @@ def registration_before_fencing(patch: Patch) -> None:
     patch.setattr(ControllerPlanner, "_changes_after_restart", lambda controller, existing, request: [])
 
 
-def deletions_wait_for_nobody(patch: Patch) -> None:
+def deletions_wait_for_no_replica(patch: Patch) -> None:
     """DeleteRecords is answered before the followers have noted it."""
     patch.setattr(
         RecordDeletions,
@@ -332,7 +332,7 @@ def sleeping_controllers_answer(patch: Patch) -> None:
     patch.setattr(ControllerService, "require_planner", duties)
 
 
-def heartbeats_are_answered_while_a_fencing_is_under_way(patch: Patch) -> None:
+def heartbeats_are_answered_during_a_fencing(patch: Patch) -> None:
     patch.setattr(ControllerPlanner, "is_being_fenced", lambda controller, node_id: False)
 
 
@@ -569,7 +569,7 @@ ABLATIONS: list[tuple[Callable[[Patch], None], Callable[[int], Options | None], 
     (acknowledgements_outlive_the_session, lost_sessions, 50),
     (lagging_controller_is_believed, registrations_and_deposed_controllers, 0),
     (registration_before_fencing, anything, 4),
-    (deletions_wait_for_nobody, deletions, 0),
+    (deletions_wait_for_no_replica, deletions, 0),
     (deletions_answered_under_the_minimum, deletions, 0),
     (join_with_what_was_deleted, deletions_on_full_disks, 40),
     (log_starts_are_not_durable, deletions, 0),
@@ -577,7 +577,7 @@ ABLATIONS: list[tuple[Callable[[Patch], None], Callable[[int], Options | None], 
     (moves_end_with_too_few_copies, moves_of_replicas, 23),
     (fetches_from_before_a_move_count, moves_back, 23),
     (sleeping_controllers_answer, sleeping_controllers, 8),
-    (heartbeats_are_answered_while_a_fencing_is_under_way, lost_sessions, 0),
+    (heartbeats_are_answered_during_a_fencing, lost_sessions, 0),
     (sessions_come_back_with_old_metadata, lost_sessions, 0),
     (answers_count_from_their_arrival, late_heartbeats, 0),
     (full_disks_take_records, no_room, 0),

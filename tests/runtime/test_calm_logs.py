@@ -65,27 +65,27 @@ def test_of_thousands_a_few_have_lines_and_all_others_are_counted_in_one(
 ) -> None:
     """Also when they come in many small batches."""
     caplog.set_level("INFO")
-    lines = RateLimitedLines(LOG, "role_taken_up", "roles_taken_up")
+    lines = RateLimitedLines(LOG, "role_changed", "roles_changed")
     for number in range(3000):
         lines.line(number / 1000, "leader" if number % 3 else "follower", partition=number)
         lines.summarize(number / 1000)
-    assert said(caplog) == [("INFO", "role_taken_up")] * LINES_MAX
+    assert said(caplog) == [("INFO", "role_changed")] * LINES_MAX
     lines.summarize(WINDOW_S)
-    assert said(caplog)[LINES_MAX:] == [("INFO", "roles_taken_up")]
+    assert said(caplog)[LINES_MAX:] == [("INFO", "roles_changed")]
     counted = caplog.records[-1].__dict__["fields"]
     assert sum(counted.values()) == 3000 - LINES_MAX
     assert counted.keys() == {"leader", "follower"}
     lines.summarize(3 * WINDOW_S)
     assert len(caplog.records) == LINES_MAX + 1, "and they are told once"
     lines.line(3 * WINDOW_S, "leader", partition=1)
-    assert said(caplog)[-1] == ("INFO", "role_taken_up"), "another window, another few lines"
+    assert said(caplog)[-1] == ("INFO", "role_changed"), "another window, another few lines"
 
 
 def test_a_summary_at_once_ends_no_window(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    lines = RateLimitedLines(LOG, "role_taken_up", "roles_taken_up")
+    lines = RateLimitedLines(LOG, "role_changed", "roles_changed")
     for _ in range(LINES_MAX + 5):
         lines.line(0.0, "leader")
     lines.summarize(0.0, at_once=True)
     lines.line(1.0, "leader")
-    assert [event for _, event in said(caplog)] == ["role_taken_up"] * LINES_MAX + ["roles_taken_up"]
+    assert [event for _, event in said(caplog)] == ["role_changed"] * LINES_MAX + ["roles_changed"]

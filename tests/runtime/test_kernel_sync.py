@@ -48,17 +48,17 @@ async def test_many_flushes_end_each_with_its_own_answer_and_never_within_the_ca
 async def test_wait_blocks_until_the_flush_ends_and_calls_back_on_the_loop(
     kernel: KernelSync, file: File
 ) -> None:
-    told: list[OSError | None] = []
-    first = kernel.start(file, told.append)
-    second = kernel.start(file, told.append)
+    outcomes: list[OSError | None] = []
+    first = kernel.start(file, outcomes.append)
+    second = kernel.start(file, outcomes.append)
     assert first is not None
     assert second is not None
     second.wait()
-    assert told == []
-    await eventually(lambda: len(told) >= 2)
+    assert outcomes == []
+    await eventually(lambda: len(outcomes) >= 2)
     assert first.is_over
     assert second.is_over
-    assert told == [None, None]
+    assert outcomes == [None, None]
 
 
 async def test_the_file_may_be_closed_while_it_is_flushed(kernel: KernelSync, tmp_path: Path) -> None:

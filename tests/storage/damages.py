@@ -245,7 +245,7 @@ def a_count_index_without_its_end(root: Path) -> None:
 
 
 @damages("count-index-wrong")
-def a_record_that_nobody_wrote(root: Path) -> None:
+def an_absent_count_that_is_too_low(root: Path) -> None:
     recount(root, lambda index: setattr(index, "absent", -1))
 
 
@@ -281,7 +281,7 @@ def half_an_entry_of_the_transaction_index(root: Path) -> None:
 
 
 @damages("transaction-index-wrong")
-def an_abort_that_nobody_noted(root: Path) -> None:
+def an_abort_without_its_index(root: Path) -> None:
     sorted((root / P).glob("*.txnindex"))[0].unlink()
 
 
@@ -437,7 +437,7 @@ def an_epoch_from_another_offset(root: Path) -> None:
 
 
 @damages("epoch-history-wrong")
-def an_epoch_that_nobody_led(root: Path) -> None:
+def an_epoch_without_a_record(root: Path) -> None:
     path = root / P / "leader-epoch-checkpoint"
     rows = decode_checkpoint(path.read_bytes(), 2)
     path.write_bytes(encode_checkpoint([["0", "0"], *([str(int(e) * 2), s] for e, s in rows[1:])]))
@@ -464,7 +464,7 @@ def a_partition_whose_creation_was_cut_short(root: Path) -> None:
 
 
 @damages("stray-file")
-def a_note_of_somebody(root: Path) -> None:
+def an_unknown_file(root: Path) -> None:
     (root / P / "do-not-touch.txt").write_text("why?")
 
 
@@ -511,7 +511,7 @@ def a_high_watermark_above_what_was_flushed(root: Path) -> None:
 
 
 @damages("log-start-beyond-end")
-def a_log_start_that_nobody_can_have_set(root: Path) -> None:
+def a_log_start_above_the_log_end(root: Path) -> None:
     rewrite_checkpoint(root, P, 4, 10_000)
 
 
@@ -553,7 +553,7 @@ def a_log_start_that_cannot_be_read(root: Path) -> None:
 
 
 @damages("identity-missing")
-def a_folder_of_nobody(root: Path) -> None:
+def a_folder_without_its_owner_file(root: Path) -> None:
     (root / "meta.properties").unlink()
 
 

@@ -66,11 +66,11 @@ def test_a_folder_that_fails_takes_only_its_own_logs_down() -> None:
     disk = LyingDisk()
     folders = opened(disk, A, B)
     logs = [folders.create("t", ID, partition, LogConfig(), now_ms=NOW_MS) for partition in range(4)]
-    told: list[Path] = []
-    folders.on_offline = lambda folder, _error: told.append(folder.path)
+    offline: list[Path] = []
+    folders.on_offline = lambda folder, _error: offline.append(folder.path)
     logs[1].go_offline(OSError(5, "the disk is gone"))
     assert [log.is_offline for log in logs] == [False, True, False, True]
-    assert told == [B]
+    assert offline == [B]
     assert folders.offline_folders == [B]
     assert not folders.is_offline
     append(logs[0], batch(1))

@@ -23,12 +23,12 @@ class Kernel:
     """Flushes end when the test says so, and as it says."""
 
     def __init__(self) -> None:
-        self.under_way: list[Callable[[OSError | None], None]] = []
+        self.in_flight: list[Callable[[OSError | None], None]] = []
         self.waited = 0
         self.closed = False
 
     def start(self, file: File, done: Callable[[OSError | None], None]) -> Any:
-        self.under_way.append(done)
+        self.in_flight.append(done)
         return self
 
     def wait(self) -> None:
@@ -36,7 +36,7 @@ class Kernel:
         self.end()
 
     def end(self, error: OSError | None = None) -> None:
-        waiting, self.under_way = self.under_way, []
+        waiting, self.in_flight = self.in_flight, []
         for done in waiting:
             asyncio.get_running_loop().call_soon(done, error)
 
@@ -68,7 +68,7 @@ async def log(tmp_path: Path, commit: GroupCommit, kernel: Kernel) -> Log:
 
 
 async def begun(kernel: Kernel) -> None:
-    await eventually(lambda: kernel.under_way)
+    await eventually(lambda: kernel.in_flight)
 
 
 async def test_nothing_counts_as_flushed_before_the_kernel_says_so(
@@ -80,7 +80,7 @@ async def test_nothing_counts_as_flushed_before_the_kernel_says_so(
     append(log, batch())
     late = asyncio.ensure_future(commit.flush(log))
     await asyncio.sleep(0.02)
-    assert len(kernel.under_way) == 1
+    assert len(kernel.in_flight) == 1
     assert log.flushed_end_offset == 1
     assert not any(task.done() for task in (*waiting, late))
     kernel.end()
@@ -110,7 +110,7 @@ async def test_a_failure_reaches_every_waiter_and_is_never_retried(tmp_path: Pat
     assert log.flushed_end_offset == 1
     with pytest.raises(KafkaError):
         await commit.flush(log)
-    assert kernel.under_way == []
+    assert kernel.in_flight == []
     commit.close()
 
 

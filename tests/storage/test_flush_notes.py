@@ -305,18 +305,18 @@ def test_a_checkpoint_keeps_notes_of_flushed_batches_without_an_index() -> None:
 
 def test_when_a_checkpoint_falls_back_the_notes_keep_the_flushed_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one has made the note needless; a roll brings the recovery point down.  With the ablation."""
-    for told in (True, False):
+    for reported in (True, False):
         disk = LyingDisk()
         directory, log = written(disk, flushed=4)
         directory.write_checkpoints()
         assert read_flush_notes(disk, NOTES) == {}
         assert log.recovery_point == 8
         log.roll()
-        if not told:
+        if not reported:
             monkeypatch.setattr(Log, "report_flushed", lambda _self: None)
         directory.write_checkpoints()
         disk.flip_bit(log.segments[0].path("log"), 70)
-        assert (reopened(disk)[1] is not None) == told
+        assert (reopened(disk)[1] is not None) == reported
 
 
 def test_the_file_is_bounded_and_every_log_keeps_its_newest_record() -> None:

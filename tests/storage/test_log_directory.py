@@ -94,12 +94,12 @@ def test_a_failed_close_in_a_thread_leaves_no_clean_mark_and_is_reported(tmp_pat
     directory.open_all(now_ms=NOW_MS)
     for number in range(10):
         directory.create("t", ID, number, SMALL, now_ms=NOW_MS)
-    told: list[int] = []
-    directory.on_offline = lambda _directory, _error: told.append(threading.get_ident())
+    reports: list[int] = []
+    directory.on_offline = lambda _directory, _error: reports.append(threading.get_ident())
     disk.broken = "t-6"
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         directory.close(clean=True, broker_epoch=7)
-    assert told == [threading.get_ident()]
+    assert reports == [threading.get_ident()]
     assert directory.is_offline
     disk.broken = ""
     directory, report = opened(disk, tmp_path / "data")
@@ -311,9 +311,9 @@ def test_without_a_readable_checkpoint_every_log_is_scanned_in_full(content: byt
 
 
 def test_a_failing_disk_takes_the_whole_folder_down_once() -> None:
-    disk, told = LyingDisk(), []
+    disk, reports = LyingDisk(), []
     directory, _ = opened(disk)
-    directory.on_offline = lambda failed, error: told.append((failed, error.errno))
+    directory.on_offline = lambda failed, error: reports.append((failed, error.errno))
     logs = [directory.create("flights", ID, partition, SMALL) for partition in range(3)]
     append(logs[1], batch())
     disk.fail_sync = True
@@ -322,7 +322,7 @@ def test_a_failing_disk_takes_the_whole_folder_down_once() -> None:
     disk.fail_sync = False
     assert directory.is_offline
     assert all(log.is_offline for log in logs)
-    assert len(told) == 1
+    assert len(reports) == 1
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         directory.create("flights", ID, 4, SMALL)
     with pytest.raises(OSError, match="the sync fails"):

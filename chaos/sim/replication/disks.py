@@ -28,11 +28,11 @@ class DelayedFlushes(Executor):
         self._slow_s = slow_s
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        told: Future[Any] = Future()
+        completion: Future[Any] = Future()
         outcome: list[BaseException | None] = []
 
         def flush() -> None:
-            if not told.set_running_or_notify_cancel():
+            if not completion.set_running_or_notify_cancel():
                 return  # the caller has cancelled it before it began, as in a thread pool
             try:
                 fn(*args, **kwargs)
@@ -45,19 +45,19 @@ class DelayedFlushes(Executor):
                 if not outcome:
                     flush()
                 if outcome:
-                    self._process.run(_tell, told, outcome[0])
+                    self._process.run(_complete, completion, outcome[0])
 
         if self._random.random() < 0.5:
             flush()
         self._loop.world_later((FLUSH_S + self._slow_s()) * self._random.random(), end)
-        return told
+        return completion
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Nothing runs between two steps of the loop."""
 
 
-def _tell(told: Future[Any], error: BaseException | None) -> None:
+def _complete(completion: Future[Any], error: BaseException | None) -> None:
     if error is None:
-        told.set_result(None)
+        completion.set_result(None)
     else:
-        told.set_exception(error)
+        completion.set_exception(error)

@@ -113,9 +113,9 @@ class ClassicGroup:
             message = f"group {self.group_id} is in generation {self.generation}, not {generation}"
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, message)
 
-    def unknown(self, who: str) -> KafkaError:
+    def unknown(self, member: str) -> KafkaError:
         return KafkaError(
-            ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group_id} does not know {who}: join again"
+            ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group_id} does not know {member}: join again"
         )
 
     def add(self, member: Member) -> None:

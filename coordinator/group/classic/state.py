@@ -90,7 +90,7 @@ _JOIN, _ADD, _WAIT = GroupAction.ADD_AND_REBALANCE, GroupAction.ADD_AND_WAIT, Gr
 _SAME, _LEAD = GroupAction.REBALANCE_IF_CHANGED, GroupAction.REBALANCE_IF_LEADER_OR_CHANGED
 _SYNC, _ANS, _OK = GroupAction.AWAIT_ASSIGNMENT, GroupAction.ANSWER_ASSIGNMENT, GroupAction.KEEP_ALIVE
 _OUT, _CUT, _PUT = GroupAction.REMOVE_AND_REBALANCE, GroupAction.REMOVE, GroupAction.WRITE_OFFSETS
-_TOMB, _WHO, _BUSY = GroupAction.TOMBSTONE, GroupAction.REFUSE_UNKNOWN_MEMBER, GroupAction.REFUSE_REBALANCING
+_TOMB, _UNK, _BUSY = GroupAction.TOMBSTONE, GroupAction.REFUSE_UNKNOWN_MEMBER, GroupAction.REFUSE_REBALANCING
 _READ, _DEL, _DELU, _SHOW = (
     GroupAction.READ_OFFSETS, GroupAction.DELETE_OFFSETS, GroupAction.DELETE_UNREAD_OFFSETS,
     GroupAction.DESCRIBE,
@@ -102,12 +102,12 @@ _GEN, _FULL, _MISS = GroupAction.REFUSE_GENERATION, GroupAction.REFUSE_NON_EMPTY
 _TABLE: dict[GroupRequest, tuple[GroupAction, ...]] = {
     #                                 Empty  Preparing Completing Stable Dead
     GroupRequest.JOIN_NEW:           (_JOIN, _ADD,     _JOIN,     _JOIN, _JOIN),
-    GroupRequest.JOIN_KNOWN:         (_WHO,  _WAIT,    _SAME,     _LEAD, _WHO),
-    GroupRequest.SYNC:               (_WHO,  _BUSY,    _SYNC,     _ANS,  _WHO),
-    GroupRequest.HEARTBEAT:          (_WHO,  _BUSY,    _OK,       _OK,   _WHO),
-    GroupRequest.LEAVE:              (_WHO,  _CUT,     _OUT,      _OUT,  _WHO),
-    GroupRequest.COMMIT_MEMBER:      (_WHO,  _PUT,     _BUSY,     _PUT,  _GEN),
-    GroupRequest.COMMIT_SIMPLE:      (_PUT,  _WHO,     _WHO,      _WHO,  _PUT),
+    GroupRequest.JOIN_KNOWN:         (_UNK,  _WAIT,    _SAME,     _LEAD, _UNK),
+    GroupRequest.SYNC:               (_UNK,  _BUSY,    _SYNC,     _ANS,  _UNK),
+    GroupRequest.HEARTBEAT:          (_UNK,  _BUSY,    _OK,       _OK,   _UNK),
+    GroupRequest.LEAVE:              (_UNK,  _CUT,     _OUT,      _OUT,  _UNK),
+    GroupRequest.COMMIT_MEMBER:      (_UNK,  _PUT,     _BUSY,     _PUT,  _GEN),
+    GroupRequest.COMMIT_SIMPLE:      (_PUT,  _UNK,     _UNK,      _UNK,  _PUT),
     # Producers before KIP-447 name no member, and their offsets go with the transaction whatever the group
     # does.
     GroupRequest.COMMIT_TRANSACTION: (_PUT,  _PUT,     _PUT,      _PUT,  _PUT),

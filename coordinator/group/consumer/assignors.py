@@ -19,7 +19,7 @@ from .events import Partitions, TopicIdPartition
 Subscriptions = Mapping[str, frozenset[UUID]]
 """Member -> the topics that it reads."""
 Assignment = dict[str, Partitions]
-_NOBODY: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_INSTANCES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Assignor(Protocol):
@@ -31,7 +31,7 @@ class Assignor(Protocol):
         subscriptions: Subscriptions,
         topics: Mapping[UUID, int],
         before: Mapping[str, Partitions],
-        instances: Mapping[str, str] = _NOBODY,
+        instances: Mapping[str, str] = _NO_INSTANCES,
     ) -> Assignment: ...
 
 
@@ -47,7 +47,7 @@ def assign_uniform(
     subscriptions: Subscriptions,
     topics: Mapping[UUID, int],
     before: Mapping[str, Partitions],
-    instances: Mapping[str, str] = _NOBODY,
+    instances: Mapping[str, str] = _NO_INSTANCES,
 ) -> Assignment:
     members = sorted(subscriptions)
     owned: dict[str, set[TopicIdPartition]] = {member: set() for member in members}
@@ -163,7 +163,7 @@ def assign_range(
     subscriptions: Subscriptions,
     topics: Mapping[UUID, int],
     before: Mapping[str, Partitions],
-    instances: Mapping[str, str] = _NOBODY,
+    instances: Mapping[str, str] = _NO_INSTANCES,
 ) -> Assignment:
     owned: dict[str, set[TopicIdPartition]] = {member: set() for member in subscriptions}
     in_order = sorted(

@@ -179,8 +179,10 @@ def _check_instance(group: ConsumerGroup, member_id: str, instance_id: str | Non
         raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, message)
 
 
-def _unknown(group: ConsumerGroup, who: str) -> KafkaError:
-    return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group.group_id} does not know {who}: join again")
+def _unknown(group: ConsumerGroup, member: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.UNKNOWN_MEMBER_ID, f"group {group.group_id} does not know {member}: join again"
+    )
 
 
 def _member(group: ConsumerGroup, event: SyncGroup | Heartbeat) -> tuple[MemberMetadata, ClassicMember]:

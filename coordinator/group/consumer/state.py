@@ -85,7 +85,7 @@ class Action(Enum):
 
 _ADD, _ALL, _SWAP, _MOVE = Action.ADD, Action.ADMIT_AGAIN, Action.REPLACE, Action.RECONCILE
 _OUT, _KEEP, _OK, _GONE = Action.REMOVE, Action.KEEP_PLACE, Action.PROCEED, Action.REFUSE_NO_GROUP
-_WHO, _FENCE, _STALE = Action.REFUSE_UNKNOWN, Action.REFUSE_EPOCH, Action.REFUSE_STALE
+_UNK, _FENCE, _STALE = Action.REFUSE_UNKNOWN, Action.REFUSE_EPOCH, Action.REFUSE_STALE
 _GEN, _HELD, _INST = Action.REFUSE_GENERATION, Action.REFUSE_HELD, Action.REFUSE_INSTANCE
 _R = MemberRequest
 
@@ -93,14 +93,14 @@ _R = MemberRequest
 _TABLE: dict[MemberRequest, tuple[Action, ...]] = {
     #                          no group classic stranger current previous older   newer   held   left
     _R.JOIN:                  (_ADD,    _GONE,  _ADD,    _ALL,   _ALL,    _ALL,   _ALL,   _HELD, _SWAP),
-    _R.HEARTBEAT:             (_GONE,   _GONE,  _WHO,    _MOVE,  _MOVE,   _FENCE, _FENCE, _INST, _FENCE),
-    _R.LEAVE:                 (_GONE,   _GONE,  _WHO,    _OUT,   _OUT,    _OUT,   _OUT,   _INST, _OUT),
-    _R.LEAVE_FOR_A_WHILE:     (_GONE,   _GONE,  _WHO,    _KEEP,  _KEEP,   _KEEP,  _KEEP,  _INST, _KEEP),
+    _R.HEARTBEAT:             (_GONE,   _GONE,  _UNK,    _MOVE,  _MOVE,   _FENCE, _FENCE, _INST, _FENCE),
+    _R.LEAVE:                 (_GONE,   _GONE,  _UNK,    _OUT,   _OUT,    _OUT,   _OUT,   _INST, _OUT),
+    _R.LEAVE_FOR_A_WHILE:     (_GONE,   _GONE,  _UNK,    _KEEP,  _KEEP,   _KEEP,  _KEEP,  _INST, _KEEP),
     # OffsetCommit names no owned partitions, and its instance id does not count: only the epoch fences a
     # zombie.
-    _R.COMMIT:                (_GONE,   _GONE,  _WHO,    _OK,    _STALE,  _STALE, _STALE, _WHO,  _STALE),
-    _R.COMMIT_IN_TRANSACTION: (_GEN,    _GEN,   _WHO,    _OK,    _GEN,    _GEN,   _GEN,   _WHO,  _GEN),
-    _R.FETCH_OFFSETS:         (_OK,     _OK,    _WHO,    _OK,    _STALE,  _STALE, _STALE, _WHO,  _STALE),
+    _R.COMMIT:                (_GONE,   _GONE,  _UNK,    _OK,    _STALE,  _STALE, _STALE, _UNK,  _STALE),
+    _R.COMMIT_IN_TRANSACTION: (_GEN,    _GEN,   _UNK,    _OK,    _GEN,    _GEN,   _GEN,   _UNK,  _GEN),
+    _R.FETCH_OFFSETS:         (_OK,     _OK,    _UNK,    _OK,    _STALE,  _STALE, _STALE, _UNK,  _STALE),
 }
 # fmt: on
 

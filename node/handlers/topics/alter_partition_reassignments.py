@@ -37,7 +37,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     await broker.topics.wait_for_metadata(reply.metadata_index)
     topics: dict[str, list[dict[str, Any]]] = {}
     for result in reply.results:
-        told = {"error_code": ErrorCode(result.error), "error_message": result.message or None}
-        topics.setdefault(result.topic, []).append({"partition_index": result.partition} | told)
+        partition_answer = {"error_code": ErrorCode(result.error), "error_message": result.message or None}
+        topics.setdefault(result.topic, []).append({"partition_index": result.partition} | partition_answer)
     responses = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
     return answer | {"error_code": ErrorCode.NONE, "error_message": None, "responses": responses}

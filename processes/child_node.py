@@ -1,4 +1,4 @@
-"""Runs a node that dies with the process that started it: `python -m tidegate.processes.leashed_node --config
+"""Runs a node that dies with the process that started it: `python -m tidegate.processes.child_node --config
 FILE`.
 
 The starter holds the write end of this process's standard input.  When it goes away, in whatever manner, the
