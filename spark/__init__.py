@@ -1,7 +1,9 @@
 """The Spark batch source `tidegate`, and a Spark session for one machine.
 
-    from tidegate.spark import local_session spark = local_session("backfill") flights =
-    spark.read.format("tidegate").option("bootstrap", "localhost:9192").option("subscribe", "flights").load()
+    from tidegate.spark import local_session
+    spark = local_session("backfill")
+    source = spark.read.format("tidegate").option("bootstrap", "localhost:9192")
+    flights = source.option("subscribe", "flights").load()
 
     from tidegate.spark import count_committed
     count_committed("localhost:9192", "flights")        # from indexes, without Spark and without reading data

@@ -1,9 +1,8 @@
 """Counts records by requests to the partitions' leaders, which count by indexes and read no data.  Without
 Spark.
 
-    count_committed("localhost:9192", "flights")                                    all that can be read now
-    count_committed("localhost:9192", "flights", {0: (0, 1000), 1: (0, 250)})       these offsets of these
-    partitions
+    count_committed("localhost:9192", "flights")                                 all that can be read now
+    count_committed("localhost:9192", "flights", {0: (0, 1000), 1: (0, 250)})    these offsets
 
 The count is the number of records that a read_committed reader of the same offsets gets: without transaction
 markers, records of aborted transactions, records that compaction removed, and records above the last stable

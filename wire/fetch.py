@@ -2,8 +2,9 @@
 
 A request (version 12 and later with compact lengths and tags):
 
-    replica_id(to 14) max_wait_ms min_bytes max_bytes isolation_level session_id session_epoch(7+) [topic
-    [partition current_leader_epoch(9+) fetch_offset last_fetched_epoch(12) log_start_offset(5+) max_bytes]]
+    replica_id(to 14) max_wait_ms min_bytes max_bytes isolation_level session_id session_epoch(7+)
+    [topic [partition current_leader_epoch(9+) fetch_offset last_fetched_epoch(12) log_start_offset(5+)
+        max_bytes]]
     [forgotten topic [partition]](7+) rack_id(11+)
 
 Version 12 carries what a follower needs: the leader epoch that the follower believes in (fencing), the epoch

@@ -9,10 +9,13 @@ the bystander's writes before and during the load, and the number of lost broker
 /livez and /readyz instead.
 
     pipelined   300 connections send 50 Metadata requests each, and are reset before they read an answer
-    insistent   the same connections stay, read all answers, and begin anew large       8 connections send
-    requests of 1 MB, as fast as they are answered, and the bystander sends small ones batches     2 MB of the
-    batches that cost a broker most: what unfolds far, what has a million records probes      70, then 500
-    connections to the metrics port that say nothing; others that ask and never read the answer
+    insistent   the same connections stay, read all answers, and begin anew
+    large       8 connections send requests of 1 MB, as fast as they are answered, and the bystander sends
+                small ones
+    batches     2 MB of the batches that cost a broker most: what unfolds far, what has a million records
+    probes      70, then 500 connections to the metrics port that say nothing; others that ask and never read
+                the answer
+
 """
 
 from __future__ import annotations

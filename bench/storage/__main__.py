@@ -1,7 +1,7 @@
 """What a log costs over the bare system calls: appends, group commit, reads, recovery, memory, cleaning.
 
     python bench/storage [append] [commit] [read] [recovery] [creation] [partitions] [memory] [index]
-    [cleaning]
+                         [cleaning]
                          [--directory DIR] [--megabytes 128] [--recover-megabytes 10240] [--partitions 1000]
                          [--clean-megabytes 16]
 

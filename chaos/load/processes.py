@@ -2,12 +2,12 @@
 object and one process name.
 
     writer      transactions of a few records over several partitions; one in ten aborted on purpose; now and
-    then it leaves a
-                zombie behind: a second producer takes the transactional id over while the first still wants
-                to commit
-    plain       records without transactions, idempotent, acks=all transform   consume-transform-produce in a
-    group, its offsets inside its transactions reader      reads everything at read_committed, over and over
-    the same partitions, while it is being written
+                then it leaves a zombie behind: a second producer takes the transactional id over while the
+                first still wants to commit
+    plain       records without transactions, idempotent, acks=all
+    transform   consume-transform-produce in a group, its offsets inside its transactions
+    reader      reads everything at read_committed, over and over the same partitions, while it is being
+                written
 
 Clients retry by themselves.  When a client gives up, the history gets the outcome (outcomes.py), and
 `Progress` a disturbance.

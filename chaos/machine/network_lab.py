@@ -4,11 +4,12 @@ any two of them.
     with NetworkLab(3) as lab:
         async with LocalCluster(directory, 3, hosts=lab) as cluster:
             lab.cut([(2, 1)])           # what node 2 sends to node 1 is lost; node 1 is still heard by node 2
-            lab.cut([(1, 2), (2, 3)])   # and so on: any set of directions between two nodes, or a node and
-            CLIENTS lab.heal()
+            lab.cut([(1, 2), (2, 3)])   # any set of directions, between nodes or a node and CLIENTS
+            lab.heal()
 
-    host 1 (198.18.n.1) ---+ host 2 (198.18.n.2) ---+--- bridge, in a namespace of its own --- this process
-    (198.18.n.254), where the clients are host 3 (198.18.n.3) ---+
+    host 1 (198.18.n.1) ---+
+    host 2 (198.18.n.2) ---+--- bridge, in a namespace of its own --- clients, in this process (198.18.n.254)
+    host 3 (198.18.n.3) ---+
 
 A cut drops packets without an answer: no reset, no unreachable, like a broken cable or a firewall that drops.
 Each host has its neighbours' hardware addresses in a fixed table; a cut of one direction gives the sender a

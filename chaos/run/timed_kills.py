@@ -9,8 +9,11 @@ The proof that the kill was at this instant: the process ended by SIGKILL, and o
 sends one, between a committed PREPARE_COMMIT and the first marker.  The proof that the cluster recovered:
 `wait_completed`.
 
-    kill = await kill_coordinator_mid_commit(cluster, "payments-1")     # while payments-1 commits
-    transactions ... await wait_completed(cluster, kill) await cluster.node(kill.node_id).start()
+    kill = await kill_coordinator_mid_commit(cluster, "payments-1")  # while payments-1 commits
+    ...
+    await wait_completed(cluster, kill)
+    await cluster.node(kill.node_id).start()
+
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """A Disk in memory with the weakest allowed guarantees: a crash may lose, tear or reorder all writes that
 were not synced.
 
-    disk = LyingDisk() ...                            the code under test uses it disk.crash(Random(seed))
-    the power fails; open files are dead; the files are as a real disk might have kept them
+    disk = LyingDisk()
+    ...                            the code under test uses it
+    disk.crash(Random(seed))       the power fails; open files are dead; the files are as a real disk might
+                                   have kept them
 
 What survives a crash
 

@@ -5,10 +5,11 @@ Version 1 is flexible and carries, as tagged fields, PreviousProducerId (0), Nex
 ClientTransactionVersion (2) (docs/semantics.md T26).  Two tagged fields are Tidegate's own; other readers
 skip them:
 
-    100  LastProducerEpoch    int16, so that the coordinator knows a repeated InitProducerId or EndTxn after a
-    failover 101  PartitionsByTopicId  array of (topic id, topic, array of int32): markers are dropped only
-    when the controller says that
-                              this topic id is gone, never because a name is unknown (rule T17)
+    100  LastProducerEpoch    int16, so that the coordinator knows a repeated InitProducerId or EndTxn after
+                              a failover
+    101  PartitionsByTopicId  array of (topic id, topic, array of int32): markers are dropped only when the
+                              controller says that this topic id is gone, never because a name is unknown
+                              (rule T17)
 
 Where tag 101 is present, the reader takes the partitions from it; the classic array holds the same without
 the ids.

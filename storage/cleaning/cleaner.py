@@ -2,10 +2,10 @@
 in on the loop.
 
     cleaning = begin_cleaning(log, now_ms)      on the loop: notes the segments, and the state that decides
-    about their batches cleaning.run(disk, on_loop, ...)            any thread: per group of segments, one
-    new, durable segment, which then takes
-                                                their place (`replacement`), unless the log was truncated
-                                                meanwhile
+                                                about their batches
+    cleaning.run(disk, on_loop, ...)            any thread: per group of segments, one new, durable segment,
+                                                which then takes their place (`replacement`), unless the log
+                                                was truncated meanwhile
     cleaning.finish()                           on the loop: only now does the log count as clean up to there
 
 Groups are swapped in the order of offsets.  So when a delete horizon is in the log, the records that the

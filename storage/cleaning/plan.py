@@ -1,8 +1,8 @@
 """Which part of a log may be cleaned, whether it is worth it, which log comes first, and which segments
 become one.  Pure.
 
-    log start        first dirty offset            first uncleanable offset |--- clean ------|--- dirty, may
-    be cleaned ---|--- stays as it is: recent, undecided, unflushed, or active ---|
+    log start        first dirty offset            first uncleanable offset
+    |--- clean ------|--- dirty, may be cleaned ---|--- stays: recent, undecided, unflushed, active ---|
 
 Only whole segments are cleaned, and only below the last stable offset (so below the high watermark), the
 recovery point and the active segment (docs/semantics.md C1), and older than `min.compaction.lag.ms`.

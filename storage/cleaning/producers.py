@@ -7,8 +7,9 @@ has left, and what follows up to that place; so what it must find is the state *
 part**, however much newer batches say.  It is learned from the batches of that part alone (docs/semantics.md
 C5): of each live producer
 
-    the last batch with sequences, when no other epoch follows on it     epoch and sequence else the last
-    batch or marker of any kind                            epoch, and that its sequences begin anew
+    the last batch with sequences, when no other epoch follows on it     epoch and sequence
+    else the last batch or marker of any kind                            epoch, and that its sequences begin
+                                                                      anew
 
 The newest segment is walked first, over headers only, and the walk ends when it has found every live
 producer.

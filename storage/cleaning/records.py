@@ -5,9 +5,10 @@ batch keeps its base offset, its last offset, its producer and its sequences, wh
 C8).  Only where a delete horizon is set do timestamps have to be written anew, because the horizon takes the
 place of the base timestamp (KIP-534):
 
-    attributes, bit 6     the base timestamp is a delete horizon: from then on tombstones, or this marker, may
-    go base timestamp        the horizon; deltas of the records' timestamps count from it, so every reader
-    sees them as before
+    attributes, bit 6     the base timestamp is a delete horizon: from then on tombstones, or this marker,
+                          may go
+    base timestamp        the horizon; deltas of the records' timestamps count from it, so every reader sees
+                          them as before
 
 A batch without records (a producer's last one, or the end of what was cleaned) is a header with the same
 offsets, codec none.

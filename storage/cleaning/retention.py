@@ -1,8 +1,8 @@
 """Which segments are old enough, or too many, and where the log starts without them.
 
     retention.ms      a segment goes when its greatest timestamp is older; order is kept: the first one that
-    stays ends the search retention.bytes   the oldest segments go as long as what is left is not smaller than
-    the limit
+                      stays ends the search
+    retention.bytes   the oldest segments go as long as what is left is not smaller than the limit
 
 No segment goes at or above the last stable offset, which is never above the high watermark: records that are
 not decided and replicated cannot be too old.  When the whole active segment is too old it is completed first,

@@ -1,9 +1,11 @@
 """Creates many new logs at once, off the event loop.
 
     creation = directory.begin_creation(wanted, now_ms)   on the loop: removes what stands in the way;
-    reserves the names creation.run()                                        any thread: makes folders and
-    files, waits for the disk creation.finish()                                     on the loop: the logs are
-    in use, or the result has the error
+                                                          reserves the names
+    creation.run()                                        any thread: makes folders and files, waits for the
+                                                          disk
+    creation.finish()                                     on the loop: the logs are in use, or the result has
+                                                          the error
 
 Order per log: its folder; its configuration; its identity (`partition.metadata`), whose content is durable
 before the file gets its name; its first segment; the folder is synced.  The data folder, which holds the

@@ -1,8 +1,12 @@
 """The cluster and node that own a data folder: `meta.properties`.
 
-    version=1 cluster.id=prod node.id=3 directory.id=6f1c...            names the folder for good; a wiped or
-    replaced disk gets another metadata.id=90aa...             names the metadata log that knows what is in
-    it; from the first registration on crc32c=1a2b3c4d                 over all bytes before this line
+    version=1
+    cluster.id=prod
+    node.id=3
+    directory.id=6f1c...            names the folder for good; a wiped or replaced disk gets another
+    metadata.id=90aa...             names the metadata log that knows what is in it; from the first
+                                    registration on
+    crc32c=1a2b3c4d                 over all bytes before this line
 
 The node refuses a damaged file and names it: half an identity may be another node's.  Files of older versions
 have no checksum; the node reads them and rewrites them with one.  Any other line makes the file damaged, so

@@ -1,13 +1,16 @@
 """One data folder: its logs, its owner, and the notes from which a restart begins.
 
     meta.properties         the cluster and node that own the folder (`folder_owner`); others are refused
-    .lock                   held while a node uses the folder clean-shutdown          broker epoch of a clean
-    stop; there only between a clean close and the next opening partition-checkpoint    per partition:
-    recovery point, high watermark, log start; and flush-notes             what was flushed since
-    (`folder_notes`) <topic>-<partition>/    a log, with its identity and configuration (`found_logs`)
-    <n>-delete/             a log whose deletion is decided <n>-future/             the future replica of a
-    log, before it is complete (`moving`) <n>-damaged/            a damaged log, kept for a while
-    (`set_aside`); the partition was fetched again from its leader
+    .lock                   held while a node uses the folder
+    clean-shutdown          broker epoch of a clean stop; there only between a clean close and the next
+                            opening
+    partition-checkpoint    per partition: recovery point, high watermark, log start; and
+    flush-notes             what was flushed since (`folder_notes`)
+    <topic>-<partition>/    a log, with its identity and configuration (`found_logs`)
+    <n>-delete/             a log whose deletion is decided
+    <n>-future/             the future replica of a log, before it is complete (`moving`)
+    <n>-damaged/            a damaged log, kept for a while (`set_aside`); the partition was fetched again
+                            from its leader
 
 Order at opening: lock, check meta.properties, read clean-shutdown **and remove it durably**, then open logs:
 a crash from here on is an unclean stop.  Order at a clean close: close every log clean, write the checkpoint,

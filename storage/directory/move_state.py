@@ -1,10 +1,12 @@
 """The state of a log that has a place in more than one data folder of a node: `replica-move`, one word beside
 the log.
 
-    future      a copy that is not complete (KIP-113): never used as the log, whatever else is missing leaving
-    the log in use, or the log of before: its future replica is complete and about to take its place (none)
-    the log in use stayed      the log in use; the removal that decides the move failed, so the future replica
-    may look like the log
+    future      a copy that is not complete (KIP-113): never used as the log, whatever else is missing
+    leaving     the log in use, or the log of before: its future replica is complete and about to take its
+                place
+    (none)      the log in use
+    stayed      the log in use; the removal that decides the move failed, so the future replica may look like
+                the log
 
 The states are a total order; the last one wins.  **The decision of a move is one removal: that of `future`
 beside the new log.** Before it, `leaving` is durable beside the old log, and after it nothing is acknowledged

@@ -2,12 +2,17 @@
 Read-only.
 
     segment (.log)            batch, record, marker, damaged        by `Selection`: batches, records or both;
-    a range of offsets .index .timeindex         offset_entry, time_entry .txnindex
-    aborted_transaction .countindex               counts, count_entry, count_run .snapshot
-    producer, undecided leader-epoch-checkpoint   epoch              partition-checkpoint,
-    cleaner-offset-checkpoint, clean-shutdown, .swap, .seal              replacement, seal
-    partition.metadata, log-config, meta.properties          rows of their own names a partition's folder
-    file, then the batches of all segments a data folder             partition
+                                                                    a range of offsets
+    .index .timeindex         offset_entry, time_entry
+    .txnindex                 aborted_transaction
+    .countindex               counts, count_entry, count_run
+    .snapshot                 producer, undecided
+    leader-epoch-checkpoint   epoch
+    .swap, .seal              replacement, seal
+    other files               rows of their own names: partition-checkpoint, cleaner-offset-checkpoint,
+                              clean-shutdown, partition.metadata, log-config, meta.properties
+    a partition's folder      file, then the batches of all segments
+    a data folder             partition
 
 A file is known by its name; `.cleaned` and `.deleted` at its end change nothing.  A segment is read batch by
 batch: memory holds one of them, decompressed, however large the file.

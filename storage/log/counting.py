@@ -1,8 +1,9 @@
 """How many records a reader of [start, end) gets, from indexes: the data is not read.
 
-    counting = begin_count(log, start, end)     on the loop: notes the segments of the range counting.run()
-    any thread: small files, and at each end of the range some batch headers counting.finish()
-    on the loop: the number, if the log did not change meanwhile
+    counting = begin_count(log, start, end)     on the loop: notes the segments of the range
+    counting.run()                              any thread: small files, and at each end of the range some
+                                                batch headers
+    counting.finish()                           on the loop: the number, if the log did not change meanwhile
 
 Counted are data records with offsets in [start, end): no markers, none of an aborted transaction (when
 reading committed), none that compaction has removed.  A segment inside the range costs its total, which is

@@ -5,10 +5,12 @@ damaged.  It stays offline: only opening it again, after a restart, can find out
 disk is not such an error.
 
     a write or a sync fails                     the disk cannot be trusted: the data folder goes offline with
-    all its logs bytes that were published are not there     damage of this log alone: a file that is gone, or
-    shorter than the log knows
+                                                all its logs
+    bytes that were published are not there     damage of this log alone: a file that is gone, or shorter
+                                                than the log knows
     ... or cannot be read (EIO)                 the same, but see `ReadErrors` for a disk that dies
     no file could be opened, or no memory had   the read is refused, and nothing follows
+
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """One replacement of segments by a cleaned one, split so that the event loop never waits for the disk.
 
-    replacement = log.replacements.begin(old, new)   on the loop: checks that no other runs, and that `old` is
-    in the log replacement.decide()                             any thread: the decision becomes durable
-    (`segment.swap`, step 2) log.replacements.switch(replacement)             on the loop: readers find the
-    new segment from here on replacement.carry_out()                          any thread: the files get their
-    names (steps 3 and 4) log.replacements.finish(replacement)             on the loop: the new segment is
-    like any other
+    replacement = log.replacements.begin(old, new)   on the loop: checks that no other runs, and that `old`
+                                                     is in the log
+    replacement.decide()                             any thread: the decision becomes durable
+                                                     (`segment.swap`, step 2)
+    log.replacements.switch(replacement)             on the loop: readers find the new segment from here on
+    replacement.carry_out()                          any thread: the files get their names (steps 3 and 4)
+    log.replacements.finish(replacement)             on the loop: the new segment is like any other
 
 The steps on the disk have the same order as in a replacement that runs at once, so a crash leaves the same
 files. In memory the new segment takes its place between two of them, while its files still end in `.cleaned`:
@@ -14,11 +15,12 @@ it is finished.
 
 Between any two steps the loop runs on.  Other operations on the log meanwhile:
 
-    appends, rolls, flushes, reads      touch other segments, or only read truncation, removal at the front
-    first settles the replacement: withdraws it before the switch, completes it after close (deletion, stop)
-    abandons it: opening the log again finishes a decided one the log goes offline                nothing more
-    is switched; the thread renames only after the decision another replacement                 is refused
-    until this one is over
+    appends, rolls, flushes, reads      touch other segments, or only read
+    truncation, removal at the front    first settles the replacement: withdraws it before the switch,
+                                        completes it after
+    close (deletion, stop)              abandons it: opening the log again finishes a decided one
+    the log goes offline                nothing more is switched; the thread renames only after the decision
+    another replacement                 is refused until this one is over
 
 Settling and abandoning wait for the current step of a thread; the thread reads `stage` afterwards.
 """

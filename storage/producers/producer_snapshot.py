@@ -3,9 +3,10 @@
 
     crc32c u32 over all that follows | version u16 | end offset i64 | producers u32 | unreplicated u32
     producer:     id i64 | epoch i16 | coordinator epoch i32 | last timestamp i64 | open transaction's first
-    offset i64 (-1: none)
+                  offset i64 (-1: none)
                   | batches u8, and each: last sequence i32 | last offset i64 | offset delta i32 | timestamp
-    i64 unreplicated: first offset i64 | marker offset i64
+                      i64
+    unreplicated: first offset i64 | marker offset i64
 
 Producers stand in order of last use.  Unlike Kafka's snapshot it holds the ended transactions whose marker
 was not yet below the high watermark: without them a restarted node would, for a moment, show records of a

@@ -13,11 +13,9 @@ Order in which things must happen, for one append:
 
 Transactions of a partition are in one of three states here:
 
-    open          first batch appended, no marker yet                   -> bounds the last stable offset at
-    its first offset unreplicated  marker appended, but the marker is not below the      -> still bounds it: a
-    reader must not see the records of a
-                  high watermark                                           transaction whose outcome could
-                  still be lost (rule L1)
+    open          first batch appended, no marker yet: bounds the last stable offset at its first offset
+    unreplicated  marker appended, but not below the high watermark: still bounds it, because a reader must
+                  not see the records of a transaction whose outcome could still be lost (rule L1)
     done          forgotten here; an abort stands in the transaction index
 
 A *verification guard* is an object that stands for one question to the transaction coordinator: "does this

@@ -2,8 +2,7 @@
 batches.  Pure.
 
     <base>.seal     base offset, end offset, bytes of batches, bytes and crc32c of `.index` and of
-    `.timeindex`, entries and
-                    crc32c of `.txnindex`; one line of a checkpoint
+                    `.timeindex`, entries and crc32c of `.txnindex`; one line of a checkpoint
 
 Kafka's formats of these files have no checksums.  A transaction index that lost an entry gives aborted
 records to readers as committed ones; an offset index that was damaged, or belongs to an earlier life, leads

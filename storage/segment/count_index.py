@@ -2,8 +2,8 @@
 Pure.
 
     offset u32 | position u32 | records u32                  one *entry* for every few index intervals: data
-    records before it producer id i64 | first u32 | last u32 | records u32     one *run*: records of one
-    producer's transaction
+                                                             records before it
+    producer id i64 | first u32 | last u32 | records u32     one *run*: records of one producer's transaction
 
 Offsets are relative to the segment's base.
 
@@ -23,7 +23,7 @@ that has to look into a run never walks over more than that.
 The file `.countindex`:
 
     crc32c u32 of what follows, runs included | version u16 | 0 u16 | segment bytes u32 | records u32 | runs
-    u32 | entries u32
+        u32 | entries u32
     | position u32 of the last entry | crc u32 of the batch that begins there | crc32c u32 of the entries
     runs ... | entries ...
 

@@ -2,12 +2,15 @@
 
 Files of a segment whose first offset is 42 (names are Kafka's):
 
-    00000000000000000042.log        batches, back to back 00000000000000000042.index      offset index
-    written when the segment is complete, or at a clean close 00000000000000000042.timeindex  time index
-    likewise 00000000000000000042.txnindex   aborted transactions whose marker is here; made at the first one,
-    written at once 00000000000000000042.countindex data records, written with the offset index, and never
-    needed (`count_index`) 00000000000000000042.seal       segment checksums, written with the offset index
-    (`checksums`)
+    00000000000000000042.log        batches, back to back
+    00000000000000000042.index      offset index        written when the segment is complete, or at a clean
+                                                        close
+    00000000000000000042.timeindex  time index          likewise
+    00000000000000000042.txnindex   aborted transactions whose marker is here; made at the first one, written
+                                    at once
+    00000000000000000042.countindex data records, written with the offset index, and never needed
+        (`count_index`)
+    00000000000000000042.seal       segment checksums, written with the offset index (`checksums`)
 
 `Segment` only ever appends whole batches and truncates at batch boundaries; `size_bytes` is the end of what
 was published, and bytes of the file beyond it mean nothing.  A complete segment reads its indexes when they

@@ -1,10 +1,11 @@
 """Putting one cleaned segment in the place of several old ones, so that a crash at any point leaves all old
 ones or the new one.
 
-    <base>.log.cleaned, <base>.index.cleaned, ...    the new segment while it is written; without a `.swap` no
-    reader uses it <base>.swap                                      the decision: which segments go, which
-    files of the new one come <name>.deleted                                   a file to unlink; no reader
-    uses it
+    <base>.log.cleaned, <base>.index.cleaned, ...    the new segment while it is written; without a `.swap`
+                                                     no reader uses it
+    <base>.swap                                      the decision: which segments go, which files of the new
+                                                     one come
+    <name>.deleted                                   a file to unlink; no reader uses it
 
 Order:
 

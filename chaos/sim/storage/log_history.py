@@ -1,7 +1,8 @@
 """Random histories of one log in a data folder on a disk that lies, compared with a plain model.
 
-    history = StorageHistory(seed) history.run()                  raises Broken (an AssertionError) with the
-    seed and all steps when a promise does not hold
+    history = StorageHistory(seed)
+    history.run()                  raises Broken (an AssertionError) with the seed and all steps when a
+                                   promise does not hold
 
 A history is a list of steps `(operation, a, b)`; the numbers choose sizes, offsets and fates.  What must hold
 after any crash:

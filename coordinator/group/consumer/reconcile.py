@@ -1,7 +1,6 @@
 """How a member gets from its current assignment to its target (KIP-848).
 
-    STABLE --the target lacks a partition--> UNREVOKED --its heartbeat no longer names it--> next epoch, and
-    again
+    STABLE --the target lacks a partition--> UNREVOKED --its heartbeat leaves it out--> next epoch, and again
        ^ \\--the target adds a partition--> UNRELEASED --others release it--> STABLE
        +--------------------------------------------------------------------------+
 
