@@ -239,7 +239,7 @@ def faults_of_rules(rules: Iterable[Rule], root: Path = ROOT) -> list[str]:
 
 
 def _fault_of_symbol(symbol: str, path: Path, shown: str) -> Iterator[str]:
-    if not path.is_file():
+    if not path.exists():
         yield f"there is no {shown}"
     elif path.suffix == ".py" and symbol not in (path.stem, path.name) and symbol not in symbols(path):
         yield f"{shown} has no {symbol}"
