@@ -123,7 +123,7 @@ def measure_round(targets: list[Target], seconds: float, samples: Samples) -> No
 
 
 def warm_up(targets: list[Target], seconds: float) -> None:
-    """Lets just-in-time compilers, page caches and connections find their stride; nothing of it counts."""
+    """Warms up just-in-time compilers, page caches and connections; its results do not count."""
     for target in targets:
         bulk(target, seconds, 1024, idempotent=False, consume=True)
         bulk(target, seconds, 100, idempotent=True, consume=False)

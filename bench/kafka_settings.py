@@ -1,4 +1,4 @@
-"""Records the settings of Apache Kafka as its DescribeConfigs tells them, for the test that compares
+"""Records the settings of Apache Kafka as its DescribeConfigs answers them, for the test that compares
 Tidegate's with them.
 
     python -m bench.kafka_settings tests/node/data/kafka-4.1.1-settings.json
@@ -42,7 +42,7 @@ VALUES: Final = (
     "createtime",
     "*", "0:1", "0:1,1:2", "0:1,", "0:x", "0", "none:none", "0:1:2", "*,0:1",
 )  # fmt: skip
-"""Every setting is offered all of them: whatever a setting means, some of them fit and some do not."""
+"""The script offers all of them to every setting: for each setting some are valid and some are not."""
 COMBINATIONS: Final[tuple[dict[str, str], ...]] = (
     {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"},
     {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "9"},

@@ -145,7 +145,7 @@ class _Client:
                 return high.value
             if time.monotonic() > deadline:
                 raise RdKafkaError(f"no watermarks of {topic}-{partition}: error {code}")
-            time.sleep(0.02)  # a fresh topic's leader may not have taken up its role yet
+            time.sleep(0.02)  # the leader of a new topic may not have applied its role yet
 
 
 class BulkProducer(_Client):

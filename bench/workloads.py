@@ -1,7 +1,7 @@
 """The workloads of the comparison.  They see a cluster only through its bootstrap addresses, as any client
 does.
 
-Every workload checks what it measured: the records must be there afterwards, or the run fails.
+Every workload checks its own result: the records must exist afterwards, or the run fails.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINGER_MS = 5
 FLUSH_TIMEOUT_S = 90.0
 CHECK_TIMEOUT_S = 10.0
 QUEUE_KIB = 64 * 1024
-"""What the producer may hold: enough to keep five full batches a partition under way."""
+"""The producer's buffer: enough to keep five full batches a partition in flight."""
 TRANSACTION_RECORDS = 100
 TRANSACTION_PARTITIONS = 3
 MIB = 1 << 20
@@ -103,7 +103,7 @@ def create_topic(target: Target, name: str, partitions: int, timeout_s: float = 
 
 
 def delete_topic(target: Target, name: str) -> None:
-    admin = AdminClient({**settings(target), "error_cb": quiet})  # must live until the answer is there
+    admin = AdminClient({**settings(target), "error_cb": quiet})  # must live until the answer arrives
     admin.delete_topics([name])[name].result(30)
 
 

@@ -6,8 +6,8 @@ keep its partitions for ever.  So:
 
 - A coordinator gives each member that it finds in its log a *grace period*: the time in which any live member
   finds the new coordinator and sends its next heartbeat.  For a member that sent none by then the coordinator
-  writes a note: since when the member is silent, and how many coordinators have waited in vain.  The member's
-  next request removes the note.  Live members cost no record.
+  writes a note: since when the member is silent, and how many coordinators have waited without receiving a
+  request.  The member's next request removes the note.  Live members cost no record.
 - A member whose note counts `GRACE_PERIODS_MISSED_MAX` coordinators has at the next one the rest of its
   session, and no less than a grace period.  So no coordinator removes a member before it missed
   `GRACE_PERIODS_MISSED_MAX` + 1 whole grace periods in a row, each measured by one coordinator's clock,
@@ -55,7 +55,7 @@ class NoteKey(NamedTuple):
 
 class Note(NamedTuple):
     """since_ms: no coordinator has received a request of the member from then on.  missed: how many
-    coordinators have waited for a grace period in vain, or LEFT."""
+    coordinators have waited for a whole grace period without a request, or LEFT."""
 
     since_ms: int
     missed: int

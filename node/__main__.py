@@ -34,7 +34,7 @@ SWITCH_INTERVAL_S = 0.0005  # rule H16: a busy thread must not hold up the loop 
 
 
 def main() -> None:
-    """Parses the arguments, runs the node until it is told to stop, and exits."""
+    """Parses the arguments, runs the node until it gets a stop signal, and exits."""
     parser = argparse.ArgumentParser(
         prog="tidegate-node", description="One Tidegate node: broker, controller or both."
     )

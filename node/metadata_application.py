@@ -106,7 +106,7 @@ class MetadataApplication:
             if found is not None:
                 changed.update((name, partition) for partition in found.partitions)
         if topics_inherit_anew:
-            self._inherited.take_up(self._held_here(list(state.topics.values())))
+            self._inherited.begin_again(self._held_here(list(state.topics.values())))
         if changed:
             self._replicas.apply(self._assignments(state, sorted(changed)))
         if result.changed_brokers or result.from_snapshot:

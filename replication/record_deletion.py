@@ -106,8 +106,8 @@ class RecordDeletions:
         followers = (
             leader.follower(node).log_start_offset for node in leader.maximal_isr if node != leader.node_id
         )
-        # A later deletion may have moved the log start and not noted it, or noted it and not moved it yet:
-        # who joins meanwhile is held to the old one.
+        # A later deletion may have moved the log start and not noted it, or noted it and not moved it yet: a
+        # follower that joins meanwhile must have the old one.
         return min(leader.deleted_below, replica.log.noted_start_offset, *followers)
 
     async def _change_of(self, replica: Replica, wait_s: float) -> bool:

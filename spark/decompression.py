@@ -23,7 +23,7 @@ COMPRESSION_BITS: Final = 0x07
 READ_BYTES: Final = 1 << 20
 # of decoding and of the columns of one record, bytes; the name of the topic comes on top
 RECORD_PRICE: Final = 256
-# a task's memory, in pieces: a piece is there decompressed, joined, as columns, and on its way out
+# a task's memory, in pieces: a piece exists decompressed, joined, as columns, and on its way out
 MEMORY_PER_PIECE: Final = 16
 MEMORY_PER_RECORD: Final = 6
 BLOCK_BYTES_MIN: Final = 64 << 10  # the least budget: twice the block of an ordinary snappy stream

@@ -115,7 +115,7 @@ def make_wrapper_home(home: Path, place: Path | None = None) -> Path:
     if not disk.exists(executable) or disk.read(executable) != script:
         disk.make_directory(executable.parent)
         disk.write_atomic(executable, script)
-    # in an image it is there already, and the file system is read-only
+    # an image contains it already, and the file system is read-only
     if not os.access(executable, os.X_OK):
         executable.chmod(0o755)
     return place

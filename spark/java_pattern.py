@@ -2,10 +2,10 @@
 engine.
 
 The two languages are alike until they are not: a character class that Java intersects (`[a-z&&[^x]]`), a
-quotation (`\\Q...\\E`) or a property (`\\p{Alpha}`) means something else to Python, or nothing.  What is
-matched are names of topics, made of ASCII letters, digits, '.', '_' and '-': so every character class is
-worked out to the characters that it holds, and what is left is the syntax that both languages share.  What
-has no counterpart is refused, never matched otherwise.
+quotation (`\\Q...\\E`) or a property (`\\p{Alpha}`) means something else to Python, or nothing.  The patterns
+match names of topics, made of ASCII letters, digits, '.', '_' and '-': so the translation writes every
+character class as the characters that it contains, and the rest is the syntax that both languages share. A
+construct without a counterpart is refused, never matched differently.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 the Kafka one.
 
 Two requests of the Kafka protocol: Metadata names the brokers, and DescribeConfigs of one of them has the
-address of its gRPC listener.  That node then names the rest of the cluster.
+address of its gRPC listener.  That node names the rest of the cluster.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CLIENT_ID: Final = "tidegate-reader"
 
 def grpc_addresses(address: str) -> tuple[str, ...]:
     """The gRPC address of a broker of the cluster whose Kafka listener `address` (host:port) is; none when
-    nobody there, or no broker that it names, speaks the Kafka protocol.  Takes some seconds at most."""
+    neither the address nor any broker that it names speaks the Kafka protocol. Takes some seconds at most."""
     try:
         answer = _ask(address, ApiKey.METADATA, _METADATA_VERSION, {"topics": []})
     except (OSError, KafkaError) as error:

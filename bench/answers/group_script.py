@@ -1,4 +1,4 @@
-"""What both clusters are asked about groups: those that are not there, those of another kind, those with
+"""The requests about groups to both clusters: groups that do not exist, groups of another kind, groups with
 members."""
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def groups(side: Side) -> None:
 
 
 def _odd_heartbeats(side: Side) -> None:
-    """Those that no group could make sense of, of members with names, and of one that is behind."""
+    """Heartbeats that are invalid in any group, heartbeats of members with names, and of a member that is
+    behind."""
     join = {**_heartbeat("odd", "odd-member", 0), "subscribed_topic_names": [TOPIC], "topic_partitions": []}
     named = {**join, "group_id": "static", "instance_id": "i"}
     other = named | {"member_id": "other"}

@@ -484,8 +484,8 @@ def before_restart(side: Side) -> None:
 
 
 def after_restart(side: Side) -> None:
-    """The same again; then what a client does that raised its epoch, because it gave up waiting: it numbers
-    from 0 anew, and what was written under the old epoch cannot be told from new records."""
+    """The same again; then the requests of a client that raised its epoch after a timeout: its sequences
+    begin at 0 again, and the broker cannot distinguish records of the old epoch from new ones."""
     side.wait_until(lambda: _leads(side, "again"), "the leader of the topic")
     repeated(side, "after a restart")
     _send(side, "after a restart: the next", SENT)

@@ -56,7 +56,7 @@ class Connection:
 
 @dataclass
 class Side:
-    """A cluster, by node, and what it answered so far, by the label of each request."""
+    """A cluster, by node, and its answers so far, by the label of each request."""
 
     name: str
     addresses: Mapping[int, tuple[str, int]]
@@ -139,7 +139,7 @@ class Side:
 
 
 def differences(one: Any, other: Any, where: str = "") -> list[tuple[str, Any, Any]]:
-    """(path, value here, value there) of what is not equal."""
+    """(path, value here, value there) of every difference."""
     if isinstance(one, dict) and isinstance(other, dict):
         found = []
         for key in dict.fromkeys((*one, *other)):

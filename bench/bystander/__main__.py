@@ -12,7 +12,7 @@ the bystander's writes before and during the load, and the number of lost broker
     insistent   the same connections stay, read all answers, and begin anew
     large       8 connections send requests of 1 MB, as fast as they are answered, and the bystander sends
                 small ones
-    batches     2 MB of the batches that cost a broker most: what unfolds far, what has a million records
+    batches     2 MB of the batches that cost a broker most: highly compressed, or with a million records
     probes      70, then 500 connections to the metrics port that say nothing; others that ask and never read
                 the answer
 

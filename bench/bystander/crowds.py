@@ -29,7 +29,7 @@ CROWDS = {
         "compacted",
     ),
 }
-"""Part -> what `crowd.py` is asked for."""
+"""Part -> the arguments of `crowd.py`."""
 PAUSE_S = 0.005
 CALM_S = 2.0
 AFTERWARDS_S = 0.5
@@ -81,7 +81,7 @@ async def _measure(cluster: LocalCluster, crowd: str, nodes: int, rounds: int) -
     crowd_at = cluster.node((await leaders_of(asked, "crowd"))[0]).kafka_address
     asked.close()
     if crowd in CROWDS["pipelined"] + CROWDS["insistent"]:
-        # Metadata is asked of any node: here of the one that the bystander needs
+        # any node answers Metadata: here the node that the bystander needs
         crowd_at = cluster.node(leader).kafka_address
     connection = await connect(cluster.node(leader))
     bystander = Bystander(Partition(connection, "bystander", 0, batch_of(100)))

@@ -1,4 +1,4 @@
-"""Probes while others stand at the metrics port."""
+"""Probes while other clients occupy the metrics port."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ heartbeat that arrived. That is the detection time, and it is read from the cont
 its journal on a majority, the new leader, the write on all in-sync replicas.
 
 The controller's death closes its connections, which the other voters see at once: there everything from the
-kill on counts, up to the next metadata command that is acknowledged.  A partition that the killed node led as
-well is written to again when its new controller has given it a whole session of its own; that row counts from
-the end of this session.
+kill on counts, up to the next acknowledged metadata command.  A partition that the killed node led as well is
+written to again when its new controller has given it a whole session of its own; that row counts from the end
+of this session.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BATCH = batch_of(1 << 10)
 READY_S = 60.0
 
 Rows = dict[str, list[tuple[float, float]]]
-"""Seconds of detection, and beyond it, by what was killed and what was waited for."""
+"""Seconds of detection, and beyond it, by the killed process and the awaited event."""
 
 
 async def bench_failover(root: Path, rounds: int) -> None:

@@ -1,7 +1,7 @@
 """Metadata commands through the active controller: gRPC, journal and fdatasync on a majority of three voters,
 applied, answered.
 
-The command is the smallest that changes something: a block of producer ids, asked for by a broker that is
+The command is the smallest that changes something: a block of producer ids, requested by a broker that is
 registered for this alone and stays fenced.  The raw loop appends as many bytes as its journal entry has and
 syncs, one after the other.
 """
@@ -79,7 +79,7 @@ async def register(client: ControllerClient) -> int:
 
 
 async def _commands(client: ControllerClient, broker_epoch: int, writers: int, count: int) -> list[float]:
-    """Seconds that each of `count` commands took, `writers` of them under way at a time."""
+    """Seconds that each of `count` commands took, `writers` of them in flight at a time."""
     took: list[float] = []
 
     async def write() -> None:

@@ -83,7 +83,7 @@ class Phase:
 
 
 def _nodes_cpu_s(cluster: LocalCluster) -> float:
-    """Of the nodes that run, and of those that have ended."""
+    """Of the running nodes, and of the ended ones."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return cpu_seconds(_pids(cluster)) + ended.ru_utime + ended.ru_stime
 

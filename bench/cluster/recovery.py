@@ -5,12 +5,12 @@ to no CPU.
    nodes at once.
 2. `tidegate cluster up --timeout`, while all nodes together get a part of one core (cgroup v1,
    `cpu_quota.py`): the time is too short on purpose.  It must end with an error, say how far the nodes are,
-   and leave them to it.
+   and leave them running.
 3. `tidegate cluster up`, which waits as long as the nodes get on: it must end with all of them ready, the
    very processes that the first one started, and every acknowledged record must be there.
 
-Printed are the progress as a user sees it (where there is no terminal: a line from time to time), times, and
-what a node had to do.  Needs root, and the `cpu` controller.
+The benchmark prints the progress as a user sees it (without a terminal: a line from time to time), times, and
+the work of a node.  Needs root, and the `cpu` controller.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ async def _fill(cluster: LocalCluster, partitions: int) -> None:
 
 
 async def _join(directory: Path, quota: SharedCpuQuota) -> None:
-    """Every node is under the quota as soon as it is there."""
+    """Every node is under the quota as soon as its process exists."""
     known: set[int] = set()
     while True:
         for record in directory.glob("node-*/process.json"):

@@ -1,10 +1,10 @@
-"""Writes with acks=all to one partition: latency of one at a time, throughput of several under way, by size
+"""Writes with acks=all to one partition: latency of one at a time, throughput of several in flight, by size
 and replicas.
 
 Flushed: every in-sync replica has the batch on disk before it is acknowledged (the default).  Not flushed:
 `flush.policy=os`, every in-sync replica has it in its page cache.  The raw loop appends the same batches to a
 file on the same disk, with fdatasync or without, in turns with the requests; it sends nothing over any
-network, so it bounds what could be had and is no competitor.
+network, so it is an upper bound and no competitor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def bench_writes(root: Path, node_counts: list[int], seconds: float) -> No
                 print(f"\nacks=all, {nodes} replica{'s' if nodes > 1 else ''}, {title}")
                 print(
                     f"{'batch':>8} {'p50 ms':>8} {'p99 ms':>8} {'raw p50':>8} {'raw p99':>8} {'over raw':>9} "
-                    f"{'under way':>10} {'MB/s':>8} {'raw MB/s':>9} {'ratio':>6}"
+                    f"{'in flight':>10} {'MB/s':>8} {'raw MB/s':>9} {'ratio':>6}"
                 )
                 for name, size in SIZES.items():
                     await _cell(cluster, root / "raw", name, size, policy, seconds)
@@ -89,7 +89,7 @@ async def _write(partition: Partition) -> float:
 
 
 async def _rate(partition: Partition, in_flight: int, seconds: float) -> float:
-    """Writes a second with so many of them under way."""
+    """Writes a second with so many of them in flight."""
     begin, count = time.perf_counter(), 0
 
     async def write_on() -> None:

@@ -2,8 +2,8 @@
 
 A log in batches of about 16 KiB is cleaned once, by records of 100 bytes and of 1 KiB, uncompressed and with
 lz4, with 10 % and 90 % of the records superseded.  MB/s are of the log's bytes (a cleaning reads its dirty
-part twice).  The raw loop reads and writes as many bytes, a MiB at a time, and syncs what it wrote: what a
-cleaning would cost that looked at nothing.
+part twice).  The raw loop reads and writes as many bytes, a MiB at a time, and syncs what it wrote: the cost
+of a cleaning that decodes no batch.
 
 The next rows run the cleaner as a node does, in its thread, and say how late a loop with nothing else to do
 was woken; likewise for the removal of old segments, where the loop does it and where a thread does.

@@ -19,7 +19,7 @@ PRODUCERS = 100_000
 
 
 def _in_use() -> int:
-    """Bytes that Python's allocators have handed out: exact, whatever ran in this process before."""
+    """Bytes that Python's allocators have allocated: exact, also after other work in this process."""
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 

@@ -69,8 +69,8 @@ def bench_recovery(root: Path, megabytes: int) -> None:
 
 
 def _raw_look(directory: Path) -> float:
-    """Seconds of what no opening can do without: the folder is listed, the size of every file is asked for,
-    and the small ones are read."""
+    """Seconds of the work that every opening needs: listing the folder, reading the size of every file, and
+    reading the small files."""
     begin = perf_counter()
     for entry in list(os.scandir(directory)):
         if entry.stat().st_size < 4096:

@@ -54,13 +54,12 @@ class Worker(threading.Thread):
         self.seconds_wanted = 0.0
 
     def run(self) -> None:
-        # of this thread, and of those that the client makes: fifty clients would starve the nodes on the same
-        # cores
+        # of this thread, and of the client's threads: fifty clients would starve the nodes on the same cores
         os.nice(10)
         try:
             producer = Producer(self._settings)
             producer.init_transactions(TIMEOUT_S)
-            self._transaction(producer)  # connections and metadata are there
+            self._transaction(producer)  # opens connections and fetches metadata
             self._begun.wait(TIMEOUT_S)
             begun = time.perf_counter()
             while (spent := time.perf_counter() - begun) < self.seconds_wanted or not self.commits:
@@ -137,8 +136,8 @@ def _run(
 
 
 async def _check(cluster: LocalCluster, wanted: int) -> None:
-    """Every committed record is there, once, and no transaction stays open: a producer has its answer before
-    the markers are written, so it is the high watermark that read_committed has to reach."""
+    """Every committed record exists once, and no transaction stays open: a producer has its answer before the
+    markers are written, so it is the high watermark that read_committed has to reach."""
     found, places = 0, [("bench", partition) for partition in range(PARTITIONS_MAX)]
     async with Admin(cluster.bootstrap) as admin:
         ends = await admin.end_offsets(places)

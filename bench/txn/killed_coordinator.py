@@ -1,8 +1,8 @@
 """SIGKILL of a transaction's coordinator to the producer's next commit.
 
-The producer's partitions are led by other nodes as far as possible, but their replicas live on all three;
-what counts is the next `commit` that returns.  Detection is read from the controller's log as in
-`bench/cluster failover`: the session's end.
+The producer's partitions are led by other nodes as far as possible, but their replicas live on all three; the
+next `commit` that returns counts.  Detection is read from the controller's log as in `bench/cluster
+failover`: the session's end.
 """
 
 from __future__ import annotations

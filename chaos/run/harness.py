@@ -437,7 +437,7 @@ async def _every_client_commits(run: Run, since: float, what: str, timeout_s: fl
     result."""
     expected = {name: frozenset({name}) for name in (*run.workload.writer_ids, *run.workload.librdkafka_ids)}
     if run.workload.transform_ids:
-        # The group decides which member has partitions: one of them must commit.
+        # The group decides which member has partitions: some member must commit.
         expected["the consume-transform-produce job"] = frozenset(run.workload.transform_ids)
 
     def first(ids: frozenset[str]) -> Awaitable[Commit | None]:

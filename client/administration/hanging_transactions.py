@@ -25,8 +25,8 @@ from .descriptions import ProducerDescription, TopicDescription, TransactionDesc
 
 TRANSACTION_STATE: Final = "__transaction_state"
 IDLE_MS: Final = 900_000
-"""The longest timeout that nodes give a transaction by default: one without records for as long is not under
-way."""
+"""The longest timeout that nodes give a transaction by default: a transaction without a record for so long
+has ended or hangs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,8 +226,8 @@ async def _show_progress(cluster: LocalCluster) -> None:
 
 @cluster.command()
 def status(data: Data = CLUSTER_FOLDER, json: Json = False) -> None:
-    """Show the nodes: which run, which are ready, who is the controller, and which controllers have a vote in
-    the quorum."""
+    """Show the nodes: which run, which are ready, which one is the active controller, and which controllers
+    have a vote in the quorum."""
     run(_status(data, json))
 
 

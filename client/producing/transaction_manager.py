@@ -95,8 +95,8 @@ _INSTEAD: Final[dict[State, str]] = {
     State.INITIALIZING: "the producer is still getting its identity: await start() first",
     State.READY: "no transaction is open: call begin() first, or use `async with producer.transaction()`",
     State.IN_TRANSACTION: "a transaction is open: commit() or abort() it first",
-    State.COMMITTING: "a commit is under way: await it first",
-    State.ABORTING: "an abort is under way: await it first",
+    State.COMMITTING: "a commit is in progress: await it first",
+    State.ABORTING: "an abort is in progress: await it first",
     State.ABORTABLE_ERROR: "the transaction has failed: call abort(), then run it again",
     State.FATAL_ERROR: "the producer has failed for good: close it and make a new one",
 }

@@ -71,7 +71,7 @@ class ControllerConfig:
 
 @dataclass(slots=True)
 class Session:
-    """The state of one broker's session: what its heartbeats have told this controller."""
+    """The state of one broker's session, by its heartbeats to this controller."""
 
     broker_epoch: int
     heard_at: float

@@ -97,7 +97,8 @@ def _done_before(outcome: Wanted | tuple[ErrorCode, str]) -> tuple[ErrorCode, st
     now."""
     if isinstance(outcome, Wanted):
         message = (
-            "this request was carried out before, and elects nobody again: ask anew if that is still wanted"
+            "this request was carried out before, and elects no leader again: send a new request if the "
+            "election is still wanted"
         )
         return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message
     return (ErrorCode.NONE, "") if outcome[0] is ErrorCode.ELECTION_NOT_NEEDED else outcome

@@ -13,8 +13,8 @@ beside them, a note of how far it was durable (`durable_note.py`):
 What it promises
 * After `sync()` everything added before is on disk.  The core acknowledges and counts no entry, and gives no
   vote, before that.
-* One of the two files missing, or a folder of another cluster or node: refuses to open: a vote that was
-  forgotten could be given twice.  No folder at all: a new journal under a new random id, which has no vote
+* One of the two files missing, or a folder of another cluster or node: refuses to open: a voter without its
+  vote file could vote twice.  No folder at all: a new journal under a new random id, which has no vote
   (`voting`) until the quorum as a whole is formed or takes it back (`membership`).  An empty folder never
   votes in place of the lost one.
 * A torn tail (a crash before `sync`) is truncated.  Damage to entries known to have been durable never is: an
@@ -122,8 +122,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
     def _read_vote(self) -> int:
         if not self._disk.exists(self._vote_path):
             raise RaftFatal(
-                f"{self._vote_path} is missing: a vote may have been given that nobody remembers, "
-                "refusing to start"
+                f"{self._vote_path} is missing: a vote may have been given and forgotten, refusing to start"
             )
         data = self._disk.read(self._vote_path)
         body = data[_CRC.size :]

@@ -14,13 +14,13 @@ durable (`DurableJournal.store_voter_records`) before it is used:
 journals of all voters as it has seen them, all empty and without a vote.  It has a vote when all voters have
 named the same roster, or when a voting journal shows a roster of a formation in which it is itself.
 
-* Why that is safe.  Be B the moment when the youngest journal of a roster was made.  Whoever names the roster
-  does so after B, and without a vote; nobody ever loses a vote except with the disk.  All voters have named
-  it: so at B there was *no journal with a vote anywhere*, and what any journal promised before was lost with
-  all disks, not forgotten by some.  No clock, no persistence and no fresh connection is needed: each
-  statement is about the past and stays true.  If two rosters are completed, then at the later B nobody had a
-  vote; those who get it afterwards by either roster are the journals that existed then, one a voter.  One
-  disk that survives with a vote (or with an entry) never agrees, so no quorum is formed anew around it.
+* Why that is safe.  Be B the moment when the youngest journal of a roster was made.  Each voter names the
+  roster after B, and without a vote; a voter loses its vote only with its disk.  All voters have named it: so
+  at B there was *no journal with a vote anywhere*, and what any journal promised before was lost with all
+  disks, not forgotten by some.  No clock, no persistence and no fresh connection is needed: each statement is
+  about the past and stays true.  If two rosters are completed, then at the later B nobody had a vote; those
+  who get it afterwards by either roster are the journals that existed then, one a voter.  One disk that
+  survives with a vote (or with an entry) never agrees, so no quorum is formed anew around it.
 * Why it converges.  A crash changes nothing but what was heard, which is said again.  Where some have the
   vote already, they show their roster, and the rest of it follow.  A voter whose disk is lost meanwhile is
   not in it: it comes back the other way.

@@ -383,7 +383,7 @@ class MetadataLog:
         if len(self._proposed) >= PROPOSALS_IN_FLIGHT_MAX or self._proposed_bytes >= PROPOSED_BYTES_MAX:
             raise KafkaError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                "too many metadata changes are under way: try again later",
+                "too many metadata changes are in flight: try again later",
             )
         future: asyncio.Future[ApplyResult] = asyncio.get_running_loop().create_future()
         proposal = Proposal(

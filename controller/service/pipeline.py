@@ -145,7 +145,7 @@ class PlanPipeline:
         self._remove_ended()
         if len(self._in_flight) >= BROKER_COMMANDS_MAX or self._bytes >= BROKER_BYTES_MAX:
             message = (
-                f"{len(self._in_flight)} metadata changes, of {self._bytes} bytes, are under way: try "
+                f"{len(self._in_flight)} metadata changes, of {self._bytes} bytes, are in flight: try "
                 "again later"
             )
             raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message)

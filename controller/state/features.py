@@ -83,8 +83,8 @@ class UnknownLevel(Exception):
 
 
 def level_problem(subject: str, known: Ranges, finalised: Mapping[str, int]) -> str | None:
-    """Why `who` cannot take part in a cluster with these levels, in words for the operator; None when it
-    can."""
+    """Why the node `subject` cannot take part in a cluster with these levels, in words for the operator; None
+    when it can."""
     for name in sorted(finalised):
         level, (low, high) = finalised[name], known.get(name, (0, 0))
         if level > high:

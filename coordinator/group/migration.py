@@ -2,7 +2,7 @@
 
 Upgrade: the first member of the consumer protocol that joins a classic group makes a consumer group of it.
 The group keeps its members as classic members with the assignment of the last generation, and their
-generation is their epoch; members that wait for a rebalance are told to join again.
+generation is their epoch; members that wait for a rebalance get the error to join again.
 
 Downgrade: when the last member of the consumer protocol leaves and classic members are left, the group is a
 classic group again. Its generation is the group epoch; the members at that epoch keep their assignment until

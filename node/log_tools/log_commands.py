@@ -47,7 +47,7 @@ def _speaking() -> Iterator[None]:
             sys.stdout.flush()
         return
     except BrokenPipeError:
-        sys.stdout = None  # nobody is left to tell, and the interpreter must not try
+        sys.stdout = None  # the reader of the output has gone, and the interpreter must not try to write
         raise typer.Exit(0) from None
     except NotInspectable as error:
         sentence = str(error)
@@ -237,7 +237,7 @@ def _print_totals(totals: Counter[str], *, json: bool) -> None:
 
 
 class _Progress:
-    """How much was read, on standard error, for who waits at a terminal."""
+    """The progress of the reading, on standard error, for a person at a terminal."""
 
     def __init__(self, *, is_shown: bool) -> None:
         self._is_shown = is_shown

@@ -285,12 +285,12 @@ def _shard_counters(shards: list[ShardView]) -> Iterator[Metric]:
         ),
         (
             "coordinator_replies_timed_out",
-            "Callers told that their records were not replicated in time.",
+            "Requests answered with an error because their records were not replicated in time.",
             "replies_timed_out",
         ),
         (
             "coordinator_replies_moved",
-            "Callers told that the coordinator is elsewhere now.",
+            "Requests answered with an error because another node coordinates now.",
             "replies_not_coordinator",
         ),
         (

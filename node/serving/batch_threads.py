@@ -1,6 +1,7 @@
-"""Threads for what a client's batch may cost: unfolding it, walking a million records, compressing it again.
+"""Threads for the expensive work on a client's batch: decompressing it, walking a million records,
+compressing it again.
 
-The loop does none of that for long: whoever has a large batch waits here, and everybody else goes on.  A
+The loop does none of that for long: the request with a large batch waits here, and all others go on.  A
 request hands over one piece of work at a time and awaits it, and so does a connection, whose appends happen
 in order; so the queue holds one piece a connection, is served in order of arrival, and no connection waits
 behind more than one batch of each other one.  Memory is bounded by the threads, each of which unfolds one

@@ -1,10 +1,10 @@
-"""Settings of topics and brokers as DescribeConfigs tells them: value, source, synonyms, under Kafka's names
-and types.
+"""Settings of topics and brokers as DescribeConfigs answers them: value, source, synonyms, under Kafka's
+names and types.
 
-Where a value comes from is told as Kafka does: what was set for this broker at run time, then for all
-brokers, then what its file says, then the default; for a topic's setting, under the name that the setting has
-on the broker.  A broker's settings that have another name in Kafka stand under both; `FIXED` are settings of
-Kafka that are what they are here.
+The sources of a value are Kafka's, in its order: a run-time setting of this broker, one of all brokers, the
+broker's file, the default; for a topic's setting, under the name that the setting has on the broker.  A
+broker's settings that have another name in Kafka stand under both; `FIXED` are settings of Kafka that are
+what they are here.
 """
 
 from __future__ import annotations

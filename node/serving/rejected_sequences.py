@@ -1,12 +1,12 @@
 """Batches of idempotent producers that were refused before they reached a log: those behind them are refused
 alike.
 
-A client has several batches of a partition under way.  When the first is refused because this node does not
+A client has several batches of a partition in flight.  When the first is refused because this node does not
 lead yet (or lacks replicas), and the node leads when the second arrives, the second has a gap before it.  To
 call that out of order would be true, and would make librdkafka take a new epoch and send both again.  When
 the first was itself a repetition, written before a crash and never acknowledged, then nothing recognises it
-under the new epoch, and the record is there twice.  Told the error of the first, the client repeats both in
-their order under the old epoch, and a batch that was written is recognised.
+under the new epoch, and the record is there twice.  When both get the error of the first, the client repeats
+both in their order under the old epoch, and a batch that was written is recognised.
 """
 
 from __future__ import annotations

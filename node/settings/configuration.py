@@ -99,17 +99,19 @@ SETTINGS: Final[dict[str, Setting]] = {
     ),
     "listeners.metrics": Setting(str, "127.0.0.1:9095", "host:port of /metrics, /livez and /readyz."),
     "advertised.kafka": Setting(
-        str, "", "host:port that clients and brokers are told; default: the listener's."
+        str, "", "host:port that this node gives to clients and brokers; default: the listener's."
     ),
     "advertised.grpc": Setting(
-        str, "", "host:port that Spark and brokers are told; default: the listener's."
+        str, "", "host:port that this node gives to Spark and brokers; default: the listener's."
     ),
     "quorum.tls.certificate": Setting(
         str, "", "PEM file: this controller's certificate, with a DNS name node-<node.id>."
     ),
     "quorum.tls.key": Setting(str, "", "PEM file: its key, not encrypted."),
     "quorum.tls.authority": Setting(
-        str, "", "PEM file: who signs the controllers' certificates. With all three: mutual TLS."
+        str,
+        "",
+        "PEM file: the authority that signs the controllers' certificates. With all three: mutual TLS.",
     ),
     "controller.quorum.voters": Setting(
         list, None, "All controllers, each as id@host:quorum-port:grpc-port."
@@ -236,7 +238,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     ),
     "group.consumer.max.size": _int(2**31 - 1, "Most members of one consumer group.", 1),
     "group.consumer.assignors": Setting(
-        list, ["uniform", "range"], "Who assigns; the first for groups whose members name none."
+        list, ["uniform", "range"], "The assignors; the first is for groups whose members name none."
     ),
     "group.consumer.migration.policy": Setting(
         str,

@@ -18,7 +18,7 @@ SLICE_S: Final = 0.002
 
 
 class InheritedSettings:
-    """`take_up` begins anew with all partitions, whatever was still to be done."""
+    """`begin_again` starts over with all partitions, also when a former round has not ended."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class InheritedSettings:
         self._left: Iterator[Key] = iter(())
         self._next: asyncio.Handle | None = None
 
-    def take_up(self, keys: Iterator[Key]) -> None:
+    def begin_again(self, keys: Iterator[Key]) -> None:
         """Begins with the first slice; `keys` are asked for one by one, and may take time to find as well."""
         self.stop()
         self._left = keys

@@ -1,4 +1,4 @@
-"""Moves of replicas between the data folders of this node (KIP-113): who asks for them, and the task that
+"""Moves of replicas between the data folders of this node (KIP-113): the requests for them, and the task that
 carries them out.
 
 The work itself is the future replica's (`storage/moving`).  This task gives each of them a slice in turn, in
@@ -22,7 +22,7 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 RETRY_S = 10.0
 LOOK_S = 0.2
-"""Where nothing could be done: the log is being opened late, or a flush of it is under way."""
+"""The pause of a move without progress: the log is not open yet, or a flush of it is running."""
 RATE_LOOK_S = 1.0
 log = logs.get(__name__)
 

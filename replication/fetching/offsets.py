@@ -1,9 +1,9 @@
 """ListOffsets at a leader: latest, earliest, by timestamp, maximum timestamp.
 
 A client sees offsets only as far as it may fetch: below the high watermark, or below the last stable offset
-when read_committed. After an election the high watermark may lag what an earlier leader already told clients,
-so "latest" would go backwards: until it has passed the leader's epoch start the answer is
-OFFSET_NOT_AVAILABLE, which clients retry (docs/semantics.md F4).
+when read_committed. After an election the high watermark may lag the one that an earlier leader already
+answered to clients, so "latest" would go backwards: until it has passed the leader's epoch start the answer
+is OFFSET_NOT_AVAILABLE, which clients retry (docs/semantics.md F4).
 """
 
 from __future__ import annotations

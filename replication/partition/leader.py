@@ -173,7 +173,7 @@ class PartitionLeader:
         self._settled = self.replicas.difference(adding)
         if node_id not in self._isr:
             raise ValueError(
-                f"node {node_id} was told to lead with ISR {sorted(self._isr)}, which does not contain it"
+                f"node {node_id} was elected with ISR {sorted(self._isr)}, which does not contain it"
             )
         if not self._isr <= self.replicas:
             raise ValueError(f"ISR {sorted(self._isr)} is not within the replicas {sorted(self.replicas)}")

@@ -84,9 +84,9 @@ def _look(
 
 def _unidentified(metadata: Path, what: str) -> UnusableLog:
     reason = (
-        f"{metadata} {what}: which topic's records these are is not known. As soon as another "
-        "replica leads, and nobody counts "
-        "on this one, the log is set aside and fetched again. Without another replica: stop the "
+        f"{metadata} {what}: the topic of these records is unknown. As soon as another "
+        "replica leads, and the partition does not need "
+        "this one, the log is set aside and fetched again. Without another replica: stop the "
         "node, and copy the file from "
         "another partition of this very topic, where it is the same; or move the folder away to "
         "begin with an empty partition."

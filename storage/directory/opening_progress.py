@@ -31,7 +31,7 @@ class OpeningProgress:
     def one(self) -> Iterator[None]:
         """Around the opening of one log.  Raises OpeningStopped."""
         if self._stop_wanted:
-            raise OpeningStopped("told to stop while logs were opened")
+            raise OpeningStopped("a stop was requested while logs were opened")
         yield
         with self._lock:
             self.opened += 1

@@ -300,7 +300,7 @@ class Durability:
     def begin(
         self, active: Segment, size_bytes: int, epochs: EpochCache, producers: ProducerState
     ) -> FlushTicket:
-        assert self._ticket is None, "a flush of this log is under way"
+        assert self._ticket is None, "a flush of this log is running"
         derived: dict[Path, bytes] = {}
         if self._epochs_from is not None:
             derived[self._directory / EPOCH_CHECKPOINT] = encode_checkpoint(epochs.entries())

@@ -573,7 +573,7 @@ class DataFolders:
         for future in [each for each in self.futures.values() if folder in (each.target, each.origin)]:
             future.close()
             try:
-                # at a start without that folder, nobody could say whether something was decided
+                # at a start without that folder, no other folder could show whether the move was decided
                 future.stay()
             except KafkaError as second:
                 log.warning("move_not_undone", log=future.name, reason=second)

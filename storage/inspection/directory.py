@@ -252,8 +252,8 @@ def _excuse_moved(folder: DataFolder, states: Standings) -> None:
 def _partition_context(
     disk: Disk, folder: DataFolder, directory: Path, options: VerificationOptions, *, is_future: bool
 ) -> PartitionContext:
-    """Of a future replica nothing is noted, and no stop closes it: what is there of it is found out when the
-    move goes on."""
+    """A future replica has no notes, and no stop closes it: the node looks at its files when the move
+    continues."""
     key = parse_name(directory.name)
     if is_future:
         state = FolderState.RUNNING if folder.state is FolderState.RUNNING else FolderState.UNCLEAN

@@ -151,7 +151,8 @@ def dump_segment(disk: Disk, path: Path, selection: Selection) -> Iterator[Row]:
 
 
 def _start(disk: Disk, path: Path, size: int, offset: int) -> int:
-    """Where to begin for `offset`: at an entry of the offset index, when it is there and right."""
+    """The position to begin at for `offset`: that of an index entry, when the offset index exists and is
+    right."""
     index = path.with_name(path.name.replace(".log", ".index"))
     if not offset or not disk.exists(index):
         return 0
@@ -270,7 +271,7 @@ def _dump_transaction_index(disk: Disk, path: Path, _base: int, selection: Selec
 def _dump_count_index(disk: Disk, path: Path, base: int, selection: Selection) -> Iterator[Row]:
     data = disk.read(path)
     if not data:
-        return  # nothing is known
+        return  # an empty index counts nothing
     try:
         stored, index = decode_count_index(data, base)
     except CountIndexInvalid as error:
@@ -340,7 +341,7 @@ def _dump_checkpoint(disk: Disk, path: Path, kind: str, columns: tuple[str, ...]
 
 
 def _dump_flush_notes(disk: Disk, path: Path) -> Iterator[Row]:
-    """An invalid record is no violation: the node ignores it, like one that a power cut took."""
+    """An invalid record is no violation: the node ignores it, like a record that a power cut destroyed."""
     for number, claim in enumerate(decode_flush_notes(disk.read(path))):
         if claim is None:
             at, reason = number * RECORD_BYTES, "the checksum is wrong: it counts nothing"

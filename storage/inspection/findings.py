@@ -1,4 +1,5 @@
-"""What `tidegate log verify` can find: every kind with its severity, what it means and what to do.  Pure.
+"""The findings of `tidegate log verify`: every kind with its severity, its meaning and the action to take.
+Pure.
 
 A *violation* breaks a promise of the log: data, or a derived file that the node would trust, is wrong.  A
 *note* needs no action: an unclean stop leaves it behind, or the next start repairs it.
@@ -60,7 +61,7 @@ _IDENTITY = (
 _REFETCH = (
     "with another replica: move the partition's folder away and start the node, and it is fetched "
     "again from its leader; "
-    'without: keep the folder, and see "A damaged log that nobody can replace" in docs/operations.md'
+    'without: keep the folder, and see "A damaged log without a good replica" in docs/operations.md'
 )
 _REBUILT = "stop the node, remove this file, start the node: it is built again from the batches"
 _REPORT = "keep a copy of the folder and report it: this is a fault of the software, or of the disk"
@@ -183,7 +184,7 @@ KINDS: dict[str, FindingKind] = {
     # leftovers
     "leftover": _note("a file or folder that an interrupted replacement, deletion or write left behind"),
     "set-aside": _note(
-        "a damaged log that the node keeps for whoever wants to look at it", "remove it when nobody does"
+        "a damaged log that the node keeps for an inspection", "remove it when it is not needed any more"
     ),
     "future-replica": _note(
         "a copy of a log on its way to this data folder: it is not the log yet", "nothing: the node goes on"
@@ -198,7 +199,7 @@ KINDS: dict[str, FindingKind] = {
         "the cleaner's decision about segments cannot be read: the log will not open", _REFETCH
     ),
     "known-damaged": _violation("the node found this log damaged earlier and does not use it", _REFETCH),
-    "stray-file": _note("a file that no log has", "find out who put it there"),
+    "stray-file": _note("a file that no log has", "find out which program put it there"),
     # -------------------------------------------------------------------------------------------------------
     # checkpoints
     "checkpoint-damaged": _violation(

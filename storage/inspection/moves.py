@@ -1,9 +1,9 @@
-"""Logs that are on their way from one data folder of a node to another (KIP-113), as a look from outside
-finds them.
+"""Logs that are on their way from one data folder of a node to another (KIP-113), as an inspection of the
+folders finds them.
 
-What a start would make of the words beside them (`move_state`) is no fault, whatever step a move was at: a
-future replica, and what is left of a log that has moved.  A word that cannot be read is one, and so are two
-logs that both claim to be the log.
+A state that a start of the node resolves (`move_state`) is no fault, at any step of a move: a future replica,
+or the rest of a log that has moved. Faults are a state file that cannot be read, and two folders that both
+claim to have the log.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def is_future(states: Standings, directory: Path) -> bool:
 
 
 def has_log(states: Standings, key: PartitionKey) -> bool:
-    """Whether there is one that is not on its way."""
+    """Whether a folder has a log that is not on its way."""
     return any(standing is not MoveState.FUTURE for standing in states.get(key, {}).values())
 
 

@@ -67,7 +67,7 @@ class PartitionContext:
 
 @dataclass(slots=True)
 class PartitionReport:
-    """What was found in one partition's folder."""
+    """The findings in one partition's folder."""
 
     directory: Path
     state: FolderState
@@ -96,7 +96,7 @@ def verify_partition(
     folder cannot be listed."""
     report = _Verification(disk, directory, context, progress).run()
     if context.state is FolderState.RUNNING and report.violations:
-        # A rename, write or truncation that was running is over by now; a real violation is still there.
+        # A rename, write or truncation that was running has ended by now; a real violation still shows.
         again = _Verification(disk, directory, context, progress).run()
         seen = {finding.place for finding in report.findings}
         again.findings = [f for f in again.findings if f.severity is Severity.NOTE or f.place in seen]
@@ -328,7 +328,7 @@ class _Verification:
                 self._add(wrong)
 
     def _open_counts(self, segment: SegmentFiles, size: int) -> CountIndexCheck | None:
-        """The count index, when it counts: it is never needed, so one that is missing is no fault."""
+        """The count index, when it counts: the node never needs it, so a missing one is no fault."""
         if segment.base_offset >= self._derived_limit or "countindex" not in segment.files:
             return None
         return CountIndexCheck(self._disk, segment.files["countindex"], segment.base_offset, size)

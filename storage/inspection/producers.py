@@ -1,15 +1,15 @@
 """Checks snapshots and transaction indexes against the producers and transactions in the batches.
 
 A replay from the log's start, by the very code that recovery uses, with every rule of docs/semantics.md (I,
-L) that a stored batch can break checked on the way.  Facts that a replay cannot know count as no fault of a
-file:
+L) that a stored batch can break checked on the way.  Where a replay cannot know the truth, the file counts as
+right:
 
 * a log whose first segments are gone begins with the snapshot at its first offset; without one, what came
   before is unknown;
 * a compacted log lacks batches, so only its order is checked, and its files for being readable;
 * behind damage, everything starts anew at the next good snapshot;
-* a producer that a snapshot lacks may have been idle and forgotten (rule I11): only one that was active
-  lately must be there.
+* a producer that a snapshot lacks may have been idle and forgotten (rule I11): the snapshot must have a
+  producer only when it was active lately.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class ProducerReplay:
             known = self.state.get(entry.producer_id)
             if known is None:
                 if self.knows_start:
-                    return f"it has producer {entry.producer_id}, of whom there is no batch"
+                    return f"it has producer {entry.producer_id}, of which the log has no batch"
             elif not self._is_same(entry, known):
                 return (
                     f"of producer {entry.producer_id} it says {_describe(entry)}; the batches say "

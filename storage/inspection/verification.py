@@ -44,7 +44,7 @@ class FolderState(Enum):
 
 
 class StoredBatch(NamedTuple):
-    """A valid batch; `view` holds all of it until the next one is asked for."""
+    """A valid batch; `view` holds all of it until the caller asks for the next one."""
 
     position: int
     header: BatchHeader

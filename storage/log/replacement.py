@@ -159,7 +159,7 @@ class Replacements:
         """
         self._health.require()
         if self._current is not None:
-            raise ValueError("another replacement of segments is under way")
+            raise ValueError("another replacement of segments is in progress")
         self._segments.require_replaceable(old, new)
         durable = self._durability.recovery_point
         if old[-1].next_offset > durable:

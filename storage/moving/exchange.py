@@ -54,11 +54,11 @@ def reach_end(log: Log, future: Log) -> None:
 
 
 def take_over_start(log: Log, future: Log, *, also_wanted: bool) -> None:
-    """The log start, and at the swap one that is wanted and not yet noted (`log_start`): before, it may still
-    be withdrawn. Raises KAFKA_STORAGE_ERROR, OSError."""
+    """The log start; at the swap also a requested log start without a note yet (`log_start`), which may be
+    withdrawn before that. Raises KAFKA_STORAGE_ERROR, OSError."""
     future.set_high_watermark(log.high_watermark)
     future.advance_log_start(min(log.log_start_offset, future.high_watermark))
-    # Also one that only a checkpoint of the old folder has noted.
+    # Also a log start that only a checkpoint of the old folder has.
     wanted = max(log.start_note.wanted, log.log_start_offset) if also_wanted else log.log_start_offset
     future.start_note.want(min(wanted, future.log_end_offset))
     future.start_note.write()

@@ -70,7 +70,7 @@ def _of_source(*, written: bool = False) -> Iterator[None]:
 
 
 def _with_holes(config: LogConfig) -> LogConfig:
-    """What was copied has the holes of the log, whatever its policy becomes."""
+    """The copy has the log's gaps, whatever its cleanup policy becomes."""
     return replace(config, was_compacted=True) if config.may_have_offset_gaps else config
 
 
@@ -86,7 +86,7 @@ class FutureReplica:
         target: LogDirectory,
         ended: Callable[[], None],
     ) -> None:
-        """`ended` is called when the move is over."""
+        """`ended` is called when the move has ended."""
         self.key = key
         self.topic_id = topic_id
         self.origin = origin
@@ -150,7 +150,8 @@ class FutureReplica:
         self._truncated_to = offset if self._truncated_to is None else min(self._truncated_to, offset)
 
     def turn(self, slice_bytes: int = SLICE_BYTES) -> Work | None:
-        """On the loop.  None: no step is possible now, or the move is over.  Raises KafkaError, OSError."""
+        """Runs on the loop. None: no step is possible now, or the move has ended. Raises KafkaError,
+        OSError."""
         source = self.source
         self.origin.after_flush.pop(self.key, None)  # it would wait on the loop for what a thread is at
         if self.is_over or source is None or self.target.is_offline:
@@ -222,8 +223,8 @@ class FutureReplica:
         return self._in_thread(lambda: self._open(epochs, end))
 
     def _open(self, epochs: Epochs, end: int) -> None:
-        """What was copied before this node stopped.  The log may have lost its end then, or the copy, or
-        both."""
+        """Continues the copy of before this node stopped. The log, the copy or both may have lost their end
+        then."""
         if self._log is not None:
             return  # another turn has
         found = inspect_log_folder(self._disk, self._path, self.key, None)
@@ -325,8 +326,8 @@ class FutureReplica:
             self._read_from = max(read_from, future.log_end_offset)
 
     def _prepare(self, source: Log, future: Log) -> None:
-        """All that is there becomes durable, so that the swap has little to do; and from here on the log may
-        be leaving."""
+        """Flushes the whole copy, so that the swap has little to do, and marks the log as leaving
+        (`MoveState.LEAVING`)."""
         take_over_start(source, future, also_wanted=False)
         future.flush_now()
         if not self._is_marked:
@@ -387,7 +388,7 @@ class FutureReplica:
             log.warning("replica_not_swapped", log=self.name, reason=error)
             try:
                 self.refused(error)
-            except OSError as second:  # who waits for the flush is not to wait for ever
+            except OSError as second:  # the waiter for the flush must not wait for ever
                 self.target.disk_failed(second)
 
     def _decide(self) -> None:

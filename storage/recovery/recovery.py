@@ -88,7 +88,7 @@ class CorruptLog(KafkaError):
             f"{reason}. "
             "Nothing was cut. While another replica leads, this one is set aside and fetched again. "
             "Without another: mend the "
-            'file, and see "A damaged log that nobody can replace" in docs/operations.md.',
+            'file, and see "A damaged log without a good replica" in docs/operations.md.',
         )
         self.path = path
         self.position = position

@@ -3,9 +3,9 @@
 
     check i16 | producer id i64 | first offset i64 | last offset i64 (the marker) | last stable offset i64
 
-The last stable offset is the one that holds once this transaction is over.  It tells a reader where to stop:
-a transaction whose entry comes later in the index cannot have records below it.  An entry is written before
-the transaction is published as complete, so a reader who may see the records finds their abort.
+The last stable offset is that of the log once this transaction has ended. A reader stops there: a transaction
+whose entry comes later in the index cannot have records below it.  An entry is written before the transaction
+is published as complete, so a reader who may see the records finds their abort.
 
 In place of the version in Kafka's index, 0, an entry has a negative number, its check: a reader that gets a
 wrong producer or place would take aborted records for committed ones.  An entry with a 0 there is taken as it

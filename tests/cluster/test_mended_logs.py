@@ -1,4 +1,4 @@
-"""A damaged log that nobody can replace: what docs/operations.md says, step by step, on a node that is the
+"""A damaged log without a good replica: what docs/operations.md says, step by step, on a node that is the
 only one."""
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def damaged(node: LocalCluster, folder: Path, kept: Path) -> None:
     await node.up()
     await leads(node, folder.name.rpartition("-")[0], -1)
     assert (folder / "damaged").exists()
-    assert "A damaged log that nobody can replace" in (folder / "damaged").read_text()
+    assert "A damaged log without a good replica" in (folder / "damaged").read_text()
     await node.node(1).terminate()
 
 

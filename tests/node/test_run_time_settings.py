@@ -110,5 +110,5 @@ def test_a_node_that_cannot_take_a_default_up_fails() -> None:
     def refuse(_key: tuple[str, int]) -> None:
         raise error
 
-    InheritedSettings(refuse, ManualClock().monotonic, failures.append).take_up(iter([("a", 0)]))
+    InheritedSettings(refuse, ManualClock().monotonic, failures.append).begin_again(iter([("a", 0)]))
     assert failures == [error]

@@ -221,7 +221,7 @@ def test_a_count_index_of_replaced_segments_is_not_written(step: str, flush: str
 def test_a_second_replacement_waits_for_the_first() -> None:
     work = Work(LyingDisk())
     work.log.replacements.begin(work.old, work.new)
-    with pytest.raises(ValueError, match="under way"):
+    with pytest.raises(ValueError, match="in progress"):
         work.log.replacements.begin(work.log.segments[:1], work.new)
 
 

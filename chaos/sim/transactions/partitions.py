@@ -136,8 +136,7 @@ class DataPartition:
         ]
         if undecided and min(undecided) < self._exposed:
             what = (
-                f"readers were told that all is decided below {self._exposed}, and at the next leader "
-                f"{min(undecided)} is not"
+                f"the last stable offset was {self._exposed}, and at the next leader {min(undecided)} is not"
             )
             self.violations.append(f"{self.name.partition}: {what}")
         for log in self.logs:

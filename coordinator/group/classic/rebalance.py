@@ -278,7 +278,8 @@ def prepare(group: ClassicGroup, now_ms: int, config: ClassicGroupConfig, change
 
 
 def dissolve(group: ClassicGroup, change: Change) -> None:
-    """The group becomes a consumer group: its waiting members are told to join again, and join that one."""
+    """The group becomes a consumer group: its waiting members get the error to join again, and join the
+    consumer group."""
     for member in group.members.values():
         for token in (member.join_token, member.sync_token):
             if token != NO_TOKEN:

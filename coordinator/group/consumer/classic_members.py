@@ -7,9 +7,9 @@ one step of `reconcile.py`:
     Heartbeat --REBALANCE_IN_PROGRESS--> JoinGroup (names what it owns) --> SyncGroup (gets its assignment)
     --> Heartbeat ...
 
-The coordinator tells the member to join when the group epoch is above its own, when it must revoke
-partitions, and when a partition of its target has become free.  It answers a join at once, without waiting
-for other members.  A member that does not join when told to, or joins and does not sync, is removed after its
+The coordinator requests a join when the group epoch is above the member's, when it must revoke partitions,
+and when a partition of its target has become free.  It answers a join at once, without waiting for other
+members.  A member that does not join on this request, or joins and does not sync, is removed after its
 rebalance timeout.
 
 The functions return a `Draft` with the records to write, and raise KafkaError with the codes of the classic

@@ -1,8 +1,8 @@
 """AlterReplicaLogDirs (34): which of this node's data folders is to hold a replica (KIP-113).
 
-Answered when the future replica is there; DescribeLogDirs tells how far it is.  The folder where the log lies
-already ends a move that is under way.  A replica that is not here yet is REPLICA_NOT_AVAILABLE, and is made
-in that folder when it comes.
+Answered when the future replica exists; DescribeLogDirs shows how far it is.  A request for the folder that
+has the log already ends a move in progress.  A replica that this node does not have yet is
+REPLICA_NOT_AVAILABLE; the node will create it in that folder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a caller may do with a resource, told in answers when asked for: bit n stands for Kafka's AclOperation
-n (KIP-430).
+"""The operations that a caller may do with a resource, in answers to requests that ask for them: bit n stands
+for Kafka's AclOperation n (KIP-430).
 
-There are no access rules here, so everybody may do all that the resource has; as Kafka answers without an
-authorizer.
+Tidegate has no access rules, so every client may do all operations of the resource; Kafka answers so without
+an authorizer.
 """
 
 from __future__ import annotations

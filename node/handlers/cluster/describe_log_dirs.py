@@ -1,7 +1,7 @@
 """DescribeLogDirs (35): the data folders of this node, how much of them each replica takes (KIP-113), and
 their room (KIP-827).
 
-A future replica, on its way from another folder, is told with how far it is behind the log (`isFutureKey`,
+A future replica, on its way from another folder, is listed with its lag behind the log (`isFutureKey`,
 KIP-113). A folder whose disk failed is an error; a damaged log in one that works is not the folder's.  An
 offline folder's volume is not asked for its room: the question could hang.
 """

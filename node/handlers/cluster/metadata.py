@@ -142,7 +142,8 @@ def _failed(
 
 
 def some_broker(state: ClusterState, controller_id: int) -> int:
-    """Clients send administration to the controller they are told: any live broker serves it and forwards."""
+    """Clients send administration to the controller that this answer names: any live broker serves it and
+    forwards."""
     active = [broker.node_id for broker in state.active_brokers()]
     if controller_id in active:
         return controller_id

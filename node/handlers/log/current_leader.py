@@ -11,7 +11,7 @@ from tidegate.wire.endpoints import NodeEndpoint
 
 def current_leader(broker: Broker, topic: str, partition: int) -> tuple[int, int] | None:
     """(leader, leader epoch) by the metadata; None when there is none, or when it is this node, which has
-    just refused: it may not know yet who follows it."""
+    just refused: it may not know its successor yet."""
     found = broker.state.partition(topic, partition)
     if found is None or found.leader in (-1, broker.node_id):
         return None

@@ -25,7 +25,7 @@ async def alter(
     describe: Callable[[Any, pb.ConfigChange], None],
 ) -> list[dict[str, Any]]:
     """`describe` writes a resource's changes down; it raises KafkaError for what cannot be.  A resource that
-    is in the request twice is refused, as nobody could say which change counts."""
+    is in the request twice is refused, because the request does not say which change counts."""
     times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     answers = []
     for resource in resources:

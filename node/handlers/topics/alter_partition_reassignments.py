@@ -1,7 +1,7 @@
 """AlterPartitionReassignments (45): moves partitions to other brokers, or ends their moves (KIP-455,
 KIP-860).
 
-Answers when this node knows that the moves are under way; how far they are, ListPartitionReassignments tells.
+Answers when this node has applied the start of the moves; ListPartitionReassignments shows their progress.
 """
 
 from __future__ import annotations

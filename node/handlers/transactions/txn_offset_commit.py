@@ -43,8 +43,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         )
         errors = (await broker.groups.ask(request.group_id, event)).errors
     except KafkaError as error:
-        # The leader of the offsets partition is the group's coordinator: a client that is told so looks for
-        # the new one.
+        # The leader of the offsets partition is the group's coordinator: a client that gets this error looks
+        # for the new one.
         moved = error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         code = ErrorCode.NOT_COORDINATOR if moved else error.code
         # KIP-588 gave this request no version that knows PRODUCER_FENCED: Kafka says INVALID_PRODUCER_EPOCH
