@@ -35,15 +35,15 @@ from .assignment import UNKNOWN_BROKER_EPOCH, Eligibility, IsrMember, IsrProposa
 
 NEVER_S = float("-inf")
 
-# : The high watermark does not wait for a follower outside the ISR that has not fetched for this long: it may
-# be down.
+#: The high watermark does not wait for a follower outside the ISR that has not fetched for this long: it may
+#: be down.
 JOIN_SILENCE_S = 1.5
 
 #: Errors that say that the controller has not changed the ISR: the committed ISR alone counts again.
 REFUSED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
 
-# : Errors after which only newer metadata can decide the change: it stays pending, and the leader does not
-# send it again.
+#: Errors after which only newer metadata can decide the change: it stays pending, and the leader does not
+#: send it again.
 SUPERSEDED = frozenset(
     {
         ErrorCode.INVALID_UPDATE_VERSION,

@@ -428,9 +428,9 @@ def test_a_refused_removal_is_tried_again_after_a_pause() -> None:
     assert leader.propose_removals(20, LAG_S + 1) is not None
 
 
-# : As `Partition.handleAlterPartitionError` of Kafka 4.1 has it, and with what our own controller adds. :
-# Only the first two say for sure that the change was not made, by no controller, and never will be: these
-# alone end it.
+#: As `Partition.handleAlterPartitionError` of Kafka 4.1 has it, and with what our own controller adds. Only
+#: the first two say for sure that the change was not made, by no controller, and never will be: these alone
+#: end it.
 AS_KAFKA = [
     (ErrorCode.INELIGIBLE_REPLICA, AlterOutcome.SETTLED),
     (ErrorCode.OPERATION_NOT_ATTEMPTED, AlterOutcome.SETTLED),

@@ -26,8 +26,8 @@ SEEDS_OF_A_CHUNK = 50
 RARE = ("change_minimum", "cancel_move")
 """Not in every chunk."""
 
-# : Histories that found a defect of the product: each fails again without what mended it
-# (`test_simulation_ablations.py`, or where : the comment says).
+#: Histories that found a defect of the product: each fails again without what mended it
+#: (`test_simulation_ablations.py`, or where the comment says).
 PINNED = (
     # a paused leader woke, found a produce request in its socket, and accepted it before its session's timer
     # ran

@@ -547,8 +547,8 @@ def no_room(seed: int) -> Options:
     return focused(seed, ("out_of_room", 3.0), ("move_leader", 1.0), fault_pause_s=0.5, produce_pause_s=0.2)
 
 
-# : (the rule left out, the histories, the first seed to try: near one that is known to notice, so that the
-# test is quick)
+#: (the rule left out, the histories, the first seed to try: near one that is known to notice, so that the
+#: test is quick)
 ABLATIONS: list[tuple[Callable[[Patch], None], Callable[[int], Options | None], int]] = [
     (truncate_by_high_watermark, anything, 0),
     (ask_for_epochs_once, unclean_tails, 88),
