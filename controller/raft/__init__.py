@@ -1,18 +1,16 @@
-"""The metadata quorum: PySyncObj's Raft, hardened.  docs/raft.md in short.
+"""The metadata quorum: Raft as a pure step, over PySyncObj's tick.  docs/raft.md in short.
 
-* `journal`         entries, term and vote: checksummed, fsynced, refusing to start after a loss (stock: an
-  mmap, never synced)
-* `snapshot_store`  a durable snapshot before the journal is trimmed; chunked transfer (stock: a forked
-  pickle)
-* `membership`      which journals have a vote: a journal has it, not a node, so a lost disk forgets no vote
-  (stock: nothing)
-* `messages`        a fixed binary schema (stock: pickle, that is, remote code execution)
-* `transport`       bounded frames over one connection a pair, with an identity hello (stock: one socket error
-  closes the port)
-* `core`            the subclass of `SyncObj`: every override of a private method lives there
-* `matching`        how a journal is made to agree with the leader's, and `library_ports` what PySyncObj
-  expects around itself
-* `thread`          one thread that runs the core and sleeps while nothing happens
+From the rules outwards; each module imports only those above it:
+
+* `contract`        settings, status, and the two ports: outbox and state machine
+* `messages`        a fixed binary schema
+* `log`, `state`    what a voter knows, and what a step asks for: persist, send, apply
+* `election`, `follower`, `replication`, `membership`    the parts of Raft, each pure
+* `library`         PySyncObj: the one file that touches it
+* `voter`           `step(event, now) -> Ready`
+* `journal`, `durable_note`, `snapshot_store`    the disk
+* `core`            the shell: carries out what a step asks for
+* `transport`, `thread`    connections, and the one thread in which a voter runs
 
 `RaftFatal` stops the process: a node that cannot keep a promise any more must send nothing (fail-stop).
 """

@@ -1,18 +1,27 @@
 """The types between the quorum's core and its surroundings: settings, status, proposals, outbox, state
 machine.
 
-Values only; the algorithm is in `core` and `replication`.
+Values only; the algorithm is in `voter` and the parts that it imports.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from .messages import Entry, Message
     from .snapshot_store import Snapshot
+
+
+class Role(IntEnum):
+    """What a voter is in its present term; the numbers are PySyncObj's."""
+
+    FOLLOWER = 0
+    CANDIDATE = 1
+    LEADER = 2
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,7 +46,7 @@ class RaftTimings:
 class QuorumStatus:
     """The quorum as the rest of the node sees it.  Never used for safety: epochs are (docs/raft.md Q18)."""
 
-    role: int
+    role: Role
     term: int
     leader_id: int  # -1: not known
     active: bool  # leader, and the no-op of its own term was applied

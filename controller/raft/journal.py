@@ -36,7 +36,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from pysyncobj.journal import Journal
 from tidegate.runtime import faults, logs
 
 from .durable_note import DurableNote, LogPosition
@@ -66,8 +65,8 @@ _COMMAND_BYTES_MAX = 64 << 20
 _INDEX_SPAN_MAX = 1 << 24
 
 
-class DurableJournal(Journal):  # type: ignore[misc]
-    """PySyncObj's journal interface over the Disk port.  Used by the Raft thread only."""
+class DurableJournal:
+    """A sequence of entries over the Disk port.  Used by the Raft thread only."""
 
     def __init__(self, disk: Disk, folder: Path, *, node_id: int, new_id: int, cluster_id: str = "") -> None:
         """`new_id`: random and not 0; the journal's id when it is made now (or was, by a version without
@@ -231,7 +230,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         self._file.truncate(position)
         self._file.sync_data()
 
-    # ---- PySyncObj's list interface ------------------------------------------------------------------------
+    # ---- entries -------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -293,16 +292,17 @@ class DurableJournal(Journal):  # type: ignore[misc]
             self._written_bytes += len(data)
             self._pending.clear()
 
-    def deleteEntriesFrom(self, entryFrom: int) -> None:
-        """Truncates the entries from this position of the list on: they conflict with the leader.  Durable
-        before it returns, because a new record beside the remains of the old tail would look like damage."""
-        if entryFrom >= len(self._entries):
+    def truncate_from(self, index: int) -> None:
+        """Removes entry `index` and all after it: they conflict with the leader.  Durable before it returns,
+        because a new record beside the remains of the old tail would look like damage."""
+        position = index - self._entries[0][1]
+        if position >= len(self._entries):
             return
         self._require_usable()
         try:
             self._write_pending()
-            self._end = self._written_bytes = self._positions[entryFrom]
-            del self._entries[entryFrom:], self._positions[entryFrom:]
+            self._end = self._written_bytes = self._positions[position]
+            del self._entries[position:], self._positions[position:]
             self._note.lower_to(self._end_position())
             self._file.truncate(self._end)
             self._file.sync_data()
@@ -312,11 +312,11 @@ class DurableJournal(Journal):  # type: ignore[misc]
         self.durable_index = self._entries[-1][1]
         self._dirty = False
 
-    def deleteEntriesTo(self, entryTo: int) -> None:
-        """Removes the entries before this position; the caller has made the snapshot that holds them
-        durable."""
-        if entryTo > 0:
-            self._rewrite(self._entries[entryTo:])
+    def trim_to(self, index: int) -> None:
+        """Removes the entries before `index`; the caller has made the snapshot that holds them durable."""
+        position = index - self._entries[0][1]
+        if position > 0:
+            self._rewrite(self._entries[position:])
 
     def reset(self, entries: Sequence[Entry]) -> None:
         """Replaces everything: after a snapshot from the leader."""
@@ -349,10 +349,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         self._dirty = False
         self.durable_index = entries[-1][1]
 
-    def clear(self) -> None:
-        raise RaftFatal("clear() would forget acknowledged entries")
-
-    def _destroy(self) -> None:
+    def close(self) -> None:
         self._file.close()
         self._note.close()
 
@@ -362,9 +359,9 @@ class DurableJournal(Journal):  # type: ignore[misc]
 
     # ---- term and vote -------------------------------------------------------------------------------------
 
-    def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:
+    def set_term(self, term: int, voted_for: int | None) -> None:
         """Durable before it returns.  A term never goes back and a vote within a term never changes."""
-        vote = NO_VOTE if votedForNodeId is None else votedForNodeId
+        vote = NO_VOTE if voted_for is None else voted_for
         if (term, vote) == (self._term, self._vote):
             return
         if term < self._term or (term == self._term and self._vote != NO_VOTE):
@@ -379,17 +376,13 @@ class DurableJournal(Journal):  # type: ignore[misc]
             raise
         self._term, self._vote = term, vote
 
-    def getCurrentTerm(self) -> int:
+    @property
+    def term(self) -> int:
         return self._term
 
-    def getVotedForNodeId(self) -> int | None:
+    @property
+    def voted_for(self) -> int | None:
         return None if self._vote == NO_VOTE else self._vote
-
-    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        """Not kept: it is volatile in Raft, and one beyond the end of the log would be dangerous."""
-
-    def getRaftCommitIndex(self) -> int:
-        return 1
 
     @property
     def cluster_id(self) -> str:

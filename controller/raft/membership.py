@@ -5,7 +5,7 @@ A journal knows everything that it ever promised; an empty folder in its place k
 promise the opposite. So a vote belongs to a *journal* (a random id, made with the folder) and not to a node.
 A journal without a vote follows the leader as a learner: it gives no vote and no preliminary one, never
 stands, and its acknowledgements say that they do not count. A journal gets its vote in one of two ways, each
-durable (`DurableJournal.store_voter_records`) before it is used:
+durable (`VoterState.store_voter_records`) before it is used:
 
     no vote --- every voter says of one roster "seen; I am empty and have no vote" ----------> vote
     no vote --- applies the entry "voter N returns with journal J", being journal J of N ----> vote
@@ -59,15 +59,12 @@ import struct
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tidegate.runtime import logs
 
 from .failure import RaftFatal
 from .messages import VoterRecord, VoterStatus
-
-if TYPE_CHECKING:
-    from .journal import DurableJournal
 
 log = logs.get(__name__)
 
@@ -89,11 +86,29 @@ def decode_return(command: bytes) -> tuple[int, int]:
     return voter, journal
 
 
-class VoterMembership:
-    """One voter's view of which journals have a vote.  Pure but for its journal.  (Members of consumer groups
-    are another thing.)"""
+class JournalIdentity(Protocol):
+    """What a voter knows of its own journal; `state.VoterState` and the journal itself."""
 
-    def __init__(self, node_id: int, voters: Collection[int], journal: DurableJournal) -> None:
+    @property
+    def journal_id(self) -> int: ...
+
+    @property
+    def voting(self) -> bool: ...
+
+    @property
+    def voter_records(self) -> dict[int, VoterRecord]: ...
+
+    @property
+    def is_empty(self) -> bool: ...
+
+    def store_voter_records(self, *voter_records: VoterRecord, voting: bool) -> None: ...
+
+
+class VoterMembership:
+    """One voter's view of which journals have a vote.  Pure.  (Members of consumer groups are another
+    thing.)"""
+
+    def __init__(self, node_id: int, voters: Collection[int], journal: JournalIdentity) -> None:
         self._node_id, self._journal = node_id, journal
         self._others = frozenset(voters) - {node_id}
         self._seen: dict[int, VoterStatus] = {}

@@ -24,8 +24,8 @@ from typing import Any, NoReturn, TypeVar
 
 from tidegate.runtime import logs
 
-from .contract import Proposal
-from .core import LEADER, RaftCore
+from .contract import Proposal, Role
+from .core import RaftCore
 from .messages import VoteRequest, VoterStatus
 from .transport import PeerDown, PeerUp, Received
 
@@ -175,7 +175,7 @@ class RaftThread:
         self._die(f"the metadata quorum member failed: {error}")
 
     def _round(self) -> None:
-        """See `core.py` for the order: sync, messages, tick, and round again."""
+        """See `core` for the order: sync, messages, tick, and round again."""
         if not self._running:
             return
         self._round_is_near = False
@@ -219,7 +219,7 @@ class RaftThread:
         now, late_s, self._alarm = self._loop.time(), self._loop.time() - self._alarm.when(), None
         if self._round_is_near:
             return
-        leads_or_lost = self._core.role == LEADER or self._core.lost_leader
+        leads_or_lost = self._core.role is Role.LEADER or self._core.lost_leader
         if late_s > LATE_S and not self._has_waited and not leads_or_lost:
             self._has_waited = True
             self._alarm = self._loop.call_at(now + 2 * self._core.timings.heartbeat_s, self._alarm_rings)

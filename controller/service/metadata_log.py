@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate.controller.raft.contract import FollowerView, Proposal, QuorumStatus, RaftTimings
-from tidegate.controller.raft.core import FOLLOWER, RaftCore
+from tidegate.controller.raft.contract import FollowerView, Proposal, QuorumStatus, RaftTimings, Role
+from tidegate.controller.raft.core import RaftCore
 from tidegate.controller.raft.failure import RaftFatal
 from tidegate.controller.raft.journal import JOURNAL_ID_MAX, DurableJournal
 from tidegate.controller.raft.messages import Entry
@@ -150,7 +150,7 @@ class MetadataLog:
         self.node_id = node_id
         self.voters = dict(voters)
         self.state = ClusterState()
-        self.status = QuorumStatus(FOLLOWER, 0, -1, False, 0, 0)
+        self.status = QuorumStatus(Role.FOLLOWER, 0, -1, False, 0, 0)
         self._listen, self._directory, self._disk, self._clock = listen, directory, disk, clock
         self._cluster_id, self._tls = cluster_id, tls
         self._timings = timings or RaftTimings()
@@ -233,6 +233,7 @@ class MetadataLog:
             self._transport,
             timings=self._timings,
             random=self._clock.random,
+            now=self._clock.monotonic,
         )
 
     def _check_stored_features(self) -> None:
@@ -262,7 +263,7 @@ class MetadataLog:
         self._waiting.clear()
         self._set_status(
             QuorumStatus(
-                FOLLOWER, self.status.term, -1, False, self.status.commit_index, self.status.last_index
+                Role.FOLLOWER, self.status.term, -1, False, self.status.commit_index, self.status.last_index
             )
         )
         if self._lock is not None:

@@ -25,7 +25,7 @@ from tidegate.controller.planning.reassignments import Reassignments, plan_reass
 from tidegate.controller.planning.requested_elections import Elections, plan_elections
 from tidegate.controller.planning.resource_configs import plan_resource_configuration
 from tidegate.controller.raft.contract import Contact, FollowerView
-from tidegate.controller.raft.core import COMMAND_BYTES_MAX
+from tidegate.controller.raft.voter import COMMAND_BYTES_MAX
 from tidegate.controller.state.features import SUPPORTED, Ranges, as_messages, ranges_of, shown
 from tidegate.controller.state.model import ApplyResult
 from tidegate.proto import controller_pb2 as rpc

@@ -39,14 +39,14 @@ def filled(disk: LyingDisk, count: int = 5) -> DurableJournal:
 def test_entries_term_and_vote_survive_a_restart(tmp_path: Path) -> None:
     folder = tmp_path / "raft"
     journal = DurableJournal(RealDisk(), folder, node_id=1, new_id=JOURNAL)
-    journal.setCurrentTerm(3, 2)
+    journal.set_term(3, 2)
     journal.add(b"a", 2, 3)
     journal.add(b"b", 3, 3)
     journal.sync()
-    journal._destroy()
+    journal.close()
     again = DurableJournal(RealDisk(), folder, node_id=1, new_id=JOURNAL)
     assert again[:] == [(b"\x01", 1, 0), (b"a", 2, 3), (b"b", 3, 3)]
-    assert (again.getCurrentTerm(), again.getVotedForNodeId()) == (3, 2)
+    assert (again.term, again.voted_for) == (3, 2)
 
 
 def test_synced_entries_survive_a_power_cut_and_the_rest_is_truncated() -> None:
@@ -71,7 +71,7 @@ def test_a_truncated_tail_does_not_come_back_after_a_conflict() -> None:
     for seed in range(200):
         disk = LyingDisk()
         journal = filled(disk, 6)
-        journal.deleteEntriesFrom(3)
+        journal.truncate_from(4)
         journal.add(b"from the new leader", 4, 2)
         if seed % 2:
             journal._write_pending()
@@ -142,9 +142,9 @@ def test_the_durable_note_is_lowered_before_truncations_and_snapshots(
         monkeypatch.setattr(DurableNote, "lower_to", lambda note, place: None)
     cuts = alarms = 0
     for make in (
-        lambda journal: journal.deleteEntriesFrom(2),
+        lambda journal: journal.truncate_from(3),
         lambda journal: journal.reset([(b"\x01", 3, 1)]),
-        lambda journal: journal.deleteEntriesTo(3),
+        lambda journal: journal.trim_to(4),
     ):
         for step in range(12):
             disk = LyingDisk()
@@ -223,13 +223,13 @@ def test_the_folder_of_another_cluster_or_node_is_refused() -> None:
 
 def test_a_second_vote_in_one_term_and_an_older_term_are_refused() -> None:
     journal = opened(LyingDisk())
-    journal.setCurrentTerm(5, 2)
+    journal.set_term(5, 2)
     for term, vote in ((5, 3), (5, None), (4, 2)):
         with pytest.raises(RaftFatal):
-            journal.setCurrentTerm(term, vote)
-    journal.setCurrentTerm(5, 2)
-    journal.setCurrentTerm(6, None)
-    journal.setCurrentTerm(6, 1)
+            journal.set_term(term, vote)
+    journal.set_term(5, 2)
+    journal.set_term(6, None)
+    journal.set_term(6, 1)
 
 
 def _append_and_sync(journal: DurableJournal) -> None:
@@ -241,9 +241,9 @@ def _append_and_sync(journal: DurableJournal) -> None:
     "use",
     [
         _append_and_sync,
-        lambda journal: journal.deleteEntriesFrom(3),
-        lambda journal: journal.deleteEntriesTo(3),
-        lambda journal: journal.setCurrentTerm(9, 1),
+        lambda journal: journal.truncate_from(4),
+        lambda journal: journal.trim_to(4),
+        lambda journal: journal.set_term(9, 1),
     ],
 )
 @pytest.mark.parametrize("operation", [0, 1, 2])
@@ -269,7 +269,7 @@ def test_a_crash_at_any_point_of_a_trim_leaves_a_readable_pair() -> None:
         disk.fail_after = operation
         try:
             store.store(Snapshot.make(6, 1, b"state after six"))
-            journal.deleteEntriesTo(5)
+            journal.trim_to(6)
         except OSError:
             pass
         disk.crash(random.Random(operation))
@@ -305,8 +305,8 @@ def as_of_the_version_before(disk: LyingDisk) -> None:
     ("use", "voting"),
     [
         (lambda journal: None, False),
-        (lambda journal: journal.setCurrentTerm(1, None), True),
-        (lambda journal: journal.setCurrentTerm(1, 3), True),
+        (lambda journal: journal.set_term(1, None), True),
+        (lambda journal: journal.set_term(1, 3), True),
         (_append_and_sync, True),
     ],
 )
@@ -362,16 +362,16 @@ def _a_life(journal: DurableJournal, promises: Promises) -> None:
     """Everything that changes a file, and the promises that follow from it."""
     promises.watch(journal)
     for _ in range(2):
-        term = journal.getCurrentTerm() + 1
-        journal.setCurrentTerm(term, 1)
+        term = journal.term + 1
+        journal.set_term(term, 1)
         promises.sent(journal, VoteRequest(term, 1, 1, preliminary=False))
         for _ in range(3):
             journal.add(b"x" * 40, journal[-1][1] + 1, term)
             journal.add(b"y", journal[-1][1] + 1, term)
             journal.sync()
             promises.of_journal(journal)
-        journal.deleteEntriesFrom(len(journal) - 1)
-        journal.deleteEntriesTo(2)
+        journal.truncate_from(journal[-1][1])
+        journal.trim_to(journal[2][1])
         promises.of_journal(journal)
 
 
@@ -393,10 +393,10 @@ def _lost_after_kill_and_power_cut(
     promises.watch(second)
     promises.of_journal(second)
     if seed % 2:
-        second.add(b"in the second life", second[-1][1] + 1, second.getCurrentTerm() or 1)
+        second.add(b"in the second life", second[-1][1] + 1, second.term or 1)
         second.sync()
         promises.of_journal(second)
-    promises.vote_term, promises.vote = second.getCurrentTerm(), second.getVotedForNodeId()
+    promises.vote_term, promises.vote = second.term, second.voted_for
     disk.crash(rng)
     try:
         return promises.missing_in(opened(disk))

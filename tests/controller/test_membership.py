@@ -97,7 +97,7 @@ def test_a_journal_of_a_formed_quorum_opens_for_no_fewer_voters(voters: dict[int
 def test_around_a_disk_that_knows_anything_no_quorum_is_formed(voters: dict[int, Voter], trace: str) -> None:
     journal = voters[2].journal
     if trace == "a term":
-        journal.setCurrentTerm(1, None)
+        journal.set_term(1, None)
     else:
         journal.add(b"\x00x", 2, 1)
         journal.sync()

@@ -95,13 +95,12 @@ def test_a_seed_always_gives_the_same_history() -> None:
 def test_a_member_with_many_pauses_goes_on_after_the_last_one(voters: int) -> None:
     options = QuorumOptions.draw(1, voters).only("pause", every_s=0.05)
     simulation = QuorumSimulation(options)
-    with simulation.clock():
-        simulation.begin()
-        simulation.schedule.repeat(options.fault_every_s, simulation.faults.inflict)
-        simulation.pass_time(options.seconds)
-        assert simulation.counts["faults"] > 50
-        assert all(member.process.paused_s <= PAUSE_S_MAX for member in simulation.members.values())
-        simulation.heal()
+    simulation.begin()
+    simulation.schedule.repeat(options.fault_every_s, simulation.faults.inflict)
+    simulation.pass_time(options.seconds)
+    assert simulation.counts["faults"] > 50
+    assert all(member.process.paused_s <= PAUSE_S_MAX for member in simulation.members.values())
+    simulation.heal()
 
 
 def test_commands_of_every_kind_are_applied_and_refused() -> None:
@@ -161,31 +160,26 @@ def test_a_member_may_be_killed_at_every_change_of_its_disk(role: str) -> None:
     options = replace(drawn, timings=timings, **quiet).only()
     for change in range(CHANGES):
         simulation = QuorumSimulation(replace(options, seed=change))
-        with simulation.clock():
-            simulation.begin()
-            assert simulation.pass_time(5.0, lambda s=simulation: s.ledger.acknowledged > 12)
-            leader = simulation.cluster.leader()
-            assert leader is not None
-            member = (
-                leader
-                if role == "leader"
-                else next(m for m in simulation.members.values() if m is not leader)
-            )
-            if role == "far behind":
-                member.stays_down = True
-                member.kill()
-                simulation.pass_time(0.6)
-                member.stays_down = False
-                member.start()
-            life = member.process.life
-            member.cut_is_of_power, member.disk.cut_after = False, change
-            assert simulation.pass_time(3.0, lambda m=member, life=life: m.process.life > life), (
-                "it was killed"
-            )
-            assert simulation.pass_time(3.0, lambda m=member: m.is_up)
-            simulation.pass_time(0.3)
-            simulation.faults.cut_all_power()
-            simulation.heal()
+        simulation.begin()
+        assert simulation.pass_time(5.0, lambda s=simulation: s.ledger.acknowledged > 12)
+        leader = simulation.cluster.leader()
+        assert leader is not None
+        member = (
+            leader if role == "leader" else next(m for m in simulation.members.values() if m is not leader)
+        )
+        if role == "far behind":
+            member.stays_down = True
+            member.kill()
+            simulation.pass_time(0.6)
+            member.stays_down = False
+            member.start()
+        life = member.process.life
+        member.cut_is_of_power, member.disk.cut_after = False, change
+        assert simulation.pass_time(3.0, lambda m=member, life=life: m.process.life > life), "it was killed"
+        assert simulation.pass_time(3.0, lambda m=member: m.is_up)
+        simulation.pass_time(0.3)
+        simulation.faults.cut_all_power()
+        simulation.heal()
 
 
 def test_the_command_runs_seeds_and_says_what_it_counted() -> None:

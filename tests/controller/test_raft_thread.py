@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from tidegate.controller.raft import thread as module
-from tidegate.controller.raft.contract import RaftTimings
-from tidegate.controller.raft.core import FOLLOWER, LEADER
+from tidegate.controller.raft.contract import RaftTimings, Role
 from tidegate.controller.raft.failure import RaftFatal
 from tidegate.controller.raft.messages import AppendEntries, VoteRequest
 from tidegate.controller.raft.thread import Inspect, RaftThread, Stop, in_order
@@ -34,7 +33,7 @@ def test_all_else_is_handled_as_it_came() -> None:
 class Core:
     """Counts its ticks."""
 
-    def __init__(self, role: int = FOLLOWER) -> None:
+    def __init__(self, role: Role = Role.FOLLOWER) -> None:
         self.role, self.term = role, 3
         self.timings = RaftTimings()
         self.calls: list[str] = []
@@ -116,7 +115,7 @@ def test_a_follower_that_lost_the_leaders_connection_does_not_wait() -> None:
 
 
 def test_a_leader_that_stood_still_sends_its_heartbeat_at_once() -> None:
-    core = Core(LEADER)
+    core = Core(Role.LEADER)
     Alarmed(core).ring(late_s=0.4)
     assert core.calls == ["sync", "tick"]
 

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tidegate.chaos.sim.disk import Lie
-from tidegate.controller.raft.core import LEADER, RaftCore
+from tidegate.controller.raft.contract import Role
+from tidegate.controller.raft.election import Election
+from tidegate.controller.raft.follower import Follower
 from tidegate.controller.raft.journal import NO_VOTE, DurableJournal
 from tidegate.controller.raft.membership import VOTER_RETURNS, VoterMembership, decode_return
 from tidegate.controller.raft.messages import (
     AppendEntries,
     AppendReply,
     Entry,
-    Message,
+    SnapshotReply,
+    VoteRequest,
     VoterRecord,
     VoterStatus,
 )
 from tidegate.controller.raft.snapshot_store import Snapshot, SnapshotStore
+from tidegate.controller.raft.state import StoreVoterRecords, VoterState
+from tidegate.controller.raft.voter import Voter
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import ApplyResult
 from tidegate.controller.state.proposers import CommandOutcome, ProposerTable
@@ -47,8 +51,8 @@ class _AcknowledgesUnsynced(DurableJournal):
 
 
 class _ForgetsVotes(DurableJournal):
-    def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:
-        self._term, self._vote = term, NO_VOTE if votedForNodeId is None else votedForNodeId
+    def set_term(self, term: int, voted_for: int | None) -> None:
+        self._term, self._vote = term, NO_VOTE if voted_for is None else voted_for
 
 
 class _TrustsThePageCache(DurableJournal):
@@ -68,103 +72,112 @@ class _KeepsSnapshotsInMemory(SnapshotStore):
         return True
 
 
-class _TrimsBeforeSnapshot(RaftCore):
-    def _SyncObj__tryLogCompaction(self) -> None:
-        if len(self._journal) > 40:
-            self._journal.deleteEntriesTo(len(self._journal) - 20)
+class _TrimsBeforeSnapshot(Voter):
+    def compact(self) -> None:
+        log = self.state.log
+        if len(log) > 40:
+            self.state.trim_to(log.last_index - 19)
 
 
 # ---- Raft's own rules --------------------------------------------------------------------------------------
 
 
-class _AcknowledgesBeforeSync(RaftCore):
-    """The right order of one round the wrong way round: acknowledgements leave before the entries are on the
+class _AcknowledgesBeforeSync(Follower):
+    """The right order of one step the wrong way round: acknowledgements leave before the entries are on the
     disk."""
 
-    def _flush_replies(self) -> None:
+    def release(self) -> None:
         replies, self._replies = self._replies, []
-        for node_id, reply in replies:
-            self._outbox.send(node_id, reply)
+        for leader, reply in replies:
+            self._state.send(leader, reply)
 
 
-class _TruncatesMatching(RaftCore):
+class _TruncatesMatching(Follower):
     """Stock's rule: everything after the previous entry goes, also what agrees."""
 
     def _append_missing(self, previous: int, entries: tuple[Entry, ...]) -> int:
-        position = previous + 1 - self._journal[0][1]
-        if 0 < position < len(self._journal) and previous + 1 > self.commit_index:
-            self._journal.deleteEntriesFrom(position)
+        state = self._state
+        if state.commit_index <= previous < state.log.last_index:
+            state.truncate_from(previous + 1)
         return super()._append_missing(previous, entries)
 
 
-class _CommitsWhatItHasNotSeen(RaftCore):
+class _CommitsWhatItHasNotSeen(Follower):
     """Commit index taken from the leader without regard to what this frame has shown to agree."""
 
-    def _on_append(self, node: Any, message: AppendEntries) -> None:
-        super()._on_append(node, message)
-        if message.term == self.term and self.role != LEADER:
-            self._SyncObj__raftCommitIndex = max(
-                self.commit_index, min(message.commit_index, self.last_index)
-            )
+    def on_append(self, leader: int, message: AppendEntries) -> None:
+        super().on_append(leader, message)
+        state = self._state
+        if message.term == state.term and state.role is not Role.LEADER:
+            state.commit_index = max(state.commit_index, min(message.commit_index, state.log.last_index))
 
 
-class _CommitsOlderTerms(RaftCore):
+class _CommitsOlderTerms(Voter):
     """An entry of an older term counts as committed as soon as a majority has it, without an entry of the
     leader's own term."""
 
-    def _onTick(self, timeToWait: float = 0.0) -> None:
-        if self.role == LEADER:
-            matches = sorted([self._journal.durable_index, *self._SyncObj__raftMatchIndex.values()])
-            reached = min(matches[len(matches) - self._majority], self.last_index)
-            if self._journal[reached - self._journal[0][1]][2] < self.term:
-                self._SyncObj__raftCommitIndex = max(self.commit_index, reached)
-        super()._onTick(timeToWait)
+    def _tick(self) -> None:
+        state = self.state
+        if state.role is Role.LEADER:
+            matches = sorted([state.log.stable_index, *state.match_index.values()])
+            reached = min(matches[len(matches) - state.majority], state.log.last_index)
+            if state.log.term_at(reached) < state.term:
+                state.commit_index = max(state.commit_index, reached)
+        super()._tick()
 
 
-class _CountsAnyTerm(RaftCore):
+class _CountsAnyTerm(Voter):
     """Stock's answers carry no term: one given to an earlier leadership of the same node counts."""
 
-    def _leads(self, node: Any, term: int) -> bool:
-        return super()._leads(node, self.term)
+    def _leads(self, term: int) -> bool:
+        return super()._leads(self.state.term)
 
 
-class _VotesForAnybody(RaftCore):
+class _VotesForAnybody(Election):
     """Also for a log that is behind."""
 
-    def _is_up_to_date(self, request: Any) -> bool:
+    def is_up_to_date(self, request: VoteRequest) -> bool:
         return True
 
 
-class _StandsAtOnce(RaftCore):
+class _StandsAtOnce(Election):
     """No PreVote: a voter that receives no message raises its term."""
 
-    def _SyncObj__connectedToAnyone(self) -> bool:
-        return self._may_vote()
+    def may_start(self) -> bool:
+        return self.may_vote()
 
 
-class _ActiveWhenElected(RaftCore):
-    """The controller does not wait until the no-op of its term is applied."""
+class _ActiveState(VoterState):
+    __slots__ = ()
 
     @property
     def active(self) -> bool:
-        return self.role == LEADER
+        return self.role is Role.LEADER
+
+
+class _ActiveWhenElected(Voter):
+    """The controller does not wait until the no-op of its term is applied."""
+
+    def __init__(self, state: VoterState, now: float) -> None:
+        state.__class__ = _ActiveState
+        super().__init__(state, now)
 
 
 # ---- voters and votes --------------------------------------------------------------------------------------
 
 
-class _VotesWhileFresh(RaftCore):
-    def _may_vote(self) -> bool:
+class _VotesWhileFresh(Election):
+    def may_vote(self) -> bool:
         return True
 
 
-class _CountsEveryVoter(RaftCore):
+class _CountsEveryVoter(Voter):
     """As if the answers of a journal without a vote were like all others."""
 
-    def _on_message(self, node: Any, message: Message) -> None:
-        super()._on_message(node, message)
-        if isinstance(message, AppendReply) and self.role == LEADER:
-            self._SyncObj__raftMatchIndex[node] = self._replication.reached(node)
+    def _on_acknowledgement(self, follower: int, reply: AppendReply | SnapshotReply) -> None:
+        super()._on_acknowledgement(follower, reply)
+        if isinstance(reply, AppendReply) and self.state.role is Role.LEADER:
+            self.state.match_index[follower] = self.replication.reached(follower)
 
 
 class _MajorityForms(VoterMembership):
@@ -194,29 +207,28 @@ class _FormsAroundSurvivors(_MajorityForms):
         return tuple(sorted([*voter_records, (self._node_id, self._journal.journal_id, 0)]))
 
 
-class _ReturnsWhenProposed(RaftCore):
+class _ReturnsWhenProposed(Follower):
     """The vote is taken when the entry that gives it arrives: not committed, not yet durable."""
 
     def _append_missing(self, previous: int, entries: tuple[Entry, ...]) -> int:
-        match = super()._append_missing(previous, entries)
+        match, state = super()._append_missing(previous, entries), self._state
+        mine = (state.node_id, state.journal_id)
         for command, index, _ in entries:
-            if command[:1] == VOTER_RETURNS and decode_return(command) == (
-                self.selfNode.id,
-                self._journal.journal_id,
-            ):
-                journal = self._journal
-                journal._voting, journal._voter_records[self.selfNode.id] = (
-                    True,
-                    (self.selfNode.id, journal.journal_id, index),
-                )
-                journal._disk.write_atomic(
-                    journal._vote_path, journal._encode_vote(journal._term, journal._vote)
-                )
+            if command[:1] == VOTER_RETURNS and decode_return(command) == mine:
+                records = StoreVoterRecords(((*mine, index),), voting=True)
+                state.voter_records[state.node_id], state.voting = (*mine, index), True
+                state.ready.persist.insert(0, records)
         return match
 
 
-def _with_membership(membership: type[VoterMembership]) -> type[RaftCore]:
-    return type(membership.__name__, (RaftCore,), {"voter_membership_class": membership})
+def voter_of(
+    election: type[Election] = Election,
+    follower: type[Follower] = Follower,
+    membership: type[VoterMembership] = VoterMembership,
+) -> Parts:
+    """A voter with another one of its parts."""
+    parts = {"election_class": election, "follower_class": follower, "membership_class": membership}
+    return Parts(voter_class=type("_Voter", (Voter,), parts))
 
 
 # ---- the state machine -------------------------------------------------------------------------------------
@@ -363,21 +375,21 @@ def _kills(options: QuorumOptions) -> QuorumOptions:
 ABLATIONS: dict[str, Ablation] = {
     "no fsync": Ablation(Parts(lies=Lie.FILE_SYNC | Lie.FOLDER_SYNC)),
     "no fsync of entries": Ablation(Parts(journal_class=_AcknowledgesUnsynced)),
-    "acknowledgement before fsync": Ablation(Parts(core_class=_AcknowledgesBeforeSync), _slow),
+    "acknowledgement before fsync": Ablation(voter_of(follower=_AcknowledgesBeforeSync), _slow),
     "lost vote": Ablation(Parts(journal_class=_ForgetsVotes)),
     "page cache trusted after a kill": Ablation(Parts(journal_class=_TrustsThePageCache), _kills),
     "snapshot not durable before the trim": Ablation(Parts(snapshots_class=_KeepsSnapshotsInMemory)),
-    "trim before the snapshot": Ablation(Parts(core_class=_TrimsBeforeSnapshot)),
-    "truncation of matching entries": Ablation(Parts(core_class=_TruncatesMatching), _datagrams),
-    "commit of unseen entries": Ablation(Parts(core_class=_CommitsWhatItHasNotSeen)),
-    "commit of older terms": Ablation(Parts(core_class=_CommitsOlderTerms), _deposed),
-    "vote for a log that is behind": Ablation(Parts(core_class=_VotesForAnybody)),
-    "active before the no-op": Ablation(Parts(core_class=_ActiveWhenElected)),
-    "vote of a fresh journal": Ablation(Parts(core_class=_VotesWhileFresh), _disks),
-    "acknowledgement of a fresh journal": Ablation(Parts(core_class=_CountsEveryVoter), _worst_disks),
-    "formation by a majority": Ablation(Parts(core_class=_with_membership(_MajorityForms)), _disks),
-    "formation around survivors": Ablation(Parts(core_class=_with_membership(_FormsAroundSurvivors)), _disks),
-    "return when proposed": Ablation(Parts(core_class=_ReturnsWhenProposed), _worst_disks),
+    "trim before the snapshot": Ablation(Parts(voter_class=_TrimsBeforeSnapshot)),
+    "truncation of matching entries": Ablation(voter_of(follower=_TruncatesMatching), _datagrams),
+    "commit of unseen entries": Ablation(voter_of(follower=_CommitsWhatItHasNotSeen)),
+    "commit of older terms": Ablation(Parts(voter_class=_CommitsOlderTerms), _deposed),
+    "vote for a log that is behind": Ablation(voter_of(election=_VotesForAnybody)),
+    "active before the no-op": Ablation(Parts(voter_class=_ActiveWhenElected)),
+    "vote of a fresh journal": Ablation(voter_of(election=_VotesWhileFresh), _disks),
+    "acknowledgement of a fresh journal": Ablation(Parts(voter_class=_CountsEveryVoter), _worst_disks),
+    "formation by a majority": Ablation(voter_of(membership=_MajorityForms), _disks),
+    "formation around survivors": Ablation(voter_of(membership=_FormsAroundSurvivors), _disks),
+    "return when proposed": Ablation(voter_of(follower=_ReturnsWhenProposed), _worst_disks),
     "reads by role": Ablation(Parts(machine_class=_ReadsByRole)),
     "no memory of proposers": Ablation(Parts(machine_class=_AppliesTwice)),
     "choice while applying": Ablation(Parts(machine_class=_ChoosesWhileApplying)),
@@ -390,8 +402,8 @@ ABLATIONS: dict[str, Ablation] = {
     "level that one node does not look at": Ablation(Parts(machine_class=_OlderNode), _three_voters),
 }
 
-NO_PREVOTE = Parts(core_class=_StandsAtOnce)
+NO_PREVOTE = voter_of(election=_StandsAtOnce)
 """Breaks no promise of safety; it shows in the number of terms."""
-NO_TERMS_IN_ACKNOWLEDGEMENTS = Parts(core_class=_CountsAnyTerm)
+NO_TERMS_IN_ACKNOWLEDGEMENTS = Parts(voter_class=_CountsAnyTerm)
 """Does harm when an acknowledgement outlives two elections and meets the same leader again: seeds hardly get
 there."""

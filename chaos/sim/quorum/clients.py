@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidegate.controller.raft.core import LEADER
+from tidegate.controller.raft.contract import Role
 from tidegate.controller.state.model import NO_BROKER_EPOCH, ApplyResult
 from tidegate.proto import metadata_pb2 as pb
 
@@ -84,7 +84,7 @@ class Clients:
     @staticmethod
     def _may_lead(member: Member) -> bool:
         """As its own status says, which may be old."""
-        return member.machine is not None and member.machine.status.role == LEADER
+        return member.machine is not None and member.machine.status.role is Role.LEADER
 
     def _read(self, machine: Machine) -> None:
         ledger = self._ledger

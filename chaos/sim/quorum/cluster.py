@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.controller.raft.core import LEADER
+from tidegate.controller.raft.contract import Role
 from tidegate.controller.state.cluster_state import ClusterState
 
 from .ledger import Ledger
@@ -29,7 +29,7 @@ class Cluster:
 
     def leader(self) -> Member | None:
         """Of the newest term."""
-        leaders = [m for m in self.members.values() if m.core is not None and m.core.role == LEADER]
+        leaders = [m for m in self.members.values() if m.core is not None and m.core.role is Role.LEADER]
         return max(
             leaders, key=lambda member: member.core.term if member.core is not None else -1, default=None
         )
@@ -37,7 +37,7 @@ class Cluster:
     def without_vote(self) -> set[int]:
         """The voters whose disk was lost, and which have not got the vote back yet."""
         for member in self.members.values():
-            if member.core is not None and member.core._journal.voting:
+            if member.core is not None and member.core.state.voting:
                 member.disk_was_lost = False
         return {node_id for node_id, member in self.members.items() if member.disk_was_lost}
 

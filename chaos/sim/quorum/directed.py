@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tidegate.controller.raft.core import LEADER
+from tidegate.controller.raft.contract import Role
 
 from .cluster import Cluster
 
@@ -111,7 +111,7 @@ class Plans:
                 return
             for node_id, member in cluster.members.items():
                 core = member.core
-                if core is not None and core.role == LEADER and core.term not in seen:
+                if core is not None and core.role is Role.LEADER and core.term not in seen:
                     seen.add(core.term)
                     leads_for_s = (
                         random.choice((0.0, 1.0, 3.0, 10.0)) * random.random() * cluster.options.delay_s

@@ -1,5 +1,6 @@
 """The promises of the quorum, compared with every member after each of its steps.
 
+* every voter's own invariants (`RaftCore.validate`)
 * one leader a term, and it has every entry that was committed before its term (leader completeness)
 * log matching: an entry of one index and term is the same everywhere, and so is all before it
 * committed entries never differ between members: order, commands, their results, the hash of the state, and
@@ -22,7 +23,8 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from tidegate.chaos.sim.runs import Broken
-from tidegate.controller.raft.core import LEADER, RaftCore
+from tidegate.controller.raft.contract import Role
+from tidegate.controller.raft.core import RaftCore
 from tidegate.controller.raft.messages import Entry
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import ApplyResult
@@ -93,6 +95,10 @@ class Ledger:
     def observe(self, node_id: int, core: RaftCore) -> None:
         """After anything that a member did."""
         look = self._looks[node_id]
+        try:
+            core.validate()
+        except AssertionError as error:
+            self.broken(f"node {node_id}: {error}")
         self.promises[node_id].of_journal(core._journal)
         self._look_at_log(node_id, core, look)
         commit_index = core.commit_index
@@ -102,7 +108,7 @@ class Ledger:
             )
             self.broken(f"the commit index of node {node_id} went from {state}")
         look.commit_index = commit_index
-        if core.role != LEADER:
+        if core.role is not Role.LEADER:
             return
         if look.led_term != core.term:
             look.led_term = core.term

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from tidegate.controller.raft.contract import Proposal, QuorumStatus
-from tidegate.controller.raft.core import FOLLOWER
+from tidegate.controller.raft.contract import Proposal, QuorumStatus, Role
 from tidegate.controller.raft.messages import Entry
 from tidegate.controller.raft.snapshot_store import Snapshot, SnapshotStore
 from tidegate.controller.raft.thread import SnapshotStored
@@ -41,7 +40,7 @@ class Machine:
         self._process, self._snapshots, self._ledger = process, snapshots, ledger
         self._random, self._lag_s = schedule.random, options.lag_s
         self.state = self.state_class()
-        self.status = QuorumStatus(FOLLOWER, 0, -1, False, 0, 0)
+        self.status = QuorumStatus(Role.FOLLOWER, 0, -1, False, 0, 0)
         self._crossing: deque[Callable[[], None]] = deque()
         self._waiting: dict[int, tuple[int, Answer]] = {}
 

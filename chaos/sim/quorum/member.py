@@ -17,6 +17,7 @@ from tidegate.controller.raft.journal import DurableJournal
 from tidegate.controller.raft.messages import Message
 from tidegate.controller.raft.snapshot_store import SnapshotStore
 from tidegate.controller.raft.thread import Event
+from tidegate.controller.raft.voter import Voter
 
 from .ledger import Ledger
 from .machine import Machine
@@ -35,7 +36,7 @@ FOLDER = METADATA / "raft"
 class Parts:
     """What every member is made of: the product's own classes; an ablation replaces one."""
 
-    core_class: type[RaftCore] = RaftCore
+    voter_class: type[Voter] = Voter
     journal_class: type[DurableJournal] = DurableJournal
     snapshots_class: type[SnapshotStore] = SnapshotStore
     machine_class: type[Machine] = Machine
@@ -108,7 +109,7 @@ class Member:
         journal = parts.journal_class(self.disk, FOLDER, node_id=self.node_id, new_id=new_id)
         snapshots: SnapshotStore = parts.snapshots_class(self.disk, FOLDER)
         machine = parts.machine_class(self.process, snapshots, self._ledger, self._schedule, options)
-        core = parts.core_class(
+        core = RaftCore(
             self.node_id,
             options.ids,
             journal,
@@ -117,6 +118,8 @@ class Member:
             Outbox(self.node_id, journal, self._ledger.promises[self.node_id], self._network),
             timings=options.timings,
             random=random.random,
+            now=lambda: self._schedule.now,
+            voter_class=parts.voter_class,
         )
         self.machine = machine
         return core

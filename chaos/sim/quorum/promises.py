@@ -38,7 +38,7 @@ class Promises:
             case AppendReply(success=True, next_index=next_index) if next_index - 1 > self.index:
                 self._entry(journal, next_index - 1)
             case VoteReply(granted=True, preliminary=False) | VoteRequest(preliminary=False):
-                self.vote_term, self.vote = journal.getCurrentTerm(), journal.getVotedForNodeId()
+                self.vote_term, self.vote = journal.term, journal.voted_for
 
     def _entry(self, journal: DurableJournal, index: int) -> None:
         position = index - journal[0][1]
@@ -52,17 +52,17 @@ class Promises:
 
     def watch(self, journal: DurableJournal) -> None:
         """Notes a truncation before it happens: a truncation that a crash interrupts is no loss."""
-        cut, reset = journal.deleteEntriesFrom, journal.reset
+        cut, reset = journal.truncate_from, journal.reset
 
-        def watched_cut(entryFrom: int) -> None:
-            self.cut_after(journal[entryFrom - 1])
-            cut(entryFrom)
+        def watched_cut(index: int) -> None:
+            self.cut_after(journal[index - 1 - journal[0][1]])
+            cut(index)
 
         def watched_reset(entries: Sequence[Entry]) -> None:
             self.cut_after(entries[-1])
             reset(entries)
 
-        journal.deleteEntriesFrom = watched_cut  # type: ignore[method-assign]
+        journal.truncate_from = watched_cut  # type: ignore[method-assign]
         journal.reset = watched_reset  # type: ignore[method-assign]
 
     def missing_in(self, journal: DurableJournal) -> str:
@@ -76,7 +76,7 @@ class Promises:
                 f"entry {self.index} of term {self.term} was durable and is gone: the journal ends with "
                 f"entry {journal[-1][1]}"
             )
-        vote = (journal.getCurrentTerm(), journal.getVotedForNodeId())
+        vote = (journal.term, journal.voted_for)
         if vote != (self.vote_term, self.vote) and vote[0] <= self.vote_term and self.vote is not None:
             return f"the vote for node {self.vote} in term {self.vote_term} is forgotten"
         return ""

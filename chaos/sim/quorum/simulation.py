@@ -7,11 +7,8 @@ Everything that happens is an event at a time (`schedule`), and follows from the
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-
-import pysyncobj.syncobj as library
+from collections.abc import Callable
 
 from .clients import Clients
 from .cluster import Cluster
@@ -66,12 +63,11 @@ class QuorumSimulation:
 
     def run(self) -> Counter[str]:
         """Raises Broken."""
-        with self.clock():
-            self.begin()
-            if self.options.fault_every_s:
-                self.schedule.repeat(self.options.fault_every_s, self.faults.inflict)
-            self.pass_time(self.options.seconds)
-            self.heal()
+        self.begin()
+        if self.options.fault_every_s:
+            self.schedule.repeat(self.options.fault_every_s, self.faults.inflict)
+        self.pass_time(self.options.seconds)
+        self.heal()
         ledger = self.ledger
         self.counts.update(
             {
@@ -82,15 +78,6 @@ class QuorumSimulation:
         )  # fmt: skip
         self.counts["terms"] = len(ledger.leaders)
         return self.counts
-
-    @contextlib.contextmanager
-    def clock(self) -> Iterator[None]:
-        """The library reads this simulation's time."""
-        real, library.monotonicTime = library.monotonicTime, lambda: self.now
-        try:
-            yield
-        finally:
-            library.monotonicTime = real
 
     def begin(self) -> None:
         """Every member is started, some later."""
@@ -131,7 +118,7 @@ class QuorumSimulation:
         return all(
             member.core is not None
             and member.machine is not None
-            and member.core._journal.voting
+            and member.core.state.voting
             and member.machine.state.index == self.ledger.last_index >= last_index
             for member in self.members.values()
         )
