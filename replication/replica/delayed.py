@@ -25,9 +25,9 @@ AckCallback = Callable[[ErrorCode], None]
 #: How late an expired acknowledgement may be; one timer a node instead of one a request.
 SWEEP_INTERVAL_S = 0.05
 
-#: How long a follower's fetch waits on when its answer would have only a higher high watermark.  The records
-#: that made it move have reached the follower already, and under load the answer with the next records carries
-#: the new one: answered at once, every commit would cost each follower a second fetch.
+#: How long a follower's fetch waits on when its answer would have only a higher high watermark.  The follower
+#: has the records that made it move, and under load the answer with the next records carries the new one:
+#: answered at once, every commit would cost each follower a second fetch.
 WATERMARK_NEWS_S = 0.005
 
 

@@ -75,7 +75,7 @@ class FakeCluster:
 
 
 class FakeWorkload:
-    """Readable, and takes records, unless told otherwise."""
+    """Readable, and accepts records, unless the arguments say otherwise."""
 
     plan = Plan()
 
@@ -307,7 +307,7 @@ async def test_a_missing_right_on_the_machine_fails_the_run_with_a_reason(
 
 
 def test_a_pause_ends_with_the_affected_only() -> None:
-    """A commit that began before the fault, or needed nobody else, proves nothing."""
+    """A commit that began before the fault, or did not need the target, proves nothing."""
     from tidegate.chaos.load.progress import Commit
 
     target = targets.leading({A: 2, B: 3}, FakeNode(2), "leader")  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ A, B = ("topic", 0), ("topic", 1)
 
 
 def history_with_a_kill_at_2() -> list[Op]:
-    """A commit that ended long before the kill, one under way at the kill, one after it."""
+    """A commit that ended long before the kill, one in flight at the kill, one after it."""
     clock = ManualClock()
     history = History(clock.monotonic)
     for number in range(3):

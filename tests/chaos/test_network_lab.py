@@ -52,7 +52,8 @@ for line in sys.stdin:
 
 
 class Talk:
-    """A program on every host: each sends a packet to each, and says whom it heard."""
+    """A program on every host: each sends a packet to each, and prints the hosts from which it received
+    one."""
 
     def __init__(self, lab: NetworkLab) -> None:
         self._lab = lab

@@ -1,4 +1,4 @@
-"""The harness' view of a running workload: who commits, and for how long nobody does."""
+"""The harness' view of a running workload: which client commits, and for how long no client does."""
 
 from __future__ import annotations
 

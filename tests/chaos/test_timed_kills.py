@@ -1,5 +1,5 @@
-"""The aimed kill against a scripted cluster: it follows the coordinator, leaves nothing armed behind, and is
-not fooled."""
+"""The kill at a fault point, against a scripted cluster: it follows the coordinator, leaves nothing armed
+behind, and is not fooled."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class ScriptedNode:
 
 @dataclass
 class ScriptedCluster:
-    """`coordinators`: who coordinates, one answer per question, the last one for ever; None: nobody."""
+    """`coordinators`: the coordinating node, one answer per question, the last one for ever; None: no
+    node."""
 
     nodes: dict[int, ScriptedNode]
     clock: ManualClock

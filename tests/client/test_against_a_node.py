@@ -241,8 +241,8 @@ async def test_a_member_that_was_removed_cannot_commit(bootstrap: str, topic: st
 async def test_a_member_that_knows_that_it_was_removed_is_fenced_all_the_same(
     bootstrap: str, topic: str, how: str
 ) -> None:
-    """KIP-447: what it has read, its successor may have committed; without its member id and generation
-    nobody could tell."""
+    """KIP-447: what it has read, its successor may have committed; without its member id and generation the
+    coordinator could not notice."""
     await fill(bootstrap, topic, 4)
     options: dict[str, Any] = {"group_id": topic, "auto_offset_reset": "earliest", "auto_commit": False}
     patience: dict[str, Any] = {"max_poll_interval_ms": 1500} if how == "did not poll" else {}
@@ -276,8 +276,8 @@ async def test_a_member_that_knows_that_it_was_removed_is_fenced_all_the_same(
 async def test_a_member_asks_again_for_a_share_that_it_could_not_start(
     bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The group counts on this member: without another join nobody would read these partitions until the next
-    rebalance."""
+    """The group counts on this member: without another join no member would read these partitions until the
+    next rebalance."""
     await fill(bootstrap, topic, 4)
     async with Consumer(bootstrap, group_id=topic, auto_offset_reset="earliest") as consumer:
         consumer.subscribe(topic)

@@ -165,7 +165,7 @@ def places(share: dict[str, list[int]]) -> set[tuple[str, int]]:
 def test_cooperative_partitions_are_revoked_before_reassigned_and_converge(
     counts: dict[str, int], before: dict[str, set[str]], after: dict[str, set[str]]
 ) -> None:
-    """KIP-429, whoever comes and goes and whatever they ask for."""
+    """KIP-429, for any members that join and leave with any subscriptions."""
     held, _ = rebalanced(counts, before, {})
     shares, _ = rebalanced(counts, after, held)
     wanted = {

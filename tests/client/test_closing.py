@@ -1,4 +1,4 @@
-"""The end of a producer: whoever waits for something gets it, or an error, and nothing is taken
+"""The end of a producer: every waiting caller gets its result or an error, and the producer accepts no record
 afterwards."""
 
 from __future__ import annotations

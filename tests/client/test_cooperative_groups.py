@@ -39,7 +39,7 @@ async def topic(bootstrap: str) -> str:
 
 
 class Member:
-    """A consumer that polls by itself, and what it was told."""
+    """A consumer that polls by itself, with the events of its rebalance listener."""
 
     def __init__(
         self, bootstrap: str, topic: str, assignors: tuple[str, ...] = ("cooperative-sticky",), **more: Any
@@ -135,7 +135,7 @@ async def test_a_member_that_was_removed_has_lost_what_it_held(bootstrap: str, t
 async def test_with_another_assignor_beside_it_everything_is_given_up_first(
     bootstrap: str, topic: str
 ) -> None:
-    """Who may be told to work with `range` cannot keep anything while it joins."""
+    """A member that may have to use `range` cannot keep a partition while it joins."""
     async with Member(bootstrap, topic, ("cooperative-sticky", "range")) as first:
         await eventually(lambda: len(first.holds) == PARTITIONS)
         async with Member(bootstrap, topic, ("range",)) as second:

@@ -169,7 +169,7 @@ class MovingCoordinators:
 async def test_nothing_is_called_hanging_while_its_coordinator_is_unreachable(
     led: tuple[tuple[int, int], ...], said: str
 ) -> None:
-    """Nobody lists it then; aborted by an operator, it could still be committed by its coordinator."""
+    """No list shows it then; aborted by an operator, it could still be committed by its coordinator."""
     admin = cast(Admin, MovingCoordinators(*led))
     if said:
         with pytest.raises(RetriableError, match=said):

@@ -1,5 +1,5 @@
-"""Clusters of processes on this machine: nodes end with their harness, and nobody else's process is ever
-signalled."""
+"""Clusters of processes on this machine: nodes end with their harness, and no other process ever gets a
+signal."""
 
 from __future__ import annotations
 

@@ -156,8 +156,8 @@ BUSY = {
 
 
 async def test_under_tv1_a_partition_is_enlisted_once_for_many_records(broker: Any) -> None:
-    """An enlistment too many may come behind the end of its transaction, and so begin one that nobody knows
-    of."""
+    """An enlistment too many may come behind the end of its transaction, and so begin a transaction that no
+    client knows of."""
     broker.transaction_version = 1
     async with transactional(broker, batch_bytes=100) as producer:
         broker.script(ApiKey.ADD_PARTITIONS_TO_TXN, BUSY, BUSY)
@@ -270,8 +270,8 @@ async def test_a_cancelled_commit_counts_as_unknown(broker: Any, misbehaviour: A
 async def test_a_timed_out_transaction_is_not_the_end_of_the_producer(
     broker: Any, end_error: ErrorCode | None
 ) -> None:
-    """KIP-588: the coordinator aborted and raised the epoch; asking with the old identity shows that nobody
-    took over."""
+    """KIP-588: the coordinator aborted and raised the epoch; InitProducerId with the old identity shows that
+    no other producer took over."""
     async with transactional(broker) as producer:
         await producer.begin()
         await producer.send_and_wait("t", b"v")

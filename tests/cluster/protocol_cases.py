@@ -2,8 +2,8 @@
 must get.
 
 An answer is a pattern: a dictionary with every field of the answer in every version, so that no field is at
-its default by oversight.  `ANY` stands for what cannot be told beforehand, a function says whether a value
-will do.
+its default by oversight.  `ANY` stands for an unpredictable value, a function decides whether a value is
+right.
 """
 
 from __future__ import annotations

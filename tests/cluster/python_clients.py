@@ -74,7 +74,7 @@ class Reader(ABC):
 
     @abstractmethod
     def group(self) -> Any:
-        """What the reader was told of its group (KIP-447)."""
+        """The group metadata that the reader received (KIP-447)."""
 
     @abstractmethod
     def offset_at(self, partition: int, time_ms: int) -> int | None: ...

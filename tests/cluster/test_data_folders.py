@@ -1,4 +1,4 @@
-"""Three nodes with two data folders each: a disk that dies, and bytes that rot, cost nobody a record."""
+"""Three nodes with two data folders each: a dead disk and rotten bytes lose no record."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ async def test_a_returned_majority_has_all_and_without_it_the_records_stay(tmp_p
 
 
 async def looked_at_without_a_majority(survivor: LocalNode, topic: str) -> None:
-    """Commands that only look say what the node knows, or soon that nobody does."""
+    """Commands that only look show the node's own metadata, or fail soon."""
 
     async def look(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [

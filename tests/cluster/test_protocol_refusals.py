@@ -524,7 +524,7 @@ async def test_a_member_of_a_consumer_group_names_itself_since_version_1(world: 
     refused = await world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **heartbeat(world, name, "", 0))
     says(refused, ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
     joined = await world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, **heartbeat(world, name, "", 0))
-    # Its epoch is that of the last assignment: whoever comes soon after another waits for the next one
+    # Its epoch is that of the last assignment: a member that joins soon after another waits for the next one
     # (KIP-1263).
     assert joined.error_code == ErrorCode.NONE
     assert joined.member_id

@@ -263,7 +263,7 @@ class TestGroups:
 
         def work(found: Found, reader: Reader) -> None:
             handled.extend(value for _partition, _offset, value in found)
-            client.refusal(reader.commit)  # refused in a rebalance: somebody else reads these records again
+            client.refusal(reader.commit)  # refused in a rebalance: another member reads these records again
 
         come_and_go(client, source, lambda: work, handled)
 

@@ -184,8 +184,7 @@ class TestCrash:
             for node in cluster.nodes:
                 await node.wait_exit()
             await cluster.up()
-        # What was under way may have come in twice as it was asked: the idempotent producer repeats, the log
-        # does not.
+        # A request in flight may have arrived twice: the idempotent producer repeats, the log does not.
         assert await witness.read() == witness.acknowledged
         await witness.still_serves()
 

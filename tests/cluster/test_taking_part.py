@@ -1,5 +1,5 @@
-"""Who may take part in a cluster: brokers that are forgotten and come back as new, and nodes of an older
-version (KIP-584)."""
+"""Which nodes may take part in a cluster: brokers that are forgotten and come back as new, and nodes of an
+older version (KIP-584)."""
 
 from __future__ import annotations
 

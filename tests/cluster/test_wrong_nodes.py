@@ -1,5 +1,5 @@
-"""What a node says of partitions that others lead: who leads and where it listens (KIP-951), and the
-producers that it knows."""
+"""What a node says of partitions that others lead: the leader and its address (KIP-951), and the producers
+that it knows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What must stay true whatever else is done to a cluster: it serves, and no acknowledged record is lost.
 
 `Witness` keeps one topic and remembers every record that was acknowledged in it.  `raw_*` talk to a node
-without the manners of a client: they send what they are told to.
+without the manners of a client: they send exactly the given request.
 """
 
 from __future__ import annotations

@@ -256,8 +256,8 @@ async def test_answers_say_how_far_the_metadata_had_been_applied(three: Controll
 async def test_a_controller_whose_journal_hangs_stops_answering_heartbeats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: bool
 ) -> None:
-    """Its successor makes others leaders: who hears only from the old one must not go on leading.  Ablation:
-    it does not look."""
+    """Its successor makes others leaders: a broker that gets answers only from the old one must not go on
+    leading.  Ablation: it does not look."""
     if not looks:
         monkeypatch.setattr(MetadataLog, "_is_alive", True)
     cluster = ControllerCluster(tmp_path, 3)

@@ -1,9 +1,9 @@
 """A controller whose term is over and that does not know it: what it says is not acted on, what it was asked
 is not done later.
 
-Its refusals are the dangerous ones.  A leader that was told INELIGIBLE_REPLICA counts without that replica
-from then on, so no other controller may accept an earlier copy of that change (docs/semantics.md M12); one
-that was told INVALID_UPDATE_VERSION waits for metadata that may never come.
+Its refusals are the dangerous ones.  A leader that got INELIGIBLE_REPLICA counts without that replica from
+then on, so no other controller may accept an earlier copy of that change (docs/semantics.md M12); a leader
+that got INVALID_UPDATE_VERSION waits for metadata that may never come.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ async def test_what_the_controller_of_an_ended_term_refuses_is_asked_again(
     both.client.active_id = 2  # a hint, or its turn
     reply = await both.client.alter_partitions(rpc.AlterPartitionsRequest())
     assert [view.error for view in reply.partitions] == [ErrorCode.NONE]
-    assert both.asked[0] == (2, 5), "and everyone asked is told of the newest term heard of"
-    assert both.asked[-1] == (1, 5), "and everyone asked is told of the newest term heard of"
+    assert both.asked[0] == (2, 5), "and every request carries the newest known term"
+    assert both.asked[-1] == (1, 5), "and every request carries the newest known term"
 
 
 async def test_ablation_a_client_that_forgets_the_newest_term_believes_it(

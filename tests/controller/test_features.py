@@ -1,5 +1,5 @@
-"""Feature levels (KIP-584): who is refused, what may be raised, and what a node does that meets a level it
-does not know."""
+"""Feature levels (KIP-584): which nodes are refused, which levels may be raised, and the end of a node that
+meets an unknown level."""
 
 from __future__ import annotations
 

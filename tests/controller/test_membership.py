@@ -1,4 +1,5 @@
-"""Who gets a vote, and when: the rules of formation and return one by one, without clocks and networks."""
+"""Which journal gets a vote, and when: the rules of formation and return one by one, without clocks and
+networks."""
 
 from __future__ import annotations
 
@@ -83,8 +84,9 @@ def test_a_majority_forms_no_quorum_and_names_the_missing_voters(voters: dict[in
 
 
 def test_a_journal_of_a_formed_quorum_opens_for_no_fewer_voters(voters: dict[int, Voter]) -> None:
-    """One of three that is told to be alone would be a majority of one, while the other two are one of three:
-    two leaders of one term.  More voters than there were wait for a majority of the larger number."""
+    """One voter of three that is configured to be alone would be a majority of one, while the other two are a
+    majority of three: two leaders of one term.  More voters than there were wait for a majority of the larger
+    number."""
     tell_all(voters)
     journal = voters[1].journal
     for fewer in [(1,), (1, 2), (1, 2, 4)]:

@@ -254,7 +254,7 @@ async def test_the_journal_is_not_trimmed_before_the_snapshot_is_on_the_disk(tmp
 
 
 async def test_a_quorum_of_one_is_active_at_once_and_listens_nowhere(tmp_path: Path) -> None:
-    # there is nobody to wait for
+    # there is no other voter to wait for
     logs = Logs(tmp_path, 1, RaftTimings(election_s_min=600, election_s_max=1200))
     await logs.start()
     log = await logs.active()
@@ -393,8 +393,8 @@ async def test_the_first_start_waits_for_all_voters_and_names_the_missing(tmp_pa
 
 
 async def test_a_voter_that_lost_its_disk_forgets_no_vote_and_returns(tmp_path: Path) -> None:
-    """Committed by voters 1 and 2; 1 down, the disk of 2 lost: 2 and 3, which has nothing of it, must not
-    elect anybody."""
+    """Committed by voters 1 and 2; 1 down, the disk of 2 lost: 2 and 3, which does not have the entry, must
+    elect no leader."""
     logs = Logs(tmp_path, 3)
     await logs.start()
     await logs.acknowledge("everybody has this")
@@ -472,8 +472,8 @@ async def test_an_old_folder_of_a_returned_voter_stops_its_node(tmp_path: Path) 
 
 
 async def test_an_entry_of_an_earlier_term_whose_index_is_reused_is_dropped() -> None:
-    """Another leader's short term replaced it.  Left without an end, it would count as under way for the life
-    of the process."""
+    """Another leader's short term replaced it.  Without an end it would count as in flight for the life of
+    the process."""
     log = MetadataLog.__new__(MetadataLog)
     log._waiting, log.status = {}, QuorumStatus(2, 5, 1, True, 0, 0)
     earlier, later = (asyncio.get_running_loop().create_future() for _ in range(2))

@@ -84,7 +84,7 @@ def test_a_move_ends_when_every_new_replica_is_in_sync_and_moves_the_leader(
 
 
 def test_a_leader_that_stays_keeps_leading_in_a_new_epoch(controller: PlannerCluster) -> None:
-    """The epoch fences fetches that whoever lost its replica sent before (KIP-320)."""
+    """The epoch fences fetches that the broker sent before it lost its replica (KIP-320)."""
     controller.topic()
     before = controller.partition().leader_epoch
     ask(controller, 1, 2)
@@ -322,8 +322,8 @@ class World:
     `replication/partition/leader.py`.
 
     A record is committed when every member of the ISR has it and there are min.insync.replicas of them.
-    Brokers crash without losing what they flushed; whoever is no replica any more deletes its log, which is
-    when only the others can have the record.
+    Brokers crash without losing what they flushed; a broker that is no replica any more deletes its log, and
+    then only the others can have the record.
     """
 
     seed: int
@@ -442,7 +442,7 @@ class World:
         self.controller.carry_out(self.controller.planner.tick(self.controller.now))
 
     def heal(self) -> None:
-        """Everybody is back and follows: the move that is under way ends."""
+        """All brokers are back and follow: the move in progress ends."""
         for _ in range(60):
             self.come_back()
             self.tick()

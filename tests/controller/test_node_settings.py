@@ -126,7 +126,7 @@ def test_a_cluster_at_an_older_level_has_none(controller: PlannerCluster, level:
 def test_an_entry_below_its_metadata_level_changes_nothing(
     controller: PlannerCluster, level: int, error: ErrorCode
 ) -> None:
-    """Whoever proposed it may have planned it before; all nodes must make the same of it."""
+    """The controller may have planned it before; all nodes must apply it in the same way."""
     controller.state._features = {METADATA_VERSION: level}
     entry = pb.ChangeNodeConfig(node_id=ALL_NODES, set=[pb.ConfigEntry(key=CATCH_UP_SETTING, value="1")])
     command = pb.Command(operations=[pb.Operation(change_node_config=entry)]).SerializeToString()

@@ -1,5 +1,5 @@
-"""Plans on what is under way (`controller/service/pipeline.py`): answers rest on what is committed, and
-clients hold up no election.
+"""Plans on uncommitted commands (`controller/service/pipeline.py`): answers wait for the commit, and clients
+delay no election.
 
 A log whose commits the test decides, or that takes its time for each, in virtual time, below the real service
 and controller.
@@ -35,8 +35,7 @@ T = TypeVar("T")
 
 
 class HeldLog:
-    """Commits what was submitted when it is told to; with `commit_s`, one command after the other by
-    itself."""
+    """Commits the submitted commands on request; with `commit_s`, one command after the other by itself."""
 
     node_id, leader_id, term, is_active, commit_s = 1, 1, 1, True, 0.0
     voters = (1,)
@@ -83,7 +82,7 @@ class HeldLog:
                 future.set_result(result)
 
     def lose(self) -> None:
-        """All that is under way, with the leadership."""
+        """The leadership loses every command in flight."""
         lost, self.held, self.is_active = self.held, [], False
         for _, future in lost:
             future.set_exception(NotController(2))
@@ -186,7 +185,7 @@ def test_a_refusal_waits_for_what_it_rests_on(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, fate: str, waits: bool
 ) -> None:
     """The topic "exists" only when its creation is committed: with the leadership it may be gone.  Ablation:
-    nobody waits."""
+    the answer does not wait."""
     if not waits:
 
         async def at_once(self: PlanPipeline, rests_on: object) -> None:
@@ -343,7 +342,8 @@ def plans(controller: Controller) -> PlanPipeline:
 def test_an_outcome_that_differs_from_the_prediction_renews_it(
     controller: Controller, plans: PlanPipeline
 ) -> None:
-    """An entry that nobody here proposed (a voter returns) moves the index, which is a new broker's epoch."""
+    """An entry that this controller did not propose (a voter returns) moves the index, which is a new
+    broker's epoch."""
     operation = pb.Operation(
         register_broker=pb.RegisterBroker(node_id=5, incarnation="first", expected_broker_epoch=-1)
     )
@@ -511,8 +511,8 @@ COMMIT_S = 0.002
 def test_clients_that_create_topics_without_a_pause_do_not_hold_up_fencing(
     monkeypatch: pytest.MonkeyPatch, bounded: bool
 ) -> None:
-    """The bound: what is under way, one slice of each client, and the tick.  Ablation: everything is planned
-    as it comes."""
+    """The bound: the commands in flight, one slice of each client, and the tick. Ablation: every request is
+    planned at once."""
     if not bounded:
         monkeypatch.setattr(planning, "COMMANDS_MAX", 10**9)
         monkeypatch.setattr(planning, "BYTES_MAX", 10**12)
@@ -545,8 +545,8 @@ def test_clients_that_create_topics_without_a_pause_do_not_hold_up_fencing(
 
 
 def test_a_controller_that_was_inactive_for_a_while_goes_on_fencing(controller: Controller) -> None:
-    """A flush of its journal hangs, nobody else is elected (a quorum of one): its term and its planner go
-    on."""
+    """A flush of its journal hangs, and no other leader is elected (a quorum of one): its term and its
+    planner go on."""
     controller.join(1)
     controller.log.is_active = False
     controller.run_for(2.0)

@@ -1,5 +1,5 @@
-"""The active controller's plans, each applied to a real state: who is fenced, who leads, who may come
-back."""
+"""The active controller's plans, each applied to a real state: fenced brokers, elected leaders, replicas that
+may come back."""
 
 from __future__ import annotations
 
@@ -378,8 +378,8 @@ def test_without_eligible_replicas_the_last_known_leader_leads_again(controller:
 
 
 def test_after_a_power_cut_any_isr_member_of_a_flushed_topic_may_lead() -> None:
-    """Acknowledged means flushed by the whole ISR, so on the same disks everybody still has it, also without
-    a clean stop."""
+    """Acknowledged means flushed by the whole ISR, so on the same disks all replicas still have it, also
+    without a clean stop."""
     controller = PlannerCluster(disks={1: "disk-1", 2: "disk-2", 3: "disk-3"})
     controller.join(1, 2, 3)
     controller.topic("flushed", **FLUSHED)
@@ -489,7 +489,7 @@ def test_a_leader_shrinks_and_expands_its_isr_and_a_retry_is_a_success(controlle
 
 
 def test_an_attempt_that_comes_after_a_later_one_is_not_carried_out(controller: PlannerCluster) -> None:
-    """The later one was told INELIGIBLE_REPLICA, and its sender no longer counts with that replica."""
+    """The later one got INELIGIBLE_REPLICA, and its sender no longer counts with that replica."""
     controller.topic(**SAFE)
     assert alter(controller, 1, (1, 2), attempt=1) == ErrorCode.NONE
     controller.lose(3)

@@ -35,7 +35,7 @@ from tidegate.controller.raft.replication import Replication
 def quorum(
     parts: Parts | None = None, voters: int = 3, delay_s: float = 0.002, seed: int = 1, **timings: float
 ) -> Iterator[QuorumSimulation]:
-    """Nobody proposes anything, and nothing goes wrong, but what the test does."""
+    """Only the test proposes commands and causes faults."""
     drawn = QuorumOptions.draw(seed, voters).only()
     usual = replace(
         drawn.timings,
@@ -257,7 +257,7 @@ def test_a_repeated_vote_counts_once() -> None:
 
 
 def test_a_vote_of_an_earlier_term_does_not_count() -> None:
-    """Whoever gave it may vote for another one in this term: there could be two leaders."""
+    """The voter that granted it may vote for another candidate in this term: there could be two leaders."""
     with quorum() as simulation:
         simulation.pass_time(0.05)
         core = core_of(simulation, 1)
@@ -463,8 +463,8 @@ def test_a_snapshot_whose_last_answer_was_lost_is_sent_again() -> None:
 
 
 def test_a_refused_pre_vote_is_asked_for_again_soon() -> None:
-    """Connections of a leader that died do not close at the same moment: whoever notices later refuses
-    first."""
+    """Connections of a leader that died do not close at the same moment: a voter that notices it later
+    refuses first."""
     with quorum() as simulation:
         core = leader(simulation)
         simulation.pass_time(1.0)

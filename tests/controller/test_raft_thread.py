@@ -57,7 +57,7 @@ class Core:
 
 
 class Alarmed:
-    """A thread's loop whose time is told; what it is to call later stands in `alarms`."""
+    """A thread's loop with a manual clock; `alarms` has its timers."""
 
     def __init__(self, core: Core) -> None:
         self.now = 100.0
@@ -154,7 +154,7 @@ async def test_events_of_any_thread_run_on_the_raft_thread_until_stop() -> None:
     assert ran_on == [where] != [threading.get_ident()]
     assert core.calls[-1] == "close"
     assert not died
-    assert thread.post(Stop()), "nobody is there any more, and who posts need not know"
+    assert thread.post(Stop()), "the thread has ended, and the poster need not know"
 
 
 async def test_a_broken_rule_ends_the_process_and_nothing_is_synced_after_it() -> None:

@@ -37,8 +37,8 @@ def joins_isr(controller: PlannerCluster, node_id: int) -> None:
 
 
 def came_back(controller: PlannerCluster) -> None:
-    """Broker 1 was away for a moment, stopped in good order, and is in sync again; the others ask who is
-    there."""
+    """Broker 1 was away for a moment, stopped in good order, and is in sync again; the others ask for its
+    identity."""
     says(controller, 2, 1, 3)
     says(controller, 3, 1, 2)
     controller.join(1, incarnation="second", clean=True)

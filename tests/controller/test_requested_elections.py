@@ -1,4 +1,4 @@
-"""Elections that an operator asks for: who is elected, and what each partition is told."""
+"""Elections that an operator asks for: the elected leaders, and the answer for each partition."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def given_up(
     counted_on: int = -1,
     elr: tuple[int, ...] = (),
 ) -> None:
-    """`t` counts as a state topic; nobody of its replicas is counted on, or one is."""
+    """`t` counts as a state topic; no replica of it may have all committed records, or one may."""
     controller.topic(replicas=replicas)
     topic = controller.state.topics["t"]
     monkeypatch.setattr(type(topic), "internal", property(lambda topic: True))

@@ -135,7 +135,7 @@ def test_a_late_copy_of_a_request_undoes_no_later_change(
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_retry_is_answered_as_the_attempt_whose_answer_was_lost(controller: Controller, case: str) -> None:
-    """Also at once, while the first one is under way; and it is one command."""
+    """Also at once, while the first one is in flight; and it is one command."""
     before, original, _, _ = CASES[case]
     request = type(original).FromString(original.SerializeToString())
     request.request_id.CopyFrom(rpc.RequestId(client_id="operator", sequence=1))
@@ -172,7 +172,7 @@ def test_a_late_retry_learns_which_partitions_are_not_as_requested(controller: C
 
 
 def test_a_request_that_was_refused_may_be_sent_again(controller: Controller) -> None:
-    """It was not carried out: its retry is not told that it was."""
+    """It was not carried out, and its retry gets no answer that it was."""
     request = moves(1, 2, 9)
     request.request_id.CopyFrom(rpc.RequestId(client_id="operator", sequence=1))
     assert send(controller, request).results[0].error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
@@ -236,7 +236,7 @@ def test_a_retry_finishes_a_request_that_was_applied_in_part(
 def test_a_request_that_is_too_old_to_be_known_is_not_carried_out_in_part(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, small_commands: None, looks: bool
 ) -> None:
-    """Only its last command would be refused when it is applied.  Ablation: nobody looks before."""
+    """Only its last command would be refused when it is applied.  Ablation: the plan does not check it."""
     if not looks:
         monkeypatch.setattr(type(controller.service), "_applied_before", lambda self, request_id: False)
     monkeypatch.setattr(proposers, "WINDOW", 2)

@@ -1,4 +1,4 @@
-"""What users may ask about topics, and what they are told when they may not."""
+"""The requests of users about topics, and the error of each invalid one."""
 
 from __future__ import annotations
 
@@ -560,8 +560,8 @@ def test_what_a_later_version_set_stays_beside_what_is_changed_now(controller: P
 def test_what_cannot_commit_from_the_start_may_be_led_by_any_replica(
     away: tuple[int, ...], config: dict[str, str], isr: tuple[int, ...], elr: tuple[int, ...]
 ) -> None:
-    """Below min.insync.replicas the high watermark stands still (KIP-966): who is away lacks nothing that is
-    committed."""
+    """Below min.insync.replicas the high watermark stands still (KIP-966): a replica that is away has every
+    committed record."""
     controller = PlannerCluster()
     controller.join(1, 2, 3)
     if away:

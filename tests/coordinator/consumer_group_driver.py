@@ -64,7 +64,7 @@ class Consumers(Driver):
         return self.beat(member_id, 0, **(answers | fields))
 
     def settle(self, *member_ids: str) -> None:
-        """Every member does what it is told until nobody is told anything new."""
+        """Every member follows the coordinator's answers until no answer changes."""
         for _ in range(10):
             for member_id in member_ids:
                 current = self.group.current[member_id]

@@ -2,11 +2,11 @@
 behave as clients do.
 
 A member has one request on its way at a time; the request, or its answer, may be lost, and then the member
-says everything anew. It stops reading what it is told to give up before it says so, and that takes a while;
-it takes up nothing that an unanswered heartbeat has left out (`reconcile.py` says why).  Members come, leave,
-leave for a while (static ones), die without a word and sleep through their sessions; topics come, grow and
-go.  The coordinator moves: its successor loads the log, of which an uncommitted end may be lost.  Appends are
-refused now and then.
+says everything anew. It stops reading a partition that it must revoke before it reports that, and that takes
+a while; it starts no partition that an unanswered heartbeat has left out (`reconcile.py` says why).  Members
+come, leave, leave for a while (static ones), die without a word and sleep through their sessions; topics
+come, grow and go.  The coordinator moves: its successor loads the log, of which an uncommitted end may be
+lost.  Appends are refused now and then.
 
 Checked after every step: nothing is read by two at once, if both are members, and no timer removes a member
 that has just sent a request.  After the faults: no epoch has
@@ -276,7 +276,7 @@ class World:
         if member.asleep_until_ms > self.now_ms:
             return
         if member.revoked_at_ms >= 0 and self.now_ms >= member.revoked_at_ms:
-            # It stops reading at once.  What is new it takes up when no heartbeat that did not name it is
+            # It stops reading at once.  It starts a new partition when no heartbeat that did not name it is
             # still unanswered.
             member.reads &= member.assigned
             if not member.waiting and not member.is_full:

@@ -118,7 +118,7 @@ class Driver:
             self.commit(partition, epoch)
 
     def commit(self, partition: int = 0, epoch: int | None = None, offset: int | None = None) -> None:
-        """Moves the high watermark, to the end of the log unless told otherwise."""
+        """Moves the high watermark, by default to the end of the log."""
         self.log.watermark[partition] = self.log.end.get(partition, 0) if offset is None else offset
         epoch = epoch or self.runtime.leader_epoch(partition) or 0
         self.runtime.on_high_watermark(partition, epoch, self.log.watermark[partition])
@@ -146,7 +146,7 @@ class Driver:
         self.runtime.tick()
 
     def away(self, for_ms: int) -> None:
-        """The node is cut off for so long, and nobody is elected instead of it."""
+        """The node is cut off for so long, and no other leader is elected."""
         self.now_ms += for_ms
         self.runtime.reject_waiting_callers()
         self.runtime.tick(timers=False)

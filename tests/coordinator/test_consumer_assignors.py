@@ -65,8 +65,8 @@ def test_uniform_is_even_and_moves_no_more_than_it_must(
     after = assign_uniform(dict.fromkeys(second, everything), topics, before)
     for assignment in (before, after):
         assert max(loads(assignment)) - min(loads(assignment)) <= 1
-    # As much stays as the sizes allow: with the remainder at those who have it, nobody gives up more than it
-    # is over its share.
+    # As much stays as the sizes allow: with the remainder at its present owners, no member loses more than
+    # the excess over its share.
     total = sum(topics.values())
     least, remainder = divmod(total, len(second))
     kept = sum(len(before[member] & after[member]) for member in first & second)
@@ -79,8 +79,8 @@ def test_uniform_is_even_and_moves_no_more_than_it_must(
 def test_uniform_leaves_no_move_that_would_narrow_a_gap(
     first: dict[str, frozenset[UUID]], second: dict[str, frozenset[UUID]], topics: dict[UUID, int]
 ) -> None:
-    """Whatever they read: of two who read a topic, whoever has a partition of it has at most one more than
-    the other."""
+    """Whatever they read: of two members that read a topic, one with a partition of it has at most one more
+    than the other."""
     after = assign_uniform(second, topics, assign_uniform(first, topics, {}))
     for owner, partitions in after.items():
         for topic in {topic for topic, _ in partitions}:

@@ -153,8 +153,8 @@ def test_ablation_new_metadata_that_groups_ignore_is_noticed(monkeypatch: pytest
 
 
 def test_losing_what_was_committed_is_noticed() -> None:
-    """docs/semantics.md G12: what a member was told, which is what was committed, must not be lost with the
-    coordinator that told it."""
+    """docs/semantics.md G12: an answer to a member, which is committed, must not be lost with the coordinator
+    that sent it."""
     assert broken_in_some_run(safe_commit=False)
 
 

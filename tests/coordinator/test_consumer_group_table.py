@@ -155,7 +155,7 @@ def test_only_a_member_with_no_extra_partitions_has_missed_just_an_answer() -> N
 def test_offsets_of_members_need_the_version_that_knows_member_epochs() -> None:
     groups = in_situation(S.CURRENT, R.COMMIT)
     assert code_of(groups.ask(OffsetCommit(G, ONE, EPOCH, "m"))) is ErrorCode.UNSUPPORTED_VERSION
-    # An administrator may set offsets while nobody is there, and only then.
+    # An administrator may set offsets while the group has no member, and only then.
     assert code_of(groups.ask(OffsetCommit(G, ONE, knows_member_epochs=True))) is ErrorCode.UNKNOWN_MEMBER_ID
     for member_id in list(groups.group.members):
         groups.beat(member_id, -1)

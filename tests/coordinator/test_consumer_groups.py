@@ -320,7 +320,9 @@ def test_an_absent_coordinator_extends_sessions_and_revocations(groups: Consumer
             )
         groups.tick(SESSION_MS - 1)
     groups.commit()
-    assert groups.group.members.keys() == {"b"}, "who keeps what it shall give up is removed in the end"
+    assert groups.group.members.keys() == {"b"}, (
+        "a member that does not revoke its partitions is removed in the end"
+    )
 
 
 # --- static members -----------------------------------------------------------------------------------------
@@ -377,8 +379,8 @@ def test_an_instance_that_does_not_come_back_is_given_up_with_its_session(groups
 
 
 def test_an_administrator_takes_out_static_members_by_their_instance_ids(groups: Consumers) -> None:
-    """KIP-345 by LeaveGroup, as Kafka does for consumer groups; whoever is named by a member id leaves by its
-    heartbeat."""
+    """KIP-345 by LeaveGroup, as Kafka does for consumer groups; a member that is named by its member id
+    leaves by its heartbeat."""
     groups.join("a", instance_id="i")
     groups.join("b")
     leaving = (LeavingMember("", "i"), LeavingMember("", "nobody"), LeavingMember("b"))
@@ -574,8 +576,8 @@ def test_offsets_that_members_of_a_group_read_do_not_expire(groups: Consumers) -
     groups.now_ms += 8 * 24 * 3600 * 1000
     groups.ask(ExpireOffsets((G,)))
     fetched = groups.ask(OffsetFetch(G, (("flights", 0), ("not-read", 0)))).offsets
-    assert fetched["flights", 0].offset == 5, "what nobody reads goes (KIP-211)"
-    assert fetched["not-read", 0].offset == -1, "what nobody reads goes (KIP-211)"
+    assert fetched["flights", 0].offset == 5, "offsets of a topic without a reader expire (KIP-211)"
+    assert fetched["not-read", 0].offset == -1, "offsets of a topic without a reader expire (KIP-211)"
     groups.beat("a", -1)
     groups.ask(ExpireOffsets((G,)))
     assert G not in groups.shard.groups.consumers.groups

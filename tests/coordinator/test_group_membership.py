@@ -561,7 +561,7 @@ def test_a_new_coordinator_knows_the_generation_and_renews_the_sessions(groups: 
     after.tick(SESSION_MS - 1)
     after.tick(1)
     after.commit()
-    assert after.state in (S.PREPARING_REBALANCE, S.EMPTY), "but nobody lives for ever"
+    assert after.state in (S.PREPARING_REBALANCE, S.EMPTY), "but a session is bounded"
 
 
 def test_an_absence_of_the_coordinator_restarts_sessions(groups: Groups) -> None:
@@ -573,7 +573,7 @@ def test_an_absence_of_the_coordinator_restarts_sessions(groups: Groups) -> None
     assert groups.beat("m1", generation) is ErrorCode.NONE
     groups.tick(1)
     groups.commit()
-    assert set(groups.group.members) == {"m1"}, "but nobody lives for ever"
+    assert set(groups.group.members) == {"m1"}, "but a session is bounded"
 
 
 def test_an_absence_of_the_coordinator_extends_the_rebalance_deadline(groups: Groups) -> None:

@@ -231,7 +231,7 @@ def test_members_that_wait_for_a_rebalance_join_the_consumer_group(groups: Mixed
 
 @pytest.mark.parametrize("synced", [False, True])
 def test_members_without_a_share_come_along(groups: Mixed, synced: bool) -> None:
-    """In CompletingRebalance nobody has one yet: the consumer gets its own at once."""
+    """In CompletingRebalance no member has one yet: the consumer gets its own at once."""
     groups.classic("", new_member_id="m")
     if synced:
         groups.sync("m", 1, m=b"")
@@ -400,7 +400,9 @@ def test_an_instance_of_the_consumer_protocol_replaces_its_classic_member(groups
     assert groups.live("m", 1, "i") is ErrorCode.FENCED_INSTANCE_ID
     back = groups.classic("", new_member_id="m2", group_instance_id="i")
     assert (back.member_id, back.generation, back.leader) == ("m2", 1, "")
-    assert groups.kind() == "classic Stable", "the last of the new protocol went, and nobody has to move"
+    assert groups.kind() == "classic Stable", (
+        "the last member of the new protocol has left, and no other member has to move"
+    )
     assert parts(groups.sync("m2", 1, "i")) == [0, 1, 2, 3]
     assert groups.live("m2", 1, "i") is NONE
 
@@ -436,7 +438,7 @@ def test_when_the_last_consumer_member_leaves_the_group_is_classic_again(groups:
 
 
 def test_the_next_coordinator_finds_that_the_others_must_join_again(groups: Mixed) -> None:
-    """What the one that left had belongs to nobody; the log holds a generation in which all looks well."""
+    """The partitions of the departed member have no owner; the log has a generation that looks complete."""
     settled(groups)
     groups.beat("c", -1)
     after = groups.again()
@@ -588,7 +590,8 @@ def test_a_truncated_subscription_is_rejected(cut: int) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_random_migrations_never_give_a_partition_two_owners(seed: int) -> None:
-    """Members of both protocols come, go and are heard, and coordinators move; each does what it is told."""
+    """Members of both protocols come, go and are heard, and coordinators move; each member follows the
+    answers."""
     chance = random.Random(seed)
     groups = Mixed(catalog=Catalog(flights=6))
     reading: dict[str, frozenset[int]] = {}  # what each member believes to own

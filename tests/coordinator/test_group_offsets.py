@@ -59,7 +59,7 @@ class Offsets(Driver):
         return self.ask(TxnOffsetCommit(G, producer_id, 0, (OffsetToCommit(*place, offset),), **fields))
 
     def mark(self, commit: bool, producer_id: int = 7) -> list[Any]:
-        """The node appended a marker; returns what it was told, once all is committed."""
+        """The node appended a marker; returns its answer, once all is committed."""
         producer, done = ProducerIdentity(producer_id, 0), []
         offset = self.log.append_marker(0, producer, commit)
         self.runtime.replay_marker(0, self.log.epochs[0], producer, commit, offset, done.append)
@@ -198,7 +198,7 @@ def test_a_stable_read_of_all_offsets_includes_the_undecided_ones(offsets: Offse
     ("fields", "error"),
     [
         ({"generation": 1, "member_id": "m1"}, ErrorCode.NONE),
-        ({}, ErrorCode.NONE),  # producers before KIP-447 name nobody
+        ({}, ErrorCode.NONE),  # producers before KIP-447 name no member
         ({"generation": 0, "member_id": "m1"}, ErrorCode.ILLEGAL_GENERATION),
         ({"generation": 1, "member_id": "m9"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"generation": 1, "member_id": "m1", "group_instance_id": "one"}, ErrorCode.UNKNOWN_MEMBER_ID),

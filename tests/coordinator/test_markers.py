@@ -69,7 +69,7 @@ def test_transactions_share_a_batch_and_each_broker_has_one_in_flight(cluster: C
     (batch,) = cluster.queue.take(0)
     assert len(batch.transactions) == 2
     cluster.queue.add(0, send("c", P[0], producer_id=3))
-    assert cluster.queue.take(0) == [], "broker 1 has one under way"
+    assert cluster.queue.take(0) == [], "broker 1 has one in flight"
     cluster.queue.complete(batch, cluster.errors(batch), 0)
     assert [t.send.transactional_id for t in cluster.queue.take(0)[0].transactions] == ["c"]
 

@@ -188,7 +188,7 @@ def test_a_storage_error_stops_the_shard_because_the_log_is_in_doubt(driver: Dri
 
 
 def test_a_foreign_append_stops_the_shard(driver: Driver) -> None:
-    driver.log.append_marker(0, ProducerIdentity(1, 0), True)  # nobody told the runtime
+    driver.log.append_marker(0, ProducerIdentity(1, 0), True)  # the runtime was not notified
     assert code_of(driver.submit("a", Add(5))) is ErrorCode.NOT_COORDINATOR
     assert driver.runtime.phase(0) is Phase.FAILED
 
@@ -277,7 +277,7 @@ def test_failing_timers_stop_their_own_shard_only(driver: Driver) -> None:
 def test_a_shard_whose_activation_fails_is_not_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It would have sent the markers of prepared transactions: nobody would send them any more."""
+    """It would have sent the markers of prepared transactions: no coordinator would send them any more."""
     monkeypatch.setattr(Summing, "activated", lambda self, context: 1 // 0)
     driver = Driver(lambda partition, epoch: Summing())
     with pytest.raises(ZeroDivisionError):

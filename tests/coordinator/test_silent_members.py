@@ -2,7 +2,7 @@
 and a leave is kept.
 
 Each *life* is a new coordinator on the same log.  Live members send what real ones send: a heartbeat every
-interval to whoever coordinates, none while there is no coordinator, and they take what they are told.
+interval to the present coordinator, none while there is no coordinator, and they follow the answers.
 """
 
 from __future__ import annotations

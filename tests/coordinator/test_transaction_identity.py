@@ -112,7 +112,7 @@ def test_a_new_instance_aborts_the_open_transaction_and_retries(coordinator: Coo
     coordinator.begin(first)
     assert code_of(coordinator.init()) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert coordinator.entry.state is TransactionState.COMPLETE_ABORT
-    assert coordinator.init() == ProducerReply(100, 2), "the epoch of the fence itself is given to nobody"
+    assert coordinator.init() == ProducerReply(100, 2), "no producer gets the epoch of the fence itself"
     assert code_of(coordinator.end(first)) is ErrorCode.PRODUCER_FENCED
 
 
@@ -198,8 +198,8 @@ def test_a_commit_at_the_last_epoch_answers_the_next_producer_id(coordinator: Co
     assert (entry.producer_id, entry.producer_epoch, entry.next_producer_id) == (100, MAX, 101)
     ((_, _, send),) = coordinator.effects
     assert (send.producer_id, send.producer_epoch) == (100, MAX)
-    # KAFKA-18660: the producer already works under the new id while the markers are on their way: it is told
-    # to wait.
+    # KAFKA-18660: the producer already works under the new id while the markers are on their way: it must
+    # wait.
     assert code_of(coordinator.begin(ProducerReply(101, 0))) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert code_of(coordinator.end(producer)) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert code_of(coordinator.begin(producer)) is ErrorCode.PRODUCER_FENCED

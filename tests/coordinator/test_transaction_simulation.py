@@ -196,8 +196,8 @@ def commit_at_a_deposed_coordinator(shard: Callable[..., TransactionShard]) -> W
 
 
 def test_a_deposed_coordinator_cannot_confirm_a_transaction_it_does_not_know() -> None:
-    """TV1: (producer id, epoch, commit) is the same request for both transactions.  Answers upon what a
-    coordinator remembers are for one that nobody can have deposed."""
+    """TV1: (producer id, epoch, commit) is the same request for both transactions.  Only a coordinator that
+    cannot have been deposed may answer from memory."""
     assert commit_at_a_deposed_coordinator(TransactionShard).check() == []
     believes_to_be_alone = partial(TransactionShard, is_only_replica=lambda: True)
     assert commit_at_a_deposed_coordinator(believes_to_be_alone).check() == ["lost: transaction 1"]
@@ -256,8 +256,8 @@ def nothing(*_: Any) -> None:
 
 
 def forgets_unreplicated_markers(patch: pytest.MonkeyPatch) -> None:
-    """docs/semantics.md L1: a transaction is over for readers as soon as its marker is written, though nobody
-    else has it yet."""
+    """docs/semantics.md L1: readers see a transaction as ended as soon as its marker is written, although no
+    other replica has it yet."""
 
     def refresh(state: Any) -> None:
         state.first_unstable_offset = next(iter(state._open), None)

@@ -40,7 +40,7 @@ MAINS: Mapping[str, tuple[str, str]] = {
     "client-compatibility-test": (_TOOLS + "ClientCompatibilityTest", "--bootstrap-server"),
     "transactional-message-copier": (_TOOLS + "TransactionalMessageCopier", "--broker-list"),
 }
-"""Tool -> its main class, and how it is told the cluster (empty: each call says it)."""
+"""Tool -> its main class, and its option for the cluster (empty: each call has it)."""
 
 NOT_RUN: Mapping[str, str] = {
     "kafka-acls, kafka-delegation-tokens": "security, which Tidegate leaves out",

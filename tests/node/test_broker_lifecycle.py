@@ -51,7 +51,7 @@ class Controller:
 
 
 class Watched:
-    """A lifecycle with what it told."""
+    """A lifecycle with its notices."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -126,14 +126,14 @@ async def test_a_lost_session_suspends_leadership_until_the_next_answer(watched:
 
 
 async def test_a_broker_whose_heartbeats_end_by_a_defect_ends(watched: Watched) -> None:
-    """It would be fenced for good, and serve nothing, while whoever watches its process sees it run."""
+    """It would be fenced for good, and serve nothing, while a supervisor sees its process run."""
     watched.controller.answer = ValueError("a defect")
     await watched.until("superseded: its heartbeats failed")
 
 
 async def test_a_process_that_slept_holds_no_session_even_before_its_timers_run(watched: Watched) -> None:
-    """Requests that came meanwhile are served first: the lease goes by the clock, not by who noticed its
-    end."""
+    """Requests that came meanwhile are served first: the lease goes by the clock, not by the task that
+    noticed its end."""
     assert watched.lifecycle.holds_session
     watched.clock._now += SESSION_S + 1
     assert not watched.lifecycle.holds_session

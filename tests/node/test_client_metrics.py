@@ -1,5 +1,4 @@
-"""Metrics that clients push: who is to push what, what is refused in Kafka's words, and what stays
-bounded."""
+"""Metrics that clients push: the subscription of each client, refusals in Kafka's words, and the bounds."""
 
 from __future__ import annotations
 

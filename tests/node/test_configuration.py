@@ -296,7 +296,7 @@ def test_every_setting_has_a_sentence_and_a_default_within_its_bounds() -> None:
 
 
 def test_every_setting_is_read_by_some_module() -> None:
-    """One that is documented, accepted and without effect is a lie that nobody notices."""
+    """A documented setting without effect would mislead operators unnoticed."""
     root = Path(__file__).parents[2]
     table = (root / "node" / "settings" / "configuration.py").read_text()
     start = table.index("SETTINGS: Final")

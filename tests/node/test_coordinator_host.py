@@ -32,8 +32,8 @@ from tidegate.wire.records import NewRecord, encode_batch
 
 
 class Counting:
-    """A shard that keeps the values it was given; the event "read" asks for them, "wait" waits for somebody
-    else, any other is written."""
+    """A shard that keeps the values it was given; the event "read" asks for them, "wait" waits for a later
+    event, any other is written."""
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
@@ -216,14 +216,14 @@ async def test_a_coordinator_without_a_session_rejects_every_event(hosted: Hoste
 
 
 async def test_requests_waiting_at_a_coordinator_fail_when_its_session_ends(hosted: Hosted) -> None:
-    """A JoinGroup waits for the other members, who are sent to the successor: here nobody comes any more for
+    """A JoinGroup waits for the other members, who are sent to the successor: here no member joins for
     minutes."""
     hosted.host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)
     waiting = [asyncio.create_task(hosted.host.ask_partition(0, event)) for event in ("wait", "written")]
     await eventually(lambda: hosted.log.log_end_offset)
     await asyncio.sleep(2 * coordinator_host.TICK_S)
-    assert not any(asked.done() for asked in waiting), "somebody was sent away while this node coordinates"
+    assert not any(asked.done() for asked in waiting), "a client was sent away while this node coordinates"
     hosted.holds_session = False
     assert [await code_of(asked) for asked in waiting] == [ErrorCode.NOT_COORDINATOR] * 2
     hosted.holds_session = True
@@ -368,7 +368,8 @@ async def test_a_newer_election_during_the_load_begins_anew(
 
 
 async def test_a_leader_without_an_open_log_answers_load_in_progress(hosted: Hosted) -> None:
-    """The first use of groups in a fresh cluster: whoever named this node had applied the same metadata."""
+    """The first use of groups in a fresh cluster: the node that named this one had applied the same
+    metadata."""
     assert await code_of(hosted.host.ask_partition(0, "read")) is ErrorCode.NOT_COORDINATOR
     hosted.leads = True
     assert await code_of(hosted.host.ask_partition(0, "read")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

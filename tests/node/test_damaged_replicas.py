@@ -1,4 +1,4 @@
-"""What a broker tells the controller of logs that nobody may count on any more."""
+"""The reports of a broker to the controller about logs that must not count any more."""
 
 from __future__ import annotations
 

@@ -259,8 +259,8 @@ def test_a_cut_on_a_disk_with_room_gives_nothing_up() -> None:
 
 
 async def test_a_node_whose_housekeeping_ends_by_a_defect_ends() -> None:
-    """Nothing else makes the reserve anew: once it was given up, writers would be refused until somebody
-    looks."""
+    """Nothing else makes the reserve anew: once it was released, writers would be refused until an operator
+    acts."""
     reported: list[BaseException] = []
     ended = asyncio.Event()
 

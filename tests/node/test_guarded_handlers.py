@@ -284,8 +284,8 @@ def test_a_groups_own_settings_reach_its_shard() -> None:
 
 
 async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
-    """It would name itself for as long as it does not hear of its successor; told to ask again, the client
-    asks another node."""
+    """It would name itself for as long as it does not hear of its successor; with a retriable error the
+    client asks another node."""
     leader = SimpleNamespace(node_id=1, fenced=False, kafka_host="host", kafka_port=9092)
     topic = SimpleNamespace(partitions={0: SimpleNamespace(leader=1)})
     lifecycle = SimpleNamespace(holds_session=True)
@@ -313,7 +313,7 @@ async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
 def test_a_node_coordinates_alone_only_where_no_other_node_has_a_replica(
     replicas: tuple[int, ...] | None, alone: bool
 ) -> None:
-    """Replicas of an assignment include those that a move adds; a partition that is gone is nobody's."""
+    """Replicas of an assignment include those that a move adds; a deleted partition has no replica."""
 
     def replica(topic: str, partition: int) -> Any:
         if replicas is None:

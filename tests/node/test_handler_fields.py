@@ -1,5 +1,5 @@
 """Fields that only some versions of a request have are asked for by name, with a default: a misspelt name
-would always be the default, and nobody would notice."""
+would always be the default, without any error."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ async def test_no_answer_in_time_is_a_timeout_and_poisons_the_connection(remote:
     while not remote.received:
         await remote.changed.wait()
     assert await code_of(ask(peer, 0.05)) is ErrorCode.REQUEST_TIMED_OUT
-    # its answer could not be told from that of the one given up
+    # its answer could not be distinguished from that of the abandoned request
     assert await code_of(slow) is ErrorCode.NETWORK_EXCEPTION
     remote.script = remote.echo
     assert await ask(peer) == b"answer"

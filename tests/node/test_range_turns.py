@@ -1,4 +1,4 @@
-"""Range reads get on in the order in which they came; a reader who pauses holds nobody up, and memory stays
+"""Range reads get on in the order in which they came; a paused reader delays no other, and memory stays
 bounded."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_a_long_read_lets_waiting_reads_go_first() -> None:
     reads = Reads(active_max=1, turn_bytes=100)
     a = reads.enter("a")
     reads.turns.sent(a, 500, 1)
-    assert a.is_active  # nobody waits
+    assert a.is_active  # no read waits
     b = reads.enter("b")
     reads.turns.sent(a, 1, 2)
     assert reads.active() == "b"

@@ -1,4 +1,4 @@
-"""Each broker asks every other one who it is, until the one that is meant has answered."""
+"""Each broker asks every other one for its identity, until the intended broker has answered."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ async def test_a_new_default_for_all_topics_is_applied_in_slices() -> None:
     applied("3000")
     application.stop()
     await asyncio.sleep(0)
-    assert len(taken) <= 1 + SLICE_S / 0.0005, "nothing more is taken up by a node that stops"
+    assert len(taken) <= 1 + SLICE_S / 0.0005, "a stopping node applies nothing more"
 
 
 def test_a_node_that_cannot_take_a_default_up_fails() -> None:

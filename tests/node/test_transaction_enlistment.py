@@ -66,7 +66,7 @@ class Coordinator:
         self.before: Callable[[], None] = lambda: None
 
     async def ensure_internal_topic(self, name: str) -> Any:
-        """Made at its first use, and with it a coordinator, who knows of nobody."""
+        """Created at its first use, with a coordinator that knows no transactional id."""
         if name not in self.topics:
             self.topics[name] = SimpleNamespace(
                 partitions={n: SimpleNamespace(leader=self.leader) for n in range(4)}
@@ -147,8 +147,8 @@ async def test_a_lasting_error_becomes_a_retriable_one(code: ErrorCode) -> None:
 
 
 async def test_a_topic_that_is_deleted_while_the_question_is_repeated_is_not_enlisted() -> None:
-    """Without its id nobody could ever say that it is gone, and the transaction would wait for its marker for
-    ever."""
+    """Without its id no node could ever know that it was deleted, and the transaction would wait for its
+    marker for ever."""
     coordinator = Coordinator(ErrorCode.CONCURRENT_TRANSACTIONS)
     question = asyncio.create_task(coordinator.enlist())
     await eventually(lambda: coordinator.asked)
@@ -210,7 +210,7 @@ async def test_questions_of_one_transaction_that_come_together_are_one(local: bo
     await apart
     assert [list(answer) for answer in answers] == [[("flights", number)] for number in (0, 1, 2, 1)]
     assert len(coordinator.asked) == 3, "one question and its repetition for four, and one of another epoch"
-    assert sorted(taken) == [0, 0, 1, 1, 1, 1, 2, 2, 3]  # everybody's guard, before every question
+    assert sorted(taken) == [0, 0, 1, 1, 1, 1, 2, 2, 3]  # the guard of all producers, before every question
     await ask(4)
     assert len(coordinator.asked) == 4
 
@@ -303,7 +303,7 @@ class TestGuard:
         log.close(clean=False)
 
     async def test_an_append_without_any_guard_opens_no_transaction(self, log: Log) -> None:
-        """A late batch of a transaction that has ended must not open one that nobody would ever end."""
+        """A late batch of an ended transaction must not open one that no producer would ever end."""
         with pytest.raises(KafkaError) as refused:
             self._append(log, 0, None)
         assert refused.value.code is ErrorCode.INVALID_TXN_STATE
@@ -312,7 +312,7 @@ class TestGuard:
 
 @pytest.mark.parametrize("local", [True, False])
 async def test_before_the_first_transaction_an_id_is_answered_as_unknown(local: bool) -> None:
-    """It was told to try again, for ever: there was no state topic, and so nobody to say that the id is
+    """The client would retry for ever: without the state topic no coordinator could answer that the id is
     unknown."""
     coordinator = Coordinator(ErrorCode.NONE, local=local)
     del coordinator.topics[TRANSACTION_STATE]

@@ -17,8 +17,8 @@ NOT_PRODUCT = frozenset({"tests", "bench", "docs", "deploy", ".ci", ".github"})
 
 @functools.cache
 def project_files() -> tuple[Path, ...]:
-    """Relative paths, sorted.  Without git nobody can tell them from what a build or an editor left
-    behind."""
+    """Relative paths, sorted.  Without git they cannot be distinguished from files of a build or an
+    editor."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("this is no git checkout: which files belong to the project is not known")
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]

@@ -43,7 +43,7 @@ def text_files() -> Iterator[tuple[Path, str]]:
 
 
 def configured_registries() -> set[str]:
-    """The package index of this machine, wherever pip is told of it; a loopback mirror's name is no
+    """The package index of this machine, from any place where pip reads it; a loopback mirror's name is no
     secret."""
     named = [
         os.environ.get(name, "")

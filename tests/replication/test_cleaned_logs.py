@@ -176,7 +176,7 @@ async def test_a_follower_with_a_tail_of_its_own_truncates_to_a_cleaned_leader(t
     end = cluster.log(2).log_end_offset
     cluster.cut = {(1, 2), (2, 1)}
     cluster.elect(2, isr=(2,), to=[2])
-    write(cluster, 2, range(5))  # nobody else will ever have it
+    write(cluster, 2, range(5))  # no other replica will ever have it
     tail = cluster.log(2).log_end_offset
     assert tail > end
     cluster.elect(1, isr=(1,), to=[1])

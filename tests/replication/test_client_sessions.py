@@ -1,5 +1,5 @@
-"""KIP-227 for clients: who is given a session, what it is told in it, and who has to give way when the cache
-is full."""
+"""KIP-227 for clients: which clients get a session, what its answers contain, and which session is evicted
+when the cache is full."""
 
 from __future__ import annotations
 
@@ -216,12 +216,12 @@ def test_an_incremental_fetch_answers_changes_and_every_error() -> None:
     assert own.answered(part, answer(6, 1))
     assert not own.answered(part, answer(6, 1))
     failed = answer(-1, -1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert own.answered(part, failed), "errors are told each time"
-    assert own.answered(part, failed), "errors are told each time"
+    assert own.answered(part, failed), "errors are answered each time"
+    assert own.answered(part, failed), "errors are answered each time"
     assert own.answered(part, answer(6, 1)), "and that they are over, too"
     assert list(own.parts) == [("t", 0), ("t", 1), ("t", 2)]
     assert own.answered(part, answer(6, 1, records=b"x"))
-    assert list(own.parts) == [("t", 1), ("t", 2), ("t", 0)], "who had records goes to the end"
+    assert list(own.parts) == [("t", 1), ("t", 2), ("t", 0)], "a partition with records goes to the end"
 
 
 # ---- fetches of clients ------------------------------------------------------------------------------------

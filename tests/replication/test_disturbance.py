@@ -142,7 +142,7 @@ async def test_acknowledged_records_survive_disturbance(seed: int, tmp_path: Pat
     await asyncio.sleep(2.0)
     disturbance.done = True
     await asyncio.gather(*tasks)
-    cluster.cut = set()  # now that nobody cuts links any more
+    cluster.cut = set()  # now that no link is cut any more
     await disturbance.publish()
     await eventually(disturbance.is_settled, f"seed {seed}: all replicas agree and are in sync", timeout_s=15)
     total = 0

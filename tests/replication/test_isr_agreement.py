@@ -237,7 +237,7 @@ class Walk:
         self.leader.complete_alter(answer.change, answer.result)
 
     def learn(self) -> None:
-        """As a broker takes up an entry."""
+        """As a broker applies an entry."""
         self.known = self.history.pop(0)
         self.metadata.state = self.known
         place = self.known.topics["t"].partitions[0]
@@ -303,7 +303,7 @@ class Walk:
             )
 
     def heal(self) -> None:
-        """Nothing is lost any more, and nobody comes or goes."""
+        """No message is lost any more, and no broker starts or stops."""
         self.asked.clear()
         self.answers.clear()
         for _ in range(8):

@@ -326,7 +326,7 @@ def test_a_new_incarnation_may_be_proposed_after_the_old_one_was_refused() -> No
 
 
 class Metadata:
-    """What is known of the followers' lives: broker epoch 100 unless told otherwise."""
+    """What is known of the followers' lives: broker epoch 100 by default."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[int, int], Eligibility] = {}
@@ -388,8 +388,8 @@ def test_a_new_life_is_not_proposed_before_its_registration_is_known() -> None:
 def test_a_pending_addition_ends_with_the_life_that_it_was_for(
     eligibility: Eligibility, is_over: bool
 ) -> None:
-    """The controller that was asked may be gone, too: no answer would come.  One who is only fenced may still
-    be taken in."""
+    """The controller that was asked may be gone, too: no answer would come.  A follower that is only fenced
+    may still be added."""
     metadata = Metadata()
     leader, change = expanding(metadata)
     fetch(leader, 2, 30, end=30)

@@ -187,7 +187,7 @@ async def test_suspended_leadership_appends_nothing(cluster: Cluster) -> None:
 
 
 async def test_acks_all_fails_at_once_while_leadership_is_suspended(cluster: Cluster) -> None:
-    """Also for what is committed already, and for what was appended just before: nobody ends such a wait
+    """Also for what is committed already, and for what was appended just before: no event ends such a wait
     before its deadline."""
     cluster.create()
     manager = cluster.managers[1]
@@ -201,8 +201,8 @@ async def test_acks_all_fails_at_once_while_leadership_is_suspended(cluster: Clu
 
 
 async def test_nothing_is_acknowledged_after_the_session_has_ended(tmp_path: Path) -> None:
-    """Not even what is committed meanwhile: clients may be writing to another leader, and are told to look
-    for it."""
+    """Not even what is committed meanwhile: clients may be writing to another leader, and the error makes
+    them look for it."""
     cluster = Cluster(tmp_path)
     session = [True]
     try:
@@ -282,7 +282,7 @@ async def test_latest_is_not_answered_before_the_new_leader_is_confirmed(cluster
     append(cluster.managers[1], "a", "b", acks=1)
     await eventually(lambda: cluster.log(2).flushed_end_offset == 2, "the follower has the records")
     assert cluster.log(2).high_watermark == 0
-    cluster.cut = {(1, 2), (3, 2)}  # nobody reaches the new leader
+    cluster.cut = {(1, 2), (3, 2)}  # no follower reaches the new leader
     cluster.elect(2)
     manager = cluster.managers[2]
     replica = manager.replica("t", 0)
@@ -625,8 +625,10 @@ async def test_a_stricter_flush_policy_flushes_earlier_records_on_every_replica(
     try:
         assert await write(cluster.managers[1], "a", "b") is ErrorCode.NONE
         logs = [cluster.log(node) for node in (1, 2, 3)]
-        await eventually(lambda: all(log.high_watermark == 2 for log in logs), "everybody has the records")
-        assert all(log.needs_flush for log in logs), "with flush.policy=os nobody has flushed them"
+        await eventually(
+            lambda: all(log.high_watermark == 2 for log in logs), "all replicas have the records"
+        )
+        assert all(log.needs_flush for log in logs), "with flush.policy=os no replica has flushed them"
         now = cluster.partitions["t", 0]
         cluster.publish([replace(now, config=now.config | {"flush.policy": "always"})])
         await eventually(

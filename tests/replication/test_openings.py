@@ -159,7 +159,7 @@ async def test_a_folder_that_fails_meanwhile_is_reported(node: Node) -> None:
 async def test_replicas_that_a_defect_left_unopened_are_tried_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The metadata says that this node leads them, and nobody would hear that it does not."""
+    """The metadata says that this node leads them, and no other node would learn that it does not."""
 
     def fail(*_: object, **__: object) -> None:
         raise ValueError("a defect")

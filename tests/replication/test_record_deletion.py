@@ -24,7 +24,7 @@ from .cluster import Cluster, batch_of
 async def cluster_with_records(
     tmp_path: Path, count: int = 10, wait_max_ms: int = 60_000, lag_max_ms: int = 30_000, **config: str
 ) -> Cluster:
-    # A follower that waits for records must be told of the log start.
+    # A waiting follower must get the new log start.
     cluster = Cluster(tmp_path, wait_max_ms=wait_max_ms, lag_max_ms=lag_max_ms)
     for node in (1, 2, 3):
         cluster.start(node)
@@ -95,8 +95,8 @@ async def test_the_answer_waits_until_every_follower_has_noted_it_on_its_disk(
         await cluster.managers[1].delete_records("t", 0, 4, 300)
     assert late.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert starts(cluster) == {1: 4, 2: 4, 3: 4}
-    assert not cluster.offline, "a full disk takes nobody offline"
-    assert cluster.log(3).noted_start_offset == 0, "a full disk takes nobody offline"
+    assert not cluster.offline, "a full disk takes no log offline"
+    assert cluster.log(3).noted_start_offset == 0, "a full disk takes no log offline"
     full.clear()
     assert await cluster.managers[1].delete_records("t", 0, 4, 10_000) == 4
     assert cluster.log(3).noted_start_offset == 4
@@ -146,8 +146,8 @@ async def test_a_replica_joins_only_after_it_deleted_the_deleted_records(tmp_pat
     cluster.elect(2, isr=(1, 2))
     await eventually(lambda: cluster.managers[2].replica("t", 0).is_leader, "the new leader")
     later = cluster.managers[2].replica("t", 0).leader
-    assert later is not None, "whoever leads next insists on it, too"
-    assert later.deleted_below == 5, "whoever leads next insists on it, too"
+    assert later is not None, "the next leader insists on it, too"
+    assert later.deleted_below == 5, "the next leader insists on it, too"
     await cluster.stop_all()
 
 
@@ -227,7 +227,7 @@ async def test_a_deletion_that_waits_ends_with_the_leadership_and_with_its_deadl
 async def test_a_deletion_completes_when_its_last_follower_leaves_the_isr(
     tmp_path: Path, remover: str
 ) -> None:
-    """It died; whoever may lead from then on has let go of the records."""
+    """The follower died; every replica that may lead from then on has deleted the records."""
     cluster = await cluster_with_records(tmp_path, lag_max_ms=60_000 if remover == "controller" else 500)
     await cluster.stop(3)
     if remover == "leader":  # the leader removes a follower that lacks a record
@@ -509,8 +509,8 @@ async def test_the_answered_log_start_binds_every_joining_replica(
 async def test_a_deletion_that_lost_its_leader_after_the_note_is_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leads_again: bool
 ) -> None:
-    """What is noted counts as deleted here, for the next leader too: whoever has noted it must not show
-    it."""
+    """What is noted counts as deleted here, for the next leader too: a replica that has noted it must not
+    show it."""
     cluster = await cluster_with_records(tmp_path)
     log, go_on = cluster.log(1), asyncio.Event()
 

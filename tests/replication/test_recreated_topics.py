@@ -82,7 +82,7 @@ async def test_a_leader_of_the_old_topic_does_not_feed_the_new_one(cluster: Clus
 async def test_without_topic_ids_an_acknowledged_record_would_be_lost(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ablation: the leader believes whoever names the topic."""
+    """Ablation: the leader believes every follower that names the topic."""
     answer = FollowerFetches._answer
 
     def believing(self, request, session, key, spec, *rest):  # type: ignore[no-untyped-def]

@@ -116,9 +116,9 @@ async def test_an_incremental_answer_names_only_what_changed(cluster: Cluster) -
 
 
 async def late_fetch_beside_a_session(cluster: Cluster) -> tuple[int, bool]:
-    """Where the leader believes its follower to be, and whether the session told of a high watermark, after a
-    fetch outside of the session was served a second time, late: say, the leader stood still, and an old
-    connection was read after a new one."""
+    """Where the leader believes its follower to be, and whether the session's answer had a high watermark,
+    after a fetch outside of the session was served a second time, late: say, the leader stood still, and an
+    old connection was read after a new one."""
     cluster.broker_epochs[9] = 1
     cluster.create(partitions=1, replicas=(1, 9), isr=(1,), min_isr=1)
     manager = cluster.managers[1]
@@ -168,7 +168,7 @@ async def test_a_new_session_repeats_what_an_earlier_one_sent(cluster: Cluster) 
 
 
 async def answered_in_a_new_epoch(cluster: Cluster) -> list[int]:
-    """The high watermarks that the first fetch in the leader's new epoch tells, in a session that told of it
+    """The high watermarks in the first answer of the leader's new epoch, in a session that had answered them
     in the old one."""
     cluster.broker_epochs[9] = 1
     cluster.create(partitions=1, replicas=(1, 9), isr=(1,), min_isr=1)
@@ -272,8 +272,8 @@ async def watermark_news(cluster: Cluster, *, then_records: bool) -> tuple[list[
 
 
 async def test_news_of_the_high_watermark_alone_comes_soon(cluster: Cluster) -> None:
-    """Consumers read from followers (KIP-392): nobody has to wait for the next record, or for the end of the
-    fetch."""
+    """Consumers read from followers (KIP-392): no consumer has to wait for the next record, or for the end of
+    the fetch."""
     answer, seconds = await watermark_news(cluster, then_records=False)
     assert answer == [(1, False)]
     assert seconds < 30

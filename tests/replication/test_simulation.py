@@ -33,8 +33,8 @@ PINNED = (
     # ran
     2,
     153,  # acks=all was acknowledged after the session's end, when another leader was elected already
-    # a deposed controller told a broker that had registered since that it was superseded, and the broker
-    # ended itself
+    # a deposed controller answered to a broker that had registered since that it was superseded, and the
+    # broker ended itself
     20,
     # a late fetch outside the session took a follower's position back, for good (`test_sessions.py`)
     706_700,
@@ -90,8 +90,8 @@ def test_nothing_acknowledged_is_lost_and_the_cluster_heals(chunk: int) -> None:
 
 
 def test_min_insync_replicas_may_change_during_a_history() -> None:
-    """Whoever left the ISR under the old `min.insync.replicas` and leads under the new has all that is
-    committed (KIP-966)."""
+    """A replica that left the ISR under the old `min.insync.replicas` and leads under the new has every
+    committed record (KIP-966)."""
     faults = (
         ("change_minimum", 2.0),
         ("kill", 1.0),
@@ -111,8 +111,8 @@ def test_min_insync_replicas_may_change_during_a_history() -> None:
 
 
 def test_what_an_unclean_election_costs_is_cut_everywhere() -> None:
-    """Records are lost by the topic's choice, once; whoever holds them, and consumers who had read them,
-    learn it (KIP-320)."""
+    """Records are lost by the topic's choice, once; replicas that have them, and consumers that had read
+    them, learn it (KIP-320)."""
     faults = (("kill", 2.0), ("isolate", 2.0), ("cut_controllers", 1.0), ("move_leader", 1.0))
     seen: Counter[str] = Counter()
     for seed in range(12):
@@ -127,7 +127,7 @@ def test_what_an_unclean_election_costs_is_cut_everywhere() -> None:
 
 
 def test_leaderships_return_by_choice_to_brokers_that_were_reached() -> None:
-    """Who comes back has another address, which the others learn late: it leads only when one of them has
+    """A restarted node has another address, which the others learn late: it leads only when one of them has
     found it, and then every leadership returns (`Truth.unsettled`).  Without the rule:
     `test_simulation_ablations.py`."""
     faults = (("kill", 2.0), ("leave", 3.0), ("cut_pair", 1.0), ("fail_over_controller", 1.0))
@@ -184,7 +184,7 @@ def test_a_failure_is_repeated_by_its_seed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_flush_without_a_waiter_is_not_begun() -> None:
-    """As in a pool of threads: who stops waiting, because its node leaves, ends no flush that runs, and
+    """As in a pool of threads: a waiter that stops, because its node leaves, ends no running flush, and
     begins none."""
     loop = VirtualLoop()
     process = Process(loop, "node")

@@ -264,7 +264,7 @@ def deletions_wait_for_no_replica(patch: Patch) -> None:
 
 
 def deletions_answered_under_the_minimum(patch: Patch) -> None:
-    """Who left the ISR last may lead again (KIP-966), and was not asked."""
+    """The replica that left the ISR last may lead again (KIP-966), and was not asked."""
     low_watermark = RecordDeletions._low_watermark
 
     def answer(replica: Replica, leader: PartitionLeader) -> int:
@@ -278,7 +278,7 @@ def deletions_answered_under_the_minimum(patch: Patch) -> None:
 
 
 def join_with_what_was_deleted(patch: Patch) -> None:
-    """A replica joins the ISR before it has noted the log start that somebody was told of."""
+    """A replica joins the ISR before it has noted the log start that a client got as an answer."""
     may_join = PartitionLeader._may_join
 
     def join(leader: PartitionLeader, progress: ReplicaProgress) -> bool:
@@ -511,7 +511,7 @@ def lost_sessions(seed: int) -> Options:
 
 
 def late_heartbeats(seed: int) -> Options:
-    """Several are under way at a time, overtake each other, and some come when the session is over."""
+    """Several are in flight at a time, overtake each other, and some arrive after the session has ended."""
     weather = Weather(loss=0.05, duplication=0.1, late=0.5, late_s_max=2.5)
     faults = (
         ("cut_controllers", 3.0),
@@ -534,7 +534,7 @@ def sleeping_controllers(seed: int) -> Options:
 
 
 def other_addresses(seed: int) -> Options:
-    """Who comes back has another address, which the others learn late."""
+    """A restarted node has another address, which the others learn late."""
     faults = (("kill", 2.0), ("leave", 3.0), ("cut_pair", 1.0), ("fail_over_controller", 1.0), ("pause", 0.5))
     return focused(
         seed, *faults, partitions=2, min_insync_replicas=2, fault_pause_s=1.5, duration_s=15.0,

@@ -90,5 +90,5 @@ def test_commits_go_on_while_a_follower_and_the_controllers_go() -> None:
 
 def test_without_what_the_metadata_says_of_the_follower_they_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClusterView, "isr_eligibility", lambda *_arguments: Eligibility.YES)
-    # nobody answers, and all commits wait for a follower that is gone
+    # no node answers, and all commits wait for a follower that has ended
     assert max(gaps()) >= CONTROLLERS_AWAY_S

@@ -107,7 +107,7 @@ def test_another_rate_begins_afresh_and_the_same_rate_goes_on() -> None:
     throttle = CatchUpThrottle(1 << 20)
     throttle.sent(1 << 30)
     throttle.set_limit(1 << 20)
-    assert throttle.delay_s(0.0) > 0, "the settings are told again with every change of any of them"
+    assert throttle.delay_s(0.0) > 0, "the settings are sent again with every change of any of them"
     throttle.set_limit(1000)
     assert throttle.delay_s(0.0) == 0
     throttle.set_limit(None)

@@ -50,7 +50,7 @@ async def test_a_failed_flush_is_never_acknowledged_and_takes_the_folder_offline
     manager = cluster.managers[1]
     await eventually(lambda: len(manager.offline_replicas()) == 2, "every replica of the folder is offline")
     assert {(node, partition) for node, _, partition, _ in cluster.offline} == {(1, 0), (1, 1)}
-    assert (1, "t", 1, 1) in cluster.followed, "coordinators were told that the leadership is over"
+    assert (1, "t", 1, 1) in cluster.followed, "coordinators were notified that the leadership has ended"
     disks[1].broken = False
     cluster.publish(cluster.partitions.values())
     assert manager.replica("t", 0).role is Role.OFFLINE, "a disk that failed once is not trusted again"
@@ -179,7 +179,7 @@ async def test_the_pauses_of_a_follower_without_room_grow(tmp_path: Path) -> Non
 
 
 async def test_what_a_full_disk_keeps_for_the_node_itself_is_taken_by_no_append(cluster: Cluster) -> None:
-    """Neither as a leader, whoever asks, nor as a follower: the quorum's next write would find nothing left
+    """Neither as a leader, for any client, nor as a follower: the quorum's next write would find nothing left
     and end the node."""
     cluster.create()
     assert await write(cluster) is ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""The clock port: the manual clock moves only when told to."""
+"""The clock port: the manual clock moves only by `advance`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Memory for frames: nobody holds much by announcing it, nobody starves the others, and a buffer has one user
-at a time."""
+"""Memory for frames: an announced length alone reserves little, no connection starves the others, and a
+buffer has one user at a time."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_a_frame_that_comes_too_slowly_is_closed_when_others_wait(
             slow.sendall(framed(bytes(900_000))[:1000])
             await eventually(lambda: budget.used_bytes == 900_000, "the slow frame's memory")
             connection = served.handlers[0].connection
-            served.server.look_after(now + 60)  # nobody waits
+            served.server.look_after(now + 60)  # no frame waits
             assert connection.is_open
             await asyncio.to_thread(patient.sendall, framed(bytes(900_000)))
             await eventually(lambda: budget.waiting_count == 1, "the other one to wait")

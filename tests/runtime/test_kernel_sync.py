@@ -1,5 +1,5 @@
-"""Flushes in the kernel: told on the loop, waited for when the file must be let go, with the error that
-fdatasync would give."""
+"""Flushes in the kernel: they call back on the loop, a caller that closes the file can wait for them, and
+errors are those of fdatasync."""
 
 from __future__ import annotations
 

@@ -548,7 +548,8 @@ async def test_a_refused_connection_is_an_oserror() -> None:
     ],
 )
 async def test_an_address_that_can_be_no_hosts_is_an_oserror(host: str, port: int) -> None:
-    """Python's own errors for it are no OSError, and would pass those who expect a connection to fail."""
+    """Python's own errors for it are no OSError, and would escape callers that expect a connection to
+    fail."""
     with pytest.raises(
         OSError, match=r"cannot be looked up|characters, more than|cannot be printed|is no port"
     ):

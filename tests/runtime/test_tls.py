@@ -1,5 +1,5 @@
-"""Mutual TLS of the quorum: what is wrong with a node's own files is said when it starts, not when nobody
-lets it in."""
+"""Mutual TLS of the quorum: a node reports a fault in its own files when it starts, not when every peer
+refuses it."""
 
 from __future__ import annotations
 

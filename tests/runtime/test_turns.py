@@ -1,4 +1,5 @@
-"""The loop's time is shared: a turn is bounded however many want it, and who has used little goes first."""
+"""The loop's time is shared: a turn is bounded for any number of waiting accounts, and an account that has
+used little goes first."""
 
 from __future__ import annotations
 
@@ -172,7 +173,7 @@ async def test_a_turn_is_bounded_over_all_accounts(members: int) -> None:
 
 @pytest.mark.parametrize(("is_new", "within"), [(False, 16), (True, 300 + 16)])
 async def test_an_occasional_writer_does_not_wait_for_the_busy_ones(is_new: bool, within: int) -> None:
-    """Sixteen: four turns of four.  Who is new waits for one piece of each."""
+    """Sixteen: four turns of four.  A new account waits for one piece of each."""
     clock = Clock()
     turns = LoopTurns(clock, 0.004, cpu=clock)
     account = turns.account()
@@ -243,7 +244,7 @@ async def test_work_that_waits_pays_for_its_steps_and_not_for_the_time() -> None
     clock = Clock()
     turns = LoopTurns(clock, 0.004, cpu=clock)
     account = turns.account()
-    for _ in range(2):  # while somebody waits, what was used counts
+    for _ in range(2):  # while an account waits, used time counts
         turns.when_admitted(turns.account(), lambda: None)
     waited_for = asyncio.get_running_loop().create_future()
 

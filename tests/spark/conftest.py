@@ -21,7 +21,7 @@ TOPIC_ID = b"t" * 16
 
 @dataclass
 class Partition:
-    """One partition's batches, and who leads it."""
+    """One partition's batches, and its leader."""
 
     batches: list[bytes]
     leader: int = 0

@@ -1,8 +1,8 @@
 """Nodes that serve real logs: ReplicaManager, LogDirectory and DataService as in a node, in a thread with its
 own loop.
 
-Every node of a partition is filled with the same batches while it leads alone; afterwards `move` says who
-leads.  (Replication is tested in its own room; here the copies only have to be equal.)
+Every node of a partition is filled with the same batches while it leads alone; afterwards `move` sets the
+leader.  (Replication is tested in its own room; here the copies only have to be equal.)
 """
 
 from __future__ import annotations

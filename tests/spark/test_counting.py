@@ -106,7 +106,7 @@ def test_records_removed_by_retention_are_an_error_if_named_else_left_out(tmp_pa
 def test_a_log_that_changes_while_it_is_counted_is_counted_again(
     cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a node that never gets it done says so: it goes back to the caller, who has patience."""
+    """And a node that never gets it done says so: it returns to the caller, which waits for long."""
     whole, changes = Counting.require_unchanged, [True] * 3
 
     def unlucky(self: Counting) -> None:

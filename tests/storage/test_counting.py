@@ -274,7 +274,7 @@ def test_a_folder_of_an_older_version_is_counted_and_keeps_what_it_learns(
         counting, "build_counts", lambda file, base, *rest: walked.append(base) or build(file, base, *rest)
     )
     log = open_log(disk, clean=clean, recovery_point=end if clean else point, high_watermark=end)
-    assert walked == [], "nothing is walked over before somebody counts"
+    assert walked == [], "nothing is walked over before the first count"
     append(log, batch(3))  # the active segment goes on with a beginning that was never counted
     log.set_high_watermark(log.log_end_offset)
     check_everywhere(log)

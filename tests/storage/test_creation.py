@@ -116,7 +116,7 @@ def test_one_log_that_cannot_be_made_does_not_keep_the_others(tmp_path: Path) ->
 
 
 def test_a_data_folder_that_cannot_be_synced_gives_no_log_into_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody knows whether a crash would find them."""
+    """They may or may not exist after a crash."""
     disk = LyingDisk()
     directory = opened(disk)
     making = directory.begin_creation(wanted(1), now_ms=NOW_MS)

@@ -103,7 +103,8 @@ def with_epochs() -> tuple[LyingDisk, Log]:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_history_of_epochs_that_is_gone_is_built_again(clean: bool) -> None:
-    """Followers would be told of ends that never were, and keep what has to go (docs/semantics.md E3)."""
+    """Followers would get ends that never existed, and keep records that they must truncate
+    (docs/semantics.md E3)."""
     disk, log = with_epochs()
     ends, end, latest = [log.epoch_end(epoch) for epoch in range(4)], log.log_end_offset, log.latest_epoch
     if clean:

@@ -38,7 +38,7 @@ def copy(leader: Log, log: Log, end: int) -> None:
 
 
 def led_in_vain(disk: LyingDisk, leader: Log) -> Log:
-    """The shorter log, with all but its last epoch as `leader` has them: it led, and nobody wrote."""
+    """The shorter log, with all but its last epoch as `leader` has them: it led, and no client wrote."""
     log = open_log(disk)
     copy(leader, log, SHARED)
     log.assign_epoch(EMPTY_EPOCH, SHARED)

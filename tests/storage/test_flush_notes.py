@@ -1,5 +1,5 @@
-"""Damage to what was flushed in the last seconds is told from a torn tail, and no note ever claims too much
-(`flush_notes`)."""
+"""Recovery distinguishes damage to the newest flushed batches from a torn tail, and no note ever claims too
+much (`flush_notes`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One flush for everybody who waits, and no second try after a failure."""
+"""One flush for all waiters, and no second try after a failure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`verify` looks at logs that move between data folders (KIP-113): whatever step a move is at, it accuses
-nobody, and what is really damaged it finds."""
+"""`verify` looks at logs that move between data folders (KIP-113): at every step of a move it has no false
+finding, and it finds real damage."""
 
 from __future__ import annotations
 

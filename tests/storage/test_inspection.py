@@ -74,7 +74,7 @@ def test_a_folder_in_use_is_looked_at_while_it_is_written(clean: Path) -> None:
         append(folder.logs["flights", 0], batch(2), leader_epoch=9)
         assert kinds(clean) == []
         active = segments(clean / P)[-1]
-        active.write_bytes(active.read_bytes() + batch(2)[:-9])  # half a batch: a write that is under way
+        active.write_bytes(active.read_bytes() + batch(2)[:-9])  # half a batch: a write in progress
         assert kinds(clean) == ["torn-tail"]
     finally:
         folder.close(clean=False)

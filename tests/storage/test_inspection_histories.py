@@ -1,4 +1,5 @@
-"""Whatever a log has lived through, on a disk that lies: `verify` accuses nobody who kept every promise.
+"""After every history of a log on a disk that lies, `verify` has no finding in a folder that kept every
+promise.
 
 The histories of `chaos/sim/storage/log_history.py`, with a look at the folder after every step, as of a
 running node, and before every opening, as of one that was killed, lost its power, or was closed cleanly.

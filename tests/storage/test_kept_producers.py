@@ -1,5 +1,5 @@
-"""What a cleaning leaves of producers tells a replay what it was told before, wherever the log is truncated
-later (docs/semantics.md C5)."""
+"""A replay after a cleaning restores the producers as before, wherever the log is truncated later
+(docs/semantics.md C5)."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_ablation_without_the_note_deleted_records_return() -> None:
     disk = LyingDisk()
     directory, log = with_records(disk)
     log.advance_log_start(7)
-    assert log.noted_start_offset == 0, "and it is not told to a leader before"
+    assert log.noted_start_offset == 0, "and no leader gets it before"
     assert offsets(after_power_cut(disk, directory)) == list(range(10))
 
 

@@ -1,5 +1,5 @@
-"""A log whose `partition.metadata` is damaged or gone: nobody guesses whose it is, and it can be set aside
-and fetched again."""
+"""A log whose `partition.metadata` is damaged or gone: the node does not guess its topic, and can set it
+aside and fetch it again."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def test_a_move_waits_for_the_running_flush_and_then_swaps() -> None:
     append(log, batch(1))
     ticket = log.begin_flush()
     drive(future)
-    assert where(folders) == A, "nobody knows how that flush ends"
+    assert where(folders) == A, "the outcome of that flush is unknown"
     ticket.run()
     log.finish_flush(ticket)
     assert where(folders) == B
@@ -389,11 +389,11 @@ def test_a_failed_decision_leaves_the_log_in_its_folder_for_good(
     def failing(disk: LyingDisk, directory: Path, standing: MoveState) -> None:
         write_move_state(disk, directory, standing)
         if standing is MoveState.CURRENT:
-            raise OSError(5, "nobody knows whether it is there", str(directory))
+            raise OSError(5, "whether it exists is unknown", str(directory))
 
     monkeypatch.setattr(future_replica, "write_move_state", failing)
     future = folders.move_to("t", 0, B)
-    with pytest.raises(OSError, match="nobody knows"):
+    with pytest.raises(OSError, match="is unknown"):
         drive(future)
     assert where(folders) == A
     assert not log.is_offline

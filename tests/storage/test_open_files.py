@@ -1,4 +1,4 @@
-"""A folder of very many segments needs few open files and little memory, and nobody loses a file that is in
+"""A folder of very many segments needs few open files and little memory, and no reader loses a file in
 use."""
 
 from __future__ import annotations

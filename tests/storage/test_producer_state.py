@@ -165,8 +165,8 @@ def test_a_batch_that_shares_only_the_last_sequence_is_no_duplicate() -> None:
 
 
 def test_batches_that_overtake_a_transactions_first_are_out_of_order() -> None:
-    """Rule I5: both asked for verification; a producer told that it is unknown would give its transaction
-    up."""
+    """Rule I5: both asked for verification; a producer that gets UNKNOWN_PRODUCER_ID would abort its
+    transaction."""
     partition = Partition()
     guard = partition.state.start_verification(7, 1, 0)
     assert partition.state.start_verification(7, 1, 5) is guard
@@ -423,7 +423,7 @@ def test_idle_producers_expire_unless_their_transaction_is_open() -> None:
     partition.append(batch(1, pid=1, epoch=0, sequence=0))
     partition.begin(2, 0)
     partition.append(batch(1, pid=3, epoch=0, sequence=0))
-    assert partition.state.expire(50_000) == 0, "nobody was idle before the first look"
+    assert partition.state.expire(50_000) == 0, "no producer counts as idle before the first look"
     partition.end_transaction(3, 1)
     assert partition.state.expire(50_999) == 0
     assert partition.state.expire(51_000) == 1

@@ -313,7 +313,7 @@ def test_a_producer_known_only_to_the_last_snapshot_is_kept(
     monkeypatch: pytest.MonkeyPatch, asks: bool
 ) -> None:
     """Its batches went with the log's front, and the snapshot that stood there rots; with the notes gone
-    everything is scanned (docs/semantics.md C5).  Ablation: nobody asks the last snapshot."""
+    everything is scanned (docs/semantics.md C5).  Ablation: recovery does not look at the last snapshot."""
     disk = LyingDisk()
     log = open_log(disk)
     append(log, batch(pid=7, epoch=3, sequence=0))

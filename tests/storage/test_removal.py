@@ -23,7 +23,7 @@ from .workload import FOLDER, NOW_MS, SMALL, append, append_marker, batch, marke
 
 
 class Later:
-    """A log whose removals wait until they are told to run, as in a thread that has not come to them."""
+    """A log whose removals wait until the test runs them, as in a thread that has not reached them."""
 
     def __init__(self, disk: LyingDisk | None = None) -> None:
         self.disk = disk or LyingDisk()

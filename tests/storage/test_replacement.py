@@ -103,7 +103,8 @@ def test_a_late_reader_of_a_replaced_segment_does_not_keep_its_file_cached(
     monkeypatch: pytest.MonkeyPatch, forgets: bool
 ) -> None:
     """A reader took the old segment before the switch and opens its file after it: under the name that the
-    new one gets. Ablation: the open files are not told that the name is another file's now."""
+    new one gets. Ablation: the cache of open files does not learn that the name belongs to another file
+    now."""
     work = Work(LyingDisk())
 
     def looks(_log: Log) -> None:

@@ -1,4 +1,4 @@
-"""One flipped bit in the places where it would do the most harm: nobody is led past a batch, or told a wrong
+"""One flipped bit in the places where it would do the most harm: no reader skips a batch or gets a wrong
 answer."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def test_a_damaged_entry_of_the_transaction_index_is_not_believed(byte: int) -> 
         assert log.aborted_transactions(0, end) == right
         assert len(right) == 20
         assert not log.is_offline
-        if suffix == ".seal":  # nobody has written it again
+        if suffix == ".seal":  # no step has written it again
             disk.flip_bit(file_of(disk, suffix), byte)
 
 

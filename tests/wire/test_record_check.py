@@ -167,7 +167,7 @@ def test_for_compacted_topics_every_record_is_read_and_needs_a_key() -> None:
     error = refused(batch, every_record=True)
     assert error.code is ErrorCode.INVALID_RECORD
     assert "without a key" in error.message
-    assert list(error.records) == [1], "the others are not told that they are at fault"
+    assert list(error.records) == [1], "the other partitions get no error of their own"
     keyless = encode_batch([NewRecord(None, b"v")] * (record_check.NAMED_MAX + 1))
     assert not refused(keyless, every_record=True).records, "an answer has its bounds"
     middle = bytearray(encode_batch([NewRecord(b"k", b"v" * 9)] * 3))
