@@ -5,7 +5,8 @@ Pure: no clock, no I/O, no randomness; the caller passes times and ids.  The pla
 state; a plan does, when its commands are committed and applied.  The planner makes plans on the state that
 the commands in flight lead to (`service/pipeline.py`), and its answers to brokers on the applied state.
 `sessions` is volatile, because silence is not replicated: every new controller gives every broker a whole
-session before it may fence the broker.
+session before it may fence the broker.  How long a session may be is replicated, because controllers may have
+different settings and each must wait for the sessions that another one granted (docs/semantics.md M8).
 
 Orders that must hold
 * docs/semantics.md M5: fence, remove from every ISR, and only then a new broker epoch: one plan, in this
@@ -35,9 +36,11 @@ from tidegate.controller.state.model import (
     MOVES_LEVEL,
     NO_BROKER_EPOCH,
     PRODUCER_ID_BLOCK,
+    SESSIONS_LEVEL,
     BrokerState,
     PartitionState,
     TopicState,
+    metadata_level,
 )
 from tidegate.controller.state.moves import advanced, moving
 from tidegate.controller.state.offline_replicas import decode_replicas, encode_replicas
@@ -135,7 +138,7 @@ class ControllerPlanner:
         self._config = config
         self.sessions: dict[int, Session] = {}
         self.reachability = Reachability()
-        self._last_tick = now
+        self._began_at = self._last_tick = now
         self._repaired_index = -1
         self._alter_attempts: dict[int, tuple[int, int]] = {}  # per broker: its epoch, the last attempt seen
         self._rebalance_at = now + config.leader_rebalance_interval_ms / 1000
@@ -161,7 +164,31 @@ class ControllerPlanner:
         plan.operations += missing_defaults(
             levels_now, self._state.node_configs, self._config.min_insync_replicas
         )
+        if metadata_level(levels_now) >= SESSIONS_LEVEL:
+            plan.operations += self._longer_sessions()
         return plan
+
+    # ---- the session timeout -------------------------------------------------------------------------------
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """The session that this controller grants: its own setting, but no more than is committed."""
+        own_ms = self._config.session_timeout_ms
+        return min(own_ms, self._applied.session_timeout_ms or own_ms)
+
+    def _longer_sessions(self) -> list[pb.Operation]:
+        own_ms = self._config.session_timeout_ms
+        return [_session_timeout(own_ms)] if own_ms > self._state.session_timeout_ms else []
+
+    def _agree_on_sessions(self, now: float) -> Plan:
+        """A longer timeout is committed before this controller grants it; a shorter one only when every
+        session that an earlier controller granted is over."""
+        if metadata_level(self._state.features) < SESSIONS_LEVEL:
+            return Plan()
+        operations, agreed_ms = self._longer_sessions(), self._state.session_timeout_ms
+        if self._config.session_timeout_ms < agreed_ms and now - self._began_at > agreed_ms / 1000:
+            operations = [_session_timeout(self._config.session_timeout_ms)]
+        return Plan(operations, "session timeout")
 
     # ---- registration --------------------------------------------------------------------------------------
 
@@ -492,7 +519,7 @@ class ControllerPlanner:
         """Called every `tick_interval_ms`.  One plan fences the brokers with expired sessions and elects
         leaders for their partitions; else one finishes what an earlier plan left; else leaderships return to
         their preferred replicas."""
-        timeout_s = self._config.session_timeout_ms / 1000
+        timeout_s = max(self._config.session_timeout_ms, self._state.session_timeout_ms) / 1000
         self._forgive_own_absence(now)
         expired = [
             broker.node_id
@@ -501,6 +528,10 @@ class ControllerPlanner:
         ]
         if expired:
             return self.fence(expired, "session expired")
+        if self._state.session_timeout_ms != self._config.session_timeout_ms:
+            plan = self._agree_on_sessions(now)
+            if plan:
+                return plan
         if self._state.index != self._repaired_index:
             self._repaired_index = self._state.index
             changes = self._changes(self._active_node_ids())
@@ -649,6 +680,10 @@ class ControllerPlanner:
             node_id=request.node_id, broker_epoch=request.broker_epoch, count=PRODUCER_ID_BLOCK
         )
         return Plan([pb.Operation(allocate_producer_ids=allocate)], "producer ids")
+
+
+def _session_timeout(session_timeout_ms: int) -> pb.Operation:
+    return pb.Operation(set_session_timeout=pb.SetSessionTimeout(session_timeout_ms=session_timeout_ms))
 
 
 def _already_so(change: rpc.IsrChange, partition: PartitionState) -> bool:

@@ -205,7 +205,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             if broker is None or broker.incarnation != request.incarnation:
                 message = f"broker {request.node_id} was registered by another process meanwhile"
                 raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message)
-            self.require_planner().registered(request.node_id, self._clock.monotonic())
+            planner = self.require_planner()
+            planner.registered(request.node_id, self._clock.monotonic())
             if plan:
                 log.info(
                     "broker_registered",
@@ -217,7 +218,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 status=self._status(),
                 broker_epoch=broker.broker_epoch,
                 cluster_id=self._log.state.cluster_id,
-                session_timeout_ms=self._config.session_timeout_ms,
+                session_timeout_ms=planner.session_timeout_ms,
                 metadata_id=self._log.state.metadata_id,
             )
 
@@ -253,7 +254,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 caught_up=answer.caught_up,
                 metadata_index=self._log.applied_index,
                 not_reached_by=answer.not_reached_by,
-                session_timeout_ms=self._config.session_timeout_ms,
+                session_timeout_ms=planner.session_timeout_ms,
             )
 
         return await self._answer(rpc.HeartbeatReply, work, waits=False)

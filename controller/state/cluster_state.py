@@ -135,6 +135,7 @@ class ClusterState:
         "next_producer_id",
         "node_configs",
         "resource_configs",
+        "session_timeout_ms",
         "term",
     )
 
@@ -151,6 +152,9 @@ class ClusterState:
         each change."""
         # by type and name (`resource_configs`)
         self.resource_configs: Mapping[tuple[int, str], Mapping[str, str]] = {}
+        self.session_timeout_ms = 0
+        """The longest session of a broker that a controller may have granted; 0: not agreed on, below
+        SESSIONS_LEVEL."""
         self._features: dict[str, int] = {}
         self._brokers: dict[int, BrokerState] = {}
         self._topics: dict[str, TopicState] = {}
@@ -290,6 +294,12 @@ class ClusterState:
             features.pop(FORMER_METADATA_VERSION, None)
         self._features = features
         return op.level
+
+    def _set_session_timeout(self, op: pb.SetSessionTimeout, changes: _Changes) -> Value:
+        if op.session_timeout_ms <= 0:
+            raise _Refused(ErrorCode.INVALID_REQUEST, f"a session cannot take {op.session_timeout_ms} ms")
+        self.session_timeout_ms = op.session_timeout_ms
+        return op.session_timeout_ms
 
     def _allocate_producer_ids(self, op: pb.AllocateProducerIds, changes: _Changes) -> Value:
         self._broker_with_epoch(op.node_id, op.broker_epoch)
@@ -554,6 +564,7 @@ class ClusterState:
         other.cluster_id, other.metadata_id = self.cluster_id, self.metadata_id
         other.controller_id, other.controller_epoch = self.controller_id, self.controller_epoch
         other.next_producer_id, other._features = self.next_producer_id, self._features
+        other.session_timeout_ms = self.session_timeout_ms
         other.node_configs, other.resource_configs = self.node_configs, self.resource_configs
         other._brokers, other._topics, other._names = (
             dict(self._brokers),
@@ -579,6 +590,7 @@ class ClusterState:
             proposers=self._proposers.freeze(),
             node_configs=self.node_configs,
             resource_configs=self.resource_configs,
+            session_timeout_ms=self.session_timeout_ms,
         )
         return lambda: snapshot.encode(frozen)
 
@@ -604,6 +616,7 @@ class ClusterState:
         self._names = {topic.topic_id: topic.name for topic in contents.topics.values()}
         self._proposers = ProposerTable(contents.proposers)
         self.node_configs, self.resource_configs = contents.node_configs, contents.resource_configs
+        self.session_timeout_ms = contents.session_timeout_ms
         return _difference(self, old_topics, old_brokers)
 
     def state_hash(self) -> str:
@@ -664,4 +677,5 @@ _HANDLERS: dict[str, Callable[..., Value]] = {
     "change_partitions": ClusterState._change_partitions,
     "allocate_producer_ids": ClusterState._allocate_producer_ids,
     "set_feature_level": ClusterState._set_feature_level,
+    "set_session_timeout": ClusterState._set_session_timeout,
 }

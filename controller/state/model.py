@@ -32,22 +32,23 @@ GROUP_VERSION = "group.version"  # 1: consumer groups (KIP-848)
 MOVES_LEVEL = 2  # partitions that move, brokers that are unregistered
 NODE_SETTINGS_LEVEL = 3  # settings of nodes that change while they run
 RESOURCES_LEVEL = 4  # more settings, of more kinds of resources
+SESSIONS_LEVEL = 5  # the session timeout that controllers agree on
 # The operations that not every level has: below it none of them is applied.  (Moves are fields of
 # `change_partitions`, which `partition_changes` looks at.)
 OPERATION_LEVELS: dict[str, int] = {
     "unregister_broker": MOVES_LEVEL, "change_node_config": NODE_SETTINGS_LEVEL,
-    "change_resource_config": RESOURCES_LEVEL,
+    "change_resource_config": RESOURCES_LEVEL, "set_session_timeout": SESSIONS_LEVEL,
 }  # fmt: skip
 # The feature levels that this version of Tidegate knows, and the ones a fresh cluster starts with.
 SUPPORTED_FEATURES: dict[str, int] = {
-    METADATA_VERSION: 4, FORMER_METADATA_VERSION: FORMER_LEVEL_MAX, "transaction.version": 2,
+    METADATA_VERSION: 5, FORMER_METADATA_VERSION: FORMER_LEVEL_MAX, "transaction.version": 2,
     GROUP_VERSION: 1,
 }  # fmt: skip
 # The lowest levels that it still knows; 0: the feature may be off.
 FEATURE_LEVEL_MIN: dict[str, int] = {
     METADATA_VERSION: 1, FORMER_METADATA_VERSION: 1, "transaction.version": 0, GROUP_VERSION: 0,
 }  # fmt: skip
-INITIAL_FEATURES: dict[str, int] = {METADATA_VERSION: 4, "transaction.version": 2, GROUP_VERSION: 1}
+INITIAL_FEATURES: dict[str, int] = {METADATA_VERSION: 5, "transaction.version": 2, GROUP_VERSION: 1}
 
 TOPIC_NAME_LENGTH_MAX = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")

@@ -38,6 +38,7 @@ class Contents:
     proposers: tuple[tuple[str, ProposerMemory], ...]
     node_configs: Mapping[int, Mapping[str, str]]
     resource_configs: Mapping[tuple[int, str], Mapping[str, str]]
+    session_timeout_ms: int
 
 
 def encode(contents: Contents) -> bytes:
@@ -64,6 +65,7 @@ def encode(contents: Contents) -> bytes:
             )
             for kind, name in sorted(contents.resource_configs)
         ],
+        session_timeout_ms=contents.session_timeout_ms,
     ).SerializeToString(deterministic=True)
 
 
@@ -86,6 +88,7 @@ def decode(data: bytes) -> Contents:
         resource_configs={
             (each.resource_type, each.name): _decode_config(each.config) for each in parsed.resource_configs
         },
+        session_timeout_ms=parsed.session_timeout_ms,
     )
 
 

@@ -329,11 +329,11 @@ async def _api_versions(world: World, version: int) -> Any:
         ]
         return announced == api.advertised(HANDLERS.keys - client_metrics)
 
-    supported = [{"name": "tidegate.metadata.version", "min_version": 1, "max_version": 4}]
+    supported = [{"name": "tidegate.metadata.version", "min_version": 1, "max_version": 5}]
     if version >= 4:
         supported.append({"name": "transaction.version", "min_version": 0, "max_version": 2})
         supported.append({"name": "group.version", "min_version": 0, "max_version": 1})
-    finalized = [("group.version", 1), ("tidegate.metadata.version", 4), ("transaction.version", 2)]
+    finalized = [("group.version", 1), ("tidegate.metadata.version", 5), ("transaction.version", 2)]
     return {"client_software_name": "tests", "client_software_version": "1.0"}, OK | {
         "api_keys": everything_else, "supported_features": supported,
         "finalized_features_epoch": lambda epoch: epoch > 0,

@@ -155,7 +155,7 @@ async def test_an_older_node_that_does_not_know_a_finalised_level_does_not_start
         await node.wait_ready()
     said = (output + errors).decode()
     assert older.returncode in (3, 70), said
-    assert "the cluster runs tidegate.metadata.version=4" in said
+    assert "the cluster runs tidegate.metadata.version=5" in said
     assert "does not know it: upgrade it" in said
     assert "Traceback" not in said
 
@@ -227,10 +227,10 @@ def test_a_foreign_client_raises_and_lowers_levels(roomy_cluster: LocalCluster) 
         return {TRANSACTIONS: (kind, 1)}
 
     try:
-        assert levels() == {"tidegate.metadata.version": 4, TRANSACTIONS: 2, "group.version": 1}
+        assert levels() == {"tidegate.metadata.version": 5, TRANSACTIONS: 2, "group.version": 1}
         supported = {name: each["supported"] for name, each in client.describe_features().items()}
         assert supported == {
-            "tidegate.metadata.version": (1, 4),
+            "tidegate.metadata.version": (1, 5),
             TRANSACTIONS: (0, 2),
             "group.version": (0, 1),
         }
@@ -266,7 +266,7 @@ async def test_levels_are_described_raised_and_lowered_where_that_is_safe(
         each.name: (each.level, each.lowest, each.highest) for each in await admin.describe_features()
     }
     assert described == {
-        "tidegate.metadata.version": (4, 1, 4),
+        "tidegate.metadata.version": (5, 1, 5),
         "transaction.version": (2, 0, 2),
         "group.version": (1, 0, 1),
     }

@@ -66,9 +66,9 @@ def update(
 
 PROBLEMS = [
     (
-        {METADATA_VERSION: 5},
+        {METADATA_VERSION: 6},
         SUPPORTED,
-        "the cluster runs tidegate.metadata.version=5, broker 7 knows at most 4: upgrade it",
+        "the cluster runs tidegate.metadata.version=6, broker 7 knows at most 5: upgrade it",
     ),
     (
         {METADATA_VERSION: 4},
@@ -150,7 +150,7 @@ def old_broker(controller: PlannerCluster, node_id: int) -> None:
 
 REFUSED = [
     ("nothing.such", 1, {}, ErrorCode.INVALID_UPDATE_VERSION, "unknown feature"),
-    (METADATA_VERSION, 9, {}, ErrorCode.INVALID_UPDATE_VERSION, "the controller knows 1 to 4"),
+    (METADATA_VERSION, 9, {}, ErrorCode.INVALID_UPDATE_VERSION, "the controller knows 1 to 5"),
     (FORMER_METADATA_VERSION, 2, {}, ErrorCode.INVALID_UPDATE_VERSION, "unknown feature"),
     (
         METADATA_VERSION,
@@ -264,12 +264,12 @@ async def test_a_controller_that_meets_an_unknown_level_stops_for_good(
     cluster = ControllerCluster(tmp_path, 1)
     await cluster.start()
     log = (await cluster.active()).metadata
-    raise_it = pb.SetFeatureLevel(name=METADATA_VERSION, level=9, expected_level=4)
+    raise_it = pb.SetFeatureLevel(name=METADATA_VERSION, level=9, expected_level=5)
     command = pb.Command(operations=[pb.Operation(set_feature_level=raise_it)])
     await log.propose(command.SerializeToString())
     await eventually(lambda: cluster.deaths)
     assert cluster.deaths == [
-        "the cluster runs tidegate.metadata.version=9, node 1 knows at most 4: upgrade it"
+        "the cluster runs tidegate.metadata.version=9, node 1 knows at most 5: upgrade it"
     ]
     await cluster.stop()
 
@@ -283,13 +283,13 @@ async def test_a_controller_that_meets_an_unknown_level_stops_for_good(
     with pytest.raises(MetadataLogUnusable) as refused:
         await cluster.start()
     assert "metadata.version=9" in str(refused.value)
-    assert "knows at most 4" in str(refused.value)
+    assert "knows at most 5" in str(refused.value)
 
 
 def test_a_reader_of_the_metadata_that_meets_an_unknown_level_stops() -> None:
-    with pytest.raises(UnknownLevel, match="node 4 knows at most 4"):
-        check_known(4, {METADATA_VERSION: 5})
-    check_known(4, {METADATA_VERSION: 4, TRANSACTIONS: 0})
+    with pytest.raises(UnknownLevel, match="node 4 knows at most 5"):
+        check_known(4, {METADATA_VERSION: 6})
+    check_known(4, {METADATA_VERSION: 5, TRANSACTIONS: 0})
     check_known(4, {FORMER_METADATA_VERSION: 3, TRANSACTIONS: 0})
 
 

@@ -3,7 +3,7 @@ may come back."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 import pytest
@@ -14,7 +14,9 @@ from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import (
     FLUSH_POLICY_CONFIG,
     INITIAL_FEATURES,
+    METADATA_VERSION,
     MIN_IN_SYNC_REPLICAS_CONFIG,
+    SESSIONS_LEVEL,
     TRANSACTION_STATE_TOPIC,
     UNCLEAN_ELECTION_CONFIG,
     ApplyResult,
@@ -284,6 +286,66 @@ def test_a_new_controller_gives_every_broker_a_whole_session(controller: Planner
     controller.now += 0.25
     assert not controller.planner.tick(controller.now)
     controller.lose(1, 2, 3)
+
+
+def succeed(controller: PlannerCluster, session_timeout_ms: int) -> None:
+    """Another controller, with another session timeout, begins its term."""
+    config = replace(controller.config, session_timeout_ms=session_timeout_ms)
+    planner = ControllerPlanner(controller.state, config, controller.now)
+    begun = planner.begin_term(2, "blue", "m-1", dict(INITIAL_FEATURES))
+    controller.carry_out(Plan(begun.operations[1:]))  # all but the term's number
+    controller.planner = planner
+
+
+def pass_seconds(controller: PlannerCluster, seconds: float, *alive: int) -> list[str]:
+    """Ticks and heartbeats; the reasons of the plans."""
+    reasons, until = [], controller.now + seconds
+    while controller.now < until:
+        controller.now += 0.25
+        for node_id in alive:
+            controller.beat(node_id)
+        plan = controller.planner.tick(controller.now)
+        controller.carry_out(plan)
+        reasons.extend([plan.reason] if plan else [])
+    return reasons
+
+
+def test_a_shorter_session_timeout_waits_for_the_sessions_of_the_longer(controller: PlannerCluster) -> None:
+    assert controller.state.session_timeout_ms == 6000
+    succeed(controller, 2000)
+    assert controller.planner.session_timeout_ms == 2000, "what it grants"
+    assert pass_seconds(controller, 5.75, 1, 2) == []
+    assert not controller.state.brokers[3].fenced, "a former controller's answer may be good for 6 s"
+    assert pass_seconds(controller, 1.0, 1, 2) == ["fence brokers: session expired", "session timeout"]
+    assert controller.state.session_timeout_ms == 2000
+    assert pass_seconds(controller, 2.5, 1) == ["fence brokers: session expired"]
+    assert controller.state.brokers[2].fenced
+
+
+def test_a_longer_session_timeout_is_granted_when_it_is_committed(controller: PlannerCluster) -> None:
+    config = replace(controller.config, session_timeout_ms=9000)
+    planner = ControllerPlanner(controller.state, config, controller.now)
+    assert planner.session_timeout_ms == 6000
+    succeed(controller, 9000)
+    assert controller.state.session_timeout_ms == 9000
+    assert controller.planner.session_timeout_ms == planner.session_timeout_ms == 9000
+
+
+def test_below_its_level_the_session_timeout_is_not_agreed_on() -> None:
+    state, config = ClusterState(), ControllerConfig(session_timeout_ms=2000)
+    planner = ControllerPlanner(state, config, 0.0)
+    former = {METADATA_VERSION: SESSIONS_LEVEL - 1}
+    for command in planner.begin_term(1, "blue", "m-1", former).commands(1):
+        assert state.apply(state.index + 1, 1, command.SerializeToString()).ok
+    assert not planner.tick(0.25)
+    assert planner.session_timeout_ms == 2000
+    assert state.session_timeout_ms == 0
+    raised = pb.SetFeatureLevel(
+        name=METADATA_VERSION, level=SESSIONS_LEVEL, expected_level=SESSIONS_LEVEL - 1
+    )
+    command = pb.Command(operations=[pb.Operation(set_feature_level=raised)])
+    assert state.apply(state.index + 1, 1, command.SerializeToString()).ok
+    assert [each.WhichOneof("kind") for each in planner.tick(0.5).operations] == ["set_session_timeout"]
 
 
 # ---- elections (KIP-966) -----------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from tidegate.chaos.sim.replication.history import History
 from tidegate.chaos.sim.replication.network import Weather
+from tidegate.chaos.sim.replication.node import NodeTimings
 from tidegate.chaos.sim.replication.options import Options, draw_first
 from tidegate.chaos.sim.runs import Broken
-from tidegate.controller.planning.planner import ControllerPlanner
+from tidegate.controller.planning.planner import ControllerPlanner, Plan
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.service import ControllerService
 from tidegate.controller.state import moves, partition_changes
@@ -336,6 +337,18 @@ def heartbeats_are_answered_during_a_fencing(patch: Patch) -> None:
     patch.setattr(ControllerPlanner, "is_being_fenced", lambda controller, node_id: False)
 
 
+def controllers_grant_their_own_sessions(patch: Patch) -> None:
+    """docs/semantics.md M8: each controller goes by its own setting, and knows of no other."""
+    patch.setattr(ControllerPlanner, "_longer_sessions", lambda planner: [])
+    patch.setattr(ControllerPlanner, "_agree_on_sessions", lambda planner, now: Plan())
+
+
+def shorter_sessions_count_at_once(patch: Patch) -> None:
+    """docs/semantics.md M8: those that an earlier controller granted may still last."""
+    agree = ControllerPlanner._agree_on_sessions
+    patch.setattr(ControllerPlanner, "_agree_on_sessions", lambda planner, now: agree(planner, now + 3600))
+
+
 def sessions_come_back_with_old_metadata(patch: Patch) -> None:
     """A controller that heard nothing for a session is asked for the metadata of its first answer only."""
 
@@ -533,6 +546,16 @@ def sleeping_controllers(seed: int) -> Options:
     return replace(lost_sessions(seed), faults=faults, weather=draw_first(Random(seed)).weather)
 
 
+def different_sessions(seed: int) -> Options:
+    """One controller's session timeout is a third of the other's."""
+    faults = (("fail_over_controller", 1.0), ("cut_controllers", 2.0))
+    return focused(
+        seed, *faults, controllers_sessions=(1.0, 0.34), min_insync_replicas=2, fault_pause_s=0.6,
+        weather=Weather(), producers=((1, False), (-1, False)), produce_pause_s=0.15,
+        timings=NodeTimings(session_timeout_s=3.0, heartbeat_s=0.6, lag_max_s=4.0, fetch_wait_s=0.5),
+    )  # fmt: skip
+
+
 def other_addresses(seed: int) -> Options:
     """A restarted node has another address, which the others learn late."""
     faults = (("kill", 2.0), ("leave", 3.0), ("cut_pair", 1.0), ("fail_over_controller", 1.0), ("pause", 0.5))
@@ -579,6 +602,8 @@ ABLATIONS: list[tuple[Callable[[Patch], None], Callable[[int], Options | None], 
     (sleeping_controllers_answer, sleeping_controllers, 8),
     (heartbeats_are_answered_during_a_fencing, lost_sessions, 0),
     (sessions_come_back_with_old_metadata, lost_sessions, 0),
+    (controllers_grant_their_own_sessions, different_sessions, 0),
+    (shorter_sessions_count_at_once, different_sessions, 0),
     (answers_count_from_their_arrival, late_heartbeats, 0),
     (full_disks_take_records, no_room, 0),
     (leaderships_return_unfound, other_addresses, 0),

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 LAST_OF_LEVEL_3 = "fde157db027d5abb7725557f659c935e6e1b88a9"
 FEATURE, FORMER_NAME = "tidegate.metadata.version", "metadata.version"
-LEVEL_OLD, LEVEL_NEW = 3, 4
+LEVEL_OLD, LEVEL_NEW = 3, 5
 SETTING_OF_LEVEL_4 = {"compression.zstd.level": "5"}
 GROUP = "upgrade-newer-protocol"
 CATCH_UP_TIMEOUT_S = 60.0

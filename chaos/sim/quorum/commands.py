@@ -288,6 +288,8 @@ class Commands:
                 return random.randint(0, FORMER_LEVEL_MAX)  # known under either name
             case "expected_level":
                 return random.choice((metadata_level(state.features), 0))
+            case "session_timeout_ms":
+                return random.choice((1, 2000, 6000, 0, -1))
             case "count":
                 return random.choice((1, 7, 0, -1, 2**31 - 1))
             case "partition" | "expected_partitions":

@@ -27,7 +27,7 @@ from .names import Names
 from .network import Network, Weather
 from .node import SimulatedNode, Surroundings
 from .options import Options, draw
-from .quorum import LEADER_FALLBACK_S, Quorum
+from .quorum import Quorum
 from .truth import Truth
 from .virtual_loop import Process, VirtualLoop
 
@@ -54,17 +54,18 @@ class History:
         self.quorum = Quorum(loop, random, self._committed)
         self.names = Names(loop, random, self.seen, self.options.names_lag_s or 0.0)
         self.nodes: dict[int, SimulatedNode] = {}
-        self.truth = Truth(self.nodes, self.seen, self._controller_deposed_lately, self._names())
+        self.truth = Truth(self.nodes, self.seen, self._names())
         around = Surroundings(
             loop, random, self.network, self.quorum, CONTROLLERS, self.options.timings, self.seen, self.names,
             self.options.names_lag_s is not None, self.options.heartbeats_late_s,
             self.options.single_heartbeats,
         )  # fmt: skip
-        config = ControllerConfig(
-            session_timeout_ms=int(self.options.timings.session_timeout_s * 1000), tick_interval_ms=200,
-            leader_rebalance_interval_ms=30_000 if self.options.names_lag_s is None else REBALANCE_MS,
-        )  # fmt: skip
-        for node_id in CONTROLLERS:
+        for node_id, part in zip(CONTROLLERS, self.options.controllers_sessions, strict=True):
+            config = ControllerConfig(
+                session_timeout_ms=int(part * self.options.timings.session_timeout_s * 1000),
+                tick_interval_ms=200,
+                leader_rebalance_interval_ms=30_000 if self.options.names_lag_s is None else REBALANCE_MS,
+            )
             process = self.network.processes[node_id] = Process(loop, f"controller {node_id}")
             process.run(self.quorum.add_controller, node_id, process, VirtualClock(loop, random), config)
         for node_id in range(1, self.options.replicas + self.options.spare + 1):
@@ -107,9 +108,6 @@ class History:
         self.truth.look_at(node)
         self.seen["left in good order"] += 1
         self.faults.note_contents(node, all_of_it=True)
-
-    def _controller_deposed_lately(self, now_s: float) -> bool:
-        return now_s - self.quorum.deposed_at_s < LEADER_FALLBACK_S + self.options.timings.session_timeout_s
 
     def _names(self) -> Names | None:
         return self.names if self.options.names_lag_s is not None else None

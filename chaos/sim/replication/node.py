@@ -175,7 +175,12 @@ class SimulatedNode:
     out_of_room: bool = False
     leaving: bool = False
     failed: bool = False  # could not start, or ended itself: the supervisor must start it again
-    lease_until_s: float = 0.0  # what the last answered heartbeat is good for
+    lease_until_s: float = 0.0  # what the answered heartbeats are good for
+    registered_session_s: float = 0.0
+    answered_sent_s: float = 0.0  # when the latest of them was sent
+    answered_epoch: int = 0  # the newest controller epoch in an answer
+    # what heartbeats are good for that a controller has answered after it was deposed
+    misled_until_s: float = 0.0
 
     @property
     def network(self) -> Network:
@@ -223,7 +228,7 @@ class SimulatedNode:
             self.around.loop.unhandled.append(error)
 
     async def _begin(self) -> None:
-        loop, random, timings = self.around.loop, self.around.random, self.around.timings
+        loop, random = self.around.loop, self.around.random
         clock = VirtualClock(loop, random)
         fresh_id = f"disk-{self.node_id}-{self.disk_number}"
         only = (DATA, "it is the only one")
@@ -241,7 +246,8 @@ class SimulatedNode:
         )
         await broker.metadata.start(broker.application.apply)
         await broker.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S)
-        self.lease_until_s = clock.monotonic() + timings.session_timeout_s
+        self.answered_sent_s, self.answered_epoch = clock.monotonic(), 0
+        self.lease_until_s = self.answered_sent_s + self.registered_session_s
         broker.lifecycle.start()
         if self.around.checks_reachability:
             broker.finding.start()
@@ -273,8 +279,23 @@ class SimulatedNode:
         )
 
     def _controller_answered(self, name: str, sent_at_s: float, reply: Any) -> None:
-        if name == "Heartbeat" and reply.status.error == ErrorCode.NONE:
-            self.lease_until_s = max(self.lease_until_s, sent_at_s + self.around.timings.session_timeout_s)
+        """A shorter session of a newer controller counts from its first answer (docs/semantics.md M8)."""
+        epoch = reply.status.controller_epoch
+        if reply.status.error != ErrorCode.NONE or name not in ("RegisterBroker", "Heartbeat"):
+            return
+        granted_s = min(self.around.timings.session_timeout_s, reply.session_timeout_ms / 1000)
+        if name == "RegisterBroker":
+            self.registered_session_s = granted_s
+            return
+        if epoch < self.answered_epoch:
+            return
+        granted_s = min(granted_s, self.registered_session_s)
+        if sent_at_s > self.around.quorum.ended_at_s.get(epoch, sent_at_s):
+            self.misled_until_s = max(self.misled_until_s, sent_at_s + granted_s)
+        self.answered_epoch, self.answered_sent_s = epoch, max(self.answered_sent_s, sent_at_s)
+        self.lease_until_s = min(
+            max(self.lease_until_s, sent_at_s + granted_s), self.answered_sent_s + granted_s
+        )
 
     async def _answer_late(self, name: str) -> None:
         least_s, most_s = self.around.heartbeats_late_s

@@ -38,6 +38,8 @@ class Options:
     addresses stay, and no node checks that the others reach it, as in earlier versions."""
     heartbeats_late_s: tuple[float, float] = (0.0, 0.0)
     """Every answer to a heartbeat takes between these longer: the processes get little time."""
+    controllers_sessions: tuple[float, float] = (1.0, 1.0)
+    """The session timeouts of the two controllers, as parts of the brokers' own."""
     single_heartbeats: bool = False
     """The nodes beat as they did before heartbeats overlapped (`single_heartbeats.py`): an ablation."""
 
@@ -68,6 +70,12 @@ LATER_FAULTS = ("move_replicas", "cancel_move", "out_of_room", "pause_controller
 
 def draw(random: Random) -> Options:
     """The options of a history; each fault is missing, rare or frequent, so that histories differ in kind."""
+    sessions = random.choice(((1.0, 1.0), (1.0, 1.0), (1.0, 0.5), (0.5, 1.0)))
+    return replace(draw_third(random), controllers_sessions=sessions)
+
+
+def draw_third(random: Random) -> Options:
+    """As seeds of a third time have it."""
     return replace(draw_later(random), names_lag_s=random.choice((None, 0.0, 1.0, 5.0)))
 
 

@@ -120,7 +120,7 @@ class Quorum:
         self.entries: list[LogEntry] = []
         self.term = 0
         self.leader_id = -1
-        self.deposed_at_s = -1e9  # when a controller was deposed last, which may not have known for a while
+        self.ended_at_s: dict[int, float] = {}  # by term: when it was deposed
         self.logs: dict[int, VoterLog] = {}
         self.services: dict[int, ControllerService] = {}
         # since when, and the term that has ended meanwhile
@@ -149,7 +149,7 @@ class Quorum:
         majority."""
         former, log = self.logs.get(self.leader_id), self.logs[node_id]
         self.leader_id = -1
-        self.deposed_at_s = self._loop.time()
+        self.ended_at_s[self.term] = self._loop.time()
         if former is not None and former is not log:
             former_term = former.term
             resign_s = 0.0 if deposed_knows else LEADER_FALLBACK_S * self._random.random()

@@ -30,7 +30,7 @@ they count as lost by the same choice when another replica is elected before the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -101,14 +101,12 @@ class Truth:
         self,
         nodes: Mapping[int, SimulatedNode],
         seen: Counter[str],
-        controller_deposed_lately: Callable[[float], bool],
         names: Names | None = None,
     ) -> None:
         """`names`: how nodes find each other, where they ask before they are given leaderships by choice."""
         self.partitions: dict[Key, PartitionTruth] = {}
         self.fenced_at_s: dict[int, float] = {}
         self.contents = Contents()
-        self.controller_deposed_lately = controller_deposed_lately
         self.by_administrator = False  # an administrator makes the present commit, not a controller
         self._nodes = nodes
         self._names = names
@@ -147,9 +145,10 @@ class Truth:
 
     def _check_fencing(self, node_id: int, now_s: float) -> None:
         """A node is fenced for its silence only after its own lease has expired; a controller that was
-        deposed lately may have extended the lease."""
-        lease_s = self._nodes[node_id].lease_until_s - now_s
-        if lease_s > 0 and not self.controller_deposed_lately(now_s):
+        deposed may have extended the lease."""
+        node = self._nodes[node_id]
+        lease_s = node.lease_until_s - now_s
+        if lease_s > 0 and now_s >= node.misled_until_s:
             raise Broken(f"node {node_id} is fenced {lease_s:.3f} s before its session is over")
 
     def _partition_changed(
@@ -441,7 +440,7 @@ class Truth:
             raise Broken(f"{subject} {what} {now_s - fenced_at_s:.3f} s after its fencing")
         truth = self.partitions.get((replica.topic_id, replica.partition))
         successor = -1 if truth is None else truth.silenced.get(node.node_id, -1)
-        if replica.leader_epoch < successor and not self.controller_deposed_lately(now_s):
+        if replica.leader_epoch < successor and now_s >= node.misled_until_s:
             raise Broken(
                 f"{subject} {what} in epoch {replica.leader_epoch}, and had been silent until epoch "
                 f"{successor} began"
