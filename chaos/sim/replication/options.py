@@ -70,8 +70,10 @@ LATER_FAULTS = ("move_replicas", "cancel_move", "out_of_room", "pause_controller
 
 def draw(random: Random) -> Options:
     """The options of a history; each fault is missing, rare or frequent, so that histories differ in kind."""
+    drawn, state = draw_third(random), random.getstate()
     sessions = random.choice(((1.0, 1.0), (1.0, 1.0), (1.0, 0.5), (0.5, 1.0)))
-    return replace(draw_third(random), controllers_sessions=sessions)
+    random.setstate(state)  # half of the histories are those of a third time
+    return replace(drawn, controllers_sessions=sessions)
 
 
 def draw_third(random: Random) -> Options:
