@@ -180,8 +180,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._corked: list[ReadableBuffer] = []
         self._corked_bytes = 0
 
-    # ------------------------------------------------------------------------------------------------ what a
-    # handler uses
+    # ---- for handlers --------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
@@ -251,8 +250,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         """The peer's verified certificate; None without mutual TLS."""
         return None if self._transport is None else self._transport.get_extra_info("peercert")
 
-    # ------------------------------------------------------------------------------------------------
-    # asyncio's callbacks
+    # ---- asyncio's callbacks -------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -327,8 +325,7 @@ class FrameConnection(asyncio.BufferedProtocol):
             if self._on_lost is not None:
                 self._on_lost(self)
 
-    # ------------------------------------------------------------------------------------------------
-    # receiving
+    # ---- receiving -----------------------------------------------------------------------------------------
 
     def _deliver(self, *, is_admitted: bool = False) -> None:
         """Hands out the whole frames in the buffer, until none is left, reading is paused, or the turn is
@@ -531,8 +528,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         poll.register(sock.fileno(), 0)
         return bool(poll.poll(0))  # poll reports POLLERR and POLLHUP without being asked for them
 
-    # ------------------------------------------------------------------------------------------------
-    # pausing, closing
+    # ---- pausing, closing ----------------------------------------------------------------------------------
 
     def _pause(self, why: int) -> None:
         if not self._paused and self._transport is not None:

@@ -160,8 +160,7 @@ def parse_response_header(api_key: int, version: int, frame: bytes | memoryview)
         raise unreadable("response header", error) from None
 
 
-# ------------------------------------------------------------------------------------------------------------
-# writing
+# ---- writing -----------------------------------------------------------------------------------------------
 
 
 @cache

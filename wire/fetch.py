@@ -207,8 +207,7 @@ def _partition_struct(version: int) -> Struct:
     return _REQUEST_PARTITION[max(first for first in _REQUEST_PARTITION if first <= version)]
 
 
-# ------------------------------------------------------------------------------------------------------------
-# requests
+# ---- requests ----------------------------------------------------------------------------------------------
 
 
 def parse_fetch_request(version: int, frame: Data, position: int = 0) -> FetchRequest:
@@ -427,8 +426,7 @@ def _write_tags(out: bytearray, tags: Sequence[tuple[int, bytes | bytearray]]) -
         out += content
 
 
-# ------------------------------------------------------------------------------------------------------------
-# answers
+# ---- answers -----------------------------------------------------------------------------------------------
 
 
 def encode_fetch_response(

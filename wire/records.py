@@ -278,8 +278,7 @@ def set_log_append_time(view: memoryview, position: int, timestamp_ms: int) -> N
     _UINT32.pack_into(view, position + _CRC_AT, checksum)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# records
+# ---- records -----------------------------------------------------------------------------------------------
 
 
 class Record(NamedTuple):
@@ -497,8 +496,7 @@ def _decode_headers(data: bytes, at: int, end: int) -> tuple[tuple[tuple[str, by
     return tuple(headers), at
 
 
-# ------------------------------------------------------------------------------------------------------------
-# markers
+# ---- markers -----------------------------------------------------------------------------------------------
 
 
 class ControlType(IntEnum):

@@ -160,7 +160,7 @@ class Workload:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
-    # ------------------------------------------------------------------ afterwards
+    # ---- afterwards ----------------------------------------------------------------------------------------
 
     async def quiesce(self, timeout_s: float = 45.0) -> OpenTransactions:
         """Waits until no transaction is open at any coordinator or partition; a transaction that is still

@@ -118,8 +118,7 @@ class NetworkLab:
     def command(self, node_id: int) -> Sequence[str]:
         return _inside(self._holders[node_id])
 
-    # --------------------------------------------------------------------------------------------------------
-    # cuts
+    # ---- cuts ----------------------------------------------------------------------------------------------
 
     def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
         """From now on, packets from the first host of each pair to the second are lost; all pairs change
@@ -146,8 +145,7 @@ class NetworkLab:
         for sender, lines in by_sender.items():
             self._ip(sender, lines)
 
-    # --------------------------------------------------------------------------------------------------------
-    # making
+    # ---- making --------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
         self._lock, self._number = _free_network()

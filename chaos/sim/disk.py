@@ -291,8 +291,7 @@ class LyingDisk:
         # by path; follows what programs see
         self._folders: dict[str, _Folder] = {"/": self._root, "": self._root}
 
-    # --------------------------------------------------------------------------------------------------------
-    # faults
+    # ---- faults --------------------------------------------------------------------------------------------
 
     def called(self) -> None:
         if self.on_call is not None:
@@ -380,8 +379,7 @@ class LyingDisk:
             if isinstance(node, _Inode)
         ]
 
-    # --------------------------------------------------------------------------------------------------------
-    # data paths
+    # ---- data paths ----------------------------------------------------------------------------------------
 
     def write(self, inode: _Inode, position: int, content: bytes, path: Path) -> None:
         grows = max(0, position + len(content) - len(inode.content))
@@ -422,8 +420,7 @@ class LyingDisk:
                 return True
         return self.fail_sync
 
-    # --------------------------------------------------------------------------------------------------------
-    # the port
+    # ---- the port ------------------------------------------------------------------------------------------
 
     def _place(self, path: Path) -> tuple[_Folder, str]:
         """The folder that holds, or would hold, a path, and its name there."""

@@ -95,7 +95,7 @@ class Admin:
     def _deadline_s(self) -> float:
         return self._clock.monotonic() + self._timeout_s
 
-    # ------------------------------------------------------------------ topics
+    # ---- topics --------------------------------------------------------------------------------------------
 
     async def create_topics(self, topics: Sequence[NewTopic], *, wait: bool = True) -> None:
         """Creates topics; with `wait`, returns when the node that this client asks knows a leader of every
@@ -282,7 +282,7 @@ class Admin:
                 f"waiting for the leaders of {', '.join(names)}",
             )
 
-    # ------------------------------------------------------------------ operations
+    # ---- operations ----------------------------------------------------------------------------------------
 
     async def reassign_partitions(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
         """Begins to move partitions to these brokers, the preferred leader first; None ends a move and goes
@@ -329,7 +329,7 @@ class Admin:
         """Removes the registration of a broker that will not return and holds no replica."""
         await operations.unregister_broker(self._cluster, node_id)
 
-    # ------------------------------------------------------------------ groups
+    # ---- groups --------------------------------------------------------------------------------------------
 
     async def list_groups(
         self, states: Collection[str] = (), types: Collection[str] = ()
@@ -377,7 +377,7 @@ class Admin:
         rebalances."""
         await group_admin.remove_members(self._cluster, group_id, instance_ids, member_ids, self._timeout_s)
 
-    # ------------------------------------------------------------------ transactions
+    # ---- transactions --------------------------------------------------------------------------------------
 
     async def list_transactions(
         self, states: Sequence[str] = (), *, producer_ids: Collection[int] = (), running_for_ms: int = -1
@@ -469,7 +469,7 @@ class Admin:
         """Aborts a transaction that `hanging_transactions` found."""
         await abort_hanging(self._cluster, hanging)
 
-    # ------------------------------------------------------------------ cluster and offsets
+    # ---- cluster and offsets -------------------------------------------------------------------------------
 
     async def describe_cluster(self) -> ClusterDescription:
         """The brokers that are registered and the active controller."""
@@ -509,7 +509,7 @@ class Admin:
             self._cluster, times, read_committed=read_committed, timeout_s=timeout_s, partly=partly
         )
 
-    # ------------------------------------------------------------------ requests
+    # ---- requests ------------------------------------------------------------------------------------------
 
     async def _refresh(self, topics: Iterable[str] | None) -> None:
         await self._cluster.refresh(topics)

@@ -25,7 +25,7 @@ brokers = typer.Typer(
 )
 
 
-# ---------------------------------------------------------------------- features
+# ---- features ----------------------------------------------------------------------------------------------
 
 
 @features.command("describe")
@@ -113,7 +113,7 @@ def _show_levels(levels: dict[str, int], done: str, json: bool) -> None:
         print("every feature is at the highest level that this version knows")
 
 
-# ---------------------------------------------------------------------- brokers
+# ---- brokers -----------------------------------------------------------------------------------------------
 
 
 @brokers.command("list")

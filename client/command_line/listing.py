@@ -116,7 +116,7 @@ def under_replicated(view: TopicView, joining: Joining) -> int:
     return sum(not settled[n].issubset(part.in_sync_replicas) for n, part in view.partitions.items())
 
 
-# ---------------------------------------------------------------------- topics
+# ---- topics ------------------------------------------------------------------------------------------------
 
 
 @topics.command("create")
@@ -421,7 +421,7 @@ def topics_delete_records(
     run(work())
 
 
-# ---------------------------------------------------------------------- groups
+# ---- groups ------------------------------------------------------------------------------------------------
 
 
 @groups.command("list")
@@ -516,7 +516,7 @@ def groups_describe(
     run(work())
 
 
-# ---------------------------------------------------------------------- status
+# ---- status ------------------------------------------------------------------------------------------------
 
 
 def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:

@@ -44,7 +44,7 @@ class StandardInput:
             raise StopAsyncIteration
         return chunk
 
-    # ------------------------------------------------------------------ the thread
+    # ---- the thread ----------------------------------------------------------------------------------------
 
     def _read(self, source: BinaryIO) -> None:
         try:

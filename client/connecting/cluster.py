@@ -103,7 +103,7 @@ class Cluster:
         self._next_broker = 0
         self._closed = False
 
-    # ------------------------------------------------------------------ life
+    # ---- life ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Connects to the first bootstrap address that answers.  Raises ConnectionFailed when none does."""
@@ -124,7 +124,7 @@ class Cluster:
         """`listener()` runs after each refresh."""
         self._listeners.append(listener)
 
-    # ------------------------------------------------------------------ connections
+    # ---- connections ---------------------------------------------------------------------------------------
 
     async def connection(self, node_id: int, purpose: str = "data") -> BrokerConnection:
         """The connection to a node for a purpose, opened when there is none.  Raises ConnectionFailed."""
@@ -202,7 +202,7 @@ class Cluster:
             self.features = connection.features
         return connection
 
-    # ------------------------------------------------------------------ requests
+    # ---- requests ------------------------------------------------------------------------------------------
 
     async def ask(
         self,
@@ -262,7 +262,7 @@ class Cluster:
         await self.refresh(())
         return await self.ask_any(api_key, fields, **bounds)
 
-    # ------------------------------------------------------------------ metadata
+    # ---- metadata ------------------------------------------------------------------------------------------
 
     async def refresh(self, topics: Iterable[str] | None = None) -> None:
         """Asks for the brokers and `topics` (None: all topics of the cluster).  Joins a running refresh that
@@ -337,7 +337,7 @@ class Cluster:
             )
         await self.clock.sleep(delay_s)
 
-    # ------------------------------------------------------------------ coordinators
+    # ---- coordinators --------------------------------------------------------------------------------------
 
     async def coordinator(self, kind: CoordinatorKind, key: str, deadline_s: float) -> int:
         """The node that coordinates a group or a transactional id."""

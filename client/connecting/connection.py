@@ -91,7 +91,7 @@ class BrokerConnection:
             raise
         return connection
 
-    # ------------------------------------------------------------------ requests
+    # ---- requests ------------------------------------------------------------------------------------------
 
     def version_for(self, api_key: ApiKey, *, highest: int | None = None, lowest: int = 0) -> int:
         """The version to use.  Raises FatalError(UNSUPPORTED_VERSION) when client and broker have none in
@@ -178,7 +178,7 @@ class BrokerConnection:
             self._transport.close()
         self._end(reason)
 
-    # ------------------------------------------------------------------ answers
+    # ---- answers -------------------------------------------------------------------------------------------
 
     async def _negotiate(self, timeout_s: float) -> None:
         fields = {"client_software_name": CLIENT_SOFTWARE_NAME, "client_software_version": __version__}

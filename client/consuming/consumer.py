@@ -132,7 +132,7 @@ class Consumer:
         self._started = False
         self._closed = False
 
-    # ------------------------------------------------------------------ life
+    # ---- life ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Connects.  Raises ConnectionFailed when no broker can be reached."""
@@ -171,7 +171,7 @@ class Consumer:
         # them.
         await self.close(commit=kind is None)
 
-    # ------------------------------------------------------------------ what to read
+    # ---- partitions to read --------------------------------------------------------------------------------
 
     def subscribe(self, topics: Sequence[str] | str, listener: RebalanceListener | None = None) -> None:
         """Shares these topics with the other members of the group; replaces a former subscription."""
@@ -221,7 +221,7 @@ class Consumer:
         """The partition numbers of a topic."""
         return list((await self._cluster.topic(topic, self._max_block_s)).partitions)
 
-    # ------------------------------------------------------------------ reading
+    # ---- reading -------------------------------------------------------------------------------------------
 
     async def poll(self, max_records: int | None = None, timeout_s: float = 1.0) -> list[ConsumerRecord]:
         """The fetched records, up to `max_records`; waits up to `timeout_s` for the first.  Joining a group
@@ -360,7 +360,7 @@ class Consumer:
         if key in self._fetcher.without_position():  # given up, or moved by `seek`, during the request
             self._fetcher.seek(key, offset)
 
-    # ------------------------------------------------------------------ positions
+    # ---- positions -----------------------------------------------------------------------------------------
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
         """The next record of this partition is the first at or after `offset`."""
@@ -433,7 +433,7 @@ class Consumer:
             self._cluster, times, read_committed=self._read_committed, timeout_s=self._max_block_s
         )
 
-    # ------------------------------------------------------------------ commits
+    # ---- commits -------------------------------------------------------------------------------------------
 
     def group_metadata(self) -> GroupMetadata:
         """For `Producer.send_offsets_to_transaction`: the fence against a consumer that lost its

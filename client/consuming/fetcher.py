@@ -104,7 +104,7 @@ class Fetcher:
         self.news = asyncio.Event()
         cluster.on_metadata(self.pump)
 
-    # ------------------------------------------------------------------ assignment and positions
+    # ---- assignment and positions --------------------------------------------------------------------------
 
     @property
     def assigned(self) -> set[tuple[str, int]]:
@@ -168,7 +168,7 @@ class Fetcher:
             )
         return found
 
-    # ------------------------------------------------------------------ taking
+    # ---- taking --------------------------------------------------------------------------------------------
 
     def take(self, count: int) -> list[ConsumerRecord]:
         """Up to `count` buffered records.  Raises a partition's failure when no other record is left to
@@ -213,7 +213,7 @@ class Fetcher:
     def has_records(self) -> bool:
         return any(state.buffered and not state.paused for state in self._partitions.values())
 
-    # ------------------------------------------------------------------ fetching
+    # ---- fetching ------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Starts a fetch at every node without a running one that leads a partition to fetch."""

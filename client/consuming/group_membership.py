@@ -86,7 +86,7 @@ class GroupMembership:
         self.is_cooperative = set(settings.assignors) == {COOPERATIVE}
         cluster.on_metadata(self._metadata_changed)
 
-    # ------------------------------------------------------------------ for the consumer
+    # ---- for the consumer ----------------------------------------------------------------------------------
 
     def metadata(self) -> GroupMetadata:
         """The fence for offsets: the member id and generation, or the last ones after a removal."""
@@ -158,7 +158,7 @@ class GroupMembership:
     async def close(self) -> None:
         await self.leave()
 
-    # ------------------------------------------------------------------ joining
+    # ---- joining -------------------------------------------------------------------------------------------
 
     async def _join(self, owned: TopicPartitions) -> Any | None:
         """Sends one JoinGroup; None: try again."""
@@ -272,7 +272,7 @@ class GroupMembership:
             self.member_id = ""
         self.lost = True
 
-    # ------------------------------------------------------------------ heartbeats
+    # ---- heartbeats ----------------------------------------------------------------------------------------
 
     async def _heartbeat_loop(self) -> None:
         settings = self._settings

@@ -129,7 +129,7 @@ class Accumulator:
         self._flushes = 0
         self.started_count = 0
 
-    # ------------------------------------------------------------------ what is here
+    # ---- the buffered batches ------------------------------------------------------------------------------
 
     @property
     def used_bytes(self) -> int:
@@ -170,7 +170,7 @@ class Accumulator:
             size += 10 + len(name) + len(value or b"")
         return size
 
-    # ------------------------------------------------------------------ filling
+    # ---- filling -------------------------------------------------------------------------------------------
 
     def append(
         self, topic: str, partition_number: int, record: NewRecord, token: object, now_s: float
@@ -212,7 +212,7 @@ class Accumulator:
         assert self._flushes > 0, "end_flush without begin_flush"
         self._flushes -= 1
 
-    # ------------------------------------------------------------------ sending
+    # ---- sending -------------------------------------------------------------------------------------------
 
     def set_identity(self, identity: Identity) -> None:
         """A new producer id or epoch: each partition adopts it when it has no numbered batch without an
@@ -311,7 +311,7 @@ class Accumulator:
             partition.next_sequence = partition.acknowledged_next = 0
             partition.unresolved = partition.producer_unknown = False
 
-    # ------------------------------------------------------------------ outcomes of batches
+    # ---- outcomes of batches -------------------------------------------------------------------------------
 
     def succeeded(self, batch: ProducerBatch) -> None:
         """The batch is in the log and acknowledged."""

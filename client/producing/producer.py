@@ -130,7 +130,7 @@ class Producer:
         self._closing = False  # no new record is accepted
         self._closed = False
 
-    # ------------------------------------------------------------------ life
+    # ---- life ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Connects; with a transactional id, also fences a former producer of this id and ends its open
@@ -193,7 +193,7 @@ class Producer:
     async def __aexit__(self, kind: object, *_: object) -> None:
         await self.close()
 
-    # ------------------------------------------------------------------ records
+    # ---- records -------------------------------------------------------------------------------------------
 
     async def send(
         self,
@@ -297,7 +297,7 @@ class Producer:
                 "send less, raise memory_bytes, or look at the brokers with `tidegate status`",
             ) from None
 
-    # ------------------------------------------------------------------ transactions
+    # ---- transactions --------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
@@ -529,7 +529,7 @@ class Producer:
         self._accumulator.set_identity(self._manager.identity)
         self._sender.wake()
 
-    # ------------------------------------------------------------------ identity
+    # ---- identity ------------------------------------------------------------------------------------------
 
     async def _renew_identity(self) -> None:
         """A producer without transactions gets a fresh producer id."""

@@ -123,7 +123,7 @@ class Sender:
         self._task: asyncio.Task[None] | None = None
         self._ended = False  # every batch has an outcome; later answers are ignored
 
-    # ------------------------------------------------------------------ life
+    # ---- life ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._cluster.on_metadata(self.wake)
@@ -178,7 +178,7 @@ class Sender:
             await self.wait_progress()
             self._drop_waiting(error)
 
-    # ------------------------------------------------------------------ the loop
+    # ---- the loop ------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
@@ -270,7 +270,7 @@ class Sender:
 
         return asyncio.create_task(run(), name=name)
 
-    # ------------------------------------------------------------------ side tasks
+    # ---- side tasks ----------------------------------------------------------------------------------------
 
     async def _renew(self) -> None:
         try:
@@ -312,7 +312,7 @@ class Sender:
                 self._metadata_backoff.reset()
         self.wake()
 
-    # ------------------------------------------------------------------ produce requests
+    # ---- produce requests ----------------------------------------------------------------------------------
 
     def _send(self, connection: BrokerConnection, node_id: int, batches: list[ProducerBatch]) -> None:
         manager, settings = self._manager, self._settings
@@ -459,7 +459,7 @@ class Sender:
         else:
             self._accumulator.retry(batch, now_s + self._retry_delay_s(batch), uncertain=uncertain)
 
-    # ------------------------------------------------------------------ outcomes
+    # ---- outcomes ------------------------------------------------------------------------------------------
 
     def _succeeded(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
         self._accumulator.succeeded(batch)

@@ -119,7 +119,7 @@ class TransactionManager:
         self._enlisted: set[TopicPartition] = set()
         self._to_enlist: set[TopicPartition] = set()
 
-    # ------------------------------------------------------------------ the table
+    # ---- the table -----------------------------------------------------------------------------------------
 
     def on(self, event: Event) -> None:
         """Follows the table.  A user's event that is not in it raises RequestError (or the error that led to
@@ -140,7 +140,7 @@ class TransactionManager:
             return type(self.error)(self.error.code, f"{message}. The cause: {self.error}")
         return RequestError(ErrorCode.INVALID_TXN_STATE, message)
 
-    # ------------------------------------------------------------------ identity
+    # ---- identity ------------------------------------------------------------------------------------------
 
     @property
     def needs_identity(self) -> bool:
@@ -153,7 +153,7 @@ class TransactionManager:
         self.unresolved = None
         self._forget_transaction()
 
-    # ------------------------------------------------------------------ a transaction
+    # ---- a transaction -------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """READY -> IN_TRANSACTION.  Nothing is sent: the coordinator learns of it with the first records."""
@@ -201,7 +201,7 @@ class TransactionManager:
         self._enlisted |= partitions
         self._to_enlist -= partitions
 
-    # ------------------------------------------------------------------ its end
+    # ---- its end -------------------------------------------------------------------------------------------
 
     def begin_end(self, *, commit: bool) -> bool:
         """commit() or abort() was called.  True: records must be flushed (commit) or dropped (abort) and
@@ -243,7 +243,7 @@ class TransactionManager:
         self.unresolved = Event.COMMIT if self.state is State.COMMITTING else Event.ABORT
         self.on(Event.OUTCOME_UNKNOWN)
 
-    # ------------------------------------------------------------------ failures
+    # ---- failures ------------------------------------------------------------------------------------------
 
     def abortable(self, error: KafkaError) -> None:
         """The transaction cannot be committed any more.  The first cause is kept."""

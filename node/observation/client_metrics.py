@@ -311,7 +311,7 @@ class ClientMetrics:
             self._series -= len(instance.series)
             del self._instances[instance_id]
 
-    # ---- metrics for Prometheus ---------------------------------------------------------------------------
+    # ---- metrics for Prometheus ----------------------------------------------------------------------------
 
     @property
     def instances(self) -> int:

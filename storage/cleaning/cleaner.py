@@ -128,8 +128,7 @@ class Cleaning:
         self._pending: list[Segment] = [source.segment for source in self._sources]
         self._pace: Pace = lambda _bytes: None
 
-    # -------------------------------------------------------------------------------------------------------
-    # on the loop
+    # ---- on the loop ---------------------------------------------------------------------------------------
 
     def is_invalidated(self) -> bool:
         """Whether the log changed so that the state noted at the beginning no longer holds."""
@@ -172,8 +171,7 @@ class Cleaning:
         self.log.cleaned_to = max(self.log.cleaned_to, self.result.cleaned_to)
         return self.result
 
-    # ------------------------------------------------------------------------------------------------------
-    # in a thread
+    # ---- in a thread ---------------------------------------------------------------------------------------
 
     def run(
         self, disk: Disk, on_loop: OnLoop, pace: Pace | None = None, key_map_bytes: int = KEY_MAP_BYTES

@@ -198,8 +198,7 @@ class Compaction:
         """Whether a data batch stays even without records."""
         return header.next_offset >= self._end_offset or header.last_offset in self._kept_offsets
 
-    # --------------------------------------------------------------------------------------------------------
-    # data
+    # ---- data ----------------------------------------------------------------------------------------------
 
     def _keep_data(self, view: memoryview, header: BatchHeader) -> bytes | memoryview | None:
         if header.base_offset >= self._keys.end_offset:
@@ -236,8 +235,7 @@ class Compaction:
             return None
         return rewritten(header, data, kept, new_horizon_ms)
 
-    # --------------------------------------------------------------------------------------------------------
-    # markers
+    # ---- markers -------------------------------------------------------------------------------------------
 
     def _keep_marker(self, view: memoryview, header: BatchHeader) -> bytes | memoryview | None:
         if header.base_offset >= self._keys.end_offset:

@@ -93,8 +93,7 @@ class FolderNotes:
         if self._flushes is not None:
             self._flushes.close()
 
-    # --------------------------------------------------------------------------------------------------------
-    # writing
+    # ---- writing -------------------------------------------------------------------------------------------
 
     def write(self, rows: Mapping[PartitionKey, PartitionCheckpoint]) -> None:
         """Writes a checkpoint with these new rows; the rows of other logs stay.  Raises OSError (the old
@@ -140,8 +139,7 @@ class FolderNotes:
         if self._flushes is not None:
             self._flushes.sync()
 
-    # ----------------------------------------------------------------------------------------------------
-    # lowering, forgetting
+    # ---- lowering, forgetting ------------------------------------------------------------------------------
 
     def before_truncation(self, identity: Identity, key: PartitionKey, offset: int) -> None:
         """The log is about to be truncated to `offset`: without this call, a crash would make the truncation

@@ -133,8 +133,7 @@ class LogDirectory:
         self._read_errors = ReadErrors(now_s)
         self._deferred = DeferredOpen(partial(self._load_found, clean=False), self.notes.lower)
 
-    # --------------------------------------------------------------------------------------------------------
-    # opening
+    # ---- opening -------------------------------------------------------------------------------------------
 
     def open_all(self, config_of: Callable[[str], LogConfig] | None = None, *, now_ms: int) -> OpenReport:
         """Takes the folder (made when absent) and opens every log in it, with the configuration that it had
@@ -342,8 +341,7 @@ class LogDirectory:
     def path_of(self, key: PartitionKey) -> Path:
         return self.path / f"{key[0]}-{key[1]}"
 
-    # -------------------------------------------------------------------------------------------------
-    # partitions come and go
+    # ---- partitions come and go ----------------------------------------------------------------------------
 
     def create(
         self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int = 0
@@ -523,8 +521,7 @@ class LogDirectory:
                 known.config = config
             del self._configs_due[key]
 
-    # --------------------------------------------------------------------------------------------------------
-    # checkpoints
+    # ---- checkpoints ---------------------------------------------------------------------------------------
 
     def write_checkpoints(self) -> None:
         """Writes recovery points, high watermarks and log starts of all logs, atomically.  Raises OSError
@@ -544,8 +541,7 @@ class LogDirectory:
             }
         )
 
-    # --------------------------------------------------------------------------------------------------------
-    # failing
+    # ---- failing -------------------------------------------------------------------------------------------
 
     @property
     def log_count(self) -> int:
@@ -623,8 +619,7 @@ class LogDirectory:
                 ErrorCode.KAFKA_STORAGE_ERROR, f"the data folder {self.path} is offline: {self._offline}"
             )
 
-    # --------------------------------------------------------------------------------------------------------
-    # the end
+    # ---- the end -------------------------------------------------------------------------------------------
 
     def close(self, *, clean: bool, broker_epoch: int = -1) -> None:
         """Closes all logs.  `clean`: the next start needs no recovery; `clean-shutdown` is written only when

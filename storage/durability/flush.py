@@ -204,8 +204,7 @@ class Durability:
     def has_rebuilt_counts(self) -> bool:
         return bool(self._rebuilt_counts)
 
-    # ----------------------------------------------------------------------------------------------------
-    # what is waiting
+    # ---- waiting records -----------------------------------------------------------------------------------
 
     def add_complete(self, segment: Segment, derived: dict[Path, bytes]) -> None:
         """The segment takes no more batches; `derived` are its files, or the snapshot at its end."""
@@ -294,8 +293,7 @@ class Durability:
                 segment.counts_are_durable()
         return True
 
-    # --------------------------------------------------------------------------------------------------------
-    # one flush
+    # ---- one flush -----------------------------------------------------------------------------------------
 
     def begin(
         self, active: Segment, size_bytes: int, epochs: EpochCache, producers: ProducerState
@@ -375,8 +373,7 @@ class Durability:
             ticket.cancel()
             self._folder_changed = True  # the folder may not be synced
 
-    # --------------------------------------------------------------------------------------------------------
-    # cutting
+    # ---- truncation ----------------------------------------------------------------------------------------
 
     def prepare_epochs(self, epochs: EpochCache) -> None:
         """Writes the truncated epoch history beside the current one: this step needs room on the disk and may

@@ -139,8 +139,7 @@ class DataFolders:
         """Called before a folder writes notes that must be durable before a log is truncated, deleted or set
         aside."""
 
-    # --------------------------------------------------------------------------------------------------------
-    # opening
+    # ---- opening -------------------------------------------------------------------------------------------
 
     def open_all(self, config_of: Callable[[str], LogConfig] | None = None, *, now_ms: int) -> OpenReport:
         """Opens every folder and every log in it.  Raises DirectoryRefused, OSError; then all are closed."""
@@ -353,8 +352,7 @@ class DataFolders:
         epochs = {folder.previous_broker_epoch for folder in self.folders}
         return epochs.pop() if len(epochs) == 1 else None
 
-    # --------------------------------------------------------------------------------------------------------
-    # look-ups
+    # ---- look-ups ------------------------------------------------------------------------------------------
 
     @property
     def logs(self) -> dict[PartitionKey, Log]:
@@ -386,8 +384,7 @@ class DataFolders:
                 return folder
         return None
 
-    # --------------------------------------------------------------------------------------------- moves
-    # between the folders
+    # ---- moves between the folders -------------------------------------------------------------------------
 
     def move_to(self, topic: str, partition: int, path: Path) -> FutureReplica | None:
         """Moves the log to this folder: starts the move or resumes it, and ends a move to another folder.
@@ -458,8 +455,7 @@ class DataFolders:
         if future is not None and future.origin is folder:
             future.source_truncated(offset)
 
-    # -------------------------------------------------------------------------------------------------
-    # partitions come and go
+    # ---- partitions come and go ----------------------------------------------------------------------------
 
     def create(
         self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int = 0
@@ -551,8 +547,7 @@ class DataFolders:
             except OSError as error:
                 log.warning("damaged_logs_not_removed", path=folder.path, reason=error)
 
-    # --------------------------------------------------------------------------------------------------------
-    # checkpoints
+    # ---- checkpoints ---------------------------------------------------------------------------------------
 
     def write_checkpoints(self) -> None:
         """Writes the checkpoint of every folder, also when one fails; raises that error afterwards."""

@@ -121,8 +121,7 @@ def dump_file(disk: Disk, path: Path, selection: Selection) -> Iterator[Row]:
         )
 
 
-# ------------------------------------------------------------------------------------------------------------
-# segments
+# ---- segments ----------------------------------------------------------------------------------------------
 
 
 def dump_segment(disk: Disk, path: Path, selection: Selection) -> Iterator[Row]:
@@ -234,8 +233,7 @@ def _record_rows(found: StoredBatch, selection: Selection) -> Iterator[Row]:
             }  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------------------------------
-# derived files
+# ---- derived files -----------------------------------------------------------------------------------------
 
 
 def _dump_offset_index(disk: Disk, path: Path, base: int, selection: Selection) -> Iterator[Row]:
@@ -356,8 +354,7 @@ def _dump_flush_notes(disk: Disk, path: Path) -> Iterator[Row]:
             }
 
 
-# ------------------------------------------------------------------------------------------------------------
-# folders
+# ---- folders -----------------------------------------------------------------------------------------------
 
 
 def _dump_partition(disk: Disk, path: Path, selection: Selection) -> Iterator[Row]:

@@ -163,8 +163,7 @@ class _Verification:
                 self._verify_segment_checksums(at)
         return self._report
 
-    # --------------------------------------------------------------------------------------------------------
-    # folder
+    # ---- folder --------------------------------------------------------------------------------------------
 
     def _read_config(self) -> LogConfig:
         path = self._directory / LOG_CONFIG
@@ -247,8 +246,7 @@ class _Verification:
             replay.begin_with(self._disk, path, offset)
         return replay
 
-    # --------------------------------------------------------------------------------------------------------
-    # segments
+    # ---- segments ------------------------------------------------------------------------------------------
 
     def _verify_segment(self, segment: SegmentFiles, replay: ProducerReplay, *, is_last: bool) -> None:
         path = segment.files["log"]
@@ -505,8 +503,7 @@ class _Verification:
             except FileNotFoundError as error:
                 self._add(Finding("unreadable", path, str(error), -1, offset))
 
-    # --------------------------------------------------------------------------------------------------------
-    # the end
+    # ---- the end -------------------------------------------------------------------------------------------
 
     def _finish(self, replay: ProducerReplay, end: int) -> None:
         report, last = self._report, self._files.segments[-1].files["log"]

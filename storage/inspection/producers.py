@@ -77,8 +77,7 @@ class ProducerReplay:
         """Batches are missing or damaged."""
         self.is_reliable = False
 
-    # --------------------------------------------------------------------------------------------------------
-    # batches
+    # ---- batches -------------------------------------------------------------------------------------------
 
     def take(self, batch: StoredBatch, path: Path) -> list[TransactionIndexEntry]:
         """Checks and replays one batch; returns the aborted transactions that it ends."""
@@ -185,8 +184,7 @@ class ProducerReplay:
                 )
                 self._report(Finding("transaction-open", path, what, -1, offset))
 
-    # --------------------------------------------------------------------------------------------------------
-    # snapshots
+    # ---- snapshots -----------------------------------------------------------------------------------------
 
     def _read_snapshot(self, disk: Disk, path: Path, offset: int) -> ProducerState | None:
         found = ProducerState(max_producer_ids=_NO_BOUND)
@@ -250,8 +248,7 @@ class ProducerReplay:
             and (not self.knows_start or stored.transaction_first_offset == known.transaction_first_offset)
         )
 
-    # --------------------------------------------------------------------------------------------------
-    # transaction index
+    # ---- transaction index ---------------------------------------------------------------------------------
 
     def compare_transactions(
         self,

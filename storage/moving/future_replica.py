@@ -105,8 +105,7 @@ class FutureReplica:
         self._unflushed_bytes = 0
         self._is_marked = False
 
-    # --------------------------------------------------------------------------------------------------------
-    # views
+    # ---- views ---------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -142,8 +141,7 @@ class FutureReplica:
             - (source.log_start_offset if self._log is None else self._log.log_end_offset),
         )
 
-    # -------------------------------------------------------------------------------------------------- what
-    # comes next
+    # ---- the next step -------------------------------------------------------------------------------------
 
     def source_truncated(self, offset: int) -> None:
         """The log is about to be truncated to `offset`."""
@@ -212,8 +210,7 @@ class FutureReplica:
         if not self.target.is_offline and (self._log is None or self._log.is_offline):
             self._discard()  # the copy cannot be used: it begins anew
 
-    # -------------------------------------------------------------------------------------------------------
-    # beginning
+    # ---- beginning -----------------------------------------------------------------------------------------
 
     def _opening(self, source: Log) -> Work:
         """Opens the copy of an earlier life of the node, if there is one."""
@@ -295,8 +292,7 @@ class FutureReplica:
                 consequence="it goes at the next start",
             )
 
-    # ------------------------------------------------------------------------------------------------------
-    # in a thread
+    # ---- in a thread ---------------------------------------------------------------------------------------
 
     def _copy(self, source: Log, future: Log, read: BulkRead) -> int:
         with _of_source():
@@ -335,8 +331,7 @@ class FutureReplica:
                 write_move_state(self._disk, source.directory, MoveState.LEAVING)
             self._is_marked = True
 
-    # --------------------------------------------------------------------------------------------------------
-    # the swap
+    # ---- the swap ------------------------------------------------------------------------------------------
 
     def try_to_swap(self) -> bool:
         """On the loop; False when a flush runs or records were appended.  Raises KafkaError, OSError: the log
@@ -422,8 +417,7 @@ class FutureReplica:
             "replica_moved", log=source.name, path=source.directory, log_end_offset=source.log_end_offset
         )
 
-    # --------------------------------------------------------------------------------------------------------
-    # ends
+    # ---- ends ----------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
         """The log stays where it is.  Waits for what a thread is at.  Raises KAFKA_STORAGE_ERROR."""

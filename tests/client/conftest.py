@@ -119,7 +119,7 @@ class ScriptedBroker:
             del self.logs[key]
         self._sequences = {key: state for key, state in self._sequences.items() if key[2] != topic}
 
-    # ------------------------------------------------------------------ what a broker does
+    # ---- the model broker ----------------------------------------------------------------------------------
 
     def _api_versions(self, version: int, body: Any) -> dict[str, Any]:
         keys = [

@@ -215,7 +215,7 @@ def test_nothing_is_sent_before_there_is_an_identity() -> None:
     assert len(drain_all(accumulator)) == 1
 
 
-# ---------------------------------------------------------------------- against a model broker
+# ---- against a model broker --------------------------------------------------------------------------------
 
 
 @dataclass

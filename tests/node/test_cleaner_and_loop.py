@@ -74,8 +74,7 @@ async def test_a_cleaning_changes_nothing_of_the_disk_on_the_loop(tmp_path: Path
     watched.commit.close()
 
 
-# -------------------------------------------------------------------------------------------- between two
-# steps of a swap
+# ---- between two steps of a swap ---------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["decide", "carry_out"])
@@ -195,8 +194,7 @@ async def test_a_changed_configuration_counts_from_the_next_cleaning(halted: Hal
     halted.no_harm()
 
 
-# ------------------------------------------------------------------------------------------------- what
-# topics can ask for
+# ---- settings of topics ------------------------------------------------------------------------------------
 
 
 async def test_a_topic_can_be_compacted_and_lose_what_is_old(folder: Folder) -> None:
@@ -265,8 +263,7 @@ async def test_tombstones_go_when_their_retention_has_passed_and_not_before(fold
     assert not {0, 1, 2} & set(offsets(short.log))
 
 
-# ------------------------------------------------------------------------------------------------------------
-# the metrics
+# ---- the metrics -------------------------------------------------------------------------------------------
 
 
 async def test_the_age_of_the_oldest_dirty_record_shows_until_it_is_cleaned(folder: Folder) -> None:

@@ -107,8 +107,7 @@ def test_a_growing_frame_that_goes_away_lets_another_one_grow() -> None:
     assert third.held == 10
 
 
-# ------------------------------------------------------------------------------------------------------------
-# peers
+# ---- peers -------------------------------------------------------------------------------------------------
 
 
 def time_by_hand(served: Served) -> float:
@@ -277,8 +276,7 @@ async def test_one_address_cannot_take_all_connections() -> None:
         assert not fourth.closed
 
 
-# ------------------------------------------------------------------------------------------------------------
-# buffers
+# ---- buffers -----------------------------------------------------------------------------------------------
 
 
 def test_a_buffer_is_used_again_only_without_remaining_views() -> None:

@@ -23,8 +23,7 @@ from tidegate.tests.eventually import eventually
 
 from .served import HOST, MAX, Recorder, Served, echo, framed, refusals, serving
 
-# ------------------------------------------------------------------------------------------------------------
-# framing
+# ---- framing -----------------------------------------------------------------------------------------------
 
 
 FIRST = FIRST_BUFFER_BYTES
@@ -132,8 +131,7 @@ async def test_a_flood_of_small_frames_lets_others_run() -> None:
         ticks[0] = -(10**9)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# pausing
+# ---- pausing -----------------------------------------------------------------------------------------------
 
 
 async def test_a_paused_connection_delivers_nothing_and_loses_nothing() -> None:
@@ -199,8 +197,7 @@ async def test_the_back_pressure_test_notices_a_missing_pause(monkeypatch: pytes
         assert taken == 3000
 
 
-# ------------------------------------------------------------------------------------------------------------
-# strangers
+# ---- foreign protocols -------------------------------------------------------------------------------------
 
 
 async def test_a_grpc_client_on_a_port_of_frames_is_no_warning(
@@ -316,8 +313,7 @@ async def test_a_claim_does_not_get_the_memory() -> None:
             assert len(served.handlers[0].connection._buffer) <= (1 << 20) * 9 // 8
 
 
-# ------------------------------------------------------------------------------------------------------------
-# memory
+# ---- memory ------------------------------------------------------------------------------------------------
 
 
 async def test_the_buffer_grows_to_a_frame_and_shrinks_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,8 +424,7 @@ async def test_a_leased_frame_counts_until_it_is_released() -> None:
         assert budget.used_bytes == 0
 
 
-# ------------------------------------------------------------------------------------------------------------
-# listening
+# ---- listening ---------------------------------------------------------------------------------------------
 
 
 async def test_connections_beyond_the_bound_are_refused_and_room_is_used_again() -> None:
@@ -525,8 +520,7 @@ async def test_a_peer_that_does_not_read_cannot_hold_up_the_closing_of_the_serve
         raw.close()
 
 
-# ------------------------------------------------------------------------------------------------------------
-# clients
+# ---- clients -----------------------------------------------------------------------------------------------
 
 
 async def test_a_refused_connection_is_an_oserror() -> None:
@@ -614,8 +608,7 @@ async def test_a_peer_has_a_name_and_small_packets_are_not_delayed() -> None:
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
-# ------------------------------------------------------------------------------------------------------------
-# gRPC
+# ---- gRPC --------------------------------------------------------------------------------------------------
 
 
 class Reverse(grpc.GenericRpcHandler):

@@ -107,8 +107,7 @@ def test_two_busy_accounts_get_the_same_up_to_one_piece_each(costs: list[list[fl
                 assert abs(used[a] - used[b]) <= largest[a] + largest[b] + 1e-6
 
 
-# ------------------------------------------------------------------------------------------------------------
-# on a loop
+# ---- on a loop ---------------------------------------------------------------------------------------------
 
 
 class Clock:

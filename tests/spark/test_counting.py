@@ -159,8 +159,7 @@ def test_the_first_count_of_an_old_folder_is_soon_written_to_disk(tmp_path: Path
             time.sleep(0.01)
 
 
-# ----------------------------------------------------------------------------------------------------------
-# the command line
+# ---- the command line --------------------------------------------------------------------------------------
 
 
 def called(cluster: ServedCluster, *arguments: str, patience: str = "0.3") -> tuple[int, str]:

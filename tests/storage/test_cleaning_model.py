@@ -110,8 +110,7 @@ def test_ablation_cleaning_above_the_last_stable_offset_is_found(monkeypatch: py
     assert goes_red(range(20), Hasty)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# crashes
+# ---- crashes -----------------------------------------------------------------------------------------------
 
 
 def before_cleaning(seed: int) -> CleaningHistory:

@@ -43,8 +43,7 @@ RECORDS = st.lists(
     max_size=8,
 )
 
-# ------------------------------------------------------------------------------------------------------------
-# the map
+# ---- the map -----------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.binary(max_size=3), max_size=200))
@@ -104,8 +103,7 @@ def test_aborted_is_a_matter_of_producer_and_offset() -> None:
     assert not aborted.holds(8, 15)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# records
+# ---- records -----------------------------------------------------------------------------------------------
 
 
 @given(RECORDS, st.sampled_from(list(Compression)))
@@ -161,8 +159,7 @@ def test_bytes_that_are_no_records_are_an_error(data: bytes, count: int) -> None
         assert error.code is ErrorCode.CORRUPT_MESSAGE
 
 
-# ------------------------------------------------------------------------------------------------------------
-# what is kept
+# ---- kept records ------------------------------------------------------------------------------------------
 
 
 def compaction(keys: dict[str, int], end: int, now_ms: int = NOW_MS, retention_ms: int = 100) -> Compaction:
@@ -212,8 +209,7 @@ def test_nothing_beyond_the_maps_end_is_touched() -> None:
     assert [r.offset for r in records] == [10, 11, 12]
 
 
-# ------------------------------------------------------------------------------------------------------------
-# the plan
+# ---- the plan ----------------------------------------------------------------------------------------------
 
 CONFIG = LogConfig(cleanup_policy=COMPACT, segment_bytes=100)
 
@@ -295,8 +291,7 @@ def test_neighbours_become_one_segment_as_long_as_they_fit() -> None:
     assert group_segments(far, 100) == [range(1), range(1, 3)]
 
 
-# ------------------------------------------------------------------------------------------------------------
-# appending
+# ---- appending ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])

@@ -72,8 +72,7 @@ def fill(log: Log, *, rounds: int = 6) -> None:
     log.set_high_watermark(log.log_end_offset)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# exact counts
+# ---- exact counts ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("run_bytes", [1, 400, 1 << 20])
@@ -240,8 +239,7 @@ def test_a_count_in_pieces_is_the_whole_count() -> None:
     assert count_stop(log, 0, end) == end, "what a piece has learnt stays known"
 
 
-# -------------------------------------------------------------------------------------------------------
-# through its lives
+# ---- over several processes --------------------------------------------------------------------------------
 
 
 def names(disk: LyingDisk) -> list[str]:
@@ -392,8 +390,7 @@ def test_a_damaged_size_in_a_count_index_causes_no_huge_read(
     assert sum(found.values()) == count_index.HEAD.size
 
 
-# ----------------------------------------------------------------------------------------------------------
-# no data is read
+# ---- no data is read ---------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -467,8 +464,8 @@ def test_the_ends_of_a_range_cost_headers_only(tmp_path: Path, monkeypatch: pyte
     log.close(clean=False)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# ablations The histories check counts against a model that decodes everything
+# ---- ablations -----------------------------------------------------------------------------------------------
+# The histories check counts against a model that decodes everything
 # (`chaos/sim/storage/count_checks.py`).
 
 

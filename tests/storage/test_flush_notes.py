@@ -77,8 +77,7 @@ def batches_of(log: Log) -> list[tuple[Path, int, int]]:
     ]
 
 
-# -------------------------------------------------------------------------------------------------------
-# damage and torn tails
+# ---- damage and torn tails ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", [0, 3, 11, -1])
@@ -253,8 +252,7 @@ def test_a_log_whose_folder_was_moved_away_begins_anew() -> None:
     assert reopened(disk)[1] is None
 
 
-# ------------------------------------------------------------------------------------------------------------
-# the file
+# ---- the file ----------------------------------------------------------------------------------------------
 
 
 def made(disk: LyingDisk, claims: dict[bytes, int] | None = None) -> FlushNotes:
@@ -415,8 +413,7 @@ def test_a_failing_disk_takes_the_folder_offline() -> None:
     assert log.is_offline
 
 
-# ------------------------------------------------------------------------------------------------------------
-# ablations
+# ---- ablations ---------------------------------------------------------------------------------------------
 
 
 def _never(_self: FlushNotes, _identity: bytes, _offset: int) -> None:

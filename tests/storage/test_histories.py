@@ -83,8 +83,7 @@ def test_a_seed_always_gives_the_same_history() -> None:
     assert images[0] == images[1]
 
 
-# ------------------------------------------------------------------------------------------------------------
-# ablations
+# ---- ablations ---------------------------------------------------------------------------------------------
 
 
 def first_broken(history: HistoryType, *, seeds: int = 600, length: int = 120) -> Broken | None:

@@ -48,8 +48,7 @@ def kinds(*paths: Path, now_ms: int = NOW_MS) -> list[str]:
     return [finding.kind for finding in findings(*paths, now_ms=now_ms)]
 
 
-# ---------------------------------------------------------------------------------------------------------
-# healthy folders
+# ---- healthy folders ---------------------------------------------------------------------------------------
 
 
 def test_a_healthy_folder_has_no_finding_however_it_was_left(clean: Path, unclean: Path) -> None:
@@ -133,8 +132,7 @@ def test_every_kind_of_finding_says_what_it_means_and_what_to_do() -> None:
         assert not kind.meaning.endswith(".")
 
 
-# --------------------------------------------------------------------------------------------- one damage,
-# and its finding
+# ---- one damage, and its finding ---------------------------------------------------------------------------
 
 
 def _cases(table: dict[str, list[tuple[str, Damage]]]) -> list[object]:
@@ -159,8 +157,7 @@ def test_one_damage_after_an_unclean_stop_is_one_finding(unclean: Path, kind: st
     ]
 
 
-# ------------------------------------------------------------------------------------------------ what needs
-# more than a file
+# ---- damage to folders -------------------------------------------------------------------------------------
 
 
 def test_a_clean_mark_beside_a_running_node_is_found(clean: Path) -> None:

@@ -60,8 +60,7 @@ def failing_at(monkeypatch: pytest.MonkeyPatch, place: Path, *methods: str) -> N
         monkeypatch.setattr(LyingDisk, method, failing(getattr(LyingDisk, method)))
 
 
-# -----------------------------------------------------------------------------------------------------------
-# configuration
+# ---- configuration -----------------------------------------------------------------------------------------
 
 
 def test_a_policy_that_changed_after_the_last_copied_byte_is_in_the_new_folder() -> None:
@@ -164,8 +163,7 @@ def test_a_log_that_begins_anew_while_its_copy_is_made_takes_no_producers_of_its
     assert opened(disk).logs["t", 0].producers() == []
 
 
-# ------------------------------------------------------------------------------------------------------- it
-# comes to an end
+# ---- the end -----------------------------------------------------------------------------------------------
 
 
 def test_a_log_start_inside_a_large_segment_does_not_begin_the_copy_anew_for_ever() -> None:
@@ -235,8 +233,7 @@ def test_a_refused_swap_at_a_flushs_end_does_not_delay_its_waiters(
     assert not log.is_offline
 
 
-# ----------------------------------------------------------------------------------------------------------
-# failing folders
+# ---- failing folders ---------------------------------------------------------------------------------------
 
 
 def test_a_log_is_used_when_the_folder_died_to_which_it_was_about_to_move(
@@ -287,8 +284,7 @@ def test_a_folder_that_refuses_to_settle_a_move_at_the_start_takes_down_itself_a
     assert not again.logs["u", 0].is_offline
 
 
-# ------------------------------------------------------------------------------------------------------------
-# wrong folders
+# ---- wrong folders -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("word", [MoveState.LEAVING, MoveState.FUTURE])
@@ -309,8 +305,7 @@ def test_no_log_goes_before_it_is_known_that_the_other_folder_is_the_nodes(word:
     assert disk.list_names(A / "t-0") == before
 
 
-# -------------------------------------------------------------------------------------------- futures of logs
-# that do not open
+# ---- futures of logs that do not open ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("why", ["damaged", "late"])

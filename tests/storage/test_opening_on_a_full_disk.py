@@ -124,8 +124,7 @@ def test_ablation_a_recovery_point_that_does_not_wait_loses_epochs(monkeypatch: 
     assert seen(open_log(disk, recovery_point=point)) != expected
 
 
-# ------------------------------------------------------------------------------------------------------------
-# folders
+# ---- folders -----------------------------------------------------------------------------------------------
 
 
 def opened(disks: Mounts) -> DataFolders:

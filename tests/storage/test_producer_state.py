@@ -62,8 +62,7 @@ def refused(code: ErrorCode) -> pytest.RaisesExc[KafkaError]:
     return pytest.raises(KafkaError, check=lambda error: error.code == code)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# sequences
+# ---- sequences ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -192,8 +191,7 @@ def test_a_coordinators_append_is_checked_for_the_epoch_a_followers_not() -> Non
     assert len(prepared.warnings) == 1
 
 
-# ----------------------------------------------------------------------------------------------------------
-# transactions
+# ---- transactions ------------------------------------------------------------------------------------------
 
 
 def test_a_batch_outside_of_an_open_transaction_is_refused() -> None:
@@ -292,8 +290,7 @@ def test_during_verification_sequences_above_the_lowest_are_rejected() -> None:
     partition.append(batch(1, pid=7, epoch=0, sequence=5, transactional=True), guard=guard)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# markers
+# ---- markers -----------------------------------------------------------------------------------------------
 
 
 MARKERS = [
@@ -375,8 +372,7 @@ def test_an_emptied_control_batch_has_no_effect() -> None:
     assert partition.state.has_open_transaction(7)
 
 
-# ----------------------------------------------------------------------------------------------- last stable
-# offset, bounds
+# ---- last stable offset, bounds ----------------------------------------------------------------------------
 
 
 def test_an_ended_transaction_bounds_readers_until_its_marker_is_replicated() -> None:
@@ -466,8 +462,7 @@ def test_a_refused_batch_among_several_leaves_nothing_behind() -> None:
     assert partition.state.as_comparable() == before
 
 
-# ------------------------------------------------------------------------------------------------------------
-# snapshots
+# ---- snapshots ---------------------------------------------------------------------------------------------
 
 
 def rich_state() -> ProducerState:

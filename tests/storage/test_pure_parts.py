@@ -17,8 +17,7 @@ from tidegate.storage.segment.transaction_index import TransactionIndexEntry, de
 from tidegate.storage.topic_config import TOPIC_CONFIGS, CleanupPolicy, parsed_topic_config, unread_settings
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-# ---------------------------------------------------------------------------------------------------- topic
-# configuration
+# ---- topic configuration -----------------------------------------------------------------------------------
 
 
 def test_every_default_is_valid_and_makes_a_log_configuration() -> None:
@@ -99,8 +98,7 @@ def test_a_configuration_reaches_the_log() -> None:
     assert (config.flush_policy, config.segment_ms, config.is_compacted) == (FlushPolicy.OS, 5, True)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# epoch history
+# ---- epoch history -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -162,8 +160,7 @@ def test_the_history_agrees_with_the_batches(batches: list[tuple[int, int]]) -> 
         )
 
 
-# ------------------------------------------------------------------------------------------------------------
-# indexes
+# ---- indexes -----------------------------------------------------------------------------------------------
 
 ENTRIES = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 5000)), max_size=40)
 
@@ -281,8 +278,7 @@ def test_entries_of_a_transaction_index_without_a_check_are_taken() -> None:
     assert decode_transaction_index(bytes(2) + entry.encode()[2:]) == entries
 
 
-# ------------------------------------------------------------------------------------------------------------
-# checkpoints
+# ---- checkpoints -------------------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_reads_back_and_any_damage_is_noticed() -> None:

@@ -229,8 +229,7 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-# ------------------------------------------------------------------------------------------------------------
-# at the start
+# ---- at the start ------------------------------------------------------------------------------------------
 
 
 def stopped() -> LyingDisk:
@@ -269,8 +268,7 @@ def test_read_errors_in_several_logs_at_the_start_fail_the_folder(name: str) -> 
     assert not folders.is_offline
 
 
-# ---------------------------------------------------------------------------------------------------------
-# the disk port
+# ---- the disk port -----------------------------------------------------------------------------------------
 
 
 def test_the_real_disk_tells_a_read_error_from_all_others(

@@ -244,8 +244,7 @@ def test_a_disk_that_fails_behind_the_switch_takes_the_log_offline() -> None:
     work.check(reopened(work.disk, end), replaced=True)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# crashes
+# ---- crashes -----------------------------------------------------------------------------------------------
 
 
 def crash_everywhere(
@@ -302,8 +301,7 @@ def test_a_crash_at_any_point_with_a_removal_in_between(step: str) -> None:
     assert crash_everywhere(step, removes, check, lambda work: work.before[-1] + 2) > 8
 
 
-# ------------------------------------------------------------------------------------------------------------
-# ablations
+# ---- ablations ---------------------------------------------------------------------------------------------
 
 
 def test_ablation_a_truncation_that_does_not_settle_first_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,8 +201,7 @@ def test_dropping_unknown_tags_leaves_a_message_without_them_as_it_is(
     assert without_unknown_tags(type(made), b"head" + kio_bytes(made), 4) == kio_bytes(made)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# encoding
+# ---- encoding ----------------------------------------------------------------------------------------------
 
 
 def test_fields_of_other_versions_are_dropped() -> None:
@@ -255,8 +254,7 @@ def test_topic_ids_are_uuids_or_none() -> None:
         assert codec.decode_response(ApiKey.METADATA, 12, frame)[1].topics[0].topic_id == value
 
 
-# ------------------------------------------------------------------------------------------------------------
-# headers
+# ---- headers -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("client_id", [None, "", "rdkafka", "ä" * 100])

@@ -142,8 +142,7 @@ def kio_produce_response(version: int, response: ProduceResponse) -> Any:
     return cls(**values)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# produce
+# ---- produce -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
@@ -231,8 +230,7 @@ def test_a_produce_version_before_record_batches_fails_every_partition(version: 
         produce.refuse_old_produce(3, request)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# fetch
+# ---- fetch -------------------------------------------------------------------------------------------------
 
 
 def random_fetch_request(version: int, rng: random.Random) -> FetchRequest:
@@ -386,8 +384,7 @@ def test_records_of_a_fetch_response_are_not_copied() -> None:
     assert 7 in frame
 
 
-# ------------------------------------------------------------------------------------------------------------
-# damage
+# ---- damage ------------------------------------------------------------------------------------------------
 
 PARSERS = {
     "produce request": (PRODUCE_VERSIONS, produce.parse_produce_request),

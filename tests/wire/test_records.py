@@ -70,8 +70,7 @@ def patched(batch: bytes, position: int, format_: str, value: int, *, fix_crc: b
     return changed
 
 
-# ------------------------------------------------------------------------------------------------------------
-# encoding
+# ---- encoding ----------------------------------------------------------------------------------------------
 
 
 @given(records=_new_records, codec=_codecs, base_offset=st.integers(0, 2**40))
@@ -149,8 +148,7 @@ def test_timestamps_before_the_first_and_far_apart_survive() -> None:
     assert parse_header(batch).max_timestamp == max(moments)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# header
+# ---- header ------------------------------------------------------------------------------------------------
 
 
 def test_sequences_wrap_to_zero_after_the_largest_int32() -> None:
@@ -214,8 +212,7 @@ def test_iteration_over_a_senseless_length_ends_with_an_error_and_not_in_a_loop(
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
-# ------------------------------------------------------------------------------------------------------------
-# validation
+# ---- validation --------------------------------------------------------------------------------------------
 
 
 def test_a_wrong_checksum_is_refused() -> None:
@@ -293,8 +290,7 @@ def test_what_only_brokers_may_write_is_refused_from_clients_and_replicated(batc
     validate_batch(memoryview(batch))
 
 
-# ------------------------------------------------------------------------------------------------------------
-# damage
+# ---- damage ------------------------------------------------------------------------------------------------
 
 
 def try_everything(data: bytes) -> None:
@@ -386,8 +382,7 @@ def test_decompression_in_a_batch_is_bounded() -> None:
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
-# ------------------------------------------------------------------------------------------------------------
-# markers
+# ---- markers -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("control_type", list(ControlType))

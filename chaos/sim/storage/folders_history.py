@@ -160,8 +160,7 @@ class FoldersHistory:
         usable = [life for life in self.lives.values() if not life.log.is_offline]
         return usable[a % len(usable)] if usable else None
 
-    # --------------------------------------------------------------------------------------------------------
-    # of one log
+    # ---- of one log ----------------------------------------------------------------------------------------
 
     def produce(self, a: int, b: int) -> None:
         life = self._life(a)
@@ -201,8 +200,7 @@ class FoldersHistory:
             if not life.log.is_offline:
                 check_log(life.log, life.model, self.config, Random(a ^ b))
 
-    # -------------------------------------------------------------------------------------------------
-    # partitions come and go
+    # ---- partitions come and go ----------------------------------------------------------------------------
 
     def create(self, a: int, _b: int) -> None:
         """Creates a partition; or requests an existing one again."""
@@ -258,8 +256,7 @@ class FoldersHistory:
         )
         life.place = folder.path
 
-    # --------------------------------------------------------------------------------------------------------
-    # faults
+    # ---- faults --------------------------------------------------------------------------------------------
 
     def full(self, a: int, b: int) -> None:
         """A disk without room refuses writes and stays in use; deletions work, because they are what frees
@@ -324,8 +321,7 @@ class FoldersHistory:
             raise AssertionError(f"{life.key} on a failed disk still takes orders")
         assert life.log.flushed_end_offset == before
 
-    # --------------------------------------------------------------------------------------------------- ends
-    # and restarts
+    # ---- ends and restarts ---------------------------------------------------------------------------------
 
     def close(self, a: int, b: int) -> None:
         try:

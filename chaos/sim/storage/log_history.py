@@ -179,8 +179,7 @@ class StorageHistory(AppendSteps):
         ends = (b.header.next_offset for b in reversed(self.model.batches) if self.model.is_stored(b))
         return next((end for end in ends if end <= offset), 0)
 
-    # --------------------------------------------------------------------------------------------------------
-    # flushing
+    # ---- flushing ------------------------------------------------------------------------------------------
 
     def flush(self, _a: int, _b: int) -> None:
         self.ticket = None
@@ -212,8 +211,7 @@ class StorageHistory(AppendSteps):
         self.directory.write_checkpoints()
         self.start_noted = self.log.log_start_offset
 
-    # --------------------------------------------------------------------------------------------------------
-    # cutting
+    # ---- truncation ----------------------------------------------------------------------------------------
 
     def watermark(self, a: int, _b: int) -> None:
         # With the flush policy `os` it may be above the flushed end; but a crash must not undo records that
@@ -316,8 +314,7 @@ class StorageHistory(AppendSteps):
         self.start_noted = min(self.start_noted, self._end_of_batches(target))
         self.start_most = max(self.start_most, restart)
 
-    # --------------------------------------------------------------------------------------------------------
-    # faults
+    # ---- faults --------------------------------------------------------------------------------------------
 
     def full(self, a: int, b: int) -> None:
         """A full disk: an operation is refused, and the log is as before."""
@@ -423,8 +420,7 @@ class StorageHistory(AppendSteps):
     def check(self, a: int, b: int) -> None:
         check_log(self.log, self.model, self.config, Random(a ^ b))
 
-    # --------------------------------------------------------------------------------------------------- ends
-    # and restarts
+    # ---- ends and restarts ---------------------------------------------------------------------------------
 
     def close(self, a: int, b: int) -> None:
         self.ticket = None
