@@ -464,7 +464,7 @@ def test_the_ends_of_a_range_cost_headers_only(tmp_path: Path, monkeypatch: pyte
     log.close(clean=False)
 
 
-# ---- ablations -----------------------------------------------------------------------------------------------
+# ---- ablations ---------------------------------------------------------------------------------------------
 # The histories check counts against a model that decodes everything
 # (`chaos/sim/storage/count_checks.py`).
 

@@ -157,7 +157,7 @@ def test_one_damage_after_an_unclean_stop_is_one_finding(unclean: Path, kind: st
     ]
 
 
-# ---- damage to folders -------------------------------------------------------------------------------------
+# ---- damage that needs a live folder -----------------------------------------------------------------------
 
 
 def test_a_clean_mark_beside_a_running_node_is_found(clean: Path) -> None:
