@@ -70,7 +70,7 @@ def test_seeds_that_once_found_a_defect_hold(seed: int, voters: int) -> None:
 @pytest.mark.parametrize("voters", [1, 3, 5])
 def test_without_faults_everything_is_acknowledged_under_one_leader(voters: int) -> None:
     options = replace(
-        QuorumOptions.draw(1, voters), datagrams=False, late_replies=False, operation_every_s=0.01
+        QuorumOptions.draw(2, voters), datagrams=False, late_replies=False, operation_every_s=0.01
     ).only()
     simulation = run(options)
     assert simulation.counts["terms"] == 1
