@@ -97,7 +97,7 @@ def measure_round(targets: list[Target], seconds: float, samples: Samples) -> No
         for target in targets:
             begin = time.monotonic()
             work(target)
-            os.sync()  # what one has left in the page cache must not be written during the other's turn
+            os.sync()  # dirty pages of one must not be written during the other's turn
             say(f"    {label:26} {target.name:12} {time.monotonic() - begin:5.1f} s")
 
     def produce(label: str, size: int, *, idempotent: bool = False, consume: str = "") -> None:

@@ -5,9 +5,9 @@ wakes.
 
 No client writes or reads; the partitions of one topic have a replica on every node: followers fetch from
 leaders, nodes send heartbeats and probes, and the quorum's leader sends its own heartbeats.  A node that may
-use 20 ms a second (`tidegate chaos run starved`) has for its clients what this leaves.  The first row of a
-node is the whole process; those below are its threads, from /proc/PID/task.  Aims: an idle node below 8 ms a
-second, the active controller below 12.
+use 20 ms a second (`tidegate chaos run starved`) has the rest for its clients.  The first row of a node is
+the whole process; those below are its threads, from /proc/PID/task.  Aims: an idle node below 8 ms a second,
+the active controller below 12.
 
 `--profile` needs py-spy (`pip install py-spy`): it prints which functions the time of each node went to.
 """

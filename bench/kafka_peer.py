@@ -163,7 +163,7 @@ class KafkaCluster:
                 raise KafkaUnavailable(f"broker {node} ended with exit code {process.returncode}: {tail}")
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL for one that does not end in time."""
+        """SIGTERM, then SIGKILL for a process that does not end in time."""
         for process in self._processes:
             process.terminate()
         for process in self._processes:

@@ -58,7 +58,7 @@ __all__ = ["Admin", "Consumer", "NewTopic", "Producer", "Send"]
 T = TypeVar("T")
 ITERATION_RECORDS: Final = 200
 SEND_CHUNK_RECORDS: Final = 500
-# a cancelled task normally ends at once; close() does not wait longer than this for one that does not
+# a cancelled task normally ends at once; close() waits no longer than this for a call that does not end
 TASKS_END_S: Final = 5.0
 
 
@@ -74,7 +74,7 @@ class _LoopThread:
         self._name = name
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"tidegate-{name}", daemon=True)
-        # what was submitted under it reaches the loop before the closing coroutine
+        # calls submitted under it reach the loop before the closing coroutine
         self._lock = threading.Lock()
         self._closing = False
         self._thread.start()

@@ -1,7 +1,7 @@
 """Runs a node that dies with the process that started it: `python -m tidegate.processes.child_node --config
 FILE`.
 
-The starter holds the write end of this process's standard input.  When it goes away, in whatever manner, the
+The starter holds the write end of this process's standard input.  When the starter ends, in any manner, the
 kernel closes that end, the read below returns, and the node kills itself.  (PR_SET_PDEATHSIG would do it only
 for the starting *thread*, and would need code between fork and exec in a process that has gRPC threads.)
 """

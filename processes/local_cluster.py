@@ -69,7 +69,7 @@ class NotReady(LocalClusterError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a node does before it is ready, in logs."""
+    """The progress of a node before it is ready, in logs."""
 
     doing: str = ""
     opened: int = 0
@@ -101,7 +101,7 @@ class LocalNode:
         self.progress = Progress()
         self._has_logs = False  # as far as it has said since its last start
         self.awaited = ""  # the node's progress, while the caller waits for it to be ready
-        self.version: OtherVersion | None = None  # what its next start runs; None: this process's
+        self.version: OtherVersion | None = None  # the code that its next start runs; None: this process's
         self._log_start = 0  # where its last start begins in the log
         self._process = NodeProcess.attach(self._record)
 
@@ -256,8 +256,8 @@ class LocalNode:
         return Progress(RECOVERING, int(found[1]), int(found[2])) if found else None
 
     async def status(self, timeout_s: float = STATUS_TIMEOUT_S) -> StatusReply:
-        """What the node says of itself.  Raises grpc.aio.AioRpcError when it does not answer, ForeignNode
-        when another node does: one of another cluster, or one with this node's identity that is another
+        """The node's own status.  Raises grpc.aio.AioRpcError when it does not answer, ForeignNode when
+        another node does: one of another cluster, or one with this node's identity that is another
         process."""
         pid = self.pid
         reply = await ask_status(self.grpc_address, timeout_s)
@@ -483,8 +483,8 @@ class LocalCluster:
             raise
 
     async def down(self, timeout_s: float = STOP_TIMEOUT_S) -> dict[int, int | None]:
-        """Stops all nodes: SIGTERM, and SIGKILL for one that does not end in time (`killed`).  Exit codes by
-        node id."""
+        """Stops all nodes: SIGTERM, and SIGKILL for a node that does not end in time (`killed`).  Exit codes
+        by node id."""
         codes = await self._stop(self.nodes, timeout_s)
         self.release()
         return codes
@@ -568,7 +568,7 @@ class LocalCluster:
         }
         if node.version is not None:
             values = dict(node.version.settings(values))
-        # Quoted keys stay flat, whatever other key begins with them.
+        # Quoted keys stay flat, also when another key begins with them.
         return "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items())
 
     def _advertised(self, node: LocalNode) -> dict[str, object]:

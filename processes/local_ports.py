@@ -45,7 +45,7 @@ class Hosts(Protocol):
         """The address or the name under which other nodes and clients reach it."""
 
     def command(self, node_id: int) -> Sequence[str]:
-        """What stands before the node's command line, so that it runs on that host."""
+        """The prefix of the node's command line that makes it run on that host."""
 
 
 class Loopback:
@@ -79,7 +79,7 @@ class NodePorts:
 
     @property
     def by_use(self) -> Mapping[str, int]:
-        """Port numbers by what they are for, as people call it."""
+        """Port numbers by their purpose, in words."""
         return {"Kafka": self.kafka, "gRPC": self.grpc, "quorum": self.quorum, "metrics": self.metrics}
 
 
@@ -147,7 +147,7 @@ class Reservations:
 
 
 async def ask_status(address: str, timeout_s: float) -> StatusReply:
-    """What the node at this gRPC address says of itself.  Raises grpc.aio.AioRpcError when none answers."""
+    """The own status of the node at this gRPC address.  Raises grpc.aio.AioRpcError when none answers."""
     from tidegate.proto import admin_pb2, admin_pb2_grpc
     from tidegate.runtime.network import grpc_channel
 

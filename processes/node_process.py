@@ -86,7 +86,7 @@ class ProcessIdentity:
 
 
 class NodeProcess:
-    """A running (or ended) node process; `attach` finds one that another process started."""
+    """A running (or ended) node process; `attach` finds a node that another process started."""
 
     def __init__(
         self, identity: ProcessIdentity | None, child: subprocess.Popen[bytes] | None, record: Path
@@ -110,7 +110,7 @@ class NodeProcess:
 
         Not detached: the process ends with this one.  Detached: it lives on, in a session of its own;
         `record` then lets another process find it.  `host_command` must become the node by exec, so that the
-        process is the one that is recorded.
+        record fits the process.
         """
         module = "tidegate.node" if detached else "tidegate.processes.child_node"
         with open(log, "ab") as output:

@@ -3,9 +3,9 @@ WARNING.
 
 When a node is killed, every request of the other nodes to it fails, and the node is back before an operator
 has read the first line.  So an `Outage` (of a connection, of answers) has a line at INFO when it begins and
-when it is over, and a WARNING only when it has lasted for `PATIENCE_S`; then again after twice that time, and
-so on.  An event that comes for every partition (`RateLimitedLines`) has `LINES_MAX` lines in `WINDOW_S`, and
-one line that counts the others.  At DEBUG every event has its line.
+when it ends, and a WARNING only when it has lasted for `PATIENCE_S`; then again after twice that time, and so
+on.  An event that comes for every partition (`RateLimitedLines`) has `LINES_MAX` lines in `WINDOW_S`, and one
+line that counts the others.  At DEBUG every event has its line.
 
 Neither has a clock or a timer: the caller gives the time, and calls `summarize` from time to time.
 """
@@ -91,7 +91,7 @@ class RateLimitedLines:
             self._log.debug(self._event, **fields)
 
     def summarize(self, now_s: float, *, at_once: bool = False) -> None:
-        """Writes the summary when the window is over or, with `at_once`, now."""
+        """Writes the summary when the window has ended or, with `at_once`, now."""
         if not at_once and now_s - self._begin_s < WINDOW_S:
             return
         if now_s - self._begin_s >= WINDOW_S:

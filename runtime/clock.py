@@ -1,7 +1,7 @@
 """The Clock port: time, timers, and (because a replay must fix them too) randomness and fresh identifiers.
 
-`monotonic()` is for durations and deadlines and never goes back; `wall_ms()` is what is written into records
-and may jump. No decision that can lose data may depend on `wall_ms()`.
+`monotonic()` is for durations and deadlines and never goes back; `wall_ms()` is written into records and may
+jump. No decision that can lose data may depend on `wall_ms()`.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ class RealDisk:
         return stats.f_bavail * stats.f_frsize
 
     def total_bytes(self, directory: Path) -> int:
-        """Of the volume that the folder is on, with what is kept back for the superuser."""
+        """Of the folder's volume, with the blocks that are reserved for the superuser."""
         stats = os.statvfs(directory)
         return stats.f_blocks * stats.f_frsize
 

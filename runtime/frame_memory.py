@@ -116,7 +116,7 @@ class BufferPool:
         self.kept_bytes = 0
 
     def take(self, size: int) -> bytearray:
-        """A buffer of `size` bytes or up to an eighth more; its content is whatever was there."""
+        """A buffer of `size` bytes or up to an eighth more; its content is undefined."""
         quantum = max(FIRST_BUFFER_BYTES, 1 << max(0, size.bit_length() - 4))
         capacity = -(-size // quantum) * quantum
         free = self._free.get(capacity)

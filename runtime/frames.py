@@ -1,7 +1,7 @@
 """Length-prefixed frames over one TCP connection: receiving without copies, sending, back-pressure.
 
 A frame is a 4-byte big-endian length and that many bytes.  `FrameConnection` is the asyncio protocol for both
-ends; what a frame means is its handler's business.
+ends; the handler interprets a frame.
 
 Receiving.  The kernel writes straight into the connection's buffer and the handler gets a *writable* view of
 the frame in it: the log patches offsets in place and writes the very same bytes.  The view dies when
@@ -22,7 +22,7 @@ Back-pressure, in the order in which it bites:
    is used up, or after `FRAMES_PER_TICK` frames of one connection, the rest waits for the connection's next
    turn.
 
-What a peer may not do (`look_after`, which a server calls for all its connections): stand still within a
+The limits for a peer (`look_after`, which a server calls for all its connections): stand still within a
 frame; send one at less than `RATE_MIN` while others wait for the memory that it holds; be silent for longer
 than a server allows, when nothing is owed.
 
@@ -76,7 +76,7 @@ _BY_HANDLER, _BY_BUDGET, _BY_WRITER, _BY_TURN = 1, 2, 4, 8
 
 
 class FrameHandler(Protocol):
-    """What a connection does with its frames.  Both methods run on the event loop and must not block."""
+    """The receiver of a connection's frames.  Both methods run on the event loop and must not block."""
 
     def on_frame(self, frame: memoryview) -> None:
         """One whole frame, without its length.  The view is writable and is released when this returns:
@@ -232,7 +232,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         return FrameLease(view, self._budget, reserved, self._pool, self._buffer)
 
     def close(self, reason: str = "closed here") -> None:
-        """Closes once what was sent has been written, at the latest after `LINGER_S`; idempotent."""
+        """Closes once all sent frames have been written, at the latest after `LINGER_S`; idempotent."""
         if self._transport is not None and not self._transport.is_closing():
             self.close_reason = reason
             self._uncork(self._transport)
@@ -240,7 +240,7 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._linger_timer = self._loop.call_later(LINGER_S, self.abort)
 
     def abort(self, reason: str = "aborted here") -> None:
-        """Closes at once and drops what was not written yet."""
+        """Closes at once and drops unwritten frames."""
         if self._transport is not None:
             self.close_reason = self.close_reason or reason
             self._transport.abort()
@@ -328,8 +328,8 @@ class FrameConnection(asyncio.BufferedProtocol):
     # ---- receiving -----------------------------------------------------------------------------------------
 
     def _deliver(self, *, is_admitted: bool = False) -> None:
-        """Hands out the whole frames in the buffer, until none is left, reading is paused, or the turn is
-        over.
+        """Delivers the whole frames in the buffer, until none is left, reading is paused, or the turn has
+        ended.
 
         `is_admitted`: it has waited for this turn."""
         if self._delivering:
@@ -385,7 +385,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         return self._ask(min(size, EAGER_BYTES))
 
     def _ask_for_more(self) -> None:
-        """What was allowed of a large frame has come: fourfold that, or what is missing."""
+        """The allowed part of a large frame has arrived: allows four times as much, or the rest."""
         if not self._paused & _BY_BUDGET:
             self._ask(min(self._frame_bytes - self._allowed, self._allowed * 3))
 
@@ -437,8 +437,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         return self.is_open  # a handler that closed wants nothing more
 
     def _make_room(self) -> None:
-        """The buffer is full to its end: moves what is left to the front, or to a larger buffer that fits the
-        frame."""
+        """The buffer is full to its end: moves the remaining bytes to the front, or to a larger buffer that
+        fits the frame."""
         have = self._filled - self._start
         # a claim alone does not get the memory, bytes do
         need = LENGTH_BYTES + (0 if self._frame_bytes < 0 else self._allowed)
@@ -457,7 +457,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         return bytearray(size) if self._pool is None else self._pool.take(size)
 
     def _move_to(self, buffer: bytearray, *, is_leased: bool = False) -> None:
-        """Goes on in another buffer; the one before is the pool's, unless a lease has it."""
+        """Continues in another buffer; the one before is the pool's, unless a lease has it."""
         have = self._filled - self._start
         view = memoryview(buffer)
         view[:have] = self._view[self._start : self._filled]
@@ -483,8 +483,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._shrink_timer = self._loop.call_later(SHRINK_AFTER_S, self._shrink)
 
     def look_after(self, now: float, idle_s: float | None = None) -> None:
-        """Closes the connection for what its peer does not do; a server calls this every few seconds with the
-        loop's time."""
+        """Closes the connection of a peer that stalls; a server calls this every few seconds with the loop's
+        time."""
         seen = self._seen
         came = self._progress - seen.progress
         backlog = self.write_backlog

@@ -1,4 +1,4 @@
-"""What can be looked up as a host's name at all.
+"""The names that can be looked up as a host's name at all.
 
 Python encodes a name by IDNA before it asks the resolver, and refuses some with UnicodeError, which is no
 OSError: where a connection is made it would pass every handler of failures.
@@ -28,7 +28,7 @@ def host_problem(host: str) -> str | None:
 
 
 def check_host(host: str, port: int) -> None:
-    """Raises OSError for what would make a connection fail with another error."""
+    """Raises OSError for a name that would make a connection fail with another error."""
     problem = host_problem(host)
     if problem is None and not 0 <= port <= 65535:
         problem = f"{port} is no port"

@@ -126,7 +126,7 @@ class KernelSync:
         try:
             os.eventfd_read(self._eventfd)
         except BlockingIOError:
-            return  # `wait` has collected what this wake-up was for
+            return  # `wait` has collected the completions of this wake-up
         self._collect(wait=False)
 
     def _collect(self, *, wait: bool) -> None:

@@ -1,6 +1,6 @@
 """The Network port: framed TCP servers and clients, gRPC servers and channels.
 
-The only module that opens sockets.  What comes over them is described in `frames`; here stand listening and
+The only module that opens sockets.  `frames` describes the bytes on them; here stand listening and
 connecting, the bound on connections, and gRPC with the settings that every part of Tidegate shares (64 MiB
 messages on purpose; no SO_REUSEPORT, by which a forgotten process would silently share the port; keepalive,
 so that a cut cable is noticed).
@@ -359,7 +359,7 @@ def grpc_channel_blocking(target: str, options: Sequence[tuple[str, int | str]] 
 
 
 def ask_frame(host: str, port: int, request: bytes, timeout_s: float) -> bytes:
-    """Sends one frame over a connection of its own and returns the one that comes back; waits, for tools that
+    """Sends one frame over a connection of its own and returns the answer's frame; waits, for tools that
     block.
 
     Raises OSError, also when the other side closes, sends more than ASKED_FRAME_BYTES_MAX, or takes too long

@@ -19,8 +19,7 @@ HANDSHAKE_S_MAX = 5.0
 
 
 class TlsError(Exception):
-    """The certificate, its key or the authority cannot be used; the message names the file or what is wrong
-    with it."""
+    """The certificate, its key or the authority cannot be used; the message names the file or its fault."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -56,7 +55,7 @@ class MutualTls:
         return tls
 
     def _own_certificate(self) -> Mapping[str, Any]:
-        """What a peer will see: a handshake of this node with itself, in memory."""
+        """As a peer will see it: a handshake of this node with itself, in memory."""
         to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
         client = self.client.wrap_bio(to_client, to_server)
         server = self.server.wrap_bio(to_server, to_client, server_side=True)

@@ -144,7 +144,7 @@ class LoopTurns:
         return not self._queue and self.has_time()
 
     def has_time(self) -> bool:
-        """Whether work that began in this turn may go on in it."""
+        """Whether work that began in this turn may continue in it."""
         return self._now() - self._began < self._turn_s
 
     def when_admitted(self, account: Account, callback: Callback) -> None:
@@ -160,7 +160,7 @@ class LoopTurns:
             await admitted
             if self._is_free or self.has_time():
                 self._is_free = False
-                return  # otherwise the turn is over already: the work keeps its place in the queue
+                return  # otherwise the turn has ended already: the work keeps its place in the queue
 
     def begin(self) -> float:
         return self._cpu()

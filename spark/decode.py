@@ -11,7 +11,7 @@ How a group of batches becomes columns:
    the buffer has the selected bytes at even indices and the bytes between at odd ones, so that one `take`
    copies exactly the selected ones.
 
-The bytes of a record are a producer's, whatever the CRC says: the decoder checks every length against its
+The bytes of a record are the producer's, also with a right CRC: the decoder checks every length against its
 record before it gathers a byte, and invalid data raises INVALID_RECORD that names the offsets.  Offsets must
 ascend strictly within the bounds of the batch header.
 """

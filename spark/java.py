@@ -151,7 +151,7 @@ def _packaged_home() -> Path | None:
 
 
 def _run(executable: Path, *arguments: str) -> str | None:
-    """What a Java prints, on either stream; None when it is absent or fails."""
+    """The output of a Java, on either stream; None when it is absent or fails."""
     try:
         done = subprocess.run(
             [executable, *arguments],

@@ -1,10 +1,11 @@
 """Requests and responses of the Kafka protocol, headers included: kio entities when reading, plain
 dictionaries when writing.
 
-Reading: `parse_request_header` says what a frame is, `decode_request` gives header and kio's entity of that
-version.  Durations in entities are `timedelta`, as kio has them.  Whatever a peer sends, the answer is an
-entity or KafkaError(INVALID_REQUEST, UNSUPPORTED_VERSION): every message is walked by `skim` before kio sees
-it.  A request of too many bytes or entries is refused by RequestTooLarge, see `primitives`.
+Reading: `parse_request_header` gives the request type and version of a frame, `decode_request` the header and
+kio's entity of that version.  Durations in entities are `timedelta`, as kio has them.  For any bytes of a
+peer the result is an entity or KafkaError(INVALID_REQUEST, UNSUPPORTED_VERSION): every message is walked by
+`skim` before kio sees it.  A request of too many bytes or entries is refused by RequestTooLarge, see
+`primitives`.
 
 Writing: `response` / `request` give a body, see `encode` for what the dictionaries may hold;
 `response_header` / `request_header` give what goes before it; `FrameConnection.send(header, body)` adds the
@@ -200,14 +201,14 @@ def load(api_key: int, version: int) -> None:
 
 
 def request_header(api_key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """What goes before a request's body."""
+    """The header before a request's body."""
     name = b"" if client_id is None else client_id.encode()
     head = _REQUEST_HEADER.pack(api_key, version, correlation_id, -1 if client_id is None else len(name))
     return head + name + (b"\x00" if is_flexible(api_key, version) else b"")
 
 
 def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
-    """What goes before a response's body."""
+    """The header before a response's body."""
     if response_header_version(api_key, version):
         return _CORRELATION_AND_TAGS.pack(correlation_id, 0)
     return _INT32.pack(correlation_id)

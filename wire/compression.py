@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 DECOMPRESSED_BYTES_MAX = 128 << 20
-"""What one batch may unfold to unless the caller says otherwise."""
+"""The default bound on the decompressed size of one batch."""
 
 
 class Compression(IntEnum):

@@ -155,7 +155,8 @@ def _nullable_entity(write_entity: Write) -> Write:
 
 @dataclass(frozen=True, slots=True)
 class EncodedItems:
-    """What may be given for an array: its elements, encoded one after the other by `item_encoder`."""
+    """The values that may be given for an array: its elements, encoded one after the other by
+    `item_encoder`."""
 
     items: Sequence[bytes]
 
@@ -188,7 +189,7 @@ def _field_writer(field: FieldShape, flexible: bool, unknown: Unknown) -> Write:
 
 
 def _zero(field: FieldShape) -> Any:
-    """What a missing field without a default of its own stands for."""
+    """The value of a missing field without a default of its own."""
     if field.is_array:
         return None if field.nullable else ()
     if field.entity is not None:

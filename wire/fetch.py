@@ -345,7 +345,7 @@ def _parse_request_tags(version: int, request: FetchRequest, frame: Data, positi
 
 
 def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
-    """The body of a request; what the version cannot say is left out."""
+    """The body of a request; fields that the version does not have are left out."""
     flexible = _check_version(version)
     head = (request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level)
     if version >= _REPLICA_STATE_FROM:

@@ -47,8 +47,8 @@ consumer groups."""
 
 
 class EntryBudget:
-    """What a request may still hold, counted down where its arrays are read: before anything is made of their
-    elements."""
+    """The entries that a request may still have, counted down where its arrays are read: before anything is
+    made of their elements."""
 
     __slots__ = ("entries_max", "left")
 

@@ -62,7 +62,7 @@ _LEADER = Struct(">iib")  # leader, leader epoch, no tags
 class ProduceRequest:
     """One Produce request; `records` are views into the frame, one or more batches each, not decoded yet.
 
-    Up to version 12 the topics stand in `topics`, in version 13 in `topics_by_id`.
+    Up to version 12 the topics are in `topics`, in version 13 in `topics_by_id`.
     """
 
     transactional_id: str | None

@@ -1,7 +1,7 @@
-"""A batch in another codec: what a broker does where `compression.type` is not `producer`, as Kafka's
-LogValidator does it.
+"""A batch in another codec: the broker's recompression where `compression.type` is not `producer`, as in
+Kafka's LogValidator.
 
-The records' bytes stay what they are, and so does the header, but for the codec, the length and the checksum:
+The records' bytes do not change, nor does the header, but for the codec, the length and the checksum:
 offsets, times, producer, sequence and the marks of a transaction do not change, and one batch stays one
 batch.  May be called in any thread.
 """

@@ -7,7 +7,7 @@ Every consumer would stop at its offset for ever. So the leader decompresses a c
 
 * the lengths of all records are followed: there are as many as the header says, and they end where the batch
   ends; and the offset deltas of all are one after the other, as Kafka requires of compressed batches: with
-  two records at one offset, or none, no position that a consumer commits means what it says;
+  two records at one offset, or none, a consumer's committed position would be wrong;
 * the first and the last record are read in full: attributes, timestamp, offset delta (0 and
   `last_offset_delta`), key, value, headers, each within its record.  With `every_record` all are, in the
   order of their offset deltas, and must have a key: so for compacted topics, whose cleaner looks into every
@@ -47,7 +47,7 @@ from .primitives import read_zigzag
 from .records import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
 
 UNFOLDED_BYTES_MAX: Final = 64 << 20
-"""Of the records of one batch.  Half of what a reader allows itself."""
+"""Of the records of one batch.  Half of the reader's own bound."""
 UNFOLDED_FREE_BYTES: Final = 16 << 20
 """So far a batch may unfold however small it is: a record of a megabyte of zeros takes 124 bytes in zstd."""
 UNFOLDED_TIMES_MAX: Final = 1100
@@ -98,7 +98,7 @@ _DELTA_MIDDLE_MORE: Final = bytes(delta >> 6 & 0x7F | 0x80 for delta in range(81
 
 
 def unfolded_bytes_max(batch_bytes: int, max_message_bytes: int) -> int:
-    """What a client's compressed batch of this size may unfold to in a topic with this
+    """The bound on the decompressed size of a client's batch of this size in a topic with this
     `max.message.bytes`."""
     most = min(DECOMPRESSED_BYTES_MAX, max(UNFOLDED_BYTES_MAX, max_message_bytes))
     return min(most, max(UNFOLDED_FREE_BYTES, 4 * max_message_bytes, UNFOLDED_TIMES_MAX * batch_bytes))

@@ -18,7 +18,7 @@ The order for a leader: `validate_batch` each batch of the request, then `assign
 broker never decodes records on that path: cost is per batch.  Offsets inside a log have holes (markers,
 compaction): nothing here assumes otherwise.
 
-Promise: whatever bytes come in, the answer is a value or a `KafkaError`, and memory stays bounded by
+Promise: for any input bytes the result is a value or a `KafkaError`, and memory stays bounded by
 `DECOMPRESSED_BYTES_MAX`.
 """
 
@@ -192,9 +192,9 @@ def validate_batch(
 ) -> BatchHeader:
     """Checks one whole batch at `position` without looking into its records, and returns its header.
 
-    `max_bytes` bounds the batch's size.  With `from_client`, the rules for what a producer may send hold as
-    well: at least one record, offsets without holes, no control batch, sequences with a producer id.  A
-    replicated or recovered batch may have been compacted and must obey only the rules of every batch.
+    `max_bytes` bounds the batch's size.  With `from_client`, the rules for a producer's batches hold as well:
+    at least one record, offsets without holes, no control batch, sequences with a producer id.  A replicated
+    or recovered batch may have been compacted and must obey only the rules of every batch.
 
     Raises CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE.
     """
@@ -511,7 +511,7 @@ _MARKER_VALUE = Struct(">hi")
 
 
 class Marker(NamedTuple):
-    """What a transaction marker says."""
+    """The contents of a transaction marker."""
 
     control_type: ControlType
     coordinator_epoch: int

@@ -427,8 +427,8 @@ def topics(side: Side) -> None:
 
 
 def wrong_nodes(side: Side) -> None:
-    """Three nodes: what a node says of partitions that others lead (KIP-951), and followers of the producers
-    they know."""
+    """Three nodes: the answers of a node about partitions that others lead (KIP-951), and of followers about
+    the producers they know."""
     placed = [{"partition_index": n, "broker_ids": ids} for n, ids in enumerate(([1, 2], [2, 1], [2, 3]))]
     topic_id = create(side, "placed", 3, assignments=placed)
     identity = {"producer_id": 4000, "producer_epoch": 0, "base_sequence": 0}

@@ -1,6 +1,6 @@
 """One cluster that is asked, and its answers in a form in which two clusters can be compared.
 
-What must differ is replaced by a label: topic ids by the names that the script gave them, session and
+A label replaces each value that must differ: topic ids by the names that the script gave them, session and
 producer ids by the order in which they were seen, ports and times by a word.
 """
 

@@ -6,9 +6,9 @@ writes.
                          [--seconds 3]
     python bench/cluster recovery [--partitions 3000] [--cpu-percent 20]
 
-Without a name, all of the first line.  Nodes, clients and whatever else the machine runs share its cores, so
-every part says what the load was, and where a raw loop (append, fdatasync) can stand beside a figure it runs
-in the same minutes, on the same disk, in turns.  Figures are medians of the rounds.
+Without a name, all of the first line.  Nodes, clients and other programs of the machine share its cores, so
+every part prints the load, and where a raw loop (append, fdatasync) can stand beside a figure it runs in the
+same minutes, on the same disk, in turns.  Figures are medians of the rounds.
 """
 
 from __future__ import annotations

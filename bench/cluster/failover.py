@@ -2,8 +2,8 @@
 
 A leader's death is noticed by its silence: the session ends `broker.session.timeout.ms` after the last
 heartbeat that arrived. That is the detection time, and it is read from the controller's log
-(`broker_session_expired`, less what it was late); everything after it counts: noticing it late, the election,
-its journal on a majority, the new leader, the write on all in-sync replicas.
+(`broker_session_expired`, less its lateness); everything after it counts: noticing it late, the election, its
+journal on a majority, the new leader, the write on all in-sync replicas.
 
 The controller's death closes its connections, which the other voters see at once: there everything from the
 kill on counts, up to the next acknowledged metadata command.  A partition that the killed node led as well is

@@ -6,8 +6,8 @@ to no CPU.
 2. `tidegate cluster up --timeout`, while all nodes together get a part of one core (cgroup v1,
    `cpu_quota.py`): the time is too short on purpose.  It must end with an error, say how far the nodes are,
    and leave them running.
-3. `tidegate cluster up`, which waits as long as the nodes get on: it must end with all of them ready, the
-   very processes that the first one started, and every acknowledged record must be there.
+3. `tidegate cluster up`, which waits as long as the nodes make progress: it must end with all of them ready,
+   the very processes that the first one started, and every acknowledged record must be there.
 
 The benchmark prints the progress as a user sees it (without a terminal: a line from time to time), times, and
 the work of a node.  Needs root, and the `cpu` controller.

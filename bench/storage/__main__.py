@@ -1,4 +1,4 @@
-"""What a log costs over the bare system calls: appends, group commit, reads, recovery, memory, cleaning.
+"""The cost of a log over the bare system calls: appends, group commit, reads, recovery, memory, cleaning.
 
     python bench/storage [append] [commit] [read] [recovery] [creation] [partitions] [memory] [index]
                          [cleaning]

@@ -1,9 +1,9 @@
-"""How fast the cleaner is, what its key map takes, and what it does to the loop beside it.
+"""The speed of the cleaner, the memory of its key map, and the delay of the loop beside it.
 
 A log in batches of about 16 KiB is cleaned once, by records of 100 bytes and of 1 KiB, uncompressed and with
 lz4, with 10 % and 90 % of the records superseded.  MB/s are of the log's bytes (a cleaning reads its dirty
-part twice).  The raw loop reads and writes as many bytes, a MiB at a time, and syncs what it wrote: the cost
-of a cleaning that decodes no batch.
+part twice).  The raw loop reads and writes as many bytes, a MiB at a time, and syncs its writes: the cost of
+a cleaning that decodes no batch.
 
 The next rows run the cleaner as a node does, in its thread, and say how late a loop with nothing else to do
 was woken; likewise for the removal of old segments, where the loop does it and where a thread does.

@@ -1,4 +1,4 @@
-"""Making many logs: one by one, as a batch, and what a loop beside that notices; then opening them all."""
+"""Making many logs: one by one, as a batch, and the delay of a loop beside that; then opening them all."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a partition, an open segment's index and a hundred thousand producers take of this process's
-memory."""
+"""The memory of a partition, an open segment's index and a hundred thousand producers in this process."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def bench_recovery(root: Path, megabytes: int) -> None:
     log.flush_now()
     point, written = log.recovery_point, perf_counter() - begin
     size = log.size_bytes
-    for _ in range((32 << 20) // BATCH):  # what no flush has vouched for
+    for _ in range((32 << 20) // BATCH):  # the part that no flush has covered
         append(log, data)
     end = log.log_end_offset
     log.close(clean=False)

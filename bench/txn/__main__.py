@@ -6,8 +6,8 @@ rebalances.
 
 Without a name, all of them.  Producers and consumers of `commits` and `lag` are librdkafka's, as it comes
 (TV1); the others are Tidegate's own client (TV2).  All share the machine's cores with the nodes, so every
-part says what the load was, and `commits` says what the nodes took of the CPU.  The raw figure beside them is
-an append with fdatasync on the same disk, in turns.
+part prints the load, and `commits` prints the nodes' share of the CPU.  The raw figure beside them is an
+append with fdatasync on the same disk, in turns.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ async def set_offsets(cluster: Cluster, group_id: str, offsets: Offsets, timeout
 async def remove_members(
     cluster: Cluster, group_id: str, instance_ids: Iterable[str], member_ids: Iterable[str], timeout_s: float
 ) -> None:
-    """Raises RequestError UNKNOWN_MEMBER_ID for one that is not in the group; the others are removed then."""
+    """Raises RequestError UNKNOWN_MEMBER_ID for a member that is not in the group; the coordinator removes
+    the others."""
     named = [{"member_id": "", "group_instance_id": name} for name in instance_ids]
     members = named + [{"member_id": member, "group_instance_id": None} for member in member_ids]
     if not members:

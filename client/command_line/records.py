@@ -159,7 +159,7 @@ class _Writer:
         return 0
 
     async def _say_what_is_waited_for(self) -> None:
-        # What it watches for is that nothing happens.
+        # The condition is silence, which no event announces.
         while (why := self._producer.waits_for(PATIENCE_S)) is None:  # noqa: ASYNC110
             await asyncio.sleep(WATCH_S)
         warn(f"still waiting: {why}")
@@ -176,7 +176,7 @@ class _Writer:
             async for chunk in lines:
                 await self._send(chunk)
                 if lines.idle:
-                    await self._settle()  # no further line is there: report the outcome of the sent ones now
+                    await self._settle()  # there is no further line: report the outcome of the sent ones now
         await self._producer.flush()
         await self._settle()
 

@@ -306,7 +306,7 @@ class Cluster:
         return self.clock.monotonic() - self._refreshed_at_s > METADATA_AGE_MAX_S
 
     async def topic(self, name: str, timeout_s: float) -> TopicView:
-        """A topic; waits up to `timeout_s` for one that does not exist yet."""
+        """A topic; waits up to `timeout_s` for a topic that does not exist yet."""
         found = self.view.topics.get(name)
         if found is not None and found.error is ErrorCode.NONE and found.partitions:
             return found

@@ -1,4 +1,4 @@
-"""The errors of the client, by what the application has to do.
+"""The errors of the client, by the action that the application must take.
 
 Every protocol error belongs to exactly one family, and its message ends with advice:
 

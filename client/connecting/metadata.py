@@ -1,8 +1,7 @@
 """The client's view of the cluster: brokers, topics, leaders.  A value and its merge; no I/O.
 
 An answer of a broker with old metadata must not restore a former leader (KIP-320): of two answers for a
-partition of the same topic id, the view keeps the one with the higher leader epoch, in whatever order they
-arrived.
+partition of the same topic id, the view keeps the one with the higher leader epoch, in any order of arrival.
 """
 
 from __future__ import annotations

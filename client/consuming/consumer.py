@@ -279,7 +279,7 @@ class Consumer:
 
     async def _rebalance(self, membership: GroupMembership) -> None:
         """Eager: the member gives all partitions up before it joins the group again.  Cooperative: after the
-        join it gives up the partitions that are not in its new assignment, and joins once more, so that
+        join it revokes the partitions that are not in its new assignment, and joins once more, so that
         another member gets them (KIP-429)."""
         if membership.lost:
             await self._give_up(self.assignment(), lost=True)
@@ -357,7 +357,7 @@ class Consumer:
             self._seek_if_missing(key, found.offset)
 
     def _seek_if_missing(self, key: tuple[str, int], offset: int) -> None:
-        if key in self._fetcher.without_position():  # given up, or moved by `seek`, during the request
+        if key in self._fetcher.without_position():  # revoked, or moved by `seek`, during the request
             self._fetcher.seek(key, offset)
 
     # ---- positions -----------------------------------------------------------------------------------------

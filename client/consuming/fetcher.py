@@ -142,7 +142,7 @@ class Fetcher:
         return {key: state.position for key, state in self._partitions.items() if state.position is not None}
 
     def without_position(self) -> dict[tuple[str, int], bool]:
-        """Partitions that need a position; True when they had one that is out of range."""
+        """Partitions that need a position; True when some offset is out of range."""
         return {key: state.lost_position for key, state in self._partitions.items() if state.position is None}
 
     def lag(self, key: tuple[str, int]) -> int | None:

@@ -6,9 +6,9 @@ The two parts:
   coordinator removed this member, that the application has not polled for too long (then the member leaves,
   so that others get its partitions).
 * Only the consumer's `poll` calls `rejoin`, which joins; the new generation counts from `settle` on.  So
-  `metadata()` returns the member and generation under which the application got its records, whatever the
-  heartbeats have detected since, and the coordinator rejects offsets sent with them after a rebalance
-  (KIP-447).
+  `metadata()` returns the member and generation under which the application got its records, also when a
+  heartbeat has detected a rebalance since, and the coordinator rejects offsets sent with them after a
+  rebalance (KIP-447).
 
 A member keeps its id over rebalances, until the coordinator does not know it any more.
 
@@ -93,7 +93,7 @@ class GroupMembership:
         return self._settled
 
     def settle(self) -> None:
-        """The application has given up the partitions that it lost: the new generation counts from now on."""
+        """The application has released the partitions that it lost: the new generation counts from now on."""
         settings = self._settings
         self._settled = GroupMetadata(
             settings.group_id, self.generation, self.member_id, settings.group_instance_id

@@ -1,5 +1,5 @@
-"""The records that a producer holds: batches per partition, their sequence numbers, and what may be sent
-when.
+"""The records that a producer holds: batches per partition, their sequence numbers, and the batches that may
+be sent.
 
 A pure core: no I/O, no clock (`now_s` is given), no event loop.  The sender asks `drain` what to send, and
 reports the outcome of each batch with exactly one of `succeeded`, `retry`, `rejected_out_of_order`,
@@ -237,7 +237,7 @@ class Accumulator:
         """The batches for one request to the leader of `partitions`: at most one for each, numbered, from now
         on in flight.
 
-        The first batch is returned whatever its size (the leader decides whether it is too large).
+        The first batch is returned with any size (the leader decides whether it is too large).
         """
         batches: list[ProducerBatch] = []
         total = 0
@@ -476,7 +476,7 @@ class Accumulator:
             del self._partitions[key]
 
     def check(self) -> None:
-        """Asserts what must always hold; for tests."""
+        """Asserts the invariants; for tests."""
         for partition in self._partitions.values():
             assert len(partition.in_flight) <= (self._limits.in_flight_max if self._limits.numbered else 1)
             orders = [batch.order for batch in partition.queue]

@@ -1,4 +1,4 @@
-"""The states of a producer and its transaction as a table, and what the coordinator knows of the transaction.
+"""The states of a producer and its transaction as a table, and the coordinator's view of the transaction.
 
 A pure core: the producer reports events, and the table gives the next state.  For an event that is not in the
 table, it raises an error that says what to call instead.
@@ -17,8 +17,8 @@ Three rules beside the table:
 * **An EndTxn whose outcome is unknown** leads to UNINITIALIZED, with the outcome kept in `unresolved`.  The
   same call may be repeated (a coordinator recognises the retry: docs/semantics.md T13), anything else needs a
   new epoch first: a late copy of the old EndTxn could otherwise end the *next* transaction (KAFKA-17754, rule
-  P3).  The new epoch is asked for with the old identity (KIP-360), never without: a producer that was fenced
-  meanwhile must stay fenced.
+  P3).  The producer asks for the new epoch with its old identity (KIP-360), never without: a producer that
+  was fenced meanwhile must stay fenced.
 * **TV2** (KIP-890 part 2) holds when the cluster's *finalised* feature transaction.version is 2, not when the
   API versions would allow it (rule T27).  The producer reads it when it gets an identity, never within a
   transaction.
@@ -187,8 +187,8 @@ class TransactionManager:
         self.started = True
 
     def take_to_enlist(self) -> set[TopicPartition]:
-        """TV1: the partitions that AddPartitionsToTxn must name next.  Report `enlisted`, or they are asked
-        for again."""
+        """TV1: the partitions that AddPartitionsToTxn must name next.  Report `enlisted`, or the next call
+        returns them again."""
         taken, self._to_enlist = self._to_enlist, set()
         return taken
 

@@ -2,9 +2,9 @@
 it.
 
 The group's leader (a client, not the broker) runs an assignor; the broker only passes the bytes on.  Hence
-these bytes, and the result, must be what other clients in the same group expect: `range` and `roundrobin`
-give exactly the shares that Kafka's Java client and kafka-python give; `cooperative-sticky` keeps to KIP-429,
-where any balanced result will do.
+these bytes, and the result, must match other clients in the same group: `range` and `roundrobin` give exactly
+the shares that Kafka's Java client and kafka-python give; `cooperative-sticky` keeps to KIP-429, where any
+balanced result will do.
 """
 
 from __future__ import annotations

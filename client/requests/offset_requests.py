@@ -1,5 +1,5 @@
-"""Questions about offsets: where a log begins and ends, which offset belongs to a time, what a group has
-committed.
+"""Questions about offsets: the begin and the end of a log, the offset of a time, the committed offsets of a
+group.
 
 ListOffsets goes to each partition's leader and is followed when leaders move; OffsetFetch and OffsetCommit go
 to the group's coordinator.  All are repeated until the deadline: reading twice, or storing the same offsets
@@ -71,7 +71,7 @@ async def list_offsets(
     """The offset for each partition and time (milliseconds, EARLIEST or LATEST).  Raises the partition's
     error.
 
-    `partly`: what no leader has answered within the time is left out; for showing, never for deciding.
+    `partly`: partitions without an answer within the time are left out; for showing, never for deciding.
     """
     found: dict[tuple[str, int], OffsetAtTime] = {}
     try:
@@ -159,8 +159,8 @@ async def committed_offsets(
     require_stable: bool,
     timeout_s: float,
 ) -> dict[tuple[str, int], CommittedOffset]:
-    """What a group has committed; partitions without an offset are left out.  `partitions` None: all of the
-    group.
+    """The committed offsets of a group; partitions without an offset are left out.  `partitions` None: all of
+    the group.
 
     `require_stable` waits for offsets that an open transaction is about to change (rule O3).
     """

@@ -54,7 +54,7 @@ NO_IDENTITY: Final = Identity()
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """Which member of which generation consumed: offsets sent by a member that was removed are refused
+    """The member and generation that consumed: offsets sent by a member that was removed are refused
     (KIP-447)."""
 
     group_id: str
@@ -77,7 +77,7 @@ Offsets = Mapping[tuple[str, int], CommittedOffset | int]
 
 @dataclass(frozen=True, slots=True)
 class EndAnswer:
-    """What the coordinator said to EndTxn.  `identity` is the next transaction's (TV2)."""
+    """The coordinator's answer to EndTxn.  `identity` is the next transaction's (TV2)."""
 
     code: ErrorCode
     identity: Identity | None

@@ -1,4 +1,4 @@
-"""Checks data folders against every invariant: owner, last stop, each partition, and what must agree between
+"""Checks data folders against every invariant: owner, last stop, each partition, and the agreement between
 them.
 
     for report in verify(disk, paths, now_ms=..., is_locked=...): ...
@@ -94,7 +94,7 @@ def verify(
 
 
 def read_data_folder(disk: Disk, path: Path, is_locked: Callable[[Path], bool]) -> DataFolder:
-    """What `path` is, and what its files say.  Raises NotInspectable."""
+    """The kind of `path`, and its files' contents.  Raises NotInspectable."""
     try:
         names = disk.list_names(path)
     except OSError as error:

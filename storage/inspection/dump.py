@@ -1,5 +1,5 @@
-"""What a log's files hold, as rows for people and machines: one dictionary for each thing that is found.
-Read-only.
+"""The contents of a log's files, as rows for people and machines: one dictionary for each thing that is
+found. Read-only.
 
     segment (.log)            batch, record, marker, damaged        by `Selection`: batches, records or both;
                                                                     a range of offsets

@@ -53,7 +53,7 @@ def has_log(states: Standings, key: PartitionKey) -> bool:
 
 
 def judge_moves(disk: Disk, states: Standings, *, is_running: bool) -> list[Finding]:
-    """What a start of the node would make of them.  In a folder in use it counts only when a second look
+    """The decision of a start of the node about them.  In a folder in use it counts only when a second look
     finds it, too."""
     found: list[Finding] = []
     for key, places in sorted(states.items()):

@@ -1,9 +1,10 @@
 """One log's folder against every invariant, without a node.  Read-only; memory does not grow with the log.
 
-Order: the folder's files, then segment by segment every batch, and beside it, batch by batch, what is derived
-from them; then the histories and notes that need the log's end.
+Order: the folder's files, then segment by segment every batch, and beside it, batch by batch, the files
+derived from them; then the histories and notes that need the log's end.
 
-What may be asked of the files depends on how the folder was left (`FolderState`), by the rules of `recovery`:
+The demands on the files depend on the state in which the folder was left (`FolderState`), by the rules of
+`recovery`:
 
 * below the *trusted offset* (everything after a clean stop; else the recovery point, or the newest snapshot
   above it) damage is a violation, above it the torn tail that an unclean stop leaves;
@@ -408,7 +409,7 @@ class _Verification:
             self._expected = base
 
     def _follows(self, path: Path, found: StoredBatch, replay: ProducerReplay) -> bool:
-        """Whether the batch's offsets follow on what stands before it."""
+        """Whether the batch's offsets follow those of the batch before it."""
         base, expected = found.header.base_offset, self._expected
         if expected is None or base == expected or (self._is_compacted and base > expected):
             return True

@@ -4,8 +4,8 @@ A replay from the log's start, by the very code that recovery uses, with every r
 L) that a stored batch can break checked on the way.  Where a replay cannot know the truth, the file counts as
 right:
 
-* a log whose first segments are gone begins with the snapshot at its first offset; without one, what came
-  before is unknown;
+* a log whose first segments are gone begins with the snapshot at its first offset; without one, the earlier
+  producers are unknown;
 * a compacted log lacks batches, so only its order is checked, and its files for being readable;
 * behind damage, everything starts anew at the next good snapshot;
 * a producer that a snapshot lacks may have been idle and forgotten (rule I11): the snapshot must have a
@@ -260,7 +260,7 @@ class ProducerReplay:
         exists: bool,
         is_settled: bool,
     ) -> None:
-        """`computed` is what the markers of this segment say; entries at or above `limit` do not count yet.
+        """`computed` comes from the markers of this segment; entries at or above `limit` do not count yet.
         `is_settled`: the whole segment is below it, and so every byte of the file counts."""
         data = disk.read(path) if exists else b""
         try:

@@ -35,7 +35,7 @@ KNOWN_NAMES = frozenset({
 
 
 class FolderState(Enum):
-    """How the data folder was left, which decides what its files must satisfy."""
+    """The state in which the data folder was left; it decides the demands on its files."""
 
     RUNNING = "in use by a running node"
     CLEAN = "stopped cleanly"
@@ -148,7 +148,7 @@ class PartitionFiles:
 
 
 def list_partition(disk: Disk, directory: Path) -> PartitionFiles:
-    """What the folder holds.  Raises OSError."""
+    """The contents of the folder.  Raises OSError."""
     names = frozenset(disk.list_names(directory))
     found = PartitionFiles(directory, names)
     present: dict[tuple[int, str], Path] = {}

@@ -151,7 +151,7 @@ class FutureReplica:
         """Runs on the loop. None: no step is possible now, or the move has ended. Raises KafkaError,
         OSError."""
         source = self.source
-        self.origin.after_flush.pop(self.key, None)  # it would wait on the loop for what a thread is at
+        self.origin.after_flush.pop(self.key, None)  # it would wait on the loop for the thread's present step
         if self.is_over or source is None or self.target.is_offline:
             return None
         if self._log is None:
@@ -420,7 +420,7 @@ class FutureReplica:
     # ---- ends ----------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """The log stays where it is.  Waits for what a thread is at.  Raises KAFKA_STORAGE_ERROR."""
+        """The log stays where it is.  Waits for the thread's present step.  Raises KAFKA_STORAGE_ERROR."""
         self.close()
         try:
             if not self.target.is_offline and self._disk.exists(self._path):

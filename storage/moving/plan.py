@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 SWAP_BYTES_MAX = 64 * 1024
-"""What a swap copies and flushes on the loop, while nothing else is appended; twice as much after each try
-that found more."""
+"""The bytes that a swap copies and flushes on the loop, while no record is appended; twice as much after each
+try that found more."""
 SWAP_BYTES_LIMIT = 4 * 1024 * 1024
 
 
