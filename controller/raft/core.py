@@ -41,7 +41,6 @@ from .voter import (
     Connected,
     Disconnected,
     Event,
-    Propose,
     Receive,
     SnapshotDurable,
     Synced,
@@ -151,7 +150,7 @@ class RaftCore:
 
     def propose(self, proposal: Proposal) -> None:
         """Queues the proposal for the next tick."""
-        self._step(Propose(proposal))
+        self.voter.propose(proposal)
 
     def sync(self) -> None:
         if self._journal.dirty:
@@ -225,8 +224,7 @@ class RaftCore:
         journal = self._journal
         match change:
             case Append(entries):
-                for entry in entries:
-                    journal.add(*entry)
+                journal.extend(entries)
             case SetTerm(term, voted_for):
                 journal.set_term(term, voted_for)
             case TruncateFrom(index):

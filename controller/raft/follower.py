@@ -77,8 +77,7 @@ class Follower:
                 if log.term_at(index) == term:
                     continue
                 state.truncate_from(index)
-            for entry in entries[number:]:
-                state.append(entry)
+            state.append(entries[number:])
             break
         return entries[-1][1] if entries else previous
 

@@ -244,16 +244,22 @@ class DurableJournal:
 
     def add(self, command: bytes, index: int, term: int) -> None:
         """Appends in memory; written and durable with the next `sync()`."""
+        self.extend([(command, index, term)])
+
+    def extend(self, entries: Sequence[Entry]) -> None:
+        """Appends in memory; written and durable with the next `sync()`."""
         self._require_usable()
-        if index != self._entries[-1][1] + 1:
-            raise RaftFatal(f"entry {index} after entry {self._entries[-1][1]}")
-        entry = (command, index, term)
-        record = _encode_record(entry, self.durable_index)
-        self._entries.append(entry)
-        self._positions.append(self._end)
-        self._pending.append(record)
-        self._end += len(record)
-        self._dirty = True
+        last, end, durable_index = self._entries[-1][1], self._end, self.durable_index
+        for entry in entries:
+            if entry[1] != last + 1:
+                raise RaftFatal(f"entry {entry[1]} after entry {last}")
+            record = _encode_record(entry, durable_index)
+            self._entries.append(entry)
+            self._positions.append(end)
+            self._pending.append(record)
+            last = entry[1]
+            end += len(record)
+            self._end, self._dirty = end, True
 
     @property
     def dirty(self) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Protocol
 
 import pysyncobj.syncobj as library
@@ -60,14 +61,11 @@ library.monotonicTime = lambda: _tick_time.now
 def _kept_as(name: str, convert: Callable[[Any], Any] = lambda value: value) -> property:
     """The library's variable is this field of the voter's state."""
 
-    def read(tick: LibraryTick) -> Any:
-        return getattr(tick.state, name)
-
     def write(tick: LibraryTick, value: Any) -> None:
         if tick.is_made:  # else it is the library's initial value
             setattr(tick.state, name, convert(value))
 
-    return property(read, write)
+    return property(attrgetter(f"state.{name}"), write)
 
 
 class LibraryTick(SyncObj):  # type: ignore[misc]

@@ -67,11 +67,15 @@ class RaftLog:
 
     # ---- changes (only by `VoterState`, which has them persisted) ------------------------------------------
 
-    def append(self, entry: Entry) -> None:
-        if entry[1] != self.last_index + 1:
-            raise RaftFatal(f"entry {entry[1]} after entry {self.last_index}")
-        self.entries.append(entry)
-        self.size_bytes += RECORD_OVERHEAD_BYTES + len(entry[0])
+    def extend(self, entries: Sequence[Entry]) -> None:
+        last, size = self.last_index, RECORD_OVERHEAD_BYTES * len(entries)
+        for command, index, _ in entries:
+            if index != last + 1:
+                raise RaftFatal(f"entry {index} after entry {last}")
+            last = index
+            size += len(command)
+        self.entries += entries
+        self.size_bytes += size
 
     def truncate_from(self, index: int) -> None:
         position = index - self.first_index

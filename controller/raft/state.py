@@ -16,7 +16,7 @@ A voter is told what became durable later (`Synced`, `SnapshotDurable`), and cou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from .contract import Proposal, RaftTimings, Role
@@ -192,7 +192,9 @@ class VoterState:
     # ---- what a step asks for ------------------------------------------------------------------------------
 
     def take_ready(self) -> Ready:
-        ready, self.ready = self.ready, Ready()
+        ready = self.ready
+        if ready.persist or ready.send or ready.apply or ready.answers or ready.must_sync:
+            self.ready = Ready()
         return ready
 
     def send(self, node_id: int, message: Message) -> None:
@@ -216,19 +218,19 @@ class VoterState:
         self.set_term(term, None)
         self.role, self.leader_id = Role.FOLLOWER, None
 
-    def append(self, entry: Entry) -> None:
-        self.log.append(entry)
+    def append(self, entries: Sequence[Entry]) -> None:
+        self.log.extend(entries)
         changes = self.ready.persist
         if changes and isinstance(changes[-1], Append):
-            changes[-1].entries.append(entry)
+            changes[-1].entries.extend(entries)
         else:
-            changes.append(Append([entry]))
+            changes.append(Append(list(entries)))
 
-    def append_command(self, command: bytes) -> int:
-        """The leader's next entry; its index."""
-        index = self.log.last_index + 1
-        self.append((command, index, self.term))
-        return index
+    def append_commands(self, *commands: bytes) -> int:
+        """The leader's next entries; the index of the first one."""
+        first, term = self.log.last_index + 1, self.term
+        self.append([(command, index, term) for index, command in enumerate(commands, first)])
+        return first
 
     def truncate_from(self, index: int) -> None:
         if index <= self.commit_index:

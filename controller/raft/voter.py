@@ -77,13 +77,6 @@ class Disconnected:
 
 
 @dataclass(slots=True, frozen=True)
-class Propose:
-    """Queued for the next tick."""
-
-    proposal: Proposal
-
-
-@dataclass(slots=True, frozen=True)
 class Synced:
     """Everything up to entry `index` is on this disk."""
 
@@ -97,7 +90,7 @@ class SnapshotDurable:
     snapshot: Snapshot | None
 
 
-Event = Tick | Receive | Connected | Disconnected | Propose | Synced | SnapshotDurable
+Event = Tick | Receive | Connected | Disconnected | Synced | SnapshotDurable
 
 
 class Voter:
@@ -140,8 +133,6 @@ class Voter:
         match event:
             case Receive(sender, message):
                 self._receive(sender, message)
-            case Propose(proposal):
-                self._proposals.append(proposal)
             case Tick():
                 self._tick()
             case Synced(index):
@@ -155,6 +146,10 @@ class Voter:
             case SnapshotDurable(snapshot):
                 self._snapshot_durable(snapshot)
         return state.take_ready()
+
+    def propose(self, proposal: Proposal) -> None:
+        """Queues the proposal: the next tick appends or refuses it."""
+        self._proposals.append(proposal)
 
     @property
     def has_proposals(self) -> bool:
@@ -280,7 +275,7 @@ class Voter:
         state.role, state.leader_id = Role.LEADER, state.node_id
         self.replication.begin()
         self._returns.begin()
-        state.no_op_index = state.append_command(NO_OP)
+        state.no_op_index = state.append_commands(NO_OP)
         state.must_sync()
         self.send_appends()
         log.info("quorum_leader_elected", term=state.term, node=state.node_id, index=state.log.last_index)
@@ -320,22 +315,30 @@ class Voter:
 
     def take_proposals(self) -> None:
         """Only the active leader takes commands, and every proposal is answered (docs/raft.md Q13)."""
-        state, active = self.state, self.state.active
+        state = self.state
+        if self._proposals:
+            self._append_proposals()
+        if state.active:
+            for voter, journal in self._returns.take().items():
+                index = state.append_commands(encode_return(voter, journal))
+                self._returns.proposed(voter, journal, index, state.now)
+
+    def _append_proposals(self) -> None:
+        state, active, commands = self.state, self.state.active, list[bytes]()
+        following, term, answers = state.log.last_index + 1, state.term, state.ready.answers
         for _ in range(min(len(self._proposals), PROPOSALS_PER_TICK_MAX)):
             proposal = self._proposals.popleft()
             size = len(proposal.command)
             if not active:
-                state.ready.answers.append(Refused(proposal, "not the active controller"))
+                answers.append(Refused(proposal, "not the active controller"))
             elif size > COMMAND_BYTES_MAX:
                 reason = f"a command of {size} bytes is larger than {COMMAND_BYTES_MAX}"
-                state.ready.answers.append(Refused(proposal, reason))
+                answers.append(Refused(proposal, reason))
             else:
-                index = state.append_command(REGULAR + proposal.command)
-                state.ready.answers.append(Accepted(proposal, index, state.term))
-        if active:
-            for voter, journal in self._returns.take().items():
-                index = state.append_command(encode_return(voter, journal))
-                self._returns.proposed(voter, journal, index, state.now)
+                answers.append(Accepted(proposal, following + len(commands), term))
+                commands.append(REGULAR + proposal.command)
+        if commands:
+            state.append_commands(*commands)
 
     # ---- snapshots -----------------------------------------------------------------------------------------
 
