@@ -16,8 +16,7 @@ UNDEFINED = -1
 
 
 class EpochEnd(NamedTuple):
-    """The answer to "where does this epoch end": the largest known epoch not above the asked one, and its
-    exclusive end."""
+    """The answer to "where does this epoch end": an epoch, and its exclusive end; see `EpochCache.end_of`."""
 
     epoch: int
     end_offset: int

@@ -192,13 +192,14 @@ class PartitionFollower:
         leader_epoch, leader_end = diverging
         # the follower's largest epoch that is not above the leader's, and its end
         own = log.epoch_end(leader_epoch)
-        # the follower's log has no epochs up to the leader's: the leader's end alone decides
+        # no history to compare, or one that ends below the leader's epoch: the leader's end alone decides
         if own.end_offset < 0:
             return min(leader_end, log.log_end_offset)
         # it has none of the leader's epoch: it keeps its older epochs, which the next fetch compares
         if own.epoch < leader_epoch:
             return min(own.end_offset, log.log_end_offset)
-        # both have the epoch: they agree up to the smaller end
+        # both have the epoch, or all of the follower's are newer (then `end_of` gives the start of its first):
+        # they agree up to the smaller end
         return min(leader_end, own.end_offset, log.log_end_offset)
 
     def _out_of_range(self, answer: Answer, log: LogView) -> Action:

@@ -89,6 +89,13 @@ def test_the_cut_is_the_smaller_end_of_the_common_epoch(
     assert decide(EpochLog(own, high_watermark=len(own)), answer(diverging=diverging)) == Truncate(target)
 
 
+@pytest.mark.parametrize(("leader_end", "target"), [(120, 100), (100, 100)])
+def test_a_follower_with_newer_epochs_only_truncates_to_its_first(leader_end: int, target: int) -> None:
+    """The leader knows nothing of the follower's epoch 5, however far its own epoch 3 reaches."""
+    own = EpochLog([5] * 50, log_start_offset=100, high_watermark=100)
+    assert decide(own, answer(diverging=(3, leader_end))) == Truncate(target)
+
+
 def test_an_election_without_records_is_cut_from_the_history_too() -> None:
     log = EpochLog([1, 1], led={4: 2})
     assert decide(log, answer(diverging=(1, 2))) == Truncate(2)
