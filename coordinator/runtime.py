@@ -2,7 +2,8 @@
 (docs/semantics.md, chapter T).
 
 One `CoordinatorRuntime` exists per internal topic on a node; it holds a shard for every partition that this
-node leads. It has no event loop, no sockets, no files and no clock: the node calls it, it calls back.
+node leads. It has no event loop, no sockets and no files, and reads the time from the function that it is
+given: the node calls it, it calls back.
 
 What it promises
 - *One mutator.*  `Shard.handle` decides and returns records; `Shard.replay` is the only mutator of durable

@@ -12,7 +12,9 @@ The table `TOPIC_CONFIGS` is the one truth: the controller validates with it, De
 * `segment.bytes` may be smaller than a mebibyte;
 * `unclean.leader.election.enable` and `min.insync.replicas` mean what they mean in Kafka; the controller
   holds the rule that state topics refuse an unclean election;
-* keys that Tidegate gives no meaning to are refused with the nearest known key in the message.
+* some keys of Kafka are kept and shown without effect: `preallocate`, `file.delete.delay.ms` and, at values
+  that ask for nothing, those of tiered storage;
+* all other keys are refused with the nearest known key in the message.
 
 What a topic does not set itself it may inherit from its broker, under the name in `TopicConfig.broker_name`
 (`controller/state/topic_defaults.py`).
@@ -191,7 +193,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigKey] = _table(
     _C("delete.retention.ms", _T.LONG, str(_DAY_MS),
         "how long tombstones and markers stay readable after compaction", 0,
        broker_name="log.cleaner.delete.retention.ms"),
-    _C("file.delete.delay.ms", _T.LONG, "60000", "how long the file of a removed segment stays on the disk",
+    _C("file.delete.delay.ms", _T.LONG, "60000", "in Kafka, how long a removed file stays; unused here",
         0,
        broker_name="log.segment.delete.delay.ms"),
     _C("flush.messages", _T.LONG, str(_INT64_MAX),
@@ -350,7 +352,7 @@ def _read(name: str, text: str) -> str | None:
 
 @dataclass(slots=True, frozen=True)
 class LogConfig:
-    """What a log needs to know of its topic, as numbers; field names are the topic keys with underscores."""
+    """What a log needs to know of its topic, as numbers; field names follow the topic keys."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * _DAY_MS

@@ -595,8 +595,8 @@ class _LoopStateMachine:
 
     __slots__ = ("_post",)
 
-    def __init__(self, cross: Callable[[_FromRaft], None]) -> None:
-        self._post = cross
+    def __init__(self, post: Callable[[_FromRaft], None]) -> None:
+        self._post = post
 
     def applied(self, entries: list[Entry]) -> None:
         self._post(_Applied(entries))

@@ -9,10 +9,12 @@ an epoch.
 Order inside one command: term fence, duplicate check, then its operations one after the other until the first
 that fails.
 
-Invariants, checked by `violations()` in tests after every command:
+Invariants of the state, which `violations()` looks for, in the simulators after every command:
 * a partition has a leader exactly when its ISR is not empty, and the leader is a member of it;
 * ISR and ELR are disjoint sets of replicas; with an ISR of at least min.insync.replicas the ELR is empty
-  (KIP-966);
+  (KIP-966).
+
+Rules of its changes, which the handlers of the operations keep and their tests hold:
 * no broker joins an ISR or becomes leader while it is fenced or shutting down, or under another broker epoch
   than the change names (rule M4);
 * a broker gets a new epoch only after its old one was fenced and removed from every ISR (rule M5).

@@ -6,9 +6,10 @@ Two tables:
 record against it before the append.
 
 `RULES` says what each stimulus does in each state.  The shard looks up the pair and carries out the action;
-it has no other branch on the state.  Identity (producer id, epoch) is checked first: the stimulus already
-says whether the caller is the *current* producer or one that *repeats* its last EndTxn (which TV2 can tell
-apart, because the epoch moves with every transaction; rule T13).
+whether a request is refused, waits or is carried out stands here alone.  (Inside an action the shard looks at
+the state for what to write: an abort or a commit, a kept or a new epoch.)  Identity (producer id, epoch) is
+checked first: the stimulus already says whether the caller is the *current* producer or one that *repeats*
+its last EndTxn (which TV2 can tell apart, because the epoch moves with every transaction; rule T13).
 
 A transactional id without an entry counts as DEAD: an expired id leaves a tombstone in the log and nothing in
 memory. PREPARE_EPOCH_FENCE is never entered: Kafka holds it in memory between the decision to fence and the

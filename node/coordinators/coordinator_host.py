@@ -1,7 +1,8 @@
 """The event-loop side of a coordinator runtime: loads shards from the local log, passes in time and high
 watermarks, returns answers.
 
-It has no rule of its own (docs/architecture.md).  The host loads a shard in chunks, so that a large state log
+What a request means is the runtime's and the shard's; the host refuses requests while the node has no session
+with the controller.  The host loads a shard in chunks, so that a large state log
 does not block the loop; at each chunk the runtime compares the leader epoch, because the leadership may
 change between two chunks.
 

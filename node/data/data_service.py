@@ -6,8 +6,8 @@ and the leader epoch, and repeats, chunk by chunk:
 
 1. find the place on the loop and read whole batches in a thread (a bulk read must never hold up the node's
    loop; `bulk_read` says why that is safe);
-2. back on the loop, check again that this node leads in the pinned epoch, and that the log was not truncated
-   below the position;
+2. back on the loop, check again that this node leads in the pinned epoch with the same replica, and that the
+   log still begins at or below the position (below the last stable offset a leader truncates nothing);
 3. only then send the chunk; gRPC's flow control holds the stream until the reader takes it.
 
 So a reader gets no records that were read while this node lost the leadership.  The first chunk carries the

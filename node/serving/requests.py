@@ -2,9 +2,10 @@
 
 A handler is `async def handle(broker, context, request) -> Fields`, one module a request in `handlers/`.
 `request` is the decoded message, `Fields` the response's fields, encoded for the version the client asked
-for.  The listener runs the requests of one connection one after another, in order.  A handler that has
-executed its request but waits for other replicas (an acks=all produce) returns a `Deferred`: the listener
-starts the connection's next request at once and still sends the responses in order.
+for.  Produce and Fetch, which carry nearly all bytes, take the undecoded body and parse it themselves, and
+Produce begins without an `await`.  The listener runs the requests of one connection one after another, in
+order.  A handler that has executed its request but waits for other replicas (an acks=all produce) returns a
+`Deferred`: the listener starts the connection's next request at once and still sends the responses in order.
 
 A handler that must ask another node before it may execute its request returns a `Staged`: the listener
 verifies several requests of a connection at the same time and executes them in their order.

@@ -198,8 +198,8 @@ class PartitionFollower:
         # it has none of the leader's epoch: it keeps its older epochs, which the next fetch compares
         if own.epoch < leader_epoch:
             return min(own.end_offset, log.log_end_offset)
-        # both have the epoch, or all of the follower's are newer (then `end_of` gives the start of its first):
-        # they agree up to the smaller end
+        # both have the epoch, or all of the follower's are newer (then `end_of` gives the start of its
+        # first): they agree up to the smaller end
         return min(leader_end, own.end_offset, log.log_end_offset)
 
     def _out_of_range(self, answer: Answer, log: LogView) -> Action:

@@ -6,12 +6,12 @@ A cleaning goes over a log twice.  First over its dirty part, to learn the newes
 batch (`Compaction.keep`).  Offsets, order and codecs never change; records go, and then batches.  Of each
 batch, in this order:
 
-1.  Beyond the map's end (the map was full): the batch stays as it is.
-2.  Records of an aborted transaction go, whatever their key (docs/semantics.md C2).  Whether one is aborted
+1. Beyond the map's end (the map was full): the batch stays as it is.
+2. Records of an aborted transaction go, whatever their key (docs/semantics.md C2).  Whether one is aborted
    is asked of the transaction index of the whole log, by producer and offset, so it does not matter where a
    segment or a group of segments ends.
-3.  A record goes when the map knows a newer one of its key; likewise a record without a key.
-4.  A tombstone, a record without a value, that is its key's newest stays until the delete horizon.  The first
+3. A record goes when the map knows a newer one of its key; likewise a record without a key.
+4. A tombstone, a record without a value, that is its key's newest stays until the delete horizon.  The first
    cleaning that meets it writes the horizon (now + delete.retention.ms) into its batch; a later one finds
    that it has passed.  So a reader that gets from the log's start to its end within that time sees every
    deletion.

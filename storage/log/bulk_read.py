@@ -6,7 +6,7 @@ The order that makes this safe:
 1. on the loop, `begin_bulk_read` looks the place up in the index, below an offset that is settled (high
    watermark or last stable offset): bytes there never change as long as the log is not truncated, keeps its
    start, and is not closed;
-2.  `BulkRead.run`, in any thread, reads them.  It touches nothing of the log but the open file, and reports
+2. `BulkRead.run`, in any thread, reads them.  It touches nothing of the log but the open file, and reports
    no failure to the log: a read that lost a race against a truncation says nothing about the disk;
 3. back on the loop, the caller makes sure that nothing of this kind happened meanwhile (same leader epoch,
    log start not above the offset) before it believes what was read, or why it failed.

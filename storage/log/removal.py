@@ -11,7 +11,7 @@ per removal:
 2. segment by segment from the front: the data is renamed to `<base>.log.deleted`, which no reader uses, its
    indexes are removed, the folder is synced.  So a crash leaves no gap between segments;
 3. snapshots below the new beginning are removed;
-4.  `.deleted` files are unlinked; no caller waits for that.
+4. `.deleted` files are unlinked; no caller waits for that.
 
 A crash before 2 is over brings back segments that the log start, once it is noted
 (`LogDirectory.write_checkpoints`), hides.

@@ -8,8 +8,8 @@ Order in which things must happen, for one append:
 1. `prepare()` gives a `PreparedAppend`.  Each batch is checked against it in order (`check_batch`); it works
    on **copies** of the entries it touches, so a refusal, or a write that fails later, leaves this object as
    it was (rule I8).
-2.  The caller writes the batches, then the aborted-transaction entries, to the files.
-3.  `publish(prepared, next_offset)` puts the copies in place, in one step that cannot fail.
+2. The caller writes the batches, then the aborted-transaction entries, to the files.
+3. `publish(prepared, next_offset)` puts the copies in place, in one step that cannot fail.
 
 Transactions of a partition are in one of three states here:
 

@@ -16,15 +16,15 @@ checksums, the log is treated as unclean.
 
 After an unclean stop:
 
-1.  Segments that end below the recovery point are trusted: they and their derived files were durable before
+1. Segments that end below the recovery point are trusted: they and their derived files were durable before
    the point moved past. In the segment that holds it (or ends at it), batches below the newest snapshot are
    trusted (`flush`), when the files match.
-2.  From there on, every batch is checked (length, checksum, offsets).  The first invalid batch ends the log:
+2. From there on, every batch is checked (length, checksum, offsets).  The first invalid batch ends the log:
    the file is truncated there and later segments are removed -- **if** that place is at or above the recovery
    point, the newest note of a flush (`flush_notes`) and the bytes in the segment checksums.  Below them the
    data was flushed, perhaps acknowledged, and is not silently truncated: `CorruptLog` names file, position
    and offset.
-3.  Indexes, transaction index, epoch history and producer state of the scanned part are rebuilt from the
+3. Indexes, transaction index, epoch history and producer state of the scanned part are rebuilt from the
    batches.
 4. The scanned part is synced: a process that was killed leaves its writes in the page cache, readable but not
    yet durable.  Above the recovery point it is rewritten first: after a failed sync, the cache may hold pages

@@ -10,12 +10,12 @@ ones or the new one.
 Order:
 
 1. all `.cleaned` files are written and synced, and the folder, so that they have their names;
-2.  `<base>.swap` is written atomically and durably: from here on the new segment is the log's, whatever
+2. `<base>.swap` is written atomically and durably: from here on the new segment is the log's, whatever
    happens;
 3. old files become `.deleted`, `.cleaned` files lose that suffix, producer snapshots below the end of the
    cleaned part go (one with an open transaction whose marker was cleaned away would keep it open for ever),
    the folder is synced;
-4.  `<base>.swap` is removed, the folder is synced; `.deleted` files are unlinked some time later.
+4. `<base>.swap` is removed, the folder is synced; `.deleted` files are unlinked some time later.
 
 Steps 3 and 4 can be repeated: opening a log does so when it finds a `.swap` (`finish_swaps`), and before that
 nothing else of the folder is looked at.  A crash before step 2 is durable leaves the old segments, and
