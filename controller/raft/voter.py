@@ -127,7 +127,8 @@ class Voter:
         self.first_ready = state.take_ready()
 
     def step(self, event: Event, now: float) -> Ready:
-        """What `event` leads to.  `now`: monotonic seconds."""
+        """What `event` leads to; the result is carried out before the next step.  `now`: monotonic
+        seconds."""
         state = self.state
         state.now = now
         match event:
