@@ -22,9 +22,9 @@ Back-pressure, in the order in which it bites:
    is used up, or after `FRAMES_PER_TICK` frames of one connection, the rest waits for the connection's next
    turn.
 
-The limits for a peer (`look_after`, which a server calls for all its connections): stand still within a
-frame; send one at less than `RATE_MIN` while others wait for the memory that it holds; be silent for longer
-than a server allows, when nothing is owed.
+A server closes the connection of a peer (`look_after`, for all its connections) that stands still within a
+frame; that sends a frame at less than `RATE_MIN` while other connections wait for its memory; or that is
+silent for longer than the server allows while no answer is owed.
 
 A length that is negative or above the maximum closes the connection with one log line; the process lives.
 """

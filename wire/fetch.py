@@ -12,7 +12,7 @@ of the last record it has, and in the answer the diverging epoch (tag 0) from wh
 (docs/semantics.md E4), and the current leader (tag 1).  A follower's broker epoch (KIP-903) is sent as tag 1
 in the form that version 15 has it, and the id of a topic, which tells it from an earlier one of its name, as
 tag 16 of the topic: other readers of version 12 skip both.  Tag 16 of a partition's answer says to a follower
-that the leader's log may have holes.
+that the leader's log may have gaps.
 
 From version 13 on a topic is named by its id (KIP-516): such topics stand in `topics_by_id`, older ones in
 `topics`.  Version 15 has the replica's id in a tag, and answers of version 16 bring the addresses of the
@@ -491,8 +491,8 @@ def _write_answer_head(version: int, out: bytearray, part: FetchAnswerPartition,
 
 def _write_answer_tags(out: bytearray, part: FetchAnswerPartition) -> None:
     diverging, leader = part.diverging_epoch, part.current_leader
-    holes = getattr(part, "may_have_offset_gaps", False)
-    if diverging is None and leader is None and not holes:
+    gaps = getattr(part, "may_have_offset_gaps", False)
+    if diverging is None and leader is None and not gaps:
         out.append(0)
         return
     tags: list[tuple[int, bytes]] = []
@@ -500,7 +500,7 @@ def _write_answer_tags(out: bytearray, part: FetchAnswerPartition) -> None:
         tags.append((0, _DIVERGING.pack(*diverging, 0)))
     if leader is not None and leader != (-1, -1):
         tags.append((1, _LEADER.pack(*leader, 0)))
-    if holes:
+    if gaps:
         tags.append((_HOLES_TAG, b""))
     _write_tags(out, tags)
 

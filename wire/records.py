@@ -15,7 +15,7 @@ the checksum stays valid.
         23    4  last_offset_delta            61    .  records, compressed as a whole
 
 The order for a leader: `validate_batch` each batch of the request, then `assign_in_place`, then append.  The
-broker never decodes records on that path: cost is per batch.  Offsets inside a log have holes (markers,
+broker never decodes records on that path: cost is per batch.  Offsets inside a log have gaps (markers,
 compaction): nothing here assumes otherwise.
 
 Promise: for any input bytes the result is a value or a `KafkaError`, and memory stays bounded by
@@ -193,7 +193,7 @@ def validate_batch(
     """Checks one whole batch at `position` without looking into its records, and returns its header.
 
     `max_bytes` bounds the batch's size.  With `from_client`, the rules for a producer's batches hold as well:
-    at least one record, offsets without holes, no control batch, sequences with a producer id.  A replicated
+    at least one record, offsets without gaps, no control batch, sequences with a producer id.  A replicated
     or recovered batch may have been compacted and must obey only the rules of every batch.
 
     Raises CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE.
@@ -246,7 +246,7 @@ def _check_client_batch(header: BatchHeader) -> None:
         raise _invalid("the batch holds no record")
     if header.record_count != header.last_offset_delta + 1:
         raise _invalid(
-            f"{header.record_count} records over {header.last_offset_delta + 1} offsets: no holes are allowed"
+            f"{header.record_count} records over {header.last_offset_delta + 1} offsets: no gaps are allowed"
         )
     if header.attributes & _CONTROL:
         raise _invalid("clients may not write control records")

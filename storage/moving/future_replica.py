@@ -306,7 +306,7 @@ class FutureReplica:
         return len(data)
 
     def _take_over_config(self, source: Log, future: Log) -> None:
-        """Its segments are to be of the size, and its holes no damage, also to a later start.  Raises
+        """Its segments are to be of the size, and its gaps no damage, also to a later start.  Raises
         OSError."""
         config = _with_holes(source.config)
         if config != future.config:

@@ -192,7 +192,7 @@ async def test_a_follower_with_a_tail_of_its_own_truncates_to_a_cleaned_leader(t
 async def test_a_replica_made_after_the_topic_was_compacted_once_is_filled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, announced: bool
 ) -> None:
-    """The policy is `delete` by now: nothing but the leader's word tells a hole from lost data."""
+    """The policy is `delete` by now: nothing but the leader's word tells a gap from lost data."""
     caplog.set_level("INFO")
     if not announced:
         monkeypatch.setattr(Log, "allow_offset_gaps", lambda log: None)
@@ -203,7 +203,7 @@ async def test_a_replica_made_after_the_topic_was_compacted_once_is_filled(
     cluster.start(3)
     cluster.publish([cluster.partitions["t", 0]], to=[3])
     if not announced:
-        await eventually(lambda: "partition_fetch_rests" in caplog.text, "a hole was taken for lost data")
+        await eventually(lambda: "partition_fetch_rests" in caplog.text, "a gap was taken for lost data")
         assert cluster.log(3).log_end_offset < cluster.log(1).log_end_offset
     else:
         await settled(cluster, 1, 3)

@@ -54,7 +54,7 @@ def fill(log: Log, *, rounds: int = 12) -> None:
 
 
 def build(path: Path, *, clean: bool = True) -> Path:
-    """`flights-0`, `flights-1` (plain), `state-0` (compacted, with holes), `small-0` (nothing in it);
+    """`flights-0`, `flights-1` (plain), `state-0` (compacted, with gaps), `small-0` (nothing in it);
     stopped."""
     folder = open_folder(path)
     for partition in (0, 1):

@@ -1,4 +1,4 @@
-"""What is noted of a log's ends never leads what a restart finds: holes, removals that wait, histories that
+"""What is noted of a log's ends never leads what a restart finds: gaps, removals that wait, histories that
 are gone."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_ablation_a_flush_that_forgets_them_makes_logs_that_do_not_open() -> Non
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_roll_behind_a_hole_notes_no_end_that_a_restart_does_not_find(more: int) -> None:
-    """A compacted log is cut into a hole, and rolls before a flush; then its flushed end is noted, and the
+    """A compacted log is cut into a gap, and rolls before a flush; then its flushed end is noted, and the
     process dies."""
     disk = LyingDisk()
     log = open_log(disk, config=COMPACTED)
@@ -72,7 +72,7 @@ def test_a_roll_behind_a_hole_notes_no_end_that_a_restart_does_not_find(more: in
 
 
 def test_after_a_clean_stop_the_log_start_is_not_above_the_end() -> None:
-    """It stood in a hole that was cut: what is appended there must be readable."""
+    """It stood in a gap that was cut: what is appended there must be readable."""
     disk = LyingDisk()
     log = open_log(disk, config=COMPACTED)
     for base in (0, 5, 10):

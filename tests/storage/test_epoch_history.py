@@ -106,7 +106,7 @@ def test_ablation_without_a_look_at_the_batches_it_comes_back(monkeypatch: pytes
     ("epoch", "since", "offset", "left"),
     [
         (0, 10, 10, [(0, 0), (5, 12), (7, 30)]),
-        # a hole before the batch: whatever is noted to begin in it had no data either
+        # a gap before the batch: whatever is noted to begin in it had no data either
         (0, 10, 12, [(0, 0), (7, 30)]),
         (2, 10, 10, [(0, 0), (2, 10), (5, 12), (7, 30)]),  # it is the one that is noted
         (5, 12, 12, [(0, 0), (2, 10), (5, 12), (7, 30)]),

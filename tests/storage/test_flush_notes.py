@@ -475,7 +475,7 @@ def test_ablation_a_file_that_is_not_made_anew_at_the_start_is_found(monkeypatch
 def test_a_log_that_ends_in_a_hole_is_noted_up_to_its_last_batch(
     monkeypatch: pytest.MonkeyPatch, mapped: bool
 ) -> None:
-    """A cut may leave the end in a hole of a compacted log; a restart finds the end of the last batch.  With
+    """A cut may leave the end in a gap of a compacted log; a restart finds the end of the last batch.  With
     the ablation."""
     disk = LyingDisk()
     directory = opened(disk)

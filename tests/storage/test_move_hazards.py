@@ -70,7 +70,7 @@ def test_a_policy_that_changed_after_the_last_copied_byte_is_in_the_new_folder()
     drive(future)
     assert where(folders) == B
     disk.crash(Random(1))
-    assert opened(disk).logs["t", 0].config.may_have_offset_gaps, "or else holes would pass for damage"
+    assert opened(disk).logs["t", 0].config.may_have_offset_gaps, "or else gaps would pass for damage"
 
 
 def test_the_configuration_of_a_compacted_log_is_not_written_with_every_slice(

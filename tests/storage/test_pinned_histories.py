@@ -22,10 +22,10 @@ def during(fault: str, operation: str, number: int) -> Step:
 
 
 PINNED: dict[str, tuple[Shape, list[Step]]] = {
-    "a log that is compacted no more keeps its holes through a full scan": (
+    "a log that is compacted no more keeps its gaps through a full scan": (
         Shape(), [TO_COMPACT, ("follow", 0, 1), ("flush", 0, 0), TO_DELETE],
     ),
-    "no hole comes into a log whose folder could not take down that it may have some": (
+    "no gap comes into a log whose folder could not take down that it may have some": (
         Shape(), [during("full", "reconfigure", 0), ("follow", 0, 1), ("flush", 0, 0)],
     ),
     "a cleaning after one that found no room for its decision": (
@@ -58,7 +58,7 @@ PINNED: dict[str, tuple[Shape, list[Step]]] = {
          ("checkpoint", 0, 0), ("transaction", 0, 0), ("full_open", 3, 0), ("clean", 0, 0),
          ("full_open", 3, 0)],
     ),
-    "no snapshot at the end of a log that was cut into a hole": (
+    "no snapshot at the end of a log that was cut into a gap": (
         SNAPSHOTS._replace(policies="compact"),
         [("transaction", 0, 0), ("close", 0, 0), ("transaction", 6889, 0), ("abort", 0, 0), ("follow", 0, 1),
          ("idempotent", 0, 0), ("truncate", 626565, 912265), ("flush", 0, 0), ("transaction", 0, 0),

@@ -191,7 +191,7 @@ READS = st.lists(st.tuples(st.integers(0, 2100), st.integers(0, 60_000), st.inte
 def test_a_stretch_holds_the_asked_batch_and_ends_at_boundaries(
     steps: list[tuple[int, int]], reads: list[tuple[int, int, int]], many: bool
 ) -> None:
-    """Whatever was read before it, and also where a hole comes first: entries, and both ends of the segment,
+    """Whatever was read before it, and also where a gap comes first: entries, and both ends of the segment,
     are boundaries."""
     base, offset, position = 7, 17, 0
     index, bounds = OffsetIndex(base), []

@@ -1,5 +1,5 @@
 """Old segments go from the log at once and from the disk in a thread: whatever happens in between, and after
-a crash, the log has no hole, and nothing comes back that a checkpoint hides."""
+a crash, the log has no gap, and nothing comes back that a checkpoint hides."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_crash_at_any_point_around_a_removal_leaves_no_hole(event: str) -> Non
             assert event == "beginning anew"  # all segments may be gone: its recovery point was noted at 0
             found = []
         assert found == [offset for offset in before if found[0] <= offset <= found[-1]] if found else True, (
-            "a hole"
+            "a gap"
         )
         if event not in ("truncation", "beginning anew"):
             assert found[-1] == before[-1]

@@ -129,7 +129,7 @@ def with_more_holes(path: Path, *, clean: bool) -> Path:
 def test_a_segment_that_lost_batches_is_named_and_nothing_is_served(
     tmp_path: Path, clean: bool, which: int, log: str, how: str
 ) -> None:
-    """Also of a compacted log, where a hole between segments, or within one, is nothing unusual."""
+    """Also of a compacted log, where a gap between segments, or within one, is nothing unusual."""
     path = with_more_holes(build(tmp_path / "data"), clean=clean)
     file = data_of(path, log)[which]
     match how:
@@ -180,7 +180,7 @@ def test_a_segment_without_its_last_batch_and_checksums_is_refused(tmp_path: Pat
 
 @pytest.mark.parametrize("with_checksums", [True, False])
 def test_an_offset_gap_of_a_cleaning_is_known_by_the_checksums_before_it(with_checksums: bool) -> None:
-    """Checkpoint and snapshots know nothing: without the seal, what stands behind the hole would be cut like
+    """Checkpoint and snapshots know nothing: without the seal, what stands behind the gap would be cut like
     a torn tail."""
     disk = LyingDisk()
     log = open_log(disk, config=COMPACTED)

@@ -278,7 +278,7 @@ def test_bytes_that_are_too_few_for_a_header_are_refused(size: int) -> None:
     ("batch", "why"),
     [
         (encode_marker(ControlType.COMMIT, 1, 0, 0, 5), "control"),
-        (bytes(patched(encode_batch(three_records()), 57, ">i", 2)), "holes"),
+        (bytes(patched(encode_batch(three_records()), 57, ">i", 2)), "gaps"),
         (bytes(patched(encode_batch(three_records()), 57, ">i", 0)), "no record"),
         (encode_batch(three_records(), producer_id=5, producer_epoch=0, base_sequence=-1), "sequence"),
         (encode_batch(three_records(), producer_id=5, producer_epoch=-1, base_sequence=0), "epoch"),

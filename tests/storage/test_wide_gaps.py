@@ -1,4 +1,4 @@
-"""Compacted topics with holes that no segment can span: billions of updates to a few keys (indexes hold 32
+"""Compacted topics with gaps that no segment can span: billions of updates to a few keys (indexes hold 32
 bits)."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .workload import batch, stored
 
 COMPACTED = LogConfig(cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
 FAR = OFFSET_SPAN_MAX + 6
-HOLES = {
+GAPS = {
     "a little more than a segment spans": [0, FAR],
     "and goes on behind it": [0, FAR, FAR + 1],
     "more than 32 bits": [0, 2**32 + 5],
@@ -41,17 +41,17 @@ def offsets(log: Log) -> list[int]:
 
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("end", ["close", "kill", "power cut", "power cut before the flush"])
-@pytest.mark.parametrize("hole", HOLES)
-def test_a_follower_takes_what_the_leader_has_and_finds_it_again(hole: str, end: str, together: bool) -> None:
+@pytest.mark.parametrize("gap", GAPS)
+def test_a_follower_takes_what_the_leader_has_and_finds_it_again(gap: str, end: str, together: bool) -> None:
     disk = LyingDisk()
     directory, log = opened(disk)
     sent = [
         batch(1, pid=1, epoch=0, sequence=number, base_offset=at, leader_epoch=0)
-        for number, at in enumerate(HOLES[hole])
+        for number, at in enumerate(GAPS[gap])
     ]
     while len(there := offsets(log)) < len(sent):  # a follower fetches from where its log ends
         log.append_follower(b"".join(sent[len(there) :]) if together else sent[len(there)])
-    assert offsets(log) == HOLES[hole]
+    assert offsets(log) == GAPS[gap]
     producers = log._producers.as_comparable()
     if end != "power cut before the flush":
         log.flush_now()
@@ -64,9 +64,9 @@ def test_a_follower_takes_what_the_leader_has_and_finds_it_again(hole: str, end:
         disk.kill()
     _directory, again = opened(disk)
     if end == "power cut before the flush":
-        assert offsets(again) == HOLES[hole][: len(offsets(again))]
+        assert offsets(again) == GAPS[gap][: len(offsets(again))]
     else:
-        assert offsets(again) == HOLES[hole]
+        assert offsets(again) == GAPS[gap]
         assert again._producers.as_comparable() == producers
     end_offset = again.log_end_offset
     again.append_follower(batch(1, base_offset=end_offset, leader_epoch=0))
