@@ -72,7 +72,7 @@ class RaftCore:
         voter_class: type[Voter] = Voter,
     ) -> None:
         """`now`: monotonic seconds."""
-        self._journal, self._snapshots, self._machine, self._outbox = journal, snapshots, machine, outbox
+        self.journal, self._snapshots, self._machine, self._outbox = journal, snapshots, machine, outbox
         self.now = now
         last_term = journal[-1][2]
         state = VoterState(
@@ -153,15 +153,15 @@ class RaftCore:
         self.voter.propose(proposal)
 
     def sync(self) -> None:
-        if self._journal.dirty:
-            self._journal.sync()
-            self._step(Synced(self._journal.durable_index))
+        if self.journal.dirty:
+            self.journal.sync()
+            self._step(Synced(self.journal.durable_index))
 
     def tick(self) -> bool:
         """Elections, commits, queued proposals, frames.  True: the thread must run another round at once."""
         self._step(Tick())
         self._report()
-        return self._journal.dirty or self.voter.has_proposals
+        return self.journal.dirty or self.voter.has_proposals
 
     def seconds_to_wake(self) -> float:
         """How long the thread may sleep if no event arrives."""
@@ -185,11 +185,11 @@ class RaftCore:
         self._step(SnapshotDurable(None if index is None else self._snapshots.latest))
 
     def bind_cluster(self, cluster_id: str) -> None:
-        self._journal.bind_cluster(cluster_id)
+        self.journal.bind_cluster(cluster_id)
 
     def close(self) -> None:
-        self._journal.sync()
-        self._journal.close()
+        self.journal.sync()
+        self.journal.close()
         for proposal in self.voter.close():
             proposal.refused("the node is stopping")
 
@@ -203,7 +203,7 @@ class RaftCore:
         for change in ready.persist:
             self._persist(change)
         if ready.must_sync:
-            self._journal.sync()
+            self.journal.sync()
         for node_id, message in ready.send:
             self._outbox.send(node_id, message)
         for applied in ready.apply:
@@ -221,7 +221,7 @@ class RaftCore:
                 answer.proposal.refused(answer.reason)
 
     def _persist(self, change: Change) -> None:
-        journal = self._journal
+        journal = self.journal
         match change:
             case Append(entries):
                 journal.extend(entries)
@@ -261,7 +261,7 @@ class RaftCore:
 
     def validate(self) -> None:
         """Raises AssertionError when the voter breaks an invariant, or is not what its disk says."""
-        state, journal = self.state, self._journal
+        state, journal = self.state, self.journal
         self.voter.validate()
         assert journal[0] == state.log.entries[0], "the journal begins with another entry than the log"
         assert journal[-1] == state.log.entries[-1], "the journal ends with another entry than the log"

@@ -266,7 +266,7 @@ async def test_a_controller_whose_journal_hangs_stops_answering_heartbeats(
     old = await cluster.active()
     old_id = next(node_id for node_id, node in cluster.nodes.items() if node is old)
     hangs, go_on, sync = threading.Event(), threading.Event(), DurableJournal.sync
-    journal = old.metadata._thread._core._journal  # type: ignore[union-attr]
+    journal = old.metadata._thread._core.journal  # type: ignore[union-attr]
 
     def hanging(self: DurableJournal) -> None:
         if self is journal and not go_on.is_set():

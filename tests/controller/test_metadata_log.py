@@ -243,7 +243,7 @@ async def test_the_journal_is_not_trimmed_before_the_snapshot_is_on_the_disk(tmp
         for number in range(5):  # each takes a round of the Raft thread
             log = await logs.acknowledge(f"g{number}")
         assert log._thread is not None
-        journal = log._thread._core._journal
+        journal = log._thread._core.journal
         assert journal[0][1] == 1, "every entry is still there"
         disk.may_store.set()
         await eventually(lambda: journal[0][1] > 1)
@@ -412,7 +412,7 @@ async def test_a_voter_that_lost_its_disk_forgets_no_vote_and_returns(tmp_path: 
     await asyncio.sleep(4 * QUICK.election_s_max)
     assert behind.leader_id == -1
     assert wiped.term == 0
-    assert behind.term == behind._thread._core._journal[-1][2]
+    assert behind.term == behind._thread._core.journal[-1][2]
     await logs.start(1)
     await eventually(lambda: not any(log.status.not_voting for log in logs.running.values()))
     await logs.same()

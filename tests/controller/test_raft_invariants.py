@@ -47,7 +47,7 @@ def _counts_itself_too_early(core: RaftCore) -> None:
 
 
 def _stable_before_the_disk(core: RaftCore) -> None:
-    core._journal.durable_index = core.last_index - 1
+    core.journal.durable_index = core.last_index - 1
 
 
 def _term_not_stored(core: RaftCore) -> None:

@@ -157,7 +157,7 @@ def test_an_acknowledgement_of_a_past_term_is_not_sent(parts: Parts | None, sent
         voter_id, third = others(simulation, core)
         voter, sent = core_of(simulation, voter_id), list[Message]()
         voter._outbox.send = lambda node_id, message: sent.append(message)
-        _, last_index, last_term = voter._journal[-1]
+        _, last_index, last_term = voter.journal[-1]
         entry = (b"\x00new", last_index + 1, core.term)
         voter.receive(
             core.state.node_id, AppendEntries(core.term, core.commit_index, last_index, last_term, (entry,))
@@ -166,7 +166,7 @@ def test_an_acknowledgement_of_a_past_term_is_not_sent(parts: Parts | None, sent
         voter.tick()
         acknowledged = [message for message in sent if isinstance(message, AppendReply)]
         assert (acknowledged != []) is sent_old
-        assert voter._journal.durable_index == last_index + 1, (
+        assert voter.journal.durable_index == last_index + 1, (
             "the vote was given for a log with this entry: it is durable"
         )
 
@@ -178,11 +178,11 @@ def test_a_late_frame_never_takes_back_what_agrees() -> None:
             propose(simulation, core, b"x")
             simulation.pass_time(0.1)
         follower = core_of(simulation, others(simulation, core)[0])
-        before = list(follower._journal[:])
-        early = follower._journal[2]
-        late = AppendEntries(core.term, core.commit_index, early[1] - 1, follower._journal[1][2], (early,))
+        before = list(follower.journal[:])
+        early = follower.journal[2]
+        late = AppendEntries(core.term, core.commit_index, early[1] - 1, follower.journal[1][2], (early,))
         follower.receive(core.state.node_id, late)
-        assert follower._journal[:] == before
+        assert follower.journal[:] == before
 
 
 @pytest.mark.parametrize(("parts", "disturbs"), [(None, False), (NO_PREVOTE, True)])
@@ -210,7 +210,7 @@ def test_no_preliminary_vote_is_given_while_the_leader_sends_heartbeats() -> Non
         voter_id, cut = others(simulation, core)
         voter, sent = core_of(simulation, voter_id), list[Message]()
         voter._outbox.send = lambda node_id, message: sent.append(message)
-        _, last_index, last_term = voter._journal[-1]
+        _, last_index, last_term = voter.journal[-1]
         asked = VoteRequest(core.term + 1, last_index, last_term, preliminary=True)
         voter.receive(cut, asked)
         voter.state.leader_heard_at -= 2 * simulation.options.timings.election_s_min
@@ -234,14 +234,14 @@ def test_a_vote_is_given_once_a_term_and_only_to_a_log_that_is_not_behind() -> N
         voter_id, third = others(simulation, core)
         voter, sent = core_of(simulation, voter_id), list[tuple[int, Message]]()
         voter._outbox.send = lambda node_id, message: sent.append((node_id, message))
-        term, last = core.term + 1, voter._journal[-1]
+        term, last = core.term + 1, voter.journal[-1]
         voter.receive(third, VoteRequest(term, last[1] - 1, last[2], preliminary=False))
         voter.receive(third, VoteRequest(term, last[1], last[2], preliminary=False))
         voter.receive(core.state.node_id, VoteRequest(term, last[1], last[2], preliminary=False))
         voter.receive(third, VoteRequest(term, last[1], last[2], preliminary=False))
         replies = [(to, message.granted) for to, message in sent if isinstance(message, VoteReply)]
         assert replies == [(third, False), (third, True), (core.state.node_id, False), (third, True)]
-        assert voter._journal.voted_for == third
+        assert voter.journal.voted_for == third
 
 
 def test_a_repeated_vote_counts_once() -> None:
@@ -275,17 +275,17 @@ def test_messages_of_a_replaced_journal_do_not_count() -> None:
         simulation.pass_time(0.5)
         voter_id, old_one = others(simulation, core)
         voter = core_of(simulation, voter_id)
-        _, last_index, last_term = voter._journal[-1]
+        _, last_index, last_term = voter.journal[-1]
         asked = VoteRequest(core.term + 1, last_index, last_term, preliminary=False)
         mine = voter.state.voter_records[old_one]
         # "returns with another journal" was applied
         voter.state.voter_records[old_one] = (old_one, mine[1] + 1, last_index)
         voter.receive(old_one, asked)
         assert voter.term == core.term
-        assert voter._journal.voted_for != old_one
+        assert voter.journal.voted_for != old_one
         voter.state.voter_records[old_one] = mine
         voter.receive(old_one, asked)
-        assert voter._journal.voted_for == old_one
+        assert voter.journal.voted_for == old_one
 
 
 def test_a_leader_that_contradicts_committed_entries_stops_the_follower() -> None:
@@ -298,7 +298,7 @@ def test_a_leader_that_contradicts_committed_entries_stops_the_follower() -> Non
             follower.receive(
                 core.state.node_id, AppendEntries(core.term, 1, follower.commit_index, core.term + 5, ())
             )
-        first = follower._journal[1]
+        first = follower.journal[1]
         forged = replace(AppendEntries(core.term, 1, 1, 0, ()), entries=((b"\x00forged", 2, first[2] + 7),))
         with pytest.raises(RaftFatal, match="committed entry"):
             follower.receive(core.state.node_id, forged)
@@ -334,7 +334,7 @@ def test_a_follower_far_behind_gets_the_snapshot_once() -> None:
         behind = others(simulation, core)[0]
         stop(simulation, behind)
         propose_many(simulation, core, 400)
-        assert core._journal[0][1] > 50, "the leader has trimmed"
+        assert core.journal[0][1] > 50, "the leader has trimmed"
         returned = start(simulation, behind)
         simulation.pass_time(2.0)
         assert returned.applied_index == core.applied_index
@@ -363,14 +363,14 @@ def test_a_journal_without_a_vote_neither_keeps_a_leader_nor_commits() -> None:
         simulation.pass_time(0.5)
         assert core.followers()[wiped].match_index == core.last_index > committed, "it follows,"
         assert core.commit_index == committed, "but does not count"
-        assert not learner._journal.voting, "but does not count"
+        assert not learner.journal.voting, "but does not count"
         simulation.pass_time(2 * simulation.options.timings.leader_fallback_s)
         assert core.role is not Role.LEADER
         assert core.status().not_voting == (wiped,)
         simulation.network.mend_all()
         leader(simulation)
         simulation.pass_time(2.0)
-        assert learner._journal.voting
+        assert learner.journal.voting
         assert {c.status().not_voting for c in cores(simulation)} == {()}
 
 
@@ -384,7 +384,7 @@ def test_a_journal_without_a_vote_gives_none_and_takes_no_candidates_term() -> N
         for preliminary in (True, False):
             learner.receive(candidate, VoteRequest(9, 99, 8, preliminary))
         assert sent == [VoteReply(0, False, True), VoteReply(0, False, False)]
-        assert learner._journal.is_empty
+        assert learner.journal.is_empty
 
 
 def test_a_voter_that_needs_the_snapshot_returns_behind_it() -> None:
@@ -393,12 +393,12 @@ def test_a_voter_that_needs_the_snapshot_returns_behind_it() -> None:
     with quorum() as simulation:
         core = leader(simulation)
         propose_many(simulation, core, 400)
-        assert core._journal[0][1] > 50, "the leader has trimmed"
+        assert core.journal[0][1] > 50, "the leader has trimmed"
         learner = without_disk(simulation, others(simulation, core)[0])
         propose_many(simulation, core, 600, 3.0)
-        assert learner._journal.voting
+        assert learner.journal.voting
         assert learner._snapshots.latest is not None
-        returns = [entry for entry in core._journal[:] if entry[0][:1] == b"\x10"]
+        returns = [entry for entry in core.journal[:] if entry[0][:1] == b"\x10"]
         assert len(returns) <= 3
 
 
@@ -434,9 +434,9 @@ def test_a_snapshot_of_a_deposed_leader_changes_nothing() -> None:
         core = leader(simulation)
         simulation.pass_time(0.5)
         follower = core_of(simulation, others(simulation, core)[0])
-        before, journal = follower.applied_index, follower._journal[:]
+        before, journal = follower.applied_index, follower.journal[:]
         follower.receive(core.state.node_id, SnapshotChunk(core.term - 1, 99, 7, 1, 0, b"x"))
-        assert (follower.applied_index, follower._journal[:]) == (before, journal)
+        assert (follower.applied_index, follower.journal[:]) == (before, journal)
 
 
 def test_a_snapshot_whose_last_answer_was_lost_is_sent_again() -> None:
@@ -503,7 +503,7 @@ def test_a_candidate_yields_only_once_a_term() -> None:
         voter_id, third = others(simulation, core)
         stop(simulation, core.state.node_id)
         cut_off(simulation, third)
-        voter, last = core_of(simulation, voter_id), core_of(simulation, voter_id)._journal[-1]
+        voter, last = core_of(simulation, voter_id), core_of(simulation, voter_id).journal[-1]
         deadlines = []
         for _ in range(2):
             simulation.pass_time(simulation.options.timings.heartbeat_s)

@@ -303,7 +303,7 @@ class Stage:
         """log [N...]: the entries on the disks."""
         for word in command.words or [str(member.node_id) for member in self._up()]:
             core = self._core(int(word))
-            entries = ", ".join(map(_entry, core._journal[:]))
+            entries = ", ".join(map(_entry, core.journal[:]))
             self.say(f"{word}: {entries}; committed up to {core.commit_index}")
 
     def do_state(self, command: Command) -> None:

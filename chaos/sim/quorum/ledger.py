@@ -82,10 +82,10 @@ class Ledger:
 
     def started(self, node_id: int, core: RaftCore) -> None:
         self._looks[node_id] = _Look()
-        missing = self.promises[node_id].missing_in(core._journal)
+        missing = self.promises[node_id].missing_in(core.journal)
         if missing:
             self.broken(f"node {node_id} starts again: {missing}")
-        self.promises[node_id].watch(core._journal)
+        self.promises[node_id].watch(core.journal)
         self.observe(node_id, core)
 
     def disk_lost(self, node_id: int) -> None:
@@ -99,7 +99,7 @@ class Ledger:
             core.validate()
         except AssertionError as error:
             self.broken(f"node {node_id}: {error}")
-        self.promises[node_id].of_journal(core._journal)
+        self.promises[node_id].of_journal(core.journal)
         self._look_at_log(node_id, core, look)
         commit_index = core.commit_index
         if not look.commit_index <= commit_index or not core.applied_index <= commit_index <= core.last_index:
@@ -127,7 +127,7 @@ class Ledger:
     def _leads(self, node_id: int, core: RaftCore) -> None:
         if self.leaders.setdefault(core.term, node_id) != node_id:
             self.broken(f"nodes {node_id} and {self.leaders[core.term]} both lead in term {core.term}")
-        journal = core._journal
+        journal = core.journal
         first, last = journal[0][1], journal[-1][1]
         for index in range(self.last_index, first, -1):
             if self._committed_in[index] < core.term and (
@@ -136,7 +136,7 @@ class Ledger:
                 self.broken(f"node {node_id} leads in term {core.term} without committed entry {index}")
 
     def _look_at_log(self, node_id: int, core: RaftCore, look: _Look) -> None:
-        journal = core._journal
+        journal = core.journal
         tail, length = journal[-1], len(journal)
         if look.tail is not None and look.tail[0] is tail and look.tail[1] == length:
             return
