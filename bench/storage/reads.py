@@ -29,7 +29,7 @@ def bench_read(root: Path, megabytes: int) -> None:
             if kind == "a complete segment":
                 log.roll()
                 log.flush_now()
-                log.segments[0].drop_indexes()
+                log.segments[0].indexes.drop()
             for label, chunk in READ_SIZES.items():
                 turns, total, count = _alternate(log, end, max(chunk, size))
                 log_s, raw_s = turns.log_s, turns.raw_s

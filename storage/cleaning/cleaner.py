@@ -123,7 +123,7 @@ class Cleaning:
         self._sources = [_Source(*pair) for pair in zip(segments, _facts(segments), strict=True)]
         # Of the whole log: a transaction's marker may stand in a segment that is not cleaned, or not in the
         # same group.
-        self._aborted = AbortedRanges(entry for each in log.segments for entry in each.transactions)
+        self._aborted = AbortedRanges(entry for each in log.segments for entry in each.aborted.entries)
         self._live = frozenset(each.producer_id for each in log.producers())
         self._pending: list[Segment] = [source.segment for source in self._sources]
         self._pace: Pace = lambda _bytes: None
@@ -245,11 +245,11 @@ class Cleaning:
                 new.remove()  # the new segment would equal the old ones
                 self._pending.remove(old[0])
                 return
-            entries = [entry for segment in old for entry in segment.transactions]
+            entries = [entry for segment in old for entry in segment.aborted.entries]
             kept = [entry for entry in entries if entry.last_offset in compaction.kept_markers]
             compaction.kept_markers.clear()
             if kept:
-                new.append_transactions(kept)
+                new.aborted.append(kept)
             new.sync_cleaned(old[-1].next_offset)
         except BaseException:
             self._discard(new)

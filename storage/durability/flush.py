@@ -34,7 +34,8 @@ from tidegate.storage.producers.producer_state import ProducerState
 from tidegate.storage.segment.checksums import STILL_OPEN
 from tidegate.storage.segment.count_index import CountIndex
 from tidegate.storage.segment.pending_indexes import PendingIndexFiles
-from tidegate.storage.segment.segment import Segment, segment_path
+from tidegate.storage.segment.segment import Segment
+from tidegate.storage.segment.segment_files import segment_path
 from tidegate.storage.segment.swap import INDEX_SUFFIXES
 
 RESUME_BYTES = 64 * 1024 * 1024
@@ -112,7 +113,7 @@ class FlushTicket:
         """Replaces `run` when only the batches of the active segment are to be flushed: starts that flush;
         `done` follows on the loop.  False when the caller must use `run`."""
         active = self._active
-        if active is None or active.transactions_dirty or self.complete or self.leaving or self.derived:
+        if active is None or active.aborted.is_dirty or self.complete or self.leaving or self.derived:
             return False
         if self.obsolete or self.sync_directory:
             return False
@@ -259,7 +260,7 @@ class Durability:
     def forget(self, segment: Segment) -> None:
         """The segment is about to be removed.  Raises OSError."""
         if segment in self.complete:
-            segment.hold()  # a later flush may still have to sync it
+            segment.files.hold()  # a later flush may still have to sync it
             self.complete.remove(segment)
             self._removed_unflushed.append(segment)
         self.flushed_size = max(0, self.flushed_size - segment.size_bytes)

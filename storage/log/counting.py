@@ -89,7 +89,7 @@ class _Part:
     @contextmanager
     def _opened(self) -> Iterator[File]:
         """A file of this part's own: a count may open those of very many segments, one after the other."""
-        file = self.segment.disk.open(self.segment.path("log"), read_only=True)
+        file = self.segment.files.disk.open(self.segment.path("log"), read_only=True)
         try:
             yield file
         finally:
@@ -101,10 +101,10 @@ class _Part:
         with self._opened() as file:
             try:
                 if self.is_whole and self.live is None:
-                    self.total = load_total(segment.disk, path, file, segment.base_offset, size)
+                    self.total = load_total(segment.files.disk, path, file, segment.base_offset, size)
                     return self.total.committed(is_void)
                 index = load_counts(
-                    segment.disk,
+                    segment.files.disk,
                     path,
                     file,
                     segment.base_offset,
@@ -253,7 +253,7 @@ def _aborted(log: Log, start: int, end: int) -> list[TransactionIndexEntry]:
     """The aborted transactions with records in the range."""
     found: list[TransactionIndexEntry] = []
     for segment in log.segments.starting_at(start):
-        for entry in segment.transactions:
+        for entry in segment.aborted.entries:
             if entry.last_offset >= start and entry.first_offset < end:
                 found.append(entry)
             if entry.last_stable_offset >= end:

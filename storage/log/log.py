@@ -51,7 +51,8 @@ from tidegate.storage.segment.checksums import STILL_OPEN
 from tidegate.storage.segment.count_index import CountIndex
 from tidegate.storage.segment.offset_index import OFFSET_SPAN_MAX
 from tidegate.storage.segment.open_files import OpenFiles
-from tidegate.storage.segment.segment import Segment, segment_path
+from tidegate.storage.segment.segment import Segment
+from tidegate.storage.segment.segment_files import segment_path
 from tidegate.storage.segment.segment_list import Segments
 from tidegate.storage.segment.transaction_index import AbortedTransaction
 from tidegate.storage.topic_config import FlushPolicy, LogConfig
@@ -331,15 +332,15 @@ class Log:
         position = segment.size_bytes
         try:
             if len(buffers) == 1:
-                segment.file_to_write.write_at(position, buffers[0])
+                segment.files.batches_to_write.write_at(position, buffers[0])
             else:
-                segment.file_to_write.write_vector_at(position, buffers)
+                segment.files.batches_to_write.write_vector_at(position, buffers)
             if prepared is not None and prepared.completed:
                 # Before the transactions are published as complete: a reader of their records must find their
                 # aborts (rule L6).
                 aborted = aborted_entries(prepared)
                 if aborted:
-                    segment.append_transactions(aborted)
+                    segment.aborted.append(aborted)
         except OSError as error:
             self._undo_write(segment, position, error)
         faults.point("log.written_unpublished", topic=self.topic, partition=self.partition)
@@ -362,8 +363,8 @@ class Log:
     def _undo_write(self, segment: Segment, position: int, error: OSError) -> NoReturn:
         """Truncates the file to the published end; no append may come before that."""
         try:
-            segment.file_to_write.truncate(position)
-            segment.truncate_transaction_index()
+            segment.files.batches_to_write.truncate(position)
+            segment.aborted.truncate_file()
         except OSError as second:
             self._health.fail("undoing a failed write", second)
         self._health.refuse("the write", error)

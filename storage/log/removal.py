@@ -33,7 +33,8 @@ from pathlib import Path
 from tidegate.runtime import logs
 from tidegate.runtime.disk import OUT_OF_SPACE, Disk
 from tidegate.storage.durability.flush import Durability, FlushTicket
-from tidegate.storage.segment.segment import Segment, segment_path
+from tidegate.storage.segment.segment import Segment
+from tidegate.storage.segment.segment_files import segment_path
 from tidegate.storage.segment.segment_list import Segments
 from tidegate.storage.segment.swap import INDEX_SUFFIXES
 

@@ -37,7 +37,7 @@ from tidegate.storage.durability.flush_notes import identity_of
 from tidegate.storage.log.bulk_read import BulkRead, begin_copy, bytes_from
 from tidegate.storage.log.log import Log
 from tidegate.storage.segment.batch_scan import InvalidBatch
-from tidegate.storage.segment.segment import segment_path
+from tidegate.storage.segment.segment_files import segment_path
 from tidegate.storage.topic_config import LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
 

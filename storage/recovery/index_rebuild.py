@@ -25,7 +25,7 @@ def rebuild_transaction_index(
     at = segments.index_of(error.offset)
     log.warning("transaction_index_built_again", path=error.path, reason=error.reason)
     try:
-        segments[at].replace_transactions(rebuild_aborted(disk, directory, config, segments, at))
+        segments[at].aborted.replace(rebuild_aborted(disk, directory, config, segments, at))
     except OSError as failure:
         # on a full disk the index stays in memory, and the next start rebuilds it
         if failure.errno not in OUT_OF_SPACE:

@@ -66,7 +66,8 @@ from tidegate.storage.segment.checksums import (
 from tidegate.storage.segment.offset_index import OFFSET_SPAN_MAX
 from tidegate.storage.segment.open_files import OpenFiles
 from tidegate.storage.segment.pending_indexes import PendingIndexFiles
-from tidegate.storage.segment.segment import Segment, segment_path
+from tidegate.storage.segment.segment import Segment
+from tidegate.storage.segment.segment_files import segment_path
 from tidegate.storage.segment.swap import SEGMENT_SUFFIXES, SwapDamaged, finish_swaps
 from tidegate.storage.segment.transaction_index import TransactionIndexEntry
 from tidegate.storage.topic_config import LogConfig
@@ -174,7 +175,7 @@ class _Loader:
         """Finds segments that lost batches, and those whose derived files can be trusted.  Raises CorruptLog,
         OSError."""
         for at, (segment, following) in enumerate(zip(segments, [*segments[1:], None], strict=True)):
-            checksums, path, base = segment.checksums, segment.path("log"), segment.base_offset
+            checksums, path, base = segment.files.checksums, segment.path("log"), segment.base_offset
             if checksums is not None:
                 self.checksums[base] = checksums
                 # Their writer had synced all segments before; and when they name bytes, at least one batch
@@ -192,7 +193,7 @@ class _Loader:
             if (
                 checksums is None
                 or segment.size_bytes != checksums.log_bytes
-                or not segment.files_match(checksums)
+                or not segment.files.match(checksums)
             ):
                 self.unverified.append(at)
 
@@ -390,7 +391,7 @@ def _load_clean(loader: _Loader, segments: list[Segment]) -> LoadedLog | None:
         start = active.index.entry(-1)[1] if len(active.index) else 0
         for _position, header, _view in scan_batches(active.file, start, active.size_bytes):
             active.next_offset = header.next_offset
-        len(active.transactions)
+        len(active.aborted.entries)
     except InvalidBatch as error:
         log.warning("clean_log_does_not_fit", directory=loader.directory, reason=error)
         return None
@@ -505,9 +506,7 @@ def _begin_scan(loader: _Loader, loaded: LoadedLog, *, whole: bool) -> int:
 
 
 def _trust_nothing(segment: Segment) -> None:
-    segment.reset_indexes()
-    segment.reset_transactions()
-    segment.size_bytes, segment.next_offset = 0, segment.base_offset
+    segment.reset()
 
 
 def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
@@ -549,7 +548,7 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
     if not start:
         loader.pending_files.write_transactions(segment, aborted)
     elif aborted:
-        segment.append_transactions(aborted)
+        segment.aborted.append(aborted)
     loaded.producers.end_offset = expected
     loaded.scanned_bytes += segment.size_bytes - start
     if problem is None:
@@ -559,7 +558,7 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
     log.info("log_cut_at_recovery", path=segment.path("log"), position=segment.size_bytes, offset=expected,
              truncated_bytes=file_bytes - segment.size_bytes, reason=problem)  # fmt: skip
     loaded.truncated_bytes += file_bytes - segment.size_bytes
-    segment.file_to_write.truncate(segment.size_bytes)
+    segment.files.batches_to_write.truncate(segment.size_bytes)
     return False
 
 
@@ -584,7 +583,7 @@ def _drop_segments(loader: _Loader, loaded: LoadedLog, keep: int) -> None:
     that go; those of the last segment that stays may name the base offset of the next one, so they go,
     too."""
     last = loaded.segments[keep - 1]
-    last.remove_checksums()
+    last.files.remove_checksums()
     for segment in reversed(loaded.segments[keep:]):
         log.info("segment_beyond_the_end_removed", path=segment.path("log"), size_bytes=segment.size_bytes)
         loaded.truncated_bytes += segment.size_bytes

@@ -29,9 +29,9 @@ INDEX_BYTES_MAX = 64 * 1024 * 1024
 
 
 class HoldsIndexes(Protocol):
-    """A segment, as far as its indexes can be dropped."""
+    """The indexes of a segment, which can be read again."""
 
-    def drop_indexes(self) -> None: ...
+    def drop(self) -> None: ...
 
 
 class OpenFiles:
@@ -81,7 +81,7 @@ class OpenFiles:
                 self.index_bytes -= size
                 dropped.append(oldest)
         for oldest in dropped:
-            oldest.drop_indexes()
+            oldest.drop()
 
     def index_gone(self, holder: HoldsIndexes) -> None:
         """`holder` keeps its indexes from now on, or has none any more."""

@@ -70,7 +70,7 @@ class PendingIndexFiles:
         behind it; but the entries that a killed process had written have their room.  A half written index
         does not match the segment checksums.  Raises OSError."""
         try:
-            segment.replace_transactions(entries)
+            segment.aborted.replace(entries)
         except OSError as error:
             if error.errno not in OUT_OF_SPACE:
                 raise

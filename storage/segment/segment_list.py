@@ -31,7 +31,8 @@ from tidegate.wire.records import HEADER_BYTES, parse_header
 from .batch_slices import NOTHING, ReadResult
 from .offset_index import OFFSET_SPAN_MAX
 from .open_files import OpenFiles
-from .segment import Segment, segment_path
+from .segment import Segment
+from .segment_files import segment_path
 from .transaction_index import AbortedTransaction, collect_aborted
 
 _base_offset = attrgetter("base_offset")
@@ -105,7 +106,7 @@ class Segments(Sequence[Segment]):
         (docs/semantics.md L6)."""
         found: list[AbortedTransaction] = []
         for at in range(self.index_of(start_offset), len(self._list)):
-            if collect_aborted(self._list[at].transactions, start_offset, upper_offset, found):
+            if collect_aborted(self._list[at].aborted.entries, start_offset, upper_offset, found):
                 break
         found.sort(key=lambda transaction: transaction.first_offset)
         return found
@@ -122,7 +123,7 @@ class Segments(Sequence[Segment]):
             return False
         if active.size_bytes + size > config.segment_bytes:
             return True
-        if active.index_bytes >= config.segment_index_bytes:
+        if active.indexes.memory_bytes >= config.segment_index_bytes:
             return True
         first_ms = active.first_timestamp_ms
         if first_ms is None:
@@ -186,7 +187,7 @@ class Segments(Sequence[Segment]):
         the checksums of cleaned segments explain.
         """
         for segment in (*reversed(gone), *(() if last is None else (last,))):
-            if segment.remove_checksums():
+            if segment.files.remove_checksums():
                 self._disk.sync_directory(self._directory)
         for segment in reversed(gone):
             segment.remove()

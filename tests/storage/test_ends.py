@@ -9,6 +9,7 @@ import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT
 from tidegate.storage.log.log import CorruptLog, Log, LogConfig
+from tidegate.storage.segment.transaction_index_file import TransactionIndexFile
 from tidegate.storage.topic_config import CleanupPolicy
 
 from .workload import FOLDER, SMALL, append, append_marker, batch, marker, open_log, stored
@@ -137,14 +138,14 @@ def test_an_entry_written_while_a_flush_begins_is_synced_by_the_next(monkeypatch
     log = open_log(disk)
     append(log, batch(1, pid=7, epoch=0, sequence=0, transactional=True))
     segment = log.segments.active
-    to_write = segment._transactions_file_to_write
+    to_write = segment.aborted._file_to_write
 
     def overtaken():  # type: ignore[no-untyped-def]
         file = to_write()
-        segment.transactions_dirty = False  # a flush that began before the entry was written
+        segment.aborted.is_dirty = False  # a flush that began before the entry was written
         return file
 
-    monkeypatch.setattr(type(segment), "_transactions_file_to_write", lambda _self: overtaken())
+    monkeypatch.setattr(TransactionIndexFile, "_file_to_write", lambda _self: overtaken())
     append_marker(log, marker(7, 1, commit=False))
     log.flush_now()
     right = log.aborted_transactions(0, log.log_end_offset)

@@ -221,7 +221,7 @@ def test_ablation_transactions_that_are_known_of_one_group_only_are_found(
     whole = Cleaning._clean_group
 
     def alone(self, disk, on_loop, compaction, sources):  # type: ignore[no-untyped-def]
-        entries = [entry for source in sources for entry in source.segment.transactions]
+        entries = [entry for source in sources for entry in source.segment.aborted.entries]
         compaction._aborted = AbortedRanges(entries)
         compaction._with_batches.clear()
         whole(self, disk, on_loop, compaction, sources)

@@ -182,9 +182,9 @@ def test_ablation_a_log_begun_anew_over_old_segments_is_found(monkeypatch: pytes
 
 
 def test_ablation_a_flush_that_loses_its_file_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidegate.storage.segment.segment import Segment
+    from tidegate.storage.segment.segment_files import SegmentFiles
 
-    monkeypatch.setattr(Segment, "hold", lambda self: self.written_is_durable(transactions_too=True))
+    monkeypatch.setattr(SegmentFiles, "hold", SegmentFiles.release)
     with pytest.raises(FileNotFoundError):
         test_a_flush_in_flight_neither_fails_nor_loses_anything("begun")
 

@@ -12,7 +12,7 @@ from tidegate.chaos.sim.disk import LyingDisk, PowerCut
 from tidegate.storage.log.log import CorruptLog, Log
 from tidegate.storage.recovery.recovery import _Loader
 from tidegate.storage.segment.checksums import STILL_OPEN, decode_checksums
-from tidegate.storage.segment.segment import Segment
+from tidegate.storage.segment.segment_files import SegmentFiles
 from tidegate.wire.records import iterate_headers
 
 from .data_folder import build, open_folder
@@ -223,7 +223,7 @@ def test_a_removal_that_a_crash_cut_short_is_no_loss(tmp_path: Path) -> None:
 
 
 def test_ablation_a_truncation_that_keeps_checksums_breaks_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Segment, "remove_checksums", lambda _segment: None)
+    monkeypatch.setattr(SegmentFiles, "remove_checksums", lambda _files: None)
     with pytest.raises(CorruptLog, match="flushed"):
         test_a_truncation_removes_checksums_before_batches()
 

@@ -162,8 +162,8 @@ class MovesHistory(FoldersHistory):
             for each in old:
                 if each.size_bytes:
                     new.append_batches(each.file.read_at(0, each.size_bytes))
-            if entries := [entry for each in old for entry in each.transactions]:
-                new.append_transactions(entries)
+            if entries := [entry for each in old for entry in each.aborted.entries]:
+                new.aborted.append(entries)
             new.sync_cleaned(old[-1].next_offset)
         except OSError:
             new.remove()
