@@ -15,6 +15,7 @@ from tidegate import __version__
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.remote.metadata_follower import MetadataFollower
 from tidegate.proto import controller_pb2 as pb
+from tidegate.replication.broker_view import BrokerView, PartitionListener
 from tidegate.replication.fetching.configuration import ReplicationConfig
 from tidegate.replication.fetching.fetcher import FetcherLimits, FetchTransport
 from tidegate.replication.manager import ReplicaManager
@@ -139,18 +140,26 @@ def assemble(
         clock,
         IsrRequests(cluster, controller, lambda: lifecycle.broker_epoch).alter_partitions,
         fetch_transport,
-        on_elected, on_resigned, on_high_watermark,
-        on_offline=lambda topic, partition, _reason: application.replica_offline(topic, partition),
-        broker_epoch=lambda: lifecycle.broker_epoch,
-        exists=lambda topic, partition: cluster.state.partition(topic, partition) is not None,
-        holds_session=lambda: lifecycle.holds_session,
-        is_out_of_room=lambda topic, partition: is_out_of_room(directory, reserves, topic, partition),
-        make_logs_in_background=True,
+        listener=PartitionListener(
+            on_elected,
+            on_resigned,
+            on_high_watermark,
+            lambda topic, partition, _reason: application.replica_offline(topic, partition),
+            on_invalid=fail_stop,
+        ),
+        broker=BrokerView(
+            broker_epoch=lambda: lifecycle.broker_epoch,
+            holds_session=lambda: lifecycle.holds_session,
+            partition_exists=lambda topic, partition: cluster.state.partition(topic, partition) is not None,
+            is_out_of_room=lambda topic, partition: is_out_of_room(directory, reserves, topic, partition),
+            eligibility_of=cluster.isr_eligibility,
+            topic_name_of=cluster.topic_name,
+            rack_of=cluster.rack_of if configuration.reads_from_closest_replica else None,
+        ),
         config=ReplicationConfig(
             replica_lag_time_max_ms=integer("replica.lag.time.max.ms"),
-            rack_of=cluster.rack_of if configuration.reads_from_closest_replica else None,
-            topic_name_of=cluster.topic_name,
-            eligibility_of=cluster.isr_eligibility,
+            make_logs_in_background=True,
+            validate=configuration.flag("debug.validate"),
             client_sessions_max=integer("max.incremental.fetch.session.cache.slots"),
             limits=settings.replication_limits(),
             fetcher=FetcherLimits(
@@ -212,7 +221,7 @@ def assemble(
         application=application,
         group_commit=group_commit,
         upkeep=LogUpkeep(
-            configuration, disk, clock, lambda: replicas.replicas, group_commit.request, settings.number
+            configuration, disk, clock, lambda: replicas.hosted, group_commit.request, settings.number
         ),
         moves=moves,
         peers=peers,

@@ -261,7 +261,7 @@ class Node:
             await asyncio.to_thread(
                 self._directory.remove_old_damaged, self._clock.wall_ms(), self._damaged_retention
             )
-            for replica in list(self._broker.replicas.replicas):
+            for replica in self._broker.replicas.hosted:
                 replica.log.expire_producers(int(self._clock.monotonic() * 1000))
                 await asyncio.sleep(0)
 
@@ -365,7 +365,7 @@ class Node:
         if configuration.is_broker and broker.lifecycle.broker_epoch >= 0:
             timeout_s = configuration.seconds("controlled.shutdown.timeout.ms")
             if broker.lifecycle.unfenced.is_set() and not await broker.lifecycle.leave(timeout_s):
-                log.warning("leaderships_not_moved", leaderships=broker.replicas.leader_count)
+                log.warning("leaderships_not_moved", leaderships=broker.replicas.hosted.leader_count)
             await self._wait_for_other_brokers()
         if self._housekeeping is not None:
             self._housekeeping.cancel()
@@ -501,9 +501,9 @@ class Node:
             controller_active=self._controller_active,
             controller_id=broker.cluster.controller_id,
             metadata_index=broker.cluster.metadata_index,
-            leaders=broker.replicas.leader_count,
-            replicas=sum(1 for _ in broker.replicas.replicas),
-            under_replicated=broker.replicas.under_replicated_count,
+            leaders=broker.replicas.hosted.leader_count,
+            replicas=sum(1 for _ in broker.replicas.hosted),
+            under_replicated=broker.replicas.hosted.under_replicated_count,
             ready=self._ready,
             uptime_ms=int((self._clock.monotonic() - self._started_at) * 1000),
             recovered_logs=self._recovered_logs,

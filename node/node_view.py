@@ -21,7 +21,7 @@ def node_view(
     """Read on the loop, at the moment of the question."""
     shards = list(broker.transactions.shards)
     return NodeView(
-        partitions=[_partition_view(replica) for replica in broker.replicas.replicas],
+        partitions=[_partition_view(replica) for replica in broker.replicas.hosted],
         active_transactional_ids=sum(len(shard.transactions) for shard in shards),
         open_transactions=sum(len(shard.ongoing) + len(shard.prepared) for shard in shards),
         groups=sum(
@@ -33,7 +33,7 @@ def node_view(
         ready=ready,
         connections=connections,
         upkeep=upkeep,
-        under_min_isr=broker.replicas.under_min_isr_count,
+        under_min_isr=broker.replicas.hosted.under_min_isr_count,
         offline_replicas=offline_replicas,
         offline_data_folders=len(broker.directory.offline_folders),
         moving_replicas=broker.moves.count,

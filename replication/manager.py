@@ -24,15 +24,14 @@ started -> followers append, flush and fetch onwards -> each of these events may
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 from uuid import UUID
 
 from tidegate.runtime import logs
 from tidegate.runtime.calm_logs import RateLimitedLines
-from tidegate.runtime.clock import Clock, Timer
+from tidegate.runtime.clock import Clock
 from tidegate.storage.directory.log_directory import LogDirectory
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.admission import CheckedBatches
@@ -43,32 +42,26 @@ from tidegate.storage.recovery.recovery import CorruptLog
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.fetch import FetchRequest, FetchResponse
 
+from .broker_view import BrokerView, PartitionListener
 from .fetching import offsets
 from .fetching.client_fetches import ClientFetches
 from .fetching.configuration import ReplicationConfig, ReplicationLimits
-from .fetching.fetcher import LeaderFetcher, TransportFactory
+from .fetching.fetcher import TransportFactory
+from .fetching.fetcher_manager import FetcherManager
 from .fetching.follower_fetches import FollowerFetches
 from .isr import AlterPartition, IsrChanges
 from .partition.assignment import Assignment
-from .partition.leader import PartitionLeader
 from .partition.lease import Lease
 from .record_deletion import RecordDeletions
-from .replica.catch_up_throttle import CatchUpThrottle
-from .replica.delayed import SWEEP_INTERVAL_S, AckCallback
+from .replica.delayed import AckCallback
+from .replica.delayed_produce import DelayedProduce
+from .replica.flushes import ReplicaFlushes
+from .replica.hosted import HostedReplicas
 from .replica.replica import Replica, Role, RoleChange
 from .replica.replica_log_opener import ReplicaLogOpener
-
-Key = tuple[str, int]
-OnElected = Callable[[str, int, int, Log], None]
-OnResigned = Callable[[str, int, int], None]
-OnHighWatermark = Callable[[str, int, int], None]
-OnOffline = Callable[[str, int, str], None]
+from .upkeep import ReplicationUpkeep
 
 _log = logs.get(__name__)
-
-
-def _ignore_offline(topic: str, partition: int, reason: str) -> None:
-    """The default `on_offline`: the manager has written the log line already."""
 
 
 class ReplicaManager:
@@ -77,83 +70,67 @@ class ReplicaManager:
     def __init__(
         self,
         node_id: int,
-        log_directory: LogDirectory | DataFolders,
+        directory: DataFolders,
         group_commit: GroupCommit,
         clock: Clock,
         alter_partition: AlterPartition,
         transport_factory: TransportFactory,
-        on_elected: OnElected,
-        on_resigned: OnResigned,
-        on_high_watermark: OnHighWatermark,
         *,
-        on_offline: OnOffline = _ignore_offline,
-        broker_epoch: Callable[[], int] = lambda: -1,
-        exists: Callable[[str, int], bool] = lambda _topic, _partition: False,
-        holds_session: Callable[[], bool] = lambda: True,
-        is_out_of_room: Callable[[str, int], bool] = lambda _topic, _partition: False,
+        listener: PartitionListener | None = None,
+        broker: BrokerView | None = None,
         config: ReplicationConfig | None = None,
-        make_logs_in_background: bool = False,
     ) -> None:
-        """`broker_epoch()` is the epoch of the node's registration, which its fetches as a follower carry;
-        `exists(topic, partition)`: the partition is in the metadata; `holds_session()`: the session with the
-        controller is not over. `is_out_of_room(topic, partition)`: the rest of that disk is reserved, so the
-        partition takes no records. `make_logs_in_background`: threads create the logs of new partitions,
-        whose roles begin when they are there (`replica_log_opener`)."""
+        """`alter_partition` sends ISR changes to the controller, `transport_factory` makes the connection to
+        a leader."""
         self.node_id = node_id
-        self._directory = log_directory
-        self._group_commit = group_commit
+        self._directory = directory
         self._clock = clock
-        self._transport_factory = transport_factory
-        self._on_elected = on_elected
-        self._on_resigned = on_resigned
-        self._on_high_watermark = on_high_watermark
-        self._on_offline = on_offline
-        self._broker_epoch = broker_epoch
-        self._exists = exists
-        self.lease = Lease(node_id, holds_session)
-        self._is_out_of_room = is_out_of_room
-        self._config = config or ReplicationConfig()
-        self._lag_max_s = self._config.replica_lag_time_max_ms / 1000
-        self._replicas: dict[Key, Replica] = {}
-        self._fetchers: dict[int, LeaderFetcher] = {}
+        self._listener = listener = listener or PartitionListener()
+        self._broker = broker = broker or BrokerView()
+        self._config = config = config or ReplicationConfig()
+        self._lag_max_s = config.replica_lag_time_max_ms / 1000
+        self._is_closing = False
+        self._moved: set[Replica] = set()  # high watermarks to report on the next turn of the loop
+        self._role_lines = RateLimitedLines(_log, "role_changed", "roles_changed")
+        self.lease = Lease(node_id, broker.holds_session)
+        self._log_opener = ReplicaLogOpener(
+            node_id, directory, clock, config.limits.producer_id_expiration_ms, self.apply,
+            listener.on_offline,
+            in_background=config.make_logs_in_background,
+        )  # fmt: skip
+        self.hosted = HostedReplicas(node_id, broker.partition_exists, self._log_opener.require_possible)
+        self._delayed_produce = DelayedProduce(clock, self.lease, config.waiting_acks_max, self._progress)
+        self._flushes = ReplicaFlushes(group_commit, self._progress, self.storage_failed)
         self._client_fetches = ClientFetches(
-            clock, self.replica, self.storage_failed, self._config.rack_of,
-            topic_name_of=self._config.topic_name_of, sessions_max=self._config.client_sessions_max,
+            clock, self.replica, self.storage_failed, broker.rack_of,
+            topic_name_of=broker.topic_name_of, sessions_max=config.client_sessions_max,
         )  # fmt: skip
         self._follower_fetches = FollowerFetches(
-            clock, self.replica, self._config.limits, self._follower_progressed, self.storage_failed
+            clock, self.replica, config.limits, self._follower_progressed, self.storage_failed
         )
-        self._follower_throttle = CatchUpThrottle(self._config.limits.follower_throttled_bytes_per_s)
+        self._fetchers = FetcherManager(
+            node_id, clock, transport_factory, config.fetcher,
+            broker_epoch=broker.broker_epoch, flush=self._flush_followed,
+            on_failed=self.storage_failed, require_room=self._require_room,
+            throttled_bytes_per_s=config.limits.follower_throttled_bytes_per_s,
+        )  # fmt: skip
         self._isr_changes = IsrChanges(
             clock, alter_partition, self._settled, self._follower_fetches.recent_fetchers
         )
-        self._role_lines = RateLimitedLines(_log, "role_changed", "roles_changed")
-        self._moved: set[Replica] = set()  # high watermarks to report on the next turn of the loop
-        self._waiting_acks, self._acking, self._started = 0, set[Replica](), False
-        self._sweep: Timer | None = None
-        self._closing, self._tasks = False, set[asyncio.Task[None]]()
-        self._log_opener = ReplicaLogOpener(
-            node_id, log_directory, clock, self._config.limits.producer_id_expiration_ms, self.apply,
-            on_offline,
-            in_background=make_logs_in_background,
-        )  # fmt: skip
         self._deletions = RecordDeletions(clock, group_commit.note_start)
-        self._previous_on_offline, log_directory.on_offline = log_directory.on_offline, self._directory_failed
-        log_directory.on_corrupt = self._log_damaged
+        self._upkeep = ReplicationUpkeep(
+            clock, self.hosted, maintain=self._maintain, maintain_interval_s=self._lag_max_s / 2,
+            summarize=self._summarize_lines, write_checkpoints=directory.write_checkpoints,
+            checkpoint_interval_s=config.high_watermark_checkpoint_interval_ms / 1000,
+        )  # fmt: skip
+        self._previous_on_offline, directory.on_offline = directory.on_offline, self._directory_failed
+        directory.on_corrupt = self._log_damaged
 
     # -- looking up ------------------------------------------------------------------------------------------
 
     def replica(self, topic: str, partition: int) -> Replica:
-        """This node's replica.  Raises KAFKA_STORAGE_ERROR when the node could not open its log,
-        NOT_LEADER_OR_FOLLOWER when the partition exists and the node has no replica of it (yet), so that the
-        client reads the metadata again, and UNKNOWN_TOPIC_OR_PARTITION when the partition does not exist."""
-        found = self._replicas.get((topic, partition))
-        if found is None:
-            self._log_opener.require_possible((topic, partition))
-            elsewhere = self._exists(topic, partition)
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if elsewhere else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            raise KafkaError(code, f"node {self.node_id} holds no replica of {topic}-{partition}")
-        return found
+        """This node's replica; raises KafkaError as `HostedReplicas.require`."""
+        return self.hosted.require(topic, partition)
 
     def leader_log(self, topic: str, partition: int, leader_epoch: int | None = None) -> Log:
         """The log of a partition that this node leads.
@@ -165,52 +142,28 @@ class ReplicaManager:
         replica.require_leader_at(leader_epoch)
         return replica.log
 
-    @property
-    def replicas(self) -> Iterable[Replica]:
-        """All replicas, for metrics and inspection."""
-        return self._replicas.values()
-
-    @property
-    def leader_count(self) -> int:
-        return len(self._leaders())
-
-    def _leaders(self) -> list[PartitionLeader]:
-        return [replica.leader for replica in self._replicas.values() if replica.leader is not None]
-
     def change_limits(self, limits: ReplicationLimits) -> None:
         """Uses `limits` from now on."""
         self._follower_fetches.change_limits(limits)
-        self._follower_throttle.set_limit(limits.follower_throttled_bytes_per_s)
+        self._fetchers.throttle(limits.follower_throttled_bytes_per_s)
         if self._log_opener.expire_producer_ids_after(limits.producer_id_expiration_ms):
-            for replica in self._replicas.values():
+            for replica in self.hosted:
                 replica.log.update_config(self._log_opener.log_config(replica.assignment))
-
-    @property
-    def under_replicated_count(self) -> int:
-        """Partitions led here whose ISR is smaller than their replica set."""
-        return sum(1 for leader in self._leaders() if leader.is_under_replicated())
-
-    @property
-    def under_min_isr_count(self) -> int:
-        """Partitions led here that reject acks=all because their ISR is below min.insync.replicas."""
-        return sum(leader.is_under_min_isr() for leader in self._leaders())
 
     def offline_replicas(self) -> set[tuple[UUID, int]]:
         """(topic id, partition) of the replicas that this node has and cannot serve."""
         here = self._directory.damaged.items()
         damaged = {(topic_id, partition) for (_topic, partition), topic_id in here if topic_id is not None}
-        return damaged | {
-            (each.topic_id, each.partition) for each in self._replicas.values() if each.role is Role.OFFLINE
-        }
+        return damaged | self.hosted.offline()
 
     # -- metadata --------------------------------------------------------------------------------------------
 
     def apply(self, assignments: Iterable[Assignment]) -> None:
         """Gives each replica the role, ISR and configuration of its newest assignment: opens, leads, follows
         or deletes it.  The module's docstring says in which order the node must call this."""
-        self._start_tasks()
+        self._upkeep.start()
         for assignment in (wanted := list(assignments)):
-            held = self._replicas.get((assignment.topic, assignment.partition))
+            held = self.hosted.get((assignment.topic, assignment.partition))
             if held is not None and held.topic_id != assignment.topic_id:
                 self.delete(*held.key)  # the topic was deleted and created again under the same name
         ready = self._log_opener.ready(wanted)
@@ -222,7 +175,8 @@ class ReplicaManager:
             change = replica.apply(assignment, now_s=self._clock.monotonic(), lag_max_s=self._lag_max_s)
             if assignment.config != old.config:
                 replica.log.update_config(self._log_opener.log_config(assignment))
-                self._start_flush(replica)  # a stricter flush policy holds at once, also when no append comes
+                # a stricter flush policy holds at once, also when no append comes
+                self._flushes.start(replica)
             if change is RoleChange.NEW_LEADER_EPOCH:
                 self._role_changed(replica)
             elif change is RoleChange.ISR:
@@ -241,7 +195,7 @@ class ReplicaManager:
     def brokers_changed(self, nodes: Container[int]) -> None:
         """The applied metadata has changed for these brokers: as followers they may join the ISR now, or must
         not hold the high watermark any more."""
-        for replica in self._replicas.values():
+        for replica in self.hosted:
             if replica.leader is not None and replica.leader.brokers_changed(nodes):
                 self._progress(replica)
                 self._isr_changes.news_of_followers(replica)
@@ -249,21 +203,19 @@ class ReplicaManager:
     def _replica_for(self, assignment: Assignment) -> Replica | None:
         """The assignment's replica, created when this node is one of its replicas; None when it is not, or
         the log does not open."""
-        key = (assignment.topic, assignment.partition)
-        replica = self._replicas.get(key)
+        replica = self.hosted.get((assignment.topic, assignment.partition))
         if (
             replica is not None
             and replica.role is Role.OFFLINE
             and self._log_opener.may_set_aside(assignment)
         ):
-            del self._replicas[key]
+            self.hosted.remove(replica)
             replica = None
         if replica is None and self.node_id in assignment.replicas:
             if (log := self._log_opener.open(assignment)) is None:
                 return None
-            replica = self._replicas[key] = Replica(
-                self.node_id, assignment, log, self._config.eligibility_of
-            )
+            replica = Replica(self.node_id, assignment, log, self._broker.eligibility_of)
+            self.hosted.add(replica)
         return replica
 
     async def logs_made(self, timeout_s: float) -> None:
@@ -275,51 +227,33 @@ class ReplicaManager:
         is removed.  With `topic_id`, only when the replica is that topic's: a new topic may have the same
         name already."""
         self._log_opener.forget((topic, partition), topic_id)
-        replica = self._replicas.get((topic, partition))
+        replica = self.hosted.get((topic, partition))
         if replica is None or topic_id not in (None, replica.topic_id):
             return
-        del self._replicas[topic, partition]
+        self.hosted.remove(replica)
         was_leader = replica.is_leader
         replica.go_offline("the partition was deleted")
-        self._stop_following(replica)
+        self._fetchers.stop(replica)
         self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if was_leader:
-            self._on_resigned(topic, partition, replica.leader_epoch)
+            self._listener.on_resigned(topic, partition, replica.leader_epoch)
         self._log_opener.remove((topic, partition))
 
     def _role_changed(self, replica: Replica) -> None:
-        self._stop_following(replica)
+        self._fetchers.stop(replica)
         self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._role_lines.line(self._clock.monotonic(), replica.role.value, **replica.log_fields())
         if replica.role is Role.LEADER:
-            self._on_elected(replica.topic, replica.partition, replica.leader_epoch, replica.log)
-            self._start_flush(replica)
+            self._listener.on_elected(replica.topic, replica.partition, replica.leader_epoch, replica.log)
+            self._flushes.start(replica)
             self._progress(replica)
             return
         if replica.role is Role.FOLLOWER:
-            self._fetcher(replica.leader_id).assign(replica)
-        self._on_resigned(replica.topic, replica.partition, replica.leader_epoch)
-
-    def _fetcher(self, leader_id: int) -> LeaderFetcher:
-        fetcher = self._fetchers.get(leader_id)
-        if fetcher is None:
-            fetcher = LeaderFetcher(
-                self.node_id, leader_id, self._clock, self._transport_factory(leader_id),
-                self._config.fetcher,
-                broker_epoch=self._broker_epoch, flush=self._flush_followed, on_failed=self.storage_failed,
-                require_room=self._require_room, throttle=self._follower_throttle,
-            )  # fmt: skip
-            self._fetchers[leader_id] = fetcher
-            fetcher.start()
-        return fetcher
-
-    def _stop_following(self, replica: Replica) -> None:
-        for fetcher in self._fetchers.values():
-            fetcher.remove(replica.key)
+            self._fetchers.follow(replica)
+        self._listener.on_resigned(replica.topic, replica.partition, replica.leader_epoch)
 
     def _fail_waiting(self, replica: Replica, code: ErrorCode) -> None:
-        self._waiting_acks -= replica.acks.fail(code)
-        self._acking.discard(replica)
+        self._delayed_produce.fail(replica, code)
         replica.watchers.state_changed()
         self._deletions.progressed(replica)
 
@@ -327,15 +261,14 @@ class ReplicaManager:
         """The session with the controller ended, and another node may lead now.  Nothing is appended until
         the session is renewed. Producers that wait for acks=all get NOT_LEADER_OR_FOLLOWER, also for
         committed records, and look for the leader."""
-        self.lease.suspend(reason, self.leader_count, self._clock.monotonic())
-        for replica in tuple(self._acking):
+        self.lease.suspend(reason, self.hosted.leader_count, self._clock.monotonic())
+        for replica in self._delayed_produce.replicas:
             self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def resume_leadership(self) -> None:
         """The session was renewed: this node leads again the partitions that the metadata gives it."""
-        self.lease.resume(self.leader_count, self._clock.monotonic())
-        for replica in tuple(self._acking):
-            self._acknowledge(replica)
+        self.lease.resume(self.hosted.leader_count, self._clock.monotonic())
+        self._delayed_produce.complete_all()
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -380,13 +313,13 @@ class ReplicaManager:
         if not info.duplicate:
             leader.on_append(log_end, self._clock.monotonic())
             replica.watchers.records_appended()
-            self._start_flush(replica)
+            self._flushes.start(replica)
             self._progress(replica)
         return info
 
     def _require_room(self, replica: Replica) -> None:
         """Raises KAFKA_STORAGE_ERROR when the disk is full except for the node's reserve."""
-        if self._is_out_of_room(replica.topic, replica.partition):
+        if self._broker.is_out_of_room(replica.topic, replica.partition):
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of node {self.node_id} is full: make room there"
             )
@@ -421,59 +354,44 @@ class ReplicaManager:
         callback: AckCallback,
     ) -> None:
         """`wait_committed` with a callback, called exactly once, maybe before this returns."""
-        replica = self._replicas.get((topic, partition))
-        leader = None if replica is None else replica.leader
-        if replica is None or leader is None or leader.leader_epoch != leader_epoch:
-            offline = replica is not None and replica.role is Role.OFFLINE
-            callback(ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            return
-        code = leader.commit_state(next_offset) if self.lease.is_good else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if code is None and (timeout_ms <= 0 or self._waiting_acks >= self._config.waiting_acks_max):
-            code = ErrorCode.REQUEST_TIMED_OUT
-        if code is not None:
-            callback(code)
-            return
-        self._waiting_acks += 1
-        replica.acks.add(next_offset, self._clock.monotonic() + timeout_ms / 1000, callback)
-        self._acking.add(replica)
-        if self._sweep is None:
-            self._sweep = self._clock.call_later(SWEEP_INTERVAL_S, self._sweep_acks)
-
-    def _sweep_acks(self) -> None:
-        self._sweep = None
-        now_s = self._clock.monotonic()
-        for replica in tuple(self._acking):
-            self._progress(replica)  # a silent follower stops holding the high watermark by time alone
-            under_min = replica.leader is not None and replica.leader.is_under_min_isr()
-            code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if under_min else ErrorCode.REQUEST_TIMED_OUT
-            self._waiting_acks -= replica.acks.expire(now_s, code)
-            if not replica.acks:
-                self._acking.discard(replica)
-        if self._acking:
-            self._sweep = self._clock.call_later(SWEEP_INTERVAL_S, self._sweep_acks)
+        self._delayed_produce.when_committed(
+            self.hosted.get((topic, partition)), leader_epoch, next_offset, timeout_ms, callback
+        )
 
     # -- progress --------------------------------------------------------------------------------------------
 
     def _progress(self, replica: Replica) -> None:
         """A flush, a fetch or the ISR changed: moves the high watermark, completes acknowledgements, wakes
         fetches."""
-        if not replica.advance_high_watermark(self._clock.monotonic()) or replica.leader is None:
+        moved = replica.advance_high_watermark(self._clock.monotonic())
+        if self._config.validate:
+            self._validate(replica)
+        if not moved or replica.leader is None:
             return
-        self._acknowledge(replica)
+        self._delayed_produce.complete(replica)
         replica.watchers.high_watermark_moved()
         if not self._moved:
             asyncio.get_running_loop().call_soon(self._report_high_watermarks)
         self._moved.add(replica)
 
-    def _acknowledge(self, replica: Replica) -> None:
-        if replica.acks and replica.leader is not None and self.lease.is_good:
-            self._waiting_acks -= replica.acks.complete(replica.leader)
+    def _validate(self, replica: Replica, *, whole: bool = False) -> None:
+        try:
+            replica.validate(whole=whole)
+        except AssertionError as error:
+            self._listener.on_invalid(error)
+
+    async def _flush_followed(self, replicas: Sequence[Replica]) -> None:
+        """The replicas have appended what their leader sent."""
+        if self._config.validate:
+            for replica in replicas:
+                self._validate(replica)
+        await self._flushes.flush_followed(replicas)
 
     def _report_high_watermarks(self) -> None:
         moved, self._moved = self._moved, set()
         for replica in moved:
-            if replica.is_leader and not self._closing:
-                self._on_high_watermark(replica.topic, replica.partition, replica.log.high_watermark)
+            if replica.is_leader and not self._is_closing:
+                self._listener.on_high_watermark(replica.topic, replica.partition, replica.log.high_watermark)
 
     def _follower_progressed(self, replica: Replica, node_id: int) -> None:
         self._progress(replica)
@@ -488,56 +406,15 @@ class ReplicaManager:
         self._deletions.progressed(replica)
         self._isr_changes.propose_next(replica)
 
-    def _start_flush(self, replica: Replica) -> None:
-        """Starts a flush; there is one in flight per log, and the next one takes the records appended
-        meanwhile."""
-        if not replica.flushes_always and not replica.needs_flush:
-            if replica.log.flush_due:
-                self._group_commit.request(replica.log)
-            return
-        if replica.flush_running or not replica.log.needs_flush or self._closing:
-            return
-        replica.flush_running = True
-        self._group_commit.when_flushed(replica.log, partial(self._flushed_alone, replica))
-
-    def _flushed_alone(self, replica: Replica, error: KafkaError | None) -> None:
-        replica.flush_running = False
-        if self._closing:
-            return
-        if error is not None:
-            self.storage_failed(replica, str(error))
-            return
-        self._progress(replica)
-        if replica.role is not Role.OFFLINE:
-            self._start_flush(replica)
-
-    async def _flush_followed(self, replicas: Sequence[Replica]) -> None:
-        for replica in replicas:
-            if not replica.needs_flush and replica.log.flush_due and not replica.log.is_offline:
-                self._group_commit.request(replica.log)
-        wanted = {replica.log: replica for replica in replicas if replica.needs_flush}
-        if notes := [self._note_start(replica) for replica in replicas if replica.log.start_note.is_due]:
-            await asyncio.gather(*notes)
-        for log, error in (await self._group_commit.flush_all(wanted)).items():
-            self.storage_failed(wanted[log], str(error))
-
-    async def _note_start(self, replica: Replica) -> None:
-        try:
-            await self._group_commit.note_start(replica.log)
-        except KafkaError as error:  # the fetcher tries again
-            _log.warning(
-                "log_start_not_noted", topic=replica.topic, partition=replica.partition, error=str(error)
-            )
-
     def _directory_failed(self, directory: LogDirectory, error: OSError) -> None:
         if self._previous_on_offline is not None:
             self._previous_on_offline(directory, error)
-        for replica in tuple(self._replicas.values()):
+        for replica in self.hosted:
             if replica.log.is_offline:
                 self.storage_failed(replica, str(error))
 
     def _log_damaged(self, log: Log, error: CorruptLog) -> None:
-        replica = self._replicas.get((log.topic, log.partition))
+        replica = self.hosted.get((log.topic, log.partition))
         if replica is not None and replica.log is log:
             self.storage_failed(replica, str(error))
 
@@ -545,14 +422,14 @@ class ReplicaManager:
         """The replica's disk failed: it is offline from now on, and requests get KAFKA_STORAGE_ERROR, also
         those that wait."""
         was_leader = replica.is_leader
-        if self._replicas.get(replica.key) is not replica or not replica.go_offline(reason):
+        if replica not in self.hosted or not replica.go_offline(reason):
             return
         _log.error("replica_offline", topic=replica.topic, partition=replica.partition, reason=reason)
-        self._stop_following(replica)
+        self._fetchers.stop(replica)
         self._fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
         if was_leader:
-            self._on_resigned(replica.topic, replica.partition, replica.leader_epoch)
-        self._on_offline(replica.topic, replica.partition, reason)
+            self._listener.on_resigned(replica.topic, replica.partition, replica.leader_epoch)
+        self._listener.on_offline(replica.topic, replica.partition, reason)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -591,82 +468,39 @@ class ReplicaManager:
         replica.require_leader_at(current_leader_epoch)
         return replica.log.epoch_end(epoch)
 
-    # -- tasks -----------------------------------------------------------------------------------------------
+    # -- upkeep and the end ----------------------------------------------------------------------------------
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("replication_task_failed", task=task.get_name(), error=repr(error))
-
-    def _start_tasks(self) -> None:
-        if self._started or self._closing:
-            return
-        self._started = True
-        self._spawn(self._maintain_isr(), "isr-maintenance")
-        self._spawn(self._checkpoint_high_watermarks(), "high-watermark-checkpoint")
-
-    async def _maintain_isr(self) -> None:
-        """From time to time: removes lagging followers from ISRs, sends lost ISR changes again, and moves
-        high watermarks that a silent follower held back."""
-        while not self._closing:
-            await self._clock.sleep(max(0.05, self._lag_max_s / 2))
-            self._summarize_lines(self._clock.monotonic())
-            for count, replica in enumerate(tuple(self._replicas.values()), start=1):
-                try:
-                    self._isr_changes.maintain(replica)
-                    self._progress(replica)
-                except Exception:  # a defect at one partition must not stop the others' maintenance
-                    _log.exception("isr_maintenance_failed", topic=replica.topic, partition=replica.partition)
-                if count % 500 == 0:
-                    await asyncio.sleep(0)  # thousands of partitions must not hold the loop
+    def _maintain(self, replica: Replica) -> None:
+        """From time to time: removes lagging followers from the ISR, sends a lost ISR change again, and moves
+        a high watermark that a silent follower held back."""
+        self._isr_changes.maintain(replica)
+        self._progress(replica)
+        if self._config.validate:
+            self._validate(replica, whole=True)
 
     def _summarize_lines(self, now_s: float, *, at_once: bool = False) -> None:
         """Writes the log lines that count what had no line of its own."""
-        self.lease.summarize(self.leader_count, now_s)
-        for lines in (
-            self._role_lines,
-            self._isr_changes.lines,
-            *(fetcher.lines for fetcher in self._fetchers.values()),
-        ):
+        self.lease.summarize(self.hosted.leader_count, now_s)
+        for lines in (self._role_lines, self._isr_changes.lines, *self._fetchers.lines()):
             lines.summarize(now_s, at_once=at_once)
-
-    async def _checkpoint_high_watermarks(self) -> None:
-        while not self._closing:
-            await self._clock.sleep(self._config.high_watermark_checkpoint_interval_ms / 1000)
-            self._write_checkpoints()
-
-    def _write_checkpoints(self) -> None:
-        try:
-            self._directory.write_checkpoints()
-        except OSError as error:
-            # only costs recovery time; a failing disk fails appends
-            _log.error("checkpoint_not_written", error=str(error))
 
     async def shutdown(self, clean: bool = True) -> None:
         """Stops every task and answers every waiting request; with `clean`, flushes the logs and writes the
         checkpoints."""
-        self._closing = True
+        self._is_closing = True
+        self._flushes.close()
+        self._upkeep.begin_close()
         self._summarize_lines(self._clock.monotonic(), at_once=True)
         await self._log_opener.close()
         await self._isr_changes.close()
-        await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
-        self._fetchers.clear()
-        for replica in self._replicas.values():
+        await self._fetchers.close()
+        for replica in self.hosted:
             self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if self._sweep is not None:
-            self._sweep.cancel()
-        self._sweep = None
+        self._delayed_produce.close()
         if clean:
-            await self._flush_followed(
-                [replica for replica in self._replicas.values() if replica.role is not Role.OFFLINE]
+            await self._flushes.flush_followed(
+                [replica for replica in self.hosted if replica.role is not Role.OFFLINE]
             )
-        for task in (tasks := tuple(self._tasks)):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._upkeep.close()
         if clean:
-            self._write_checkpoints()
+            self._upkeep.write_checkpoints()

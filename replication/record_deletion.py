@@ -83,14 +83,14 @@ class RecordDeletions:
 
     async def _note(self, log: Log, start: int) -> None:
         """Raises KAFKA_STORAGE_ERROR with nothing changed."""
-        log.start_note.want(start)
+        log.local.start_note.want(start)
         try:
             await self._note_start(log)
         except KafkaError:
-            log.start_note.withdraw(start)
+            log.local.start_note.withdraw(start)
             raise
         # another request's failure withdrew the note, or the log was truncated or closed
-        if log.start_note.noted < start:
+        if log.local.start_note.noted < start:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log start of {log.name} could not be noted")
 
     @staticmethod

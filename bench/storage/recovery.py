@@ -26,7 +26,7 @@ def bench_recovery(root: Path, megabytes: int) -> None:
     begin = perf_counter()
     for _ in range((megabytes << 20) // BATCH):
         append(log, data)
-        if log.flush_due:
+        if log.local.flush_due:
             log.flush_now()
     log.flush_now()
     point, written = log.recovery_point, perf_counter() - begin

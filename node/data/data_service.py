@@ -314,7 +314,7 @@ class DataService(data_pb2_grpc.DataServicer):
                 self._require_still_pinned(request, pinned, start)
                 counting.require_unchanged()
             records = counting.finish()
-        if pinned.replica.log.flush_due:
+        if pinned.replica.log.local.flush_due:
             self._request_flush(pinned.replica.log)  # writes the counts to the disk
         return records
 

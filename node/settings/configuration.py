@@ -275,6 +275,11 @@ SETTINGS: Final[dict[str, Setting]] = {
         4096, "Open files of segments in one data folder; those with unflushed data come on top.", 16
     ),
     "log.flush.threads": _int(4, "Threads that flush the logs' files.", 1, 256),
+    "debug.validate": Setting(
+        bool,
+        False,
+        "Logs, leaders, shards, metadata and Raft are held against their invariants; a node stops.",
+    ),
     "log.level": Setting(str, "INFO", "DEBUG, INFO, WARNING or ERROR."),
     "log.format": Setting(str, "text", "text or json."),
 }

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tidegate.replication.partition.assignment import Eligibility, EligibilityOf
-
-from .client_sessions import SESSIONS_MAX, TopicNameOf
+from .client_sessions import SESSIONS_MAX
 from .fetcher import FetcherLimits
-from .nearby import RackOf
 
 
 @dataclass(slots=True, frozen=True)
@@ -30,7 +27,10 @@ class ReplicationConfig:
     waiting_acks_max: int = 100_000
     limits: ReplicationLimits = field(default_factory=ReplicationLimits)
     fetcher: FetcherLimits = field(default_factory=FetcherLimits)
-    rack_of: RackOf | None = None  # None: clients read from leaders only
-    topic_name_of: TopicNameOf = lambda _topic_id: None
     client_sessions_max: int = SESSIONS_MAX
-    eligibility_of: EligibilityOf = lambda _topic_id, _partition, _node_id, _broker_epoch: Eligibility.YES
+    validate: bool = False
+    """Validates each replica whenever its high watermark may move or a follower has appended, and all of it
+    from time to time (`debug.validate`)."""
+    make_logs_in_background: bool = False
+    """Threads create the logs of new partitions, whose roles begin when they are there
+    (`replica_log_opener`)."""

@@ -301,7 +301,9 @@ class LeaderFetcher:
 
     async def _positions_to_send(self, chosen: Sequence[_Followed]) -> Positions:
         unflushed = [
-            each.replica for each in chosen if each.replica.needs_flush or each.replica.log.start_note.is_due
+            each.replica
+            for each in chosen
+            if each.replica.needs_flush or each.replica.log.local.start_note.is_due
         ]
         if unflushed:  # for example records of an own leadership: a fetch offset may name only flushed ones
             await self._flush(unflushed)
@@ -314,7 +316,7 @@ class LeaderFetcher:
             else:
                 positions[followed.replica.key] = (followed, followed.core.next_fetch(followed.replica.log))
                 # a full disk: this fetch still sends the old log start
-                if followed.replica.log.start_note.is_due:
+                if followed.replica.log.local.start_note.is_due:
                     self._due[followed.replica.key] = None
                     self._rest(followed, ErrorCode.KAFKA_STORAGE_ERROR, "the log start could not be noted")
         return positions

@@ -38,7 +38,7 @@ class Assignment:
 
     `config` has the topic's own settings, over those that the cluster's dynamic broker settings give to
     topics.  It does *not* have the built-in defaults: a reader of a setting that is not in it supplies the
-    default (`min_insync_replicas`).
+    default (as `min_insync_replicas`).
     """
 
     topic: str
@@ -54,6 +54,11 @@ class Assignment:
     adding: tuple[int, ...] = ()
     """The replicas that a reassignment adds and has not finished: min.insync.replicas does not count them
     yet."""
+
+    @property
+    def min_insync_replicas(self) -> int:
+        """The topic's `min.insync.replicas`, 1 when the configuration does not say."""
+        return int(self.config.get("min.insync.replicas", "1"))
 
     def does_without(self, node_id: int) -> bool:
         """Another replica leads, and this one is neither in the ISR nor an eligible leader: no committed

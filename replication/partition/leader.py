@@ -26,12 +26,13 @@ then `advance_high_watermark`, then `propose_join`.  The caller supplies the tim
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-from .assignment import UNKNOWN_BROKER_EPOCH, Eligibility, IsrMember, IsrProposal, IsrResult
+from .assignment import UNKNOWN_BROKER_EPOCH, Assignment, Eligibility, IsrMember, IsrProposal, IsrResult
 
 NEVER_S = float("-inf")
 
@@ -83,6 +84,7 @@ class ReplicaProgress:
 
     node_id: int
     fetch_offset: int = -1
+    fetch_offset_max: int = -1  # a follower that lost what it had not flushed fetches from below it
     broker_epoch: int = UNKNOWN_BROKER_EPOCH
     last_fetch_s: float = NEVER_S
     leader_end_at_last_fetch: int = -1
@@ -110,11 +112,22 @@ def check_epoch(own: int, current_leader_epoch: int, *, required: bool) -> None:
     raise KafkaError(code, f"request is for leader epoch {current_leader_epoch}, this replica's is {own}")
 
 
+class LeaderStart(NamedTuple):
+    """The log at the election."""
+
+    log_end_offset: int
+    """Where the leader epoch begins."""
+    high_watermark: int
+    """The replica's own, which may be below the partition's."""
+    log_start_offset: int
+
+
 class PartitionLeader:
     """The state of one leadership; see the module's docstring for the rules."""
 
     __slots__ = (
         "_eligibility_of",
+        "_first_high_watermark",
         "_followers",
         "_isr",
         "_lag_max_s",
@@ -134,51 +147,46 @@ class PartitionLeader:
 
     def __init__(
         self,
+        assignment: Assignment,
+        start: LeaderStart,
         *,
-        node_id: int,
-        leader_epoch: int,
-        partition_epoch: int,
-        epoch_start_offset: int,
-        high_watermark: int,
-        replicas: Iterable[int],
-        isr: Iterable[int],
-        min_insync_replicas: int,
         lag_max_s: float,
         now_s: float,
-        adding: Iterable[int] = (),
-        deleted_below: int = 0,
         eligibility_of: Callable[[int, int], Eligibility] = lambda _node_id, _broker_epoch: Eligibility.YES,
     ) -> None:
-        """`epoch_start_offset` is the log's end at the election, `deleted_below` its start, `high_watermark`
-        the replica's own at that time.  `eligibility_of(node id, broker epoch)` reads the applied
+        """`assignment` makes this node the leader.  `eligibility_of(node id, broker epoch)` reads the applied
         metadata."""
+        node_id, isr = assignment.leader, assignment.isr
         self.node_id = node_id
-        self.leader_epoch = leader_epoch
-        self.partition_epoch = partition_epoch
-        self.epoch_start_offset = epoch_start_offset
-        self.high_watermark = high_watermark
-        self.deleted_below = deleted_below
+        self.leader_epoch = assignment.leader_epoch
+        self.partition_epoch = assignment.partition_epoch
+        self.epoch_start_offset = start.log_end_offset
+        self.high_watermark = start.high_watermark
+        self._first_high_watermark = start.high_watermark
+        self.deleted_below = start.log_start_offset
         """Clients may have been answered that records below are deleted: a follower joins the ISR only after
         it has durably moved its own log start there."""
         self._isr = frozenset(isr)
         self._maximal_isr = self._isr
-        self._min_insync_replicas = min_insync_replicas
+        self._min_insync_replicas = assignment.min_insync_replicas
         self._lag_max_s = lag_max_s
         self._pending: PendingChange | None = None
         self._removal_refused = False
         self._eligibility_of = eligibility_of
         self.pauses = 0
         """The pauses (`end_pauses`) since the ISR grew or the metadata of a follower changed."""
-        self._followers = {node: ReplicaProgress(node) for node in replicas if node != node_id}
-        self._settled = self.replicas.difference(adding)
+        self._followers = {node: ReplicaProgress(node) for node in assignment.replicas if node != node_id}
+        self._settled = self.replicas.difference(assignment.adding)
         if node_id not in self._isr:
             raise ValueError(
                 f"node {node_id} was elected with ISR {sorted(self._isr)}, which does not contain it"
             )
         if not self._isr <= self.replicas:
             raise ValueError(f"ISR {sorted(self._isr)} is not within the replicas {sorted(self.replicas)}")
-        if high_watermark > epoch_start_offset:
-            raise ValueError(f"high watermark {high_watermark} is above the log's end {epoch_start_offset}")
+        if start.high_watermark > start.log_end_offset:
+            raise ValueError(
+                f"high watermark {start.high_watermark} is above the log's end {start.log_end_offset}"
+            )
         for node in self._isr:
             # members of the ISR have one full lag time to fetch from their new leader
             if node in self._followers:
@@ -310,6 +318,8 @@ class PartitionLeader:
             # It has everything that the leader had at its last fetch: it was caught up at that time.
             progress.last_caught_up_s = max(progress.last_caught_up_s, progress.last_fetch_s)
         progress.fetch_offset = fetch_offset
+        if fetch_offset > progress.fetch_offset_max:
+            progress.fetch_offset_max = fetch_offset
         progress.last_fetch_s = now_s
         progress.leader_end_at_last_fetch = leader_log_end
         return progress
@@ -550,3 +560,52 @@ class PartitionLeader:
     def on_min_insync_replicas(self, min_insync_replicas: int) -> None:
         """The topic's configuration changed."""
         self._min_insync_replicas = min_insync_replicas
+
+    # -- invariants ------------------------------------------------------------------------------------------
+
+    def validate(self, leader_log_end: int) -> None:
+        """Raises AssertionError when an invariant does not hold; the simulators ask after every step, a node
+        with `debug.validate` whenever the high watermark may move."""
+        violations = list(self._violations(leader_log_end))
+        if violations:
+            raise AssertionError(
+                f"the leader of epoch {self.leader_epoch} breaks its invariants: {'; '.join(violations)}"
+            )
+
+    def _violations(self, leader_log_end: int) -> Iterator[str]:
+        isr, replicas, pending = self._isr, self.replicas, self._pending
+        if not {self.node_id} <= isr <= replicas:
+            yield f"ISR {sorted(isr)} of node {self.node_id} among the replicas {sorted(replicas)}"
+        if not self._settled <= replicas:
+            yield f"{sorted(self._settled - replicas)} are no replicas"
+        if self._maximal_isr != (isr if pending is None else isr | pending.nodes):
+            yield f"the maximal ISR is {sorted(self._maximal_isr)}, the ISR {sorted(isr)}, pending {pending}"
+        if pending is not None:
+            yield from self._pending_violations(pending)
+        if not self._first_high_watermark <= self.high_watermark <= leader_log_end:
+            yield (
+                f"the high watermark {self.high_watermark}, from {self._first_high_watermark}, and the log "
+                f"ends at {leader_log_end}"
+            )
+        if self.high_watermark == self._first_high_watermark:
+            return
+        for node in self._maximal_isr:
+            progress = self._followers.get(node)
+            if progress is not None and progress.fetch_offset_max < self.high_watermark:
+                yield (
+                    f"the high watermark is {self.high_watermark}, and follower {node}, which may be in the "
+                    f"ISR, has never had more than {progress.fetch_offset_max}"
+                )
+
+    def _pending_violations(self, pending: PendingChange) -> Iterator[str]:
+        epochs = pending.proposal.leader_epoch, pending.proposal.partition_epoch
+        if epochs != (self.leader_epoch, self.partition_epoch):
+            yield f"a change of epochs {epochs} is pending in {self.leader_epoch, self.partition_epoch}"
+        members = frozenset(member.node_id for member in pending.proposal.isr)
+        grows = pending.kind is ChangeKind.EXPAND
+        if (
+            members != pending.nodes
+            or self.node_id not in members
+            or not (self._isr < members if grows else members < self._isr)
+        ):
+            yield f"the ISR {sorted(self._isr)} and a pending {pending.kind.value} to {sorted(members)}"

@@ -25,7 +25,7 @@ from tidegate.replication.partition.follower import (
     Truncate,
 )
 from tidegate.replication.partition.history import find_divergence
-from tidegate.replication.partition.leader import PartitionLeader, check_epoch
+from tidegate.replication.partition.leader import LeaderStart, PartitionLeader, check_epoch
 from tidegate.runtime import logs
 from tidegate.storage.log.log import FlushPolicy, Log
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -248,7 +248,7 @@ class Replica:
             assignment = replace(old, config=assignment.config)
         self.assignment = assignment
         if self.leader is not None:
-            self.leader.on_min_insync_replicas(min_insync_replicas(assignment))
+            self.leader.on_min_insync_replicas(assignment.min_insync_replicas)
             moved = self.leader.on_metadata(
                 assignment.partition_epoch, assignment.isr, assignment.replicas, assignment.adding
             )
@@ -301,18 +301,10 @@ class Replica:
         self.log.advance_log_start(min(self.log.noted_start_offset, self.log.high_watermark))
         self.log.assign_epoch(assignment.leader_epoch, start)
         self.leader = PartitionLeader(
-            node_id=self.node_id,
-            leader_epoch=assignment.leader_epoch,
-            partition_epoch=assignment.partition_epoch,
-            epoch_start_offset=start,
-            high_watermark=min(self.log.high_watermark, start),
-            replicas=assignment.replicas,
-            isr=assignment.isr,
-            min_insync_replicas=min_insync_replicas(assignment),
+            assignment,
+            LeaderStart(start, min(self.log.high_watermark, start), self.log.log_start_offset),
             lag_max_s=lag_max_s,
             now_s=now_s,
-            adding=assignment.adding,
-            deleted_below=self.log.log_start_offset,
             eligibility_of=self._eligibility,
         )
         self.role = Role.LEADER
@@ -384,8 +376,8 @@ class Replica:
                 if leader_log_start <= log.high_watermark:
                     # the note may be higher: a DeleteRecords that this node led
                     log.advance_log_start(leader_log_start)
-                    log.start_note.want(leader_log_start)
-                return bool(records) or log.start_note.is_due
+                    log.local.start_note.want(leader_log_start)
+                return bool(records) or log.local.start_note.is_due
         return False
 
     def _begin_within(self, records: bytes | memoryview, leader_log_start: int) -> None:
@@ -418,7 +410,24 @@ class Replica:
         self.log.set_high_watermark(leader.high_watermark)
         return True
 
+    # -- invariants ------------------------------------------------------------------------------------------
 
-def min_insync_replicas(assignment: Assignment) -> int:
-    """The topic's `min.insync.replicas`, 1 when the configuration does not say."""
-    return int(assignment.config.get("min.insync.replicas", "1"))
+    def validate(self, *, whole: bool = False) -> None:
+        """Raises AssertionError when an invariant of the log, of the leader, or between them does not hold;
+        see `Log.validate` for `whole`."""
+        log, leader, follower = self.log, self.leader, self.follower
+        log.validate(whole=whole)
+        roles = leader is not None, follower is not None
+        if roles != (self.role is Role.LEADER, self.role is Role.FOLLOWER):
+            raise AssertionError(f"{self._name()} is {self.role.value}, with {leader} and {follower}")
+        if leader is None or log.is_offline or log.is_closed:
+            return
+        leader.validate(log.log_end_offset)
+        epochs = leader.leader_epoch, self.assignment.leader_epoch, log.latest_epoch
+        if len(set(epochs)) > 1:
+            raise AssertionError(f"{self._name()}: leader, metadata and log have the epochs {epochs}")
+        if leader.high_watermark != log.high_watermark:
+            raise AssertionError(
+                f"{self._name()}: the leader's high watermark is {leader.high_watermark}, "
+                f"the log's {log.high_watermark}"
+            )

@@ -23,14 +23,12 @@ from tidegate.replication.partition.assignment import Assignment
 from tidegate.runtime import logs
 from tidegate.runtime.clock import Clock
 from tidegate.storage.directory.creation import Creation, NewLog
-from tidegate.storage.directory.log_directory import LogDirectory
-from tidegate.storage.folders.data_folders import CreationInFolders, DataFolders
+from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.log import Log, LogConfig
 from tidegate.storage.topic_config import unread_settings
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 Key = tuple[str, int]
-AnyCreation = Creation | CreationInFolders
 
 _log = logs.get(__name__)
 
@@ -44,7 +42,7 @@ class ReplicaLogOpener:
     def __init__(
         self,
         node_id: int,
-        directory: LogDirectory | DataFolders,
+        directory: DataFolders,
         clock: Clock,
         producer_id_expiration_ms: int,
         apply: Callable[[Sequence[Assignment]], None],
@@ -162,7 +160,7 @@ class ReplicaLogOpener:
         task.add_done_callback(self._tasks.discard)
         return []
 
-    async def _make_in_background(self, missing: dict[Key, Assignment], creation: AnyCreation) -> None:
+    async def _make_in_background(self, missing: dict[Key, Assignment], creation: Creation) -> None:
         await asyncio.to_thread(creation.run)
         made = self._made(missing, creation)
         if not made or self._closing:
@@ -175,7 +173,7 @@ class ReplicaLogOpener:
                 why = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"it could not be applied: {error!r}")
                 self.failed((each.topic, each.partition), why)
 
-    def _made(self, missing: dict[Key, Assignment], creation: AnyCreation) -> list[Assignment]:
+    def _made(self, missing: dict[Key, Assignment], creation: Creation) -> list[Assignment]:
         """The newest assignments of the created logs, and of those to try again; see the table in the
         module's docstring."""
         made: list[Assignment] = []

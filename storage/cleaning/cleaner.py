@@ -150,14 +150,14 @@ class Cleaning:
     def _begin_replacement(self, old: Sequence[Segment], new: Segment) -> Replacement:
         self._require_unchanged()
         try:
-            return self.log.replacements.begin(old, new)
+            return self.log.local.replacements.begin(old, new)
         except ValueError as error:
             raise ConcurrentTruncation(str(error)) from error
 
     def _switch(self, replacement: Replacement) -> None:
         self._require_unchanged()
         try:
-            self.log.replacements.switch(replacement)
+            self.log.local.replacements.switch(replacement)
         except ValueError as error:
             raise ConcurrentTruncation(str(error)) from error
         gone = {id(segment) for segment in replacement.old}
@@ -276,12 +276,12 @@ class Cleaning:
             replacement.carry_out()
         except OSError as error:
             failure = error
-            on_loop(lambda: log.replacements.failed(replacement, failure))
+            on_loop(lambda: log.local.replacements.failed(replacement, failure))
         finally:
             if replacement.stage is Stage.WITHDRAWN:
                 # else the swap may be decided: then the new segment is the log's only copy
                 self._discard(new)
-        on_loop(lambda: log.replacements.finish(replacement))
+        on_loop(lambda: log.local.replacements.finish(replacement))
         return replacement.doomed
 
     def _fill(self, new: Segment, compaction: Compaction, sources: Sequence[_Source]) -> bool:

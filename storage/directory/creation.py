@@ -56,30 +56,30 @@ Results = dict[PartitionKey, Log | KafkaError]
 
 
 class Creation:
-    """See the module's text.  Made by `LogDirectory.begin_creation` only."""
+    """See the module's text.  Made by `begin_creation` of a data folder, or of all of them."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        root: Path,
-        wanted: Sequence[NewLog],
-        results: Results,
-        *,
-        open_log: Callable[[NewLog], Log],
-        adopt_created: Callable[[Creation], None],
-    ) -> None:
-        """`results` holds the logs that exist already and the errors of those that cannot be made.
-        `open_log` (in a thread) opens a folder that has all but segments; `finish` calls `adopt_created`."""
-        self.wanted = list(wanted)
-        self.results = results
-        self._disk = disk
-        self._root = root
-        self._open_log = open_log
-        self._adopt_created = adopt_created
+    def __init__(self, results: Results | None = None) -> None:
+        """`results` holds the logs that exist already and the errors of those that cannot be made."""
+        self.results: Results = results or {}
+        self._shares: list[FolderShare] = []
+
+    def add(self, share: FolderShare) -> None:
+        self._shares.append(share)
+
+    def absorb(self, other: Creation) -> None:
+        """The logs of the other creation, in another folder, are created with these."""
+        self.results |= other.results
+        self._shares += other._shares
+
+    def run(self) -> None:
+        """Any thread.  Raises no error of the disk: `finish` returns them."""
+        for share in self._shares:
+            self.results |= share.run()
 
     def finish(self) -> Results:
         """On the loop, after `run`."""
-        self._adopt_created(self)
+        for share in self._shares:
+            share.adopt_created(self.results)
         return self.results
 
     def now(self, key: PartitionKey) -> Log:
@@ -90,28 +90,49 @@ class Creation:
             raise result
         return result
 
-    def run(self) -> None:
-        """Any thread.  Raises no error of the disk: `finish` returns them."""
-        if self.wanted:
-            self._run()
 
-    def _run(self) -> None:
-        threads = min(THREADS, len(self.wanted))
+class FolderShare:
+    """The logs of a creation that one data folder gets."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        root: Path,
+        wanted: Sequence[NewLog],
+        *,
+        open_log: Callable[[NewLog], Log],
+        adopt_created: Callable[[Results], None],
+    ) -> None:
+        """`open_log` (in a thread) opens a folder that has all but segments; `adopt_created` (on the loop)
+        takes the results of `wanted` into use, and puts an error where that fails."""
+        self._wanted = list(wanted)
+        self._disk = disk
+        self._root = root
+        self._open_log = open_log
+        self.adopt_created = adopt_created
+
+    def run(self) -> Results:
+        """Any thread."""
+        if not self._wanted:
+            return {}
+        threads = min(THREADS, len(self._wanted))
         if threads > 1:
             with ThreadPoolExecutor(threads, thread_name_prefix="creation") as executor:
-                made = list(executor.map(self._make, self.wanted))
+                made = list(executor.map(self._make, self._wanted))
         else:
-            made = [self._make(each) for each in self.wanted]
+            made = [self._make(each) for each in self._wanted]
         failure: OSError | None = None
         try:
             self._disk.sync_directory(self._root)
         except OSError as error:
             failure = error
-        for new, result in zip(self.wanted, made, strict=True):
+        results: Results = {}
+        for new, result in zip(self._wanted, made, strict=True):
             if failure is not None and isinstance(result, Log):
                 result.close(clean=False)
                 result = self._failed(new, failure)
-            self.results[new.key] = result
+            results[new.key] = result
+        return results
 
     def _make(self, new: NewLog) -> Log | KafkaError:
         path = self._root / f"{new.topic}-{new.partition}"

@@ -24,7 +24,7 @@ cannot be noted on the disk, the folder goes offline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,7 +42,7 @@ from tidegate.storage.segment.open_files import OPEN_FILES_MAX, OpenFiles
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .async_delete import AsyncFileDeleter
-from .creation import Creation, NewLog, Results
+from .creation import Creation, FolderShare, NewLog, Results
 from .deferred_open import DeferredOpen
 from .folder_notes import FolderNotes, PartitionCheckpoint, PartitionKey
 from .folder_owner import META_PROPERTIES, DirectoryRefused, claim_folder
@@ -321,8 +321,8 @@ class LogDirectory:
         opened.on_offline = self._log_failed
         opened.before_truncation = lambda _log, offset: self._before_truncation(identity, key, offset)
         opened.on_config = self._note_config
-        opened.start_note.make_room = lambda: self.make_room(self.path)
-        opened.removals.in_background = partial(self.renamed_folders.remove_in_background, opened)
+        opened.local.start_note.make_room = lambda: self.make_room(self.path)
+        opened.local.removals.in_background = partial(self.renamed_folders.remove_in_background, opened)
         opened.on_flushed = partial(self._note_flush, identity, key)
         self.logs[key] = opened
         self.topic_ids[key] = topic_id
@@ -382,9 +382,17 @@ class LogDirectory:
         def open_log(new: NewLog) -> Log:
             return self._load(new.key, new.config, clean=False)
 
-        return Creation(
-            self._disk, self.path, missing, results, adopt_created=self._adopt_created, open_log=open_log
+        creation = Creation(results)
+        creation.add(
+            FolderShare(
+                self._disk,
+                self.path,
+                missing,
+                open_log=open_log,
+                adopt_created=partial(self._adopt_created, missing),
+            )
         )
+        return creation
 
     def _existing(self, new: NewLog) -> Log | None:
         """The log when it exists.  Raises KAFKA_STORAGE_ERROR when another file or log has its place."""
@@ -401,17 +409,17 @@ class LogDirectory:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} exists and is not usable: {why}")
         return self.logs.get(new.key)
 
-    def _adopt_created(self, creation: Creation) -> None:
+    def _adopt_created(self, wanted: Sequence[NewLog], results: Results) -> None:
         """The created logs are in use from here on; none when the folder went offline meanwhile."""
-        for new in creation.wanted:
+        for new in wanted:
             self._being_made.discard(new.key)
-            made = creation.results[new.key]
+            made = results[new.key]
             if isinstance(made, KafkaError):
                 if isinstance(made.__cause__, OSError):
                     self.disk_failed(made.__cause__)
             elif self._offline is not None:
                 made.close(clean=False)
-                creation.results[new.key] = KafkaError(
+                results[new.key] = KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} is offline: {self._offline}"
                 )
             else:
@@ -634,7 +642,7 @@ class LogDirectory:
                 ErrorCode.KAFKA_STORAGE_ERROR, f"there was no room to open all logs of {self.path}"
             )
         quiet = (
-            [each for each in self.logs.values() if each.is_quiet]
+            [each for each in self.logs.values() if each.local.is_quiet]
             if clean and self._recovery_threads > 1
             else []
         )

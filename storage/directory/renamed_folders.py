@@ -92,5 +92,5 @@ class RenamedFolders:
             removal.erase()
 
         return self._file_deleter is not None and self._file_deleter.submit(
-            work, lambda error: owner.removals.finish(removal, error)
+            work, lambda error: owner.local.removals.finish(removal, error)
         )

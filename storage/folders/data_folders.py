@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -35,7 +34,7 @@ from tidegate.runtime import logs
 from tidegate.runtime.disk import OUT_OF_SPACE, Disk
 from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from tidegate.storage.directory.async_delete import AsyncFileDeleter
-from tidegate.storage.directory.creation import Creation, NewLog, Results
+from tidegate.storage.directory.creation import Creation, NewLog
 from tidegate.storage.directory.folder_notes import PartitionKey
 from tidegate.storage.directory.log_directory import DirectoryRefused, LogDirectory, OpenReport, parse_name
 from tidegate.storage.directory.move_state import (
@@ -60,26 +59,8 @@ _NODE, _MEMBER = "node", "member"
 log = logs.get(__name__)
 
 
-@dataclass(slots=True)
-class CreationInFolders:
-    """The creation of logs in several folders (`creation.py`)."""
-
-    parts: list[Creation] = field(default_factory=list)
-    refused: Results = field(default_factory=dict)
-
-    def run(self) -> None:
-        for part in self.parts:
-            part.run()
-
-    def finish(self) -> Results:
-        results = dict(self.refused)
-        for part in self.parts:
-            results |= part.finish()
-        return results
-
-
 class DataFolders:
-    """See the module's text.  Has the methods of a `LogDirectory`; call `open_all` once, then use `logs`."""
+    """See the module's text.  Call `open_all` once, then use `logs`."""
 
     def __init__(
         self,
@@ -466,22 +447,22 @@ class DataFolders:
         folder = self._place_of((topic, partition), {})
         return folder.create(topic, topic_id, partition, config, now_ms=now_ms)
 
-    def begin_creation(self, wanted: Iterable[NewLog], *, now_ms: int) -> CreationInFolders:
+    def begin_creation(self, wanted: Iterable[NewLog], *, now_ms: int) -> Creation:
         """See `LogDirectory.begin_creation`."""
         shares: dict[LogDirectory, list[NewLog]] = {}
         counts: dict[LogDirectory, int] = {}
-        creation = CreationInFolders()
+        creation = Creation()
         for new in wanted:
             try:
                 self._end_move_of_other(new.topic, new.partition, new.topic_id)
                 shares.setdefault(self._place_of(new.key, counts), []).append(new)
             except KafkaError as error:
-                creation.refused[new.key] = error
+                creation.results[new.key] = error
         for folder, share in shares.items():
             try:
-                creation.parts.append(folder.begin_creation(share, now_ms=now_ms))
+                creation.absorb(folder.begin_creation(share, now_ms=now_ms))
             except KafkaError as error:
-                creation.refused.update((new.key, error) for new in share)
+                creation.results.update((new.key, error) for new in share)
         return creation
 
     def _end_move_of_other(self, topic: str, partition: int, topic_id: UUID) -> None:

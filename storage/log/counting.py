@@ -197,7 +197,7 @@ class Counting:
             elif segment is not active and segment.counts is None:
                 segment.total = part.total
                 if index is not None and part.file_bytes:
-                    self.log.add_counts(segment, index, part.file_bytes)
+                    self.log.local.durability.add_counts(segment, index, part.file_bytes)
         return self.records
 
 

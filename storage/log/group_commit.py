@@ -95,7 +95,7 @@ class GroupCommit:
         self._schedule(target, queue)
 
     def request(self, target: Log) -> None:
-        """Starts a flush that no caller waits for (flush.policy=os: when `log.flush_due`, and before a
+        """Starts a flush that no caller waits for (flush.policy=os: when `log.local.flush_due`, and before a
         checkpoint)."""
         if not target.is_offline:
             queue = self._queue(target)
@@ -126,11 +126,11 @@ class GroupCommit:
     async def note_start(self, target: Log) -> None:
         """Waits until the log start that is wanted is on the disk (`log_start`).  Raises KAFKA_STORAGE_ERROR;
         on a full disk, nothing has changed."""
-        note = target.start_note
+        note = target.local.start_note
         try:
             await asyncio.wrap_future(self._executor.submit(note.write))
         except (OSError, RuntimeError) as error:  # RuntimeError: the executor has been shut down
-            if target.start_note is not note:  # it has moved to another disk meanwhile, which has it
+            if target.local.start_note is not note:  # it has moved to another disk meanwhile, which has it
                 return await self.note_start(target)
             if isinstance(error, OSError) and error.errno not in OUT_OF_SPACE:
                 self._storage_failed(target, error)

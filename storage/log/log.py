@@ -1,5 +1,5 @@
 """One partition's log: append, read, truncate, flush, and the state that its batches define (producers,
-epochs, last stable offset).
+epochs, last stable offset).  Its files are a part of their own (`local_log`).
 
 Promises
 
@@ -29,30 +29,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 from tidegate.runtime import faults, logs
 from tidegate.runtime.disk import Disk
-from tidegate.storage.durability.flush import Durability, FlushTicket
+from tidegate.storage.durability.flush import FlushTicket
 from tidegate.storage.epoch_cache import EpochCache, EpochEnd
-from tidegate.storage.producers.producer_snapshot import encode_snapshot
 from tidegate.storage.producers.producer_state import AppendOrigin, ProducerView, VerificationGuard
-from tidegate.storage.recovery.index_rebuild import rebuild_transaction_index
 from tidegate.storage.recovery.recovery import (
     CorruptLog,
     LoadedLog,
-    aborted_entries,
     load_log,
-    reload_producers,
 )
 from tidegate.storage.segment.batch_scan import InvalidBatch
 from tidegate.storage.segment.batch_slices import ReadResult
-from tidegate.storage.segment.checksums import STILL_OPEN
-from tidegate.storage.segment.count_index import CountIndex
 from tidegate.storage.segment.offset_index import OFFSET_SPAN_MAX
 from tidegate.storage.segment.open_files import OpenFiles
-from tidegate.storage.segment.segment import Segment
-from tidegate.storage.segment.segment_files import segment_path
 from tidegate.storage.segment.segment_list import Segments
 from tidegate.storage.segment.transaction_index import AbortedTransaction
 from tidegate.storage.topic_config import FlushPolicy, LogConfig
@@ -60,7 +51,7 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .admission import NO_APPEND_TIME, CheckedBatches
 from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_leader_append
-from .health import Health
+from .local_log import LocalLog
 from .log_start import LogStart
 from .lookup import (
     DecodedBatches,
@@ -70,8 +61,7 @@ from .lookup import (
     offset_for_timestamp,
     split_range,
 )
-from .removal import Removals
-from .replacement import Replacements
+from .validation import epoch_violations, offset_violations, producer_violations, segment_violations
 
 __all__ = [
     "AbortedTransaction", "AppendInfo", "AppendOrigin", "CorruptLog", "EpochEnd", "FlushPolicy",
@@ -79,9 +69,6 @@ __all__ = [
     "LogConfig", "OffsetRange", "ProducerView", "ReadResult", "TimestampOffset", "VerificationGuard",
 ]  # fmt: skip
 
-FLUSH_DUE_BYTES = 64 * 1024 * 1024
-"""Unflushed bytes at which a background flush pays: the kernel writes back in bursts that block writers
-(docs/hot-path.md H9)."""
 log = logs.get(__name__)
 
 
@@ -100,7 +87,6 @@ class Log:
     ) -> None:
         self.topic = topic
         self.partition = partition
-        self.directory = directory
         self.config = config
         self.recovered = loaded.recovered
         """Whether opening the log had to scan and repair: false after a clean stop."""
@@ -117,22 +103,13 @@ class Log:
         it."""
         self.truncations = 0
         """Rises with every truncation: a decision made on the log's content before is void."""
-        self._disk = disk
-        self._segments = Segments(loaded.files, directory, loaded.segments)
+        self.local = LocalLog(disk, directory, self.name, loaded, start)
+        self.local.health.on_offline = self._went_offline
         self._producers = loaded.producers
         self._epochs = loaded.epochs
         self._log_start = loaded.log_start_offset
         self._log_end = loaded.log_end_offset
         self._high_watermark = self._log_start
-        self._health = Health(self.name, directory)
-        self._health.on_offline = self._went_offline
-        self._durability = Durability(
-            disk, directory, self._log_end, self._segments.size_bytes, loaded.pending_files
-        )
-        self.start_note = start
-        start.begin(self._log_start, self._segments[0].base_offset)
-        parts = disk, directory, self._segments, self._durability, self._health
-        self.replacements, self.removals = Replacements(*parts), Removals(*parts)
 
     @classmethod
     def open(
@@ -179,6 +156,10 @@ class Log:
         return f"{self.topic}-{self.partition}"
 
     @property
+    def directory(self) -> Path:
+        return self.local.directory
+
+    @property
     def log_start_offset(self) -> int:
         return self._log_start
 
@@ -186,7 +167,7 @@ class Log:
     def noted_start_offset(self) -> int:
         """The log start after a restart is not below this offset; the log start itself may be noted some
         seconds later (`log_start`)."""
-        return self.start_note.noted
+        return self.local.start_note.noted
 
     @property
     def log_end_offset(self) -> int:
@@ -195,7 +176,7 @@ class Log:
     @property
     def flushed_end_offset(self) -> int:
         """All batches below are on the disk."""
-        return self._durability.flushed_end
+        return self.local.durability.flushed_end
 
     @property
     def high_watermark(self) -> int:
@@ -215,12 +196,12 @@ class Log:
 
     @property
     def size_bytes(self) -> int:
-        return self._segments.size_bytes
+        return self.local.segments.size_bytes
 
     @property
     def segments(self) -> Segments:
         """For look-ups; the log itself changes them."""
-        return self._segments
+        return self.local.segments
 
     @property
     def active_producer_count(self) -> int:
@@ -229,27 +210,19 @@ class Log:
     @property
     def recovery_point(self) -> int:
         """Below it, batches *and everything derived from them* are durable: recovery need not look there."""
-        return self._durability.recovery_point
+        return self.local.durability.recovery_point
 
     @property
     def is_offline(self) -> bool:
-        return self._health.offline is not None
+        return self.local.health.offline is not None
 
     @property
     def is_closed(self) -> bool:
-        return self._health.closed
+        return self.local.health.closed
 
     @property
     def needs_flush(self) -> bool:
-        return self._durability.flushed_end < self._log_end
-
-    @property
-    def flush_due(self) -> bool:
-        """Whether a flush pays that no request waits for: complete segments need checksums, counts wait, or
-        much data is unflushed."""
-        if self._durability.complete or self._durability.has_rebuilt_counts:
-            return True
-        return self._segments.size_bytes - self._durability.flushed_size >= FLUSH_DUE_BYTES
+        return self.local.durability.flushed_end < self._log_end
 
     # --------------------------------------------------------------------------------------------------------
     # appending
@@ -274,8 +247,8 @@ class Log:
         INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, TRANSACTION_COORDINATOR_FENCED, THROTTLING_QUOTA_EXCEEDED,
         KAFKA_STORAGE_ERROR; then the log is as before.
         """
-        if self._health.unusable:
-            self._health.require()
+        if self.local.health.unusable:
+            self.local.health.require()
         view = memoryview(batches)
         if leader_epoch < self._epochs.latest:
             raise KafkaError(
@@ -302,8 +275,8 @@ class Log:
         state accepts what the leader accepted; violations are only logged.  Raises CORRUPT_MESSAGE (also for
         a gap or an overlap), KAFKA_STORAGE_ERROR; then the log is as before.
         """
-        if self._health.unusable:
-            self._health.require()
+        if self.local.health.unusable:
+            self.local.health.require()
         plan = plan_follower_append(
             memoryview(batches), self.config, self._producers, self._log_end, self.name
         )
@@ -320,31 +293,19 @@ class Log:
 
     def _write(self, plan: AppendPlan) -> None:
         """Writes, then publishes.  Raises KAFKA_STORAGE_ERROR with nothing changed."""
-        placed, buffers, prepared = plan.placed, plan.buffers, plan.prepared
-        size, segments = plan.size_bytes, self._segments
+        placed, prepared, local = plan.placed, plan.prepared, self.local
+        size, segments = plan.size_bytes, local.segments
         if segments.must_roll(self.config, size, placed[-1].max_timestamp_ms, plan.next_offset):
             self._roll(
                 self._log_end
                 if plan.next_offset - self._log_end <= OFFSET_SPAN_MAX
                 else placed[0].base_offset
             )
-        segment = segments.active
-        position = segment.size_bytes
-        try:
-            if len(buffers) == 1:
-                segment.files.batches_to_write.write_at(position, buffers[0])
-            else:
-                segment.files.batches_to_write.write_vector_at(position, buffers)
-            if prepared is not None and prepared.completed:
-                # Before the transactions are published as complete: a reader of their records must find their
-                # aborts (rule L6).
-                aborted = aborted_entries(prepared)
-                if aborted:
-                    segment.aborted.append(aborted)
-        except OSError as error:
-            self._undo_write(segment, position, error)
+        local.write(plan)
         faults.point("log.written_unpublished", topic=self.topic, partition=self.partition)
         # From here on nothing can fail.
+        segment = segments.active
+        position = segment.size_bytes
         note_batch = segment.note_batch if plan.is_plain else segment.note_special_batch
         for header, base_offset, max_timestamp_ms, leader_epoch in placed:
             batch_bytes = header.batch_length + 12
@@ -360,20 +321,11 @@ class Log:
             self._producers.publish(prepared, plan.next_offset)
         self._producers.end_offset = plan.next_offset
 
-    def _undo_write(self, segment: Segment, position: int, error: OSError) -> NoReturn:
-        """Truncates the file to the published end; no append may come before that."""
-        try:
-            segment.files.batches_to_write.truncate(position)
-            segment.aborted.truncate_file()
-        except OSError as second:
-            self._health.fail("undoing a failed write", second)
-        self._health.refuse("the write", error)
-
     def roll(self) -> bool:
         """Completes the active segment, so that it can be cleaned or removed; False when it is empty.  Raises
         KAFKA_STORAGE_ERROR."""
-        self._health.require()
-        if has_batches := self._segments.active.size_bytes > 0:
+        self.local.health.require()
+        if has_batches := self.local.segments.active.size_bytes > 0:
             self._roll(self._log_end)
         return has_batches
 
@@ -381,17 +333,8 @@ class Log:
         """Completes the active segment and begins a new one at `base_offset`, durable with the next flush.
         When the offset gap before the next batch is larger than a segment can span, the new segment begins
         behind it."""
-        old = self._segments.active
-        try:
-            self._segments.roll(base_offset, self.config.index_interval_bytes)
-        except OSError as error:
-            self._health.refuse("making a new segment", error)
-        self._log_end = self._producers.end_offset = base_offset
-        self._durability.leave_offset_gap()
-        snapshot = segment_path(self.directory, self._log_end, "snapshot")
-        self._durability.add_complete(
-            old, {**old.encoded_indexes(self._log_end), snapshot: encode_snapshot(self._producers)}
-        )
+        self.local.roll(base_offset, self.config.index_interval_bytes, self._producers)
+        self._log_end = base_offset
 
     # --------------------------------------------------------------------------------------------------------
     # reading
@@ -405,8 +348,8 @@ class Log:
         Empty at the upper offset.  Raises OFFSET_OUT_OF_RANGE outside [log start, log end],
         KAFKA_STORAGE_ERROR.
         """
-        if self._health.unusable:
-            self._health.require()
+        if self.local.health.unusable:
+            self.local.health.require()
         if not self._log_start <= offset <= self._log_end:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -414,9 +357,9 @@ class Log:
             )
         if offset < upper_offset:
             try:
-                found = self._segments.read(offset, max_bytes, upper_offset)
+                found = self.local.segments.read(offset, max_bytes, upper_offset)
             except (OSError, InvalidBatch) as error:
-                self._health.fail_read("a read", error, offset)
+                self.local.health.fail_read("a read", error, offset)
             if found.first_offset >= 0 and (at_least_one_batch or len(found.data) <= max_bytes):
                 return found
         return ReadResult(b"", offset, offset)
@@ -424,21 +367,16 @@ class Log:
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions with records in [start_offset, upper_offset), by first offset (rules L6,
         F1)."""
-        with self._health.reading("a look-up"):
-            try:
-                return self._segments.aborted_transactions(start_offset, upper_offset)
-            except InvalidBatch as error:  # the index was damaged after the log was opened
-                rebuild_transaction_index(self._disk, self.directory, self.config, self._segments, error)
-        return self.aborted_transactions(start_offset, upper_offset)
+        return self.local.aborted_transactions(start_offset, upper_offset, self.config)
 
     def offset_for_timestamp(
         self, timestamp_ms: int, upper: int, known: DecodedBatches | None = None
     ) -> TimestampOffset | None:
         """The first record below the offset `upper` that is not older than `timestamp_ms`; see `lookup`, also
         for `known`."""
-        with self._health.reading("a look-up"):
+        with self.local.health.reading("a look-up"):
             return offset_for_timestamp(
-                self._segments, timestamp_ms, self._log_start, min(upper, self._log_end), known
+                self.local.segments, timestamp_ms, self._log_start, min(upper, self._log_end), known
             )
 
     def max_timestamp(
@@ -446,15 +384,15 @@ class Log:
     ) -> TimestampOffset | None:
         """The record with the greatest timestamp below `upper_offset` (the log's end when not given)."""
         upper = self._log_end if upper_offset is None else min(upper_offset, self._log_end)
-        with self._health.reading("a look-up"):
-            return max_timestamp(self._segments, self._log_start, upper, known)
+        with self.local.health.reading("a look-up"):
+            return max_timestamp(self.local.segments, self._log_start, upper, known)
 
     def ranges(self, start: int, end: int, target_bytes: int) -> list[OffsetRange]:
         """[start, end) split at batch boundaries into pieces of about `target_bytes`, from the indexes
         alone."""
-        with self._health.reading("a look-up"):
+        with self.local.health.reading("a look-up"):
             return split_range(
-                self._segments, max(start, self._log_start), min(end, self._log_end), target_bytes
+                self.local.segments, max(start, self._log_start), min(end, self._log_end), target_bytes
             )
 
     # ------------------------------------------------------------------------------------------------
@@ -487,7 +425,7 @@ class Log:
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """Notes that a leader epoch begins at `start_offset` (a new leader: its log end)."""
         if self._epochs.assign(epoch, start_offset):
-            self._durability.epochs_changed(start_offset)
+            self.local.durability.epochs_changed(start_offset)
 
     def set_high_watermark(self, offset: int) -> None:
         """Raises the high watermark (a lower value is ignored) and forgets ended transactions whose marker is
@@ -502,38 +440,31 @@ class Log:
 
     def begin_flush(self) -> FlushTicket:
         """Notes what a flush must make durable.  One flush at a time; see `flush.py`."""
-        self._health.require()
-        return self._durability.begin(
-            self._segments.active, self._segments.size_bytes, self._epochs, self._producers
-        )
+        return self.local.begin_flush(self._epochs, self._producers)
 
     def finish_flush(self, ticket: FlushTicket) -> None:
         """Moves the flushed end after `ticket.run()` returned.  A ticket that a truncation cancelled changes
         nothing."""
-        before = self._durability.flushed_end
-        self._durability.finish(ticket, self._segments.active, self._epochs)
-        if self._durability.flushed_end > before:
+        before = self.local.durability.flushed_end
+        self.local.durability.finish(ticket, self.local.segments.active, self._epochs)
+        if self.local.durability.flushed_end > before:
             self.report_flushed()
 
     def report_flushed(self) -> None:
         """Calls `on_flushed`, as after a flush."""
         if self.on_flushed is not None:
-            self.on_flushed(self._durability.end_after_restart(self._durability.flushed_end))
+            self.on_flushed(self.local.durability.end_after_restart(self.local.durability.flushed_end))
 
     def flush_now(self) -> None:
         """A flush that waits on the loop's thread: for closing, tools and tests."""
-        self._durability.cancel()
+        self.local.durability.cancel()
         ticket = self.begin_flush()
-        with self._health.disk_at_work("a flush"):
+        with self.local.health.disk_at_work("a flush"):
             ticket.run()
         self.finish_flush(ticket)
 
-    def add_counts(self, segment: Segment, counts: CountIndex, data: bytes) -> None:
-        """Adds a rebuilt count index of a complete segment."""
-        self._durability.add_counts(segment, counts, data)
-
     # --------------------------------------------------------------------------------------------------------
-    # cutting
+    # truncating
 
     def truncate_to(self, offset: int) -> None:
         """Removes every batch that ends above `offset`, durably.  Below the log start, the log begins anew,
@@ -543,72 +474,59 @@ class Log:
         falls to the new end at most.  Raises KAFKA_STORAGE_ERROR; on a full disk the log is as before, and
         the caller truncates it again when there is room.
         """
-        self._health.require()
+        self.local.health.require()
         if offset >= self._log_end:
             # An election without a record may have left an epoch here that the leader never knew: it is
             # dropped, or two histories that differ only in it would never agree (KIP-279).
             if self._epochs.truncate_from_end(self._log_end):
-                self._durability.epochs_changed(self._log_end)
+                self.local.durability.epochs_changed(self._log_end)
             return
         if offset < self._log_start:
             self.truncate_fully_and_start_at(offset)
             return
-        with self._health.reading("a truncation"):
-            found = self._segments.find_truncation(offset)
+        found = self.local.find_truncation(offset)
         end = found.end_offset
         log.debug("log_truncated", log=self.name, offset=offset, new_end=end, old_end=self._log_end)
         epochs = self._epochs.below(end)
-        self._before_truncation(found.data_end, epochs)
-        with self._health.disk_at_work("a truncation"):
+        self._prepare_truncation(found.data_end, epochs)
+        with self.local.health.disk_at_work("a truncation"):
             self._epochs = epochs
-            self._durability.truncate_history(end)
-            self._segments.truncate(found)
-            self._after_truncation(end)
-            self._durability.offset_gap = found.data_end, end
-            self._producers = reload_producers(self._disk, self.directory, self.config, self._segments, end)
+            self.local.truncate(found)
+            self._end_at(end)
+            self._producers = self.local.reload_producers(self.config, end)
         self._producers.set_high_watermark(self._high_watermark)
 
-    def _before_truncation(self, end: int, epochs: EpochCache, *, restart_at: int | None = None) -> None:
-        """All steps that need room on the disk: on a full disk they fail, and nothing is truncated."""
-        with self._health.disk_at_work("a truncation"):
-            self.replacements.settle()
-            self.removals.settle()
-            self._durability.cancel()
+    def _prepare_truncation(self, end: int, epochs: EpochCache, *, restart_at: int | None = None) -> None:
+        """See `LocalLog.prepare_truncation`."""
+        self.local.stop_writers("a truncation")
         self.truncations += 1
         self.cleaned_to = min(self.cleaned_to, end)
-        with self._health.room_needed("a truncation"):
+
+        def lower_notes() -> None:
             if self.before_truncation is not None:
                 self.before_truncation(self, end)
-            self.start_note.lower(end)
-            self._durability.prepare_epochs(epochs)
-            if restart_at is not None:
-                self._segments.prepare_restart(restart_at)
 
-    def _after_truncation(self, end: int) -> None:
+        self.local.prepare_truncation(end, epochs, lower_notes, restart_at)
+
+    def _end_at(self, end: int) -> None:
         self._log_end = end
         self._log_start = min(self._log_start, end)  # above it when it was inside the first truncated batch
         self._high_watermark = min(self._high_watermark, end)
-        self._durability.after_truncation(self._segments, end, self._segments.size_bytes)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Removes all batches; the log is empty and begins at `offset`.  For a follower whose end is below
         its leader's log start."""
-        self._health.require()
+        self.local.health.require()
         log.info(
             "log_restarted", log=self.name, offset=offset, old_start=self._log_start, old_end=self._log_end
         )
         epochs = EpochCache()
-        self._before_truncation(0, epochs, restart_at=offset)
-        with self._health.disk_at_work("a truncation"):
+        self._prepare_truncation(0, epochs, restart_at=offset)
+        with self.local.health.disk_at_work("a truncation"):
             self._epochs = epochs
-            self._durability.truncate_history(-1)
-            self._segments.restart_at(offset, self.config.index_interval_bytes)
-            self.start_note.begin(offset, offset)
-        self._high_watermark = offset
-        self._log_start = offset
-        self._after_truncation(offset)
-        self._durability.flushed_end = offset
-        self._producers = reload_producers(self._disk, self.directory, self.config, self._segments, offset)
+            self.local.restart_at(offset, self.config.index_interval_bytes)
+        self._log_start = self._log_end = self._high_watermark = offset
+        self._producers = self.local.reload_producers(self.config, offset)
 
     def advance_log_start(self, offset: int) -> None:
         """Raises the log start (a lower value is ignored): readers lose the records below it, and the disk
@@ -616,7 +534,7 @@ class Log:
 
         Producers stay (rule I10).  Raises OFFSET_OUT_OF_RANGE above the high watermark.
         """
-        self._health.require()
+        self.local.health.require()
         if offset > self._high_watermark:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -626,12 +544,8 @@ class Log:
             return
         self._log_start = offset
         if self._epochs.truncate_from_start(offset):
-            self._durability.epochs_changed(self._log_end)
-        old = self._segments.wholly_below(offset)
-        if old:
-            with self._health.disk_at_work("a removal of old segments"):
-                self.replacements.settle()
-            self.removals.remove_front(old)
+            self.local.durability.epochs_changed(self._log_end)
+        self.local.remove_below(offset)
 
     # --------------------------------------------------------------------------------------------------------
     # the end
@@ -651,44 +565,46 @@ class Log:
         if not self.config.may_have_offset_gaps:
             self.update_config(replace(self.config, was_compacted=True))
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether a close has no batches to flush and no removal to wait for."""
-        return not self.needs_flush and self.removals.is_over
-
     def close(self, *, clean: bool) -> None:
         """Closes all files.  `clean`: all is made durable first, and opening needs no scan.  Raises
         KAFKA_STORAGE_ERROR."""
-        if self._health.closed:
+        if self.local.health.closed:
             return
         try:
-            if clean and self._health.offline is None:
-                with self._health.disk_at_work("a removal of old segments"):
-                    self.removals.settle()
-                self._producers.end_offset = end = self._durability.end_after_restart(self._log_end)
-                active, snapshot = self._segments.active, segment_path(self.directory, end, "snapshot")
-                # As if the active segment were complete: its derived files are written and synced with it.
-                derived = {**active.encoded_indexes(STILL_OPEN), snapshot: encode_snapshot(self._producers)}
-                self._durability.prepare_clean_close(active, derived, self._epochs)
+            if clean and self.local.health.offline is None:
+                self.local.prepare_clean_close(self._epochs, self._producers)
                 self.flush_now()
-                if self._durability.has_pending_files:
-                    raise KafkaError(
-                        ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: no room for the files of a clean close"
-                    )
+                self.local.require_no_pending_files()
         finally:
-            self._durability.cancel()
-            self.replacements.abandon()
-            self.removals.abandon()
-            self.start_note.close()
-            self._health.close()
-            self._segments.close()
+            self.local.close()
 
     def go_offline(self, error: OSError | CorruptLog) -> None:  # tells `on_offline` once
-        self._health.go_offline(error)
+        self.local.health.go_offline(error)
 
     def _went_offline(self, error: OSError | CorruptLog) -> None:
         if self.on_offline is not None:
             self.on_offline(self, error)
+
+    def validate(self, *, whole: bool = False) -> None:
+        """Raises AssertionError when an invariant does not hold (`validation`); with `whole`, of every
+        segment and producer, otherwise of those that change.  A log that is closed or offline is not asked:
+        only opening it again finds out what the disk holds."""
+        if self.local.health.unusable:
+            return
+        local, end = self.local, self._log_end
+        violations = [
+            *offset_violations(self._log_start, self.last_stable_offset, self._high_watermark, end, local),
+            *segment_violations(
+                local.segments[:] if whole else local.segments[-2:],
+                may_have_offset_gaps=self.config.may_have_offset_gaps,
+            ),
+            *epoch_violations(self._epochs, end, whole=whole),
+            *producer_violations(self._producers, end, whole=whole),
+        ]
+        if whole and local.segments.size_bytes != sum(segment.size_bytes for segment in local.segments):
+            violations.append(f"the segments have not {local.segments.size_bytes} bytes")
+        if violations:
+            raise AssertionError(f"the log {self.name} breaks its invariants: {'; '.join(violations)}")
 
     def describe(self) -> Mapping[str, int]:
         """All offsets at once, for logs and metrics."""

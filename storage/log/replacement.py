@@ -1,12 +1,13 @@
 """One replacement of segments by a cleaned one, split so that the event loop never waits for the disk.
 
-    replacement = log.replacements.begin(old, new)   on the loop: checks that no other runs, and that `old`
-                                                     is in the log
-    replacement.decide()                             any thread: the decision becomes durable
-                                                     (`segment.swap`, step 2)
-    log.replacements.switch(replacement)             on the loop: readers find the new segment from here on
-    replacement.carry_out()                          any thread: the files get their names (steps 3 and 4)
-    log.replacements.finish(replacement)             on the loop: the new segment is like any other
+    replacement = log.local.replacements.begin(old, new)
+                                               on the loop: checks that no other runs, and that `old` is in
+                                               the log
+    replacement.decide()                       any thread: the decision becomes durable (`segment.swap`, step
+                                               2)
+    log.local.replacements.switch(replacement) on the loop: readers find the new segment from here on
+    replacement.carry_out()                    any thread: the files get their names (steps 3 and 4)
+    log.local.replacements.finish(replacement) on the loop: the new segment is like any other
 
 The steps on the disk have the same order as in a replacement that runs at once, so a crash leaves the same
 files. In memory the new segment takes its place between two of them, while its files still end in `.cleaned`:

@@ -11,30 +11,17 @@ from __future__ import annotations
 from tidegate.storage.log.log import Log
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-_ON_DISK = (
-    "_disk",
-    "directory",
-    "_segments",
-    "_health",
-    "_durability",
-    "start_note",
-    "replacements",
-    "removals",
-)
-
 
 def settle(log: Log) -> None:
     """No removal or replacement of the log runs in another thread any more; a flush may.  Waits for the disk.
     Raises KAFKA_STORAGE_ERROR."""
-    log._health.require()
-    with log._health.disk_at_work("a move to another data folder"):
-        log.replacements.settle()
-        log.removals.settle()
+    log.local.health.require()
+    log.local.settle("a move to another data folder")
 
 
 def is_flushing(log: Log) -> bool:
     """A flush runs, and its outcome is not known yet."""
-    return log._durability.running is not None
+    return log.local.durability.running is not None
 
 
 def epochs_of(log: Log) -> list[tuple[int, int]]:
@@ -59,16 +46,16 @@ def take_over_start(log: Log, future: Log, *, also_wanted: bool) -> None:
     future.set_high_watermark(log.high_watermark)
     future.advance_log_start(min(log.log_start_offset, future.high_watermark))
     # Also a log start that only a checkpoint of the old folder has.
-    wanted = max(log.start_note.wanted, log.log_start_offset) if also_wanted else log.log_start_offset
-    future.start_note.want(min(wanted, future.log_end_offset))
-    future.start_note.write()
+    wanted = max(log.local.start_note.wanted, log.log_start_offset) if also_wanted else log.log_start_offset
+    future.local.start_note.want(min(wanted, future.log_end_offset))
+    future.local.start_note.write()
 
 
 def is_durable(future: Log) -> bool:
     return (
         not future.needs_flush
-        and not future._durability.complete
-        and not future._durability.has_pending_files
+        and not future.local.durability.complete
+        and not future.local.durability.has_pending_files
     )
 
 
@@ -78,12 +65,9 @@ def exchange(log: Log, future: Log) -> None:
     assert not is_flushing(log)
     assert not is_flushing(future)
     known = future._epochs.entries()
-    for name in _ON_DISK:
-        mine, theirs = getattr(log, name), getattr(future, name)
-        setattr(log, name, theirs)
-        setattr(future, name, mine)
-    log._health.on_offline, future._health.on_offline = log._went_offline, None
+    log.local, future.local = future.local, log.local
+    log.local.health.on_offline, future.local.health.on_offline = log._went_offline, None
     if log._epochs.entries() != known:  # an epoch of an election without a record
-        log._durability.epochs_changed(log.log_end_offset)
+        log.local.durability.epochs_changed(log.log_end_offset)
     log.truncations += 1  # a reader or a cleaning that noted the log's segments finds others
     log.cleaned_to = 0  # the copy may have begun before a cleaning

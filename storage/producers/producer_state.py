@@ -27,6 +27,7 @@ looks the same (the ABA problem of KIP-890, rule T9).
 from __future__ import annotations
 
 import enum
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -585,6 +586,37 @@ class ProducerState:
         ]
         self._open = OrderedDict(sorted([*self._open.items(), *opened]))
         self._refresh()
+
+    def violations(self, *, whole: bool) -> Iterator[str]:
+        """What does not hold of this state; with `whole`, of every producer, otherwise of the oldest and
+        newest open transactions."""
+        first = next(iter(self._open), None)
+        if self._unreplicated and (first is None or self._unreplicated[0][0] < first):
+            first = self._unreplicated[0][0]
+        if self.first_unstable_offset != first:
+            yield f"the first unstable offset is {first}, not {self.first_unstable_offset}"
+        if whole or len(self._open) < 3:
+            opened = list(self._open)
+        else:
+            opened = [next(iter(self._open)), next(reversed(self._open))]
+        if any(before >= after for before, after in itertools.pairwise(opened)):
+            yield f"open transactions are not in order: {opened}"
+        if opened and opened[-1] >= self.end_offset:
+            yield f"a transaction is open from {opened[-1]} on, the log ends at {self.end_offset}"
+        for offset in opened:
+            entry = self._entries.get(self._open[offset])
+            if entry is None or entry.transaction_first_offset != offset:
+                yield f"the transaction from {offset} on is not that of its producer"
+        if whole:
+            for entry in self._entries.values():
+                began = entry.transaction_first_offset
+                if began is not None and began not in self._open:
+                    yield f"producer {entry.producer_id} has a transaction from {began} on that is not open"
+                if entry.batches and entry.batches[-1].last_offset >= self.end_offset:
+                    yield f"producer {entry.producer_id} has a batch at {entry.batches[-1].last_offset}"
+            for (left, marker), (first_offset, next_marker) in itertools.pairwise(self._unreplicated):
+                if not (left < first_offset and marker < next_marker):
+                    yield f"ended transactions are not in order: {self._unreplicated}"
 
     def as_comparable(self) -> tuple[object, ...]:
         """The state that a replay must reproduce (guards are not part of a log)."""

@@ -13,6 +13,8 @@ segment always has one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tidegate.runtime import logs
 
 from .checksums import SegmentChecksums
@@ -121,19 +123,22 @@ class SegmentIndexes:
     def close(self) -> None:
         self._files.open_files.index_gone(self)
 
-    def problems(self, size_bytes: int, next_offset: int) -> list[str]:
-        """What is wrong with kept indexes of a segment of this size; see `Log.validate`."""
+    def violations(self, size_bytes: int, next_offset: int) -> Iterator[str]:
+        """What does not hold of indexes in memory, of a segment of this size that ends at `next_offset`."""
         pair = self.pair
-        if pair is None or not len(pair[0]):
-            return [f"no index entry for {size_bytes} bytes"] if pair is not None and size_bytes else []
-        found, base = [], self._files.base_offset
-        (first_offset, first), (last_offset, last) = pair[0].entry(0), pair[0].entry(-1)
-        if first != 0 or not base <= first_offset <= last_offset:
-            found.append(f"its offset index begins with offset {first_offset} at byte {first}")
-        if not last < size_bytes or not last_offset < next_offset:
-            found.append(f"its offset index ends with offset {last_offset} at byte {last}")
+        if pair is None:
+            return
+        (offsets, times), base = pair, self._files.base_offset
+        if not len(offsets):
+            if size_bytes:
+                yield f"its offset index has no entry for {size_bytes} bytes"
+            return
+        (first_offset, first), (last_offset, last) = offsets.entry(0), offsets.entry(-1)
+        if first or not base <= first_offset <= last_offset:
+            yield f"its offset index begins with offset {first_offset} at byte {first}"
+        if not (last < size_bytes and last_offset < next_offset):
+            yield f"its offset index ends with offset {last_offset} at byte {last}"
         if self.is_kept and self.last_position != last:
-            found.append(f"its last index entry is at byte {last}, and noted at {self.last_position}")
-        if len(pair[1]) and not base <= pair[1].last[1] < next_offset:
-            found.append(f"its time index ends with offset {pair[1].last[1]}")
-        return found
+            yield f"its last index entry is at byte {last}, not at {self.last_position}"
+        if len(times) and not base <= times.last[1] < next_offset:
+            yield f"its time index ends with offset {times.last[1]}"

@@ -13,7 +13,7 @@ Promises
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from crc32c import crc32c
 from tidegate.runtime.disk import File
@@ -129,13 +129,11 @@ class TransactionIndexFile:
         self._held = None
         self.forget()
 
-    def problems(self, next_offset: int) -> list[str]:
-        """What is wrong with the entries in memory of a segment that ends at `next_offset`; see
-        `Log.validate`."""
-        entries = self._entries
-        if not entries:
-            return []
-        last = entries[-1]
-        if not 0 <= last.first_offset <= last.last_offset < next_offset:
-            return [f"its last aborted transaction has the offsets {last.first_offset} to {last.last_offset}"]
-        return []
+    def violations(self, next_offset: int) -> Iterator[str]:
+        """What does not hold of the last entry in memory, of a segment that ends at `next_offset`."""
+        if self._entries:
+            last = self._entries[-1]
+            if not (0 <= last.first_offset < last.last_offset < next_offset):
+                yield f"its last aborted transaction is at offsets {last.first_offset} to {last.last_offset}"
+            if last.last_offset < self._files.base_offset:
+                yield f"its last aborted transaction ends at {last.last_offset}, in an earlier segment"

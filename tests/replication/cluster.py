@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
+from tidegate.replication.broker_view import BrokerView, PartitionListener
 from tidegate.replication.fetching.configuration import ReplicationConfig, ReplicationLimits
 from tidegate.replication.fetching.fetcher import FetcherLimits
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.partition.assignment import Assignment, IsrChange, IsrResult
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import Disk, RealDisk
-from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.group_commit import GroupCommit
 from tidegate.storage.log.log import Log, LogConfig
 from tidegate.wire.errors import ErrorCode
@@ -80,7 +81,7 @@ class Cluster:
         """Every node has a rack of its own: "rack-<node>"."""
         self.directory = directory
         self.managers: dict[int, ReplicaManager] = {}
-        self.directories: dict[int, LogDirectory] = {}
+        self.directories: dict[int, DataFolders] = {}
         self.commits: dict[int, GroupCommit] = {}
         self.out_of_room: set[tuple[int, str, int]] = set()
         self.cut: set[tuple[int, int]] = set()
@@ -88,6 +89,7 @@ class Cluster:
         self.partitions: dict[tuple[str, int], Assignment] = {}
         self.changes: list[IsrChange] = []
         self.alter_error: ErrorCode | None = None
+        self.invalid: list[AssertionError] = []
         self.fenced: set[int] = set()
         self.led: list[tuple[int, str, int, int]] = []
         self.followed: list[tuple[int, str, int, int]] = []
@@ -97,9 +99,8 @@ class Cluster:
         self.topic_names: dict[UUID, str] = {TOPIC_ID: "t"}
         self._config = ReplicationConfig(
             replica_lag_time_max_ms=lag_max_ms,
-            rack_of=lambda node: "" if node in self.fenced else f"rack-{node}",
-            topic_name_of=self.topic_names.get,
             limits=limits or ReplicationLimits(),
+            validate=True,
             fetcher=FetcherLimits(
                 wait_max_ms=wait_max_ms,
                 listed_max=listed_max,
@@ -110,9 +111,8 @@ class Cluster:
         )
 
     def start(self, node: int, *, disk: Disk | None = None) -> ReplicaManager:
-        directory = LogDirectory(
-            disk or RealDisk(), self.directory / f"node-{node}", cluster_id="c", node_id=node
-        )
+        paths = [self.directory / f"node-{node}"]
+        directory = DataFolders(disk or RealDisk(), paths, "c", node, lambda: "")
         directory.open_all(lambda topic: LogConfig.from_topic_config({}), now_ms=0)
         commit = GroupCommit(threads=1)
         self.broker_epochs[node] = self.broker_epochs.get(node, 100) + 1
@@ -124,13 +124,22 @@ class Cluster:
             SystemClock(),
             self.alter_partition,
             lambda target: WireTransport(self, node, target),
-            lambda topic, partition, epoch, log: self.led.append((node, topic, partition, epoch)),
-            lambda topic, partition, epoch: self.followed.append((node, topic, partition, epoch)),
-            lambda topic, partition, offset: self.high_watermarks.append((node, topic, partition, offset)),
-            on_offline=lambda topic, partition, reason: self.offline.append((node, topic, partition, reason)),
-            broker_epoch=lambda: epoch,
-            exists=lambda topic, partition: (topic, partition) in self.partitions,
-            is_out_of_room=lambda topic, partition: (node, topic, partition) in self.out_of_room,
+            listener=PartitionListener(
+                lambda topic, partition, epoch, _log: self.led.append((node, topic, partition, epoch)),
+                lambda topic, partition, epoch: self.followed.append((node, topic, partition, epoch)),
+                lambda topic, partition, offset: self.high_watermarks.append(
+                    (node, topic, partition, offset)
+                ),
+                lambda topic, partition, reason: self.offline.append((node, topic, partition, reason)),
+                self.invalid.append,
+            ),
+            broker=BrokerView(
+                broker_epoch=lambda: epoch,
+                partition_exists=lambda topic, partition: (topic, partition) in self.partitions,
+                is_out_of_room=lambda topic, partition: (node, topic, partition) in self.out_of_room,
+                rack_of=lambda node: "" if node in self.fenced else f"rack-{node}",
+                topic_name_of=self.topic_names.get,
+            ),
             config=self._config,
         )
         self.managers[node] = manager
@@ -147,6 +156,7 @@ class Cluster:
     async def stop_all(self) -> None:
         for node in tuple(self.managers):
             await self.stop(node)
+        assert not self.invalid
 
     # -- the controller --------------------------------------------------------------------------------------
 

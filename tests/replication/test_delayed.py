@@ -11,21 +11,18 @@ from tidegate.runtime.clock import ManualClock
 from tidegate.wire.errors import ErrorCode
 
 from .cluster import Cluster
+from .leading import leader_of
 from .test_manager import consume, fetch_one, values_of, write
 
 
 def leader_at(high_watermark: int) -> PartitionLeader:
-    return PartitionLeader(
-        node_id=1,
+    return leader_of(
         leader_epoch=1,
         partition_epoch=0,
-        epoch_start_offset=high_watermark,
+        start=high_watermark,
         high_watermark=high_watermark,
         replicas=(1, 2),
         isr=(1, 2),
-        min_insync_replicas=2,
-        lag_max_s=10,
-        now_s=0,
     )
 
 

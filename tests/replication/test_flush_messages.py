@@ -56,7 +56,7 @@ async def test_while_the_leader_cannot_flush_so_many_are_not_committed(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.create(replicas=(1, 2), flush_policy="os", flush_messages="1")
-    monkeypatch.setattr(cluster.managers[1], "_start_flush", lambda _replica: None)
+    monkeypatch.setattr(cluster.managers[1]._flushes, "start", lambda _replica: None)
     end = write(cluster, 1, "a")
     await eventually(lambda: cluster.log(2).flushed_end_offset == end, "the follower has it")
     assert await cluster.managers[1].wait_committed("t", 0, 1, end, 200) is not ErrorCode.NONE

@@ -33,6 +33,8 @@ from tidegate.replication.partition.leader import REFUSED, PartitionLeader, Pend
 from tidegate.runtime.clock import ManualClock
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+from .leading import leader_of
+
 Patch = pytest.MonkeyPatch
 
 LAG_S = 10.0
@@ -194,11 +196,9 @@ class Walk:
     def lead(self) -> PartitionLeader:
         place = self.partition
         self.metadata.state = self.known
-        return PartitionLeader(
-            node_id=1, leader_epoch=place.leader_epoch, partition_epoch=place.partition_epoch,
-            epoch_start_offset=0,
-            high_watermark=0, replicas=place.replicas, isr=place.isr, min_insync_replicas=1, lag_max_s=LAG_S,
-            now_s=self.now_s,
+        return leader_of(
+            leader_epoch=place.leader_epoch, partition_epoch=place.partition_epoch, start=0, high_watermark=0,
+            replicas=place.replicas, isr=place.isr, minimum=1, lag_max_s=LAG_S, now_s=self.now_s,
             eligibility_of=lambda node_id, epoch: self.view.isr_eligibility(self.topic_id, 0, node_id, epoch),
         )  # fmt: skip
 

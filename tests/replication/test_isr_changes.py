@@ -12,10 +12,11 @@ from uuid import UUID
 import pytest
 from tidegate.replication.isr import IsrChanges
 from tidegate.replication.partition.assignment import IsrChange, IsrResult
-from tidegate.replication.partition.leader import PartitionLeader
 from tidegate.runtime.clock import SystemClock
 from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .leading import leader_of
 
 Answer = Callable[[list[IsrChange]], AsyncIterator[Sequence[IsrResult]]]
 
@@ -32,11 +33,7 @@ class Shell:
         self.replicas = [self._replica(number) for number in range(3)]
 
     def _replica(self, number: int) -> Any:
-        leader = PartitionLeader(
-            node_id=1, leader_epoch=5, partition_epoch=7, epoch_start_offset=0, high_watermark=0,
-            replicas=(1, 2), isr=(1,),
-            min_insync_replicas=1, lag_max_s=10.0, now_s=0.0,
-        )  # fmt: skip
+        leader = leader_of(start=0, high_watermark=0, replicas=(1, 2), isr=(1,), minimum=1)
         leader.record_fetch(2, broker_epoch=40, fetch_offset=0, leader_log_end=0, now_s=0.0)
         return SimpleNamespace(
             topic="t", topic_id=UUID(int=9), partition=number, key=("t", number), leader=leader

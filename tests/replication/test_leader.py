@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 import pytest
 from tidegate.replication.partition.assignment import Eligibility, IsrMember, IsrResult
 from tidegate.replication.partition.leader import (
@@ -17,31 +15,9 @@ from tidegate.replication.partition.leader import (
 )
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+from .leading import leader_of
+
 LAG_S = 10.0
-
-
-def leader_of(
-    *,
-    replicas: Iterable[int] = (1, 2, 3),
-    isr: Iterable[int] = (1, 2, 3),
-    start: int = 10,
-    high_watermark: int = 10,
-    minimum: int = 2,
-    eligibility_of: Callable[[int, int], Eligibility] = lambda _node_id, _broker_epoch: Eligibility.YES,
-) -> PartitionLeader:
-    return PartitionLeader(
-        node_id=1,
-        leader_epoch=5,
-        partition_epoch=7,
-        epoch_start_offset=start,
-        high_watermark=high_watermark,
-        replicas=replicas,
-        isr=isr,
-        min_insync_replicas=minimum,
-        lag_max_s=LAG_S,
-        now_s=0.0,
-        eligibility_of=eligibility_of,
-    )
 
 
 def fetch(

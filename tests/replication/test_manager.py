@@ -307,13 +307,13 @@ async def test_a_restarted_follower_catches_up_and_rejoins(cluster: Cluster) -> 
     cluster.partitions[("t", 0)] = replace(now, isr=(1, 2), partition_epoch=now.partition_epoch + 1)
     cluster.publish(cluster.partitions.values())
     assert await write(cluster.managers[1], "b") is ErrorCode.NONE
-    assert cluster.managers[1].under_replicated_count == 1
+    assert cluster.managers[1].hosted.under_replicated_count == 1
     cluster.start(3)
     cluster.publish(cluster.partitions.values(), to=[3])
     await eventually(lambda: cluster.partitions[("t", 0)].isr == (1, 2, 3), "node 3 is in the ISR again")
     assert cluster.log(3).flushed_end_offset == 2
     assert cluster.changes[-1].isr[-1].broker_epoch == cluster.broker_epochs[3]
-    await eventually(lambda: cluster.managers[1].under_replicated_count == 0, "the leader knows")
+    await eventually(lambda: cluster.managers[1].hosted.under_replicated_count == 0, "the leader knows")
 
 
 async def test_a_follower_far_behind_starts_again_at_the_leaders_log_start(cluster: Cluster) -> None:
@@ -331,7 +331,7 @@ async def test_an_unflushed_tail_is_flushed_before_the_first_fetch(cluster: Clus
     """A former leader's fetch offset vouches for its own tail, too."""
     cluster.create()
     manager = cluster.managers[1]
-    manager._start_flush = lambda replica: None  # type: ignore[method-assign]
+    manager._flushes.start = lambda replica: None  # type: ignore[method-assign]
     append(manager, "a")
     await eventually(lambda: cluster.log(2).flushed_end_offset == 1, "a follower has it")
     assert cluster.log(1).flushed_end_offset == 0

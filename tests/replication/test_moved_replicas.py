@@ -94,13 +94,13 @@ async def test_added_replicas_do_not_raise_the_bar_for_writers(cluster: Cluster)
     cluster.cut.update({(2, 1), (3, 1)})
     change(cluster, replicas=(1, 2, 3), adding=(2, 3))
     assert await committed(cluster, 1, write(cluster, 1, "a")) is ErrorCode.NONE
-    assert cluster.managers[1].under_replicated_count == 0
-    assert cluster.managers[1].under_min_isr_count == 0
+    assert cluster.managers[1].hosted.under_replicated_count == 0
+    assert cluster.managers[1].hosted.under_min_isr_count == 0
     change(cluster, adding=())
     with pytest.raises(KafkaError) as refused:
         write(cluster, 1, "b")
     assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
-    assert cluster.managers[1].under_replicated_count == 1
+    assert cluster.managers[1].hosted.under_replicated_count == 1
 
 
 async def test_a_replica_that_left_and_came_back_begins_anew_at_its_leader(cluster: Cluster) -> None:

@@ -14,6 +14,7 @@ from tidegate.wire.errors import ErrorCode
 from tidegate.wire.fetch import FetchPartition, FetchRequest, FetchResponsePartition
 
 from .cluster import TOPIC_ID, Cluster
+from .leading import leader_of
 from .test_manager import append, values_of, write
 
 RACKS = {1: "a", 2: "b", 3: "b", 4: "c"}
@@ -22,11 +23,15 @@ RACKS = {1: "a", 2: "b", 3: "b", 4: "c"}
 def leader(
     *, isr: tuple[int, ...] = (1, 2, 3, 4), ends: dict[int, int], starts: dict[int, int] | None = None
 ) -> PartitionLeader:
-    made = PartitionLeader(
-        node_id=1, leader_epoch=1, partition_epoch=1, epoch_start_offset=0, high_watermark=0,
-        replicas=(1, 2, 3, 4), isr=isr,
-        min_insync_replicas=1, lag_max_s=10, now_s=0,
-    )  # fmt: skip
+    made = leader_of(
+        leader_epoch=1,
+        partition_epoch=1,
+        start=0,
+        high_watermark=0,
+        replicas=(1, 2, 3, 4),
+        isr=isr,
+        minimum=1,
+    )
     for node, end in ends.items():
         made.record_fetch(node, broker_epoch=1, fetch_offset=end, leader_log_end=100, now_s=0)
         made.follower(node).log_start_offset = (starts or {}).get(node, 0)

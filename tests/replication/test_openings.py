@@ -11,13 +11,15 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from tidegate.replication.broker_view import PartitionListener
+from tidegate.replication.fetching.configuration import ReplicationConfig
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.partition.assignment import Assignment
 from tidegate.replication.replica.replica import Replica
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.directory.creation import Creation
-from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.directory.creation import FolderShare, Results
+from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.group_commit import GroupCommit
 from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -35,15 +37,16 @@ class Node:
         self.threads: set[str] = set()
         self.led: list[tuple[int, int]] = []
         self.offline: list[int] = []
-        self.directory = LogDirectory(RealDisk(), path, "c", 1)
+        self.directory = DataFolders(RealDisk(), [path], "c", 1, lambda: "")
         self.directory.open_all(now_ms=0)
         self.commit = GroupCommit(threads=1)
         self.manager = ReplicaManager(
             1, self.directory, self.commit, SystemClock(), self._alter, self._no_transport,
-            lambda _topic, partition, epoch, _log: self.led.append((partition, epoch)), lambda *_: None,
-            lambda *_: None,
-            on_offline=lambda _topic, partition, _reason: self.offline.append(partition),
-            make_logs_in_background=True,
+            listener=PartitionListener(
+                on_elected=lambda _topic, partition, epoch, _log: self.led.append((partition, epoch)),
+                on_offline=lambda _topic, partition, _reason: self.offline.append(partition),
+            ),
+            config=ReplicationConfig(make_logs_in_background=True),
         )  # fmt: skip
 
     @staticmethod
@@ -85,14 +88,15 @@ class Node:
 @pytest.fixture
 async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
     made = Node(tmp_path)
-    run = Creation._run
+    run = FolderShare.run
 
-    def wait(self: Creation) -> None:
-        made.threads.add(threading.current_thread().name)
-        assert made.go_on.wait(10)
-        run(self)
+    def wait(self: FolderShare) -> Results:
+        if self._wanted:
+            made.threads.add(threading.current_thread().name)
+            assert made.go_on.wait(10)
+        return run(self)
 
-    monkeypatch.setattr(Creation, "_run", wait)
+    monkeypatch.setattr(FolderShare, "run", wait)
     yield made
     await made.close()
 
@@ -150,7 +154,7 @@ async def test_a_partition_that_moves_away_meanwhile_leaves_nothing(node: Node) 
 
 async def test_a_folder_that_fails_meanwhile_is_reported(node: Node) -> None:
     node.manager.apply([node.assignment()])
-    node.directory.go_offline(OSError(5, "the disk is gone"))
+    node.directory.folders[0].go_offline(OSError(5, "the disk is gone"))
     await node.made()
     assert node.offline == [0]
     assert node.says() is ErrorCode.KAFKA_STORAGE_ERROR
@@ -183,7 +187,7 @@ async def test_a_stop_waits_for_the_thread_and_the_next_start_finds_the_logs(
     threading.Timer(0.05, node.go_on.set).start()
     await node.close()
     assert not node.led
-    again = LogDirectory(RealDisk(), tmp_path, "c", 1)
+    again = DataFolders(RealDisk(), [tmp_path], "c", 1, lambda: "")
     assert again.open_all(now_ms=0).opened == 3
     assert again.previous_broker_epoch is not None
     again.close(clean=True)

@@ -410,7 +410,7 @@ async def test_ablation_a_log_that_must_begin_with_its_first_offset_is_never_in_
     monkeypatch.setattr(Replica, "_begin_within", lambda replica, records, leader_log_start: None)
     cluster = await replica_added_after_a_deletion_within_a_batch(tmp_path)
     await eventually(
-        lambda: cluster.managers[3]._fetchers[1]._followed["t", 0].failures > 5,
+        lambda: cluster.managers[3]._fetchers.by_leader[1]._followed["t", 0].failures > 5,
         "it is refused again and again",
     )
     assert cluster.log(3).log_end_offset == 4
@@ -428,7 +428,7 @@ async def test_the_answer_names_no_log_start_that_a_crash_could_take_back(
 
     async def note_start(target: Log) -> None:
         if not second_begins.is_set():
-            target.start_note.write()
+            target.local.start_note.write()
             await noted.wait()
         else:
             began.set()
@@ -456,7 +456,7 @@ async def test_a_deletion_that_cannot_be_noted_is_refused_and_nothing_has_moved(
         raise OSError(errno.ENOSPC, "no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(log.start_note._disk, "write_atomic", full)
+        patch.setattr(log.local.start_note._disk, "write_atomic", full)
         refused = await asyncio.gather(
             *(leader.delete_records("t", 0, to, 5_000) for to in (4, 6)), return_exceptions=True
         )
@@ -464,14 +464,14 @@ async def test_a_deletion_that_cannot_be_noted_is_refused_and_nothing_has_moved(
             ErrorCode.KAFKA_STORAGE_ERROR
         ]
         assert log.log_start_offset == log.noted_start_offset == 0
-        assert not log.start_note.is_due
+        assert not log.local.start_note.is_due
         assert not log.is_offline
     assert await leader.delete_records("t", 0, 4, 5_000) == 4
     assert log.log_start_offset == log.noted_start_offset == 4
     with pytest.raises(KafkaError) as outside:
         await leader.delete_records("t", 0, log.high_watermark + 1, 5_000)
     assert outside.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert not log.start_note.is_due
+    assert not log.local.start_note.is_due
     await cluster.stop_all()
 
 
@@ -491,7 +491,7 @@ async def test_the_answered_log_start_binds_every_joining_replica(
     leader, log, go_on, never = cluster.managers[1], cluster.log(1), asyncio.Event(), asyncio.Event()
 
     async def note_start(target: Log) -> None:
-        target.start_note.write()
+        target.local.start_note.write()
         await (never if target.noted_start_offset == 7 else go_on).wait()
 
     monkeypatch.setattr(leader._deletions, "_note_start", note_start)
@@ -515,7 +515,7 @@ async def test_a_deletion_that_lost_its_leader_after_the_note_is_made_up_for(
     log, go_on = cluster.log(1), asyncio.Event()
 
     async def note_start(target: Log) -> None:
-        target.start_note.write()
+        target.local.start_note.write()
         await go_on.wait()
 
     monkeypatch.setattr(cluster.managers[1]._deletions, "_note_start", note_start)

@@ -449,7 +449,7 @@ async def test_ablation_a_leader_that_forgets_nothing_tells_it_once(
 ) -> None:
     monkeypatch.setattr(LeaderFetcher, "_forgotten", lambda fetcher, positions: [])
     cluster = await follower_that_could_not_take_an_answer(tmp_path, monkeypatch)
-    fetcher = cluster.managers[2]._fetchers[1]
+    fetcher = cluster.managers[2]._fetchers.by_leader[1]
     await eventually(
         lambda: not fetcher._due and cluster.managers[1]._follower_fetches.waiting == 1,
         "it listed it, and waits",

@@ -33,6 +33,7 @@ from tidegate.replication.partition.follower import Action, Answer, FetchPositio
 from tidegate.replication.partition.leader import PartitionLeader, ReplicaProgress
 from tidegate.replication.record_deletion import RecordDeletions
 from tidegate.replication.replica import replica as replica_module
+from tidegate.replication.replica.delayed_produce import DelayedProduce
 from tidegate.replication.replica.replica import Replica
 from tidegate.storage.durability.flush import Durability
 from tidegate.storage.epoch_cache import EpochCache
@@ -208,11 +209,11 @@ def acknowledgements_outlive_the_session(patch: Patch) -> None:
     """What is committed after the session's end is acknowledged at once, and not only when the session is
     renewed."""
 
-    def acknowledge(manager: ReplicaManager, replica: Replica) -> None:
+    def acknowledge(delayed: DelayedProduce, replica: Replica) -> None:
         if replica.acks and replica.leader is not None:
-            manager._waiting_acks -= replica.acks.complete(replica.leader)
+            delayed._waiting_count -= replica.acks.complete(replica.leader)
 
-    patch.setattr(ReplicaManager, "_acknowledge", acknowledge)
+    patch.setattr(DelayedProduce, "complete", acknowledge)
 
 
 def lagging_controller_is_believed(patch: Patch) -> None:

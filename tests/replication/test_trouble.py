@@ -168,7 +168,7 @@ async def test_the_pauses_of_a_follower_without_room_grow(tmp_path: Path) -> Non
     assert await write(cluster) is ErrorCode.NONE
     disks[2].full = True
     waiting = asyncio.ensure_future(write(cluster))
-    (fetcher,) = cluster.managers[2]._fetchers.values()
+    (fetcher,) = cluster.managers[2]._fetchers.by_leader.values()
     await eventually(lambda: fetcher._followed[("t", 0)].failures >= 4, "the fourth pause in a row")
     disks[2].full = False
     assert await asyncio.wait_for(waiting, 20) is ErrorCode.NONE
@@ -192,7 +192,7 @@ async def test_what_a_full_disk_keeps_for_the_node_itself_is_taken_by_no_append(
     cluster.out_of_room = {(2, "t", 0)}
     waiting = asyncio.ensure_future(write(cluster, "kept out of node 2"))
     await eventually(lambda: cluster.log(3).log_end_offset == 2, "a replica with room has it")
-    (fetcher,) = cluster.managers[2]._fetchers.values()
+    (fetcher,) = cluster.managers[2]._fetchers.by_leader.values()
     await eventually(lambda: fetcher._followed[("t", 0)].failures >= 2, "it was refused twice")
     assert cluster.log(2).log_end_offset == 1
     assert not waiting.done()
@@ -216,7 +216,7 @@ async def test_a_follower_that_has_no_room_to_cut_its_log_tries_again_until_it_h
     assert await write(cluster, "replicated", leader=2) is ErrorCode.NONE
     disks[1].full = True
     cluster.publish([elected], to=[1])
-    key, fetchers = ("t", 0), cluster.managers[1]._fetchers
+    key, fetchers = ("t", 0), cluster.managers[1]._fetchers.by_leader
     if not refuses:
         await eventually(
             lambda: cluster.managers[1].replica(*key).role is Role.OFFLINE, "the folder is offline"

@@ -1,4 +1,4 @@
-"""Nodes that serve real logs: ReplicaManager, LogDirectory and DataService as in a node, in a thread with its
+"""Nodes that serve real logs: ReplicaManager, DataFolders and DataService as in a node, in a thread with its
 own loop.
 
 Every node of a partition is filled with the same batches while it leads alone; afterwards `move` sets the
@@ -25,7 +25,7 @@ from tidegate.replication.partition.assignment import Assignment
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.runtime.network import bind_grpc, grpc_server
-from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.group_commit import GroupCommit
 from tidegate.storage.log.log import AppendOrigin, LogConfig
 from tidegate.wire.compression import Compression
@@ -120,7 +120,7 @@ class Metadata:
 class Node:
     """One node's parts."""
 
-    directory: LogDirectory
+    directory: DataFolders
     commit: GroupCommit
     replicas: ReplicaManager
     service: DataService
@@ -172,14 +172,13 @@ class ServedCluster:
         return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes.values())
 
     async def _start(self, number: int) -> None:
-        directory = LogDirectory(RealDisk(), self._directory / f"node-{number}", "c", number)
+        paths = [self._directory / f"node-{number}"]
+        directory = DataFolders(RealDisk(), paths, "c", number, lambda: "")
         directory.open_all(
             lambda _topic: LogConfig.from_topic_config(self._configs), now_ms=FIRST_TIMESTAMP_MS
         )
         commit = GroupCommit(1)
-        replicas = ReplicaManager(
-            number, directory, commit, SystemClock(), _no_changes, _no_transport, _ignore, _ignore, _ignore
-        )
+        replicas = ReplicaManager(number, directory, commit, SystemClock(), _no_changes, _no_transport)
         threads = BatchThreads()
         service = DataService(replicas, lambda: self.metadata, commit.request, threads)  # type: ignore[arg-type,return-value]
         server = grpc_server()
@@ -277,7 +276,3 @@ async def _no_changes(changes: object) -> list[Any]:
 
 def _no_transport(leader: int) -> Any:
     raise ConnectionError(f"no way to {leader}")
-
-
-def _ignore(*_: object) -> None:
-    pass

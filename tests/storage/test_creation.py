@@ -12,7 +12,7 @@ import pytest
 from tidegate.chaos.sim.disk import LyingDisk, PowerCut
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.directory import creation as creation_module
-from tidegate.storage.directory.creation import Creation, NewLog
+from tidegate.storage.directory.creation import Creation, FolderShare, NewLog
 from tidegate.storage.directory.log_directory import LogDirectory
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.log import Log
@@ -201,10 +201,10 @@ def test_ablation_without_the_data_folders_sync_flushed_records_are_lost(
 def test_ablation_an_identity_named_before_its_content_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(creation_module, "THREADS", 1)
 
-    def careless(self: Creation, path: Path, data: bytes) -> None:
+    def careless(self: FolderShare, path: Path, data: bytes) -> None:
         self._disk.open(path, create=True).write_at(0, data)
 
-    monkeypatch.setattr(Creation, "_write", careless)
+    monkeypatch.setattr(FolderShare, "_write", careless)
     with pytest.raises(AssertionError, match="neither a log nor nothing"):
         cut = 0
         while crash_while_making(cut):

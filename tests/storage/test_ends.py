@@ -24,14 +24,14 @@ def refused_after_a_power_cut(*, forgetful: bool) -> int:
     for seed in range(40):
         disk = LyingDisk()
         log = open_log(disk)
-        log.removals.in_background = lambda _removal: True  # taken over, and never run
+        log.local.removals.in_background = lambda _removal: True  # taken over, and never run
         for _ in range(12):
             append(log, batch(2, size=300))
         log.set_high_watermark(log.log_end_offset)
         log.roll()
         log.advance_log_start(log.segments[2].base_offset)
         if forgetful:
-            log._durability._removed_unflushed.clear()
+            log.local.durability._removed_unflushed.clear()
         log.flush_now()
         flushed = log.flushed_end_offset
         disk.crash(Random(seed))

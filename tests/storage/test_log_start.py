@@ -43,8 +43,8 @@ def with_records(disk: LyingDisk, count: int = 10) -> tuple[LogDirectory, Log]:
 
 def delete_below(log: Log, offset: int) -> None:
     log.advance_log_start(offset)
-    log.start_note.want(offset)
-    log.start_note.write()
+    log.local.start_note.want(offset)
+    log.local.start_note.write()
 
 
 def after_power_cut(disk: LyingDisk, directory: LogDirectory) -> Log:
@@ -179,15 +179,15 @@ def test_a_waiting_write_notes_no_start_of_a_truncated_or_closed_log() -> None:
     disk = LyingDisk()
     directory, log = with_records(disk)
     log.advance_log_start(7)
-    log.start_note.want(7)
+    log.local.start_note.want(7)
     log.truncate_to(4)
-    log.start_note.write()
+    log.local.start_note.write()
     assert not disk.exists(FILE)
-    log.start_note.want(4)
-    log.start_note.close()
-    log.start_note.write()
+    log.local.start_note.want(4)
+    log.local.start_note.close()
+    log.local.start_note.write()
     directory.delete("t", 0)
-    log.start_note.write()
+    log.local.start_note.write()
     assert not disk.exists(DATA / "t-0")
 
 
@@ -195,7 +195,7 @@ def test_a_truncation_waits_for_a_write_in_progress(monkeypatch: pytest.MonkeyPa
     disk = LyingDisk()
     directory, log = with_records(disk)
     log.advance_log_start(7)
-    log.start_note.want(7)
+    log.local.start_note.want(7)
     began, may_end = threading.Event(), threading.Event()
     write = disk.write_atomic
 
@@ -206,7 +206,7 @@ def test_a_truncation_waits_for_a_write_in_progress(monkeypatch: pytest.MonkeyPa
         write(path, data)
 
     monkeypatch.setattr(disk, "write_atomic", slowly)
-    thread = threading.Thread(target=log.start_note.write)
+    thread = threading.Thread(target=log.local.start_note.write)
     thread.start()
     assert began.wait(20)
     threading.Timer(0.05, may_end.set).start()

@@ -93,9 +93,9 @@ def test_the_configuration_of_a_compacted_log_is_not_written_with_every_slice(
 def test_a_deletion_of_records_that_was_withdrawn_deletes_nothing_after_a_move() -> None:
     disk, folders, log = with_log()
     log.set_high_watermark(30)
-    log.start_note.want(20)
+    log.local.start_note.want(20)
     future = ready(folders)
-    log.start_note.withdraw(20)  # there was no room to note it
+    log.local.start_note.withdraw(20)  # there was no room to note it
     drive(future)
     assert where(folders) == B
     disk.crash(Random(1))
@@ -106,7 +106,7 @@ async def test_a_log_start_that_the_old_disk_refuses_during_the_swap_is_noted_on
     disk, folders, log = with_log()
     log.set_high_watermark(30)
     future = ready(folders)
-    log.start_note.want(20)
+    log.local.start_note.want(20)
 
     class Meanwhile(ThreadPoolExecutor):
         def submit(self, work: Any, /, *rest: Any, **names: Any) -> Any:
@@ -133,12 +133,12 @@ def test_a_cleaning_that_the_old_disk_refuses_after_the_swap_is_not_the_new_disk
     old = log.segments[0]
     new = log.segments.create_cleaned(old.base_offset, 200)
     new.sync_cleaned(old.next_offset)
-    replacement = log.replacements.begin([old], new)
+    replacement = log.local.replacements.begin([old], new)
     drive(future)
     assert where(folders) == B
     assert replacement.stage is Stage.WITHDRAWN
     with pytest.raises(KafkaError):
-        log.replacements.failed(replacement, OSError(5, "the old disk is gone"))
+        log.local.replacements.failed(replacement, OSError(5, "the old disk is gone"))
     assert not log.is_offline
 
 
@@ -204,9 +204,9 @@ def test_an_end_of_a_flush_that_brings_no_progress_swaps_nothing_in_a_checkpoint
     ticket = log.begin_flush()  # of the epoch only
     assert future.turn() is None
     assert folders.folders[0].after_flush
-    log._durability.cancel()
+    log.local.durability.cancel()
     assert log.recovery_point <= log.flushed_end_offset
-    log._durability.epochs_changed(5)
+    log.local.durability.epochs_changed(5)
     folders.write_checkpoints()
     ticket.run()
     drive(future)

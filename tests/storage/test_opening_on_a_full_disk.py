@@ -68,7 +68,7 @@ def used_in_full(disk: LyingDisk) -> None:
     disk.capacity = None
     log.flush_now()
     assert log.recovery_point == end
-    assert not log.flush_due
+    assert not log.local.flush_due
     point = log.recovery_point
     disk.crash(Random(1))
     assert seen(open_log(disk, recovery_point=point)) == expected
@@ -101,7 +101,7 @@ def test_what_waits_for_room_holds_the_recovery_point_back() -> None:
     fill(disk)
     log = open_log(disk)
     assert log.recovery_point == 0 < log.flushed_end_offset
-    assert log.flush_due
+    assert log.local.flush_due
     log.flush_now()  # there is still no room
     assert log.recovery_point == 0
     assert not log.is_offline

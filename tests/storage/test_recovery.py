@@ -263,7 +263,7 @@ def test_missing_flushed_data_is_refused(what: str) -> None:
     if what == "shorter":
         disk.open(log.segments.active.path("log")).truncate(0)
     else:
-        for segment in log._segments[-1:] if what == "last segment gone" else log._segments:
+        for segment in log.local.segments[-1:] if what == "last segment gone" else log.local.segments:
             disk.remove(segment.path("log"))
     with pytest.raises(CorruptLog):
         open_log(disk, recovery_point=end)
@@ -272,7 +272,7 @@ def test_missing_flushed_data_is_refused(what: str) -> None:
 def test_a_segment_behind_an_offset_gap_above_the_recovery_point_is_removed() -> None:
     disk = LyingDisk()
     log = filled(disk)
-    gone = log._segments[1]
+    gone = log.local.segments[1]
     disk.kill()
     remove_checksums(disk)
     disk.remove(gone.path("log"))
@@ -284,7 +284,7 @@ def test_a_segment_behind_an_offset_gap_above_the_recovery_point_is_removed() ->
 def test_a_snapshot_above_the_end_does_not_come_back_to_life() -> None:
     disk = LyingDisk()
     log = filled(disk)
-    first, second = log._segments[0], log._segments[1]
+    first, second = log.local.segments[0], log.local.segments[1]
     disk.kill()
     remove_checksums(disk)
     disk.open(second.path("log")).truncate(0)

@@ -31,7 +31,7 @@ class Later:
         for sequence in range(24):
             append(self.log, batch(2, size=200, pid=7, epoch=0, sequence=2 * sequence))
         self.waiting: list[Removal] = []
-        self.log.removals.in_background = self.take
+        self.log.local.removals.in_background = self.take
 
     def take(self, removal: Removal) -> bool:
         self.waiting.append(removal)
@@ -42,7 +42,7 @@ class Later:
         for removal in self.waiting:
             removal.run()
             removal.erase()
-            self.log.removals.finish(removal, None)
+            self.log.local.removals.finish(removal, None)
         self.waiting.clear()
 
     def settled(self) -> Later:
@@ -207,7 +207,7 @@ def test_a_disk_that_fails_takes_the_log_offline() -> None:
     (removal,) = later.waiting
     with pytest.raises(OSError, match="the sync fails") as failure:
         removal.run()
-    later.log.removals.finish(removal, failure.value)
+    later.log.local.removals.finish(removal, failure.value)
     assert later.log.is_offline
 
 

@@ -41,7 +41,7 @@ class Work:
         self.refused = False
 
     def run(self, meanwhile: Callable[[Log], None], step: str) -> Replacement:
-        replacement = self.log.replacements.begin(self.old, self.new)
+        replacement = self.log.local.replacements.begin(self.old, self.new)
 
         def behind(name: str) -> None:
             if name == step:
@@ -51,14 +51,14 @@ class Work:
         replacement.decide()
         behind("decided")
         try:
-            self.log.replacements.switch(replacement)
+            self.log.local.replacements.switch(replacement)
         except (ValueError, KafkaError):
             self.refused = True
             return replacement
         behind("switched")
         replacement.carry_out()
         behind("carried out")
-        self.log.replacements.finish(replacement)
+        self.log.local.replacements.finish(replacement)
         for path in replacement.doomed:
             if self.disk.exists(path):  # a removal in between takes it away as well
                 self.disk.remove(path)
@@ -204,7 +204,7 @@ def test_a_count_index_of_replaced_segments_is_not_written(step: str, flush: str
     tickets: list[FlushTicket] = []
 
     def counts(log: Log) -> None:
-        log.add_counts(work.old[0], CountIndex(work.old[0].base_offset, 300), b"stale")
+        log.local.durability.add_counts(work.old[0], CountIndex(work.old[0].base_offset, 300), b"stale")
         if flush == "begun":
             tickets.append(log.begin_flush())
 
@@ -221,23 +221,23 @@ def test_a_count_index_of_replaced_segments_is_not_written(step: str, flush: str
 
 def test_a_second_replacement_waits_for_the_first() -> None:
     work = Work(LyingDisk())
-    work.log.replacements.begin(work.old, work.new)
+    work.log.local.replacements.begin(work.old, work.new)
     with pytest.raises(ValueError, match="in progress"):
-        work.log.replacements.begin(work.log.segments[:1], work.new)
+        work.log.local.replacements.begin(work.log.segments[:1], work.new)
 
 
 def test_a_disk_that_fails_behind_the_switch_takes_the_log_offline() -> None:
     """What is on the disk is not known any more: only opening the log again finds out."""
     work = Work(LyingDisk())
     end = work.log.log_end_offset
-    replacement = work.log.replacements.begin(work.old, work.new)
+    replacement = work.log.local.replacements.begin(work.old, work.new)
     replacement.decide()
-    work.log.replacements.switch(replacement)
+    work.log.local.replacements.switch(replacement)
     work.disk.fail_after = 2
     with pytest.raises(OSError, match="no space left") as failure:
         replacement.carry_out()
     with pytest.raises(KafkaError):
-        work.log.replacements.failed(replacement, failure.value)
+        work.log.local.replacements.failed(replacement, failure.value)
     assert work.log.is_offline
     assert replacement.stage is Stage.UNKNOWN
     work.disk.kill()
@@ -332,12 +332,12 @@ def test_ablation_a_switch_before_the_decision_loses_it_in_a_crash(monkeypatch: 
     """Readers would see what a crash takes back."""
     work = Work(LyingDisk())
     end = work.log.log_end_offset
-    replacement = work.log.replacements.begin(work.old, work.new)
+    replacement = work.log.local.replacements.begin(work.old, work.new)
     with pytest.raises(ValueError, match="the replacement was withdrawn"):
-        work.log.replacements.switch(replacement)
+        work.log.local.replacements.switch(replacement)
     monkeypatch.setattr(Replacement, "decide", lambda self: setattr(self, "stage", Stage.DECIDED))
     replacement.decide()
-    work.log.replacements.switch(replacement)
+    work.log.local.replacements.switch(replacement)
     seen = offsets(work.log)
     work.disk.crash(Random(0))
     assert offsets(reopened(work.disk, end)) != seen

@@ -190,7 +190,7 @@ def test_an_offset_gap_of_a_cleaning_is_known_by_the_checksums_before_it(with_ch
     append(log, batch(2))
     log.flush_now()
     old = log.segments[:1]
-    for path in log.replacements.replace_now(old, cleaned(log, disk, old)):
+    for path in log.local.replacements.replace_now(old, cleaned(log, disk, old)):
         disk.remove(path)
     disk.kill()
     for name in disk.list_names(FOLDER):

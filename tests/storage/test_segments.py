@@ -57,7 +57,7 @@ def test_a_replacement_keeps_offsets_and_survives_a_restart() -> None:
     old = log.segments[1:3]
     before, end, size = offsets(log), log.log_end_offset, log.size_bytes
     new = clean(log, disk, old)
-    doomed = log.replacements.replace_now(old, new)
+    doomed = log.local.replacements.replace_now(old, new)
     after = offsets(log)
     assert set(after) < set(before)
     assert log.log_end_offset == end
@@ -90,7 +90,7 @@ def crash_everywhere(power: bool, check: Callable[[list[int], list[int], list[in
         disk.cut_after = cut
         done = False
         try:
-            for path in log.replacements.replace_now(old, new):
+            for path in log.local.replacements.replace_now(old, new):
                 disk.remove(path)
             done = True
         except PowerCut:
@@ -141,9 +141,9 @@ def test_a_replacement_of_segments_that_were_truncated_changes_nothing() -> None
     log.truncate_to(old[1].base_offset)
     before = offsets(log)
     with pytest.raises(ValueError, match="the active segment is never replaced"):
-        log.replacements.replace_now(old, new)
+        log.local.replacements.replace_now(old, new)
     with pytest.raises(ValueError, match="active"):
-        log.replacements.replace_now(log.segments[-2:], new)
+        log.local.replacements.replace_now(log.segments[-2:], new)
     assert offsets(log) == before
     assert not log.is_offline
 
@@ -155,7 +155,7 @@ def test_a_replacement_waits_until_the_old_segments_are_durable() -> None:
     log.roll()
     old = log.segments[-3:-1]
     with pytest.raises(ValueError, match="durable"):
-        log.replacements.replace_now(old, clean(log, disk, old))
+        log.local.replacements.replace_now(old, clean(log, disk, old))
 
 
 def test_a_full_disk_refuses_the_replacement_and_leaves_no_decision_behind() -> None:
@@ -165,12 +165,12 @@ def test_a_full_disk_refuses_the_replacement_and_leaves_no_decision_behind() -> 
     new = clean(log, disk, old)
     disk.capacity = 0
     with pytest.raises(KafkaError):
-        log.replacements.replace_now(old, new)
+        log.local.replacements.replace_now(old, new)
     assert offsets(log) == before
     assert not log.is_offline
     assert not disk.exists(swap_path(FOLDER, old[0].base_offset))
     disk.capacity = None
-    log.replacements.replace_now(old, new)
+    log.local.replacements.replace_now(old, new)
     assert offsets(log) != before
 
 

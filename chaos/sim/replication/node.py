@@ -30,6 +30,7 @@ from tidegate.node.metadata_application import MetadataApplication
 from tidegate.node.settings.configuration import Configuration, load
 from tidegate.node.settings.run_time_settings import RunTimeSettings
 from tidegate.proto import controller_pb2 as pb
+from tidegate.replication.broker_view import BrokerView, PartitionListener
 from tidegate.replication.fetching.configuration import ReplicationConfig
 from tidegate.replication.fetching.fetcher import FetcherLimits
 from tidegate.replication.manager import ReplicaManager
@@ -383,18 +384,21 @@ class SimulatedNode:
             clock,
             requests.alter_partitions,
             lambda leader_id: _FetchTransport(self, leader_id),
-            lambda topic, partition, epoch, log: None,
-            lambda topic, partition, epoch: None,
-            lambda topic, partition, offset: None,
-            on_offline=lambda topic, partition, _reason: replica_offline(topic, partition),
-            broker_epoch=lambda: lifecycle.broker_epoch,
-            exists=lambda topic, partition: cluster.state.partition(topic, partition) is not None,
-            holds_session=lambda: lifecycle.holds_session,
-            is_out_of_room=lambda _topic, _partition: self.out_of_room,
+            listener=PartitionListener(
+                on_offline=lambda topic, partition, _reason: replica_offline(topic, partition)
+            ),
+            broker=BrokerView(
+                broker_epoch=lambda: lifecycle.broker_epoch,
+                holds_session=lambda: lifecycle.holds_session,
+                partition_exists=lambda topic, partition: (
+                    cluster.state.partition(topic, partition) is not None
+                ),
+                is_out_of_room=lambda _topic, _partition: self.out_of_room,
+                eligibility_of=cluster.isr_eligibility,
+            ),
             config=ReplicationConfig(
                 replica_lag_time_max_ms=int(timings.lag_max_s * 1000),
                 high_watermark_checkpoint_interval_ms=1500,
-                eligibility_of=cluster.isr_eligibility,
                 fetcher=FetcherLimits(wait_max_ms=int(timings.fetch_wait_s * 1000), answer_timeout_s=2.0),
             ),
         )
@@ -483,4 +487,4 @@ class SimulatedNode:
         return Fetched(replica.topic_id, replica.leader_epoch, response)
 
     def present_replicas(self) -> Sequence[Replica]:
-        return () if self.broker is None else tuple(self.broker.replicas.replicas)
+        return () if self.broker is None else tuple(self.broker.replicas.hosted)

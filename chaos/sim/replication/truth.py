@@ -264,6 +264,10 @@ class Truth:
             log = replica.log
             if truth is None or log.is_offline:
                 continue
+            try:
+                replica.validate()
+            except AssertionError as error:
+                raise Broken(f"{truth.name}: node {node.node_id}: {error}") from error
             leader = replica.leader
             watermark = -1 if leader is None else leader.high_watermark
             starts = log.log_start_offset, log.noted_start_offset

@@ -153,6 +153,7 @@ class FoldersHistory:
         operation: Callable[[int, int], None] = getattr(self, name)
         operation(a, b)
         for life in self.lives.values():
+            life.log.validate(whole=True)
             life.learn()
 
     def _life(self, a: int) -> Life | None:

@@ -163,6 +163,7 @@ class StorageHistory(AppendSteps):
     def _step(self, name: str, a: int, b: int) -> None:
         operation: Callable[[int, int], None] = getattr(self, name)
         operation(a, b)
+        self.log.validate(whole=True)
         if name not in ("crash", "kill", "cut", "cut_open", "close"):
             self._learn()
 
@@ -230,7 +231,7 @@ class StorageHistory(AppendSteps):
         self.log.advance_log_start(target)
         self.model.start = max(self.model.start, target)
         if b % 2:
-            note = self.log.start_note
+            note = self.log.local.start_note
             note.want(target)
             try:
                 note.write()
@@ -507,11 +508,11 @@ class StorageHistory(AppendSteps):
             assert not report.failed, f"the log cannot be opened: {next(iter(report.failed.values()))}"
         assert report.clean or not clean
         self.log: Log = self.directory.logs.get((TOPIC, PARTITION)) or self._create(waits=bool(report.failed))
-        self.log._durability.resume_bytes = self.shape.resume_bytes
+        self.log.local.durability.resume_bytes = self.shape.resume_bytes
         # handed to a thread, which writes them at a later checkpoint
         self.removals: deque[Removal] = deque()
         if self.seed & 1:
-            self.log.removals.in_background = self._take_over
+            self.log.local.removals.in_background = self._take_over
         self.config = self.log.config
         self.leader_epoch = max(self.leader_epoch, self.log.latest_epoch)
 
@@ -526,7 +527,7 @@ class StorageHistory(AppendSteps):
                 removal.run()
             except OSError as failure:
                 error = failure
-            self.log.removals.finish(removal, error)
+            self.log.local.removals.finish(removal, error)
             if error is None:
                 removal.erase()
 

@@ -124,11 +124,11 @@ class MovesHistory(FoldersHistory):
         except OSError:  # it is not cleaned then
             return
         steps: list[Callable[[Replacement], object]] = [
-            Replacement.decide, lambda it: log.replacements.switch(it), Replacement.carry_out,
-            lambda it: log.replacements.finish(it),
+            Replacement.decide, lambda it: log.local.replacements.switch(it), Replacement.carry_out,
+            lambda it: log.local.replacements.finish(it),
         ]  # fmt: skip
         try:
-            replacement = log.replacements.begin(old, new)
+            replacement = log.local.replacements.begin(old, new)
         except ValueError:
             new.remove()
             return
@@ -146,7 +146,7 @@ class MovesHistory(FoldersHistory):
                 new.remove()
                 break
             except OSError as error:
-                log.replacements.failed(replacement, error)
+                log.local.replacements.failed(replacement, error)
         self.rewritten += replacement.is_over
         for path in replacement.doomed:
             if disk.exists(path):

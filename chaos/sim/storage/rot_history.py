@@ -127,6 +127,7 @@ class RotHistory(StorageHistory):
             assert after == before, "a log that is refused was changed"
             return False
         self.log = self.directory.logs[(TOPIC, PARTITION)]
+        self.log.validate(whole=True)
         return True
 
     def _has_lost_its_beginning(self) -> bool:

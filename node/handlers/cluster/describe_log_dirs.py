@@ -29,7 +29,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     folders: dict[Path, list[Replica]] = {path: [] for path in broker.configuration.data_dirs}
-    for replica in broker.replicas.replicas:
+    for replica in broker.replicas.hosted:
         if wanted is None or (replica.topic, replica.partition) in wanted:
             folders.setdefault(_folder(broker, replica.log.directory), []).append(replica)
     futures: dict[Path, list[FutureReplica]] = {path: [] for path in folders}

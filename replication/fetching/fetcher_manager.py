@@ -1,0 +1,75 @@
+"""The fetchers of this node: one for each leader that its replicas follow.  Kafka's ReplicaFetcherManager."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from tidegate.replication.replica.catch_up_throttle import CatchUpThrottle
+from tidegate.replication.replica.replica import Replica
+from tidegate.runtime.calm_logs import RateLimitedLines
+from tidegate.runtime.clock import Clock
+
+from .fetcher import FetcherLimits, LeaderFetcher, TransportFactory
+
+
+class FetcherManager:
+    """A replica is at one fetcher at most: that of its leader."""
+
+    def __init__(
+        self,
+        node_id: int,
+        clock: Clock,
+        transport_factory: TransportFactory,
+        limits: FetcherLimits,
+        *,
+        broker_epoch: Callable[[], int],
+        flush: Callable[[Sequence[Replica]], Awaitable[None]],
+        on_failed: Callable[[Replica, str], None],
+        require_room: Callable[[Replica], None],
+        throttled_bytes_per_s: int | None,
+    ) -> None:
+        """`flush` makes durable what the next fetch acknowledges; `require_room` raises KAFKA_STORAGE_ERROR
+        for a replica whose disk is full."""
+        self._node_id = node_id
+        self._clock = clock
+        self._transport_factory = transport_factory
+        self._limits = limits
+        self._broker_epoch = broker_epoch
+        self._flush = flush
+        self._on_failed = on_failed
+        self._require_room = require_room
+        self._throttle = CatchUpThrottle(throttled_bytes_per_s)
+        self.by_leader: dict[int, LeaderFetcher] = {}
+
+    def follow(self, replica: Replica) -> None:
+        """Fetches the replica from its leader."""
+        fetcher = self.by_leader.get(replica.leader_id)
+        if fetcher is None:
+            fetcher = self.by_leader[replica.leader_id] = self._start(replica.leader_id)
+        fetcher.assign(replica)
+
+    def _start(self, leader_id: int) -> LeaderFetcher:
+        fetcher = LeaderFetcher(
+            self._node_id, leader_id, self._clock, self._transport_factory(leader_id), self._limits,
+            broker_epoch=self._broker_epoch, flush=self._flush, on_failed=self._on_failed,
+            require_room=self._require_room, throttle=self._throttle,
+        )  # fmt: skip
+        fetcher.start()
+        return fetcher
+
+    def stop(self, replica: Replica) -> None:
+        """The replica follows no leader."""
+        for fetcher in self.by_leader.values():
+            fetcher.remove(replica.key)
+
+    def throttle(self, bytes_per_s: int | None) -> None:
+        self._throttle.set_limit(bytes_per_s)
+
+    def lines(self) -> list[RateLimitedLines]:
+        """The rate-limited log lines of all fetchers."""
+        return [fetcher.lines for fetcher in self.by_leader.values()]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(fetcher.close() for fetcher in self.by_leader.values()))
+        self.by_leader.clear()

@@ -1,0 +1,253 @@
+"""The files of one log in one data folder: segments, what is flushed of them, and the health of the disk
+below.  Kafka's LocalLog.
+
+`Log` decides what is appended, read and truncated, and knows producers, epochs and the high watermark; the
+files know only batches.  A log that moves to another data folder (`moving`) exchanges its files and stays the
+same log.
+
+Promises
+
+* A write is wholly in the files, or the file is truncated to the published end before the next one; when that
+  fails, the log goes offline.
+* Segments follow on each other without a gap, and only the last one is written.
+* Before segments are truncated or begun anew, replacements and removals are settled, and all that needs room
+  on the disk is done: on a full disk the truncation fails with nothing changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from tidegate.runtime.disk import Disk
+from tidegate.storage.durability.flush import Durability, FlushTicket
+from tidegate.storage.epoch_cache import EpochCache
+from tidegate.storage.producers.producer_snapshot import encode_snapshot
+from tidegate.storage.producers.producer_state import ProducerState
+from tidegate.storage.recovery.index_rebuild import rebuild_transaction_index
+from tidegate.storage.recovery.recovery import LoadedLog, aborted_entries, reload_producers
+from tidegate.storage.segment.batch_scan import InvalidBatch
+from tidegate.storage.segment.checksums import STILL_OPEN
+from tidegate.storage.segment.segment import Segment
+from tidegate.storage.segment.segment_files import segment_path
+from tidegate.storage.segment.segment_list import Segments, TruncationPoint
+from tidegate.storage.segment.transaction_index import AbortedTransaction
+from tidegate.storage.topic_config import LogConfig
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .append_plan import AppendPlan
+from .health import Health
+from .log_start import LogStart
+from .removal import Removals
+from .replacement import Replacements
+
+FLUSH_DUE_BYTES = 64 * 1024 * 1024
+"""Unflushed bytes at which a background flush pays: the kernel writes back in bursts that block writers
+(docs/hot-path.md H9)."""
+
+
+class LocalLog:
+    """See the module's text."""
+
+    __slots__ = (
+        "directory",
+        "disk",
+        "durability",
+        "health",
+        "removals",
+        "replacements",
+        "segments",
+        "start_note",
+    )
+
+    def __init__(self, disk: Disk, directory: Path, name: str, loaded: LoadedLog, start: LogStart) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.segments = Segments(loaded.files, directory, loaded.segments)
+        self.health = Health(name, directory)
+        self.durability = Durability(
+            disk, directory, loaded.log_end_offset, self.segments.size_bytes, loaded.pending_files
+        )
+        self.start_note = start
+        start.begin(loaded.log_start_offset, self.segments[0].base_offset)
+        parts = disk, directory, self.segments, self.durability, self.health
+        self.replacements, self.removals = Replacements(*parts), Removals(*parts)
+
+    @property
+    def flush_due(self) -> bool:
+        """Whether a flush pays that no request waits for: complete segments need checksums, counts wait, or
+        much data is unflushed."""
+        if self.durability.complete or self.durability.has_rebuilt_counts:
+            return True
+        return self.segments.size_bytes - self.durability.flushed_size >= FLUSH_DUE_BYTES
+
+    # --------------------------------------------------------------------------------------------------------
+    # appending
+
+    def write(self, plan: AppendPlan) -> None:
+        """Writes the plan's batches, and its aborted transactions, behind the published end; nothing is
+        published.  Raises KAFKA_STORAGE_ERROR with nothing changed."""
+        segment, buffers, prepared = self.segments.active, plan.buffers, plan.prepared
+        position = segment.size_bytes
+        try:
+            if len(buffers) == 1:
+                segment.files.batches_to_write.write_at(position, buffers[0])
+            else:
+                segment.files.batches_to_write.write_vector_at(position, buffers)
+            if prepared is not None and prepared.completed:
+                # Before the transactions are published as complete: a reader of their records must find their
+                # aborts (rule L6).
+                aborted = aborted_entries(prepared)
+                if aborted:
+                    segment.aborted.append(aborted)
+        except OSError as error:
+            self._undo_write(segment, error)
+
+    def _undo_write(self, segment: Segment, error: OSError) -> NoReturn:
+        """Truncates the file to the published end; no append may come before that."""
+        try:
+            segment.files.batches_to_write.truncate(segment.size_bytes)
+            segment.aborted.truncate_file()
+        except OSError as second:
+            self.health.fail("undoing a failed write", second)
+        self.health.refuse("the write", error)
+
+    def roll(self, base_offset: int, index_interval_bytes: int, producers: ProducerState) -> None:
+        """Completes the active segment and begins a new one at `base_offset`, durable with the next flush;
+        the log ends there, also for the producers.  Raises KAFKA_STORAGE_ERROR with nothing changed."""
+        old = self.segments.active
+        try:
+            self.segments.roll(base_offset, index_interval_bytes)
+        except OSError as error:
+            self.health.refuse("making a new segment", error)
+        producers.end_offset = base_offset
+        self.durability.leave_offset_gap()
+        snapshot = segment_path(self.directory, base_offset, "snapshot")
+        self.durability.add_complete(
+            old, {**old.encoded_indexes(base_offset), snapshot: encode_snapshot(producers)}
+        )
+
+    # --------------------------------------------------------------------------------------------------------
+    # reading
+
+    def aborted_transactions(
+        self, start_offset: int, upper_offset: int, config: LogConfig
+    ) -> list[AbortedTransaction]:
+        """See `Segments.aborted_transactions`; rebuilds the index of a segment that was damaged after the log
+        was opened.  Raises KAFKA_STORAGE_ERROR."""
+        with self.health.reading("a look-up"):
+            try:
+                return self.segments.aborted_transactions(start_offset, upper_offset)
+            except InvalidBatch as error:
+                rebuild_transaction_index(self.disk, self.directory, config, self.segments, error)
+        return self.aborted_transactions(start_offset, upper_offset, config)
+
+    def reload_producers(self, config: LogConfig, end_offset: int) -> ProducerState:
+        """The producer state of the batches below `end_offset`, the log's end.  Raises OSError,
+        InvalidBatch."""
+        return reload_producers(self.disk, self.directory, config, self.segments, end_offset)
+
+    # --------------------------------------------------------------------------------------------------------
+    # flushing
+
+    def begin_flush(self, epochs: EpochCache, producers: ProducerState) -> FlushTicket:
+        """Notes what a flush must make durable.  One flush at a time; see `flush.py`.  Raises
+        KAFKA_STORAGE_ERROR."""
+        self.health.require()
+        return self.durability.begin(self.segments.active, self.segments.size_bytes, epochs, producers)
+
+    def settle(self, what: str) -> None:
+        """No replacement or removal of segments runs any more.  Waits for the disk.  Raises
+        KAFKA_STORAGE_ERROR."""
+        with self.health.disk_at_work(what):
+            self.replacements.settle()
+            self.removals.settle()
+
+    def stop_writers(self, what: str) -> None:
+        """Like `settle`, and cancels the flush.  Raises KAFKA_STORAGE_ERROR."""
+        self.settle(what)
+        with self.health.disk_at_work(what):
+            self.durability.cancel()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether a close has no batches to flush and no removal to wait for."""
+        return self.durability.flushed_end >= self.segments.active.next_offset and self.removals.is_over
+
+    # --------------------------------------------------------------------------------------------------------
+    # truncating
+
+    def find_truncation(self, offset: int) -> TruncationPoint:
+        """Where to truncate so that no batch ends above `offset`.  Raises KAFKA_STORAGE_ERROR."""
+        with self.health.reading("a truncation"):
+            return self.segments.find_truncation(offset)
+
+    def prepare_truncation(
+        self, end: int, epochs: EpochCache, lower_notes: Callable[[], None], restart_at: int | None = None
+    ) -> None:
+        """All steps that need room on the disk: on a full disk they fail, and nothing is truncated.  `end`:
+        where the last batch will end; `epochs`: the history then; `lower_notes` lowers what other files note
+        above it.  Raises KAFKA_STORAGE_ERROR."""
+        with self.health.room_needed("a truncation"):
+            lower_notes()
+            self.start_note.lower(end)
+            self.durability.prepare_epochs(epochs)
+            if restart_at is not None:
+                self.segments.prepare_restart(restart_at)
+
+    def truncate(self, to: TruncationPoint) -> None:
+        """Removes all batches behind the truncation point, durably.  Raises OSError, InvalidBatch: then the
+        log must go offline."""
+        self.durability.truncate_history(to.end_offset)
+        self.segments.truncate(to)
+        self.durability.after_truncation(self.segments, to.end_offset, self.segments.size_bytes)
+        self.durability.offset_gap = to.data_end, to.end_offset
+
+    def restart_at(self, offset: int, index_interval_bytes: int) -> None:
+        """Removes all batches, durably; one empty segment begins at `offset`.  Raises OSError: then the log
+        must go offline."""
+        self.durability.truncate_history(-1)
+        self.segments.restart_at(offset, index_interval_bytes)
+        self.start_note.begin(offset, offset)
+        self.durability.after_truncation(self.segments, offset, self.segments.size_bytes)
+        self.durability.flushed_end = offset
+
+    def remove_below(self, offset: int) -> None:
+        """Removes the segments that end at or below `offset`, the log start.  Raises
+        KAFKA_STORAGE_ERROR."""
+        old = self.segments.wholly_below(offset)
+        if old:
+            with self.health.disk_at_work("a removal of old segments"):
+                self.replacements.settle()
+            self.removals.remove_front(old)
+
+    # --------------------------------------------------------------------------------------------------------
+    # the end
+
+    def prepare_clean_close(self, epochs: EpochCache, producers: ProducerState) -> None:
+        """Adds all derived files to the flush that follows, as if the active segment were complete.  Raises
+        KAFKA_STORAGE_ERROR."""
+        with self.health.disk_at_work("a removal of old segments"):
+            self.removals.settle()
+        end = self.durability.end_after_restart(self.segments.active.next_offset)
+        producers.end_offset = end
+        active, snapshot = self.segments.active, segment_path(self.directory, end, "snapshot")
+        derived = {**active.encoded_indexes(STILL_OPEN), snapshot: encode_snapshot(producers)}
+        self.durability.prepare_clean_close(active, derived, epochs)
+
+    def require_no_pending_files(self) -> None:
+        """After the flush of a clean close.  Raises KAFKA_STORAGE_ERROR."""
+        if self.durability.has_pending_files:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.health.name}: no room for the files of a clean close"
+            )
+
+    def close(self) -> None:
+        """Closes all files; nothing is flushed."""
+        self.durability.cancel()
+        self.replacements.abandon()
+        self.removals.abandon()
+        self.start_note.close()
+        self.health.close()
+        self.segments.close()

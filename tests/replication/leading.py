@@ -1,0 +1,38 @@
+"""Leaders of one partition, for tests of the pure core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from tidegate.replication.partition.assignment import Assignment, Eligibility
+from tidegate.replication.partition.leader import LeaderStart, PartitionLeader
+
+
+def leader_of(
+    *,
+    replicas: Iterable[int] = (1, 2, 3),
+    isr: Iterable[int] = (1, 2, 3),
+    leader_epoch: int = 5,
+    partition_epoch: int = 7,
+    start: int = 10,
+    high_watermark: int = 10,
+    minimum: int = 2,
+    lag_max_s: float = 10.0,
+    now_s: float = 0.0,
+    eligibility_of: Callable[[int, int], Eligibility] = lambda _node_id, _broker_epoch: Eligibility.YES,
+) -> PartitionLeader:
+    """Node 1 leads since its log ended at `start`."""
+    assignment = Assignment(
+        topic="t",
+        topic_id=UUID(int=9),
+        partition=0,
+        replicas=tuple(replicas),
+        isr=tuple(isr),
+        leader=1,
+        leader_epoch=leader_epoch,
+        partition_epoch=partition_epoch,
+        config={"min.insync.replicas": str(minimum)},
+    )
+    begin = LeaderStart(start, high_watermark, 0)
+    return PartitionLeader(assignment, begin, lag_max_s=lag_max_s, now_s=now_s, eligibility_of=eligibility_of)
