@@ -15,6 +15,11 @@ EPOCH_CHECKPOINT = "leader-epoch-checkpoint"  # the file
 UNDEFINED = -1
 
 
+def parse_epoch(epoch: str, start_offset: str) -> tuple[int, int]:
+    """A row of the file."""
+    return int(epoch), int(start_offset)
+
+
 class EpochEnd(NamedTuple):
     """The answer to "where does this epoch end": an epoch, and its exclusive end; see `EpochCache.end_of`."""
 

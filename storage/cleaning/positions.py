@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.checkpoint import encode_checkpoint, parse_checkpoint
 from tidegate.storage.log.log import Log
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
@@ -55,10 +55,8 @@ def encode_positions(positions: Mapping[PositionKey, CleanerPosition]) -> bytes:
 
 def decode_positions(data: bytes) -> dict[PositionKey, CleanerPosition]:
     """Raises CheckpointInvalid for every defect."""
-    try:
-        rows = decode_checkpoint(data, 5)
-        return {
-            (UUID(row[0]), int(row[1])): CleanerPosition(*(int(field) for field in row[2:])) for row in rows
-        }
-    except ValueError as error:
-        raise CheckpointInvalid(str(error)) from error
+    return dict(parse_checkpoint(data, 5, _parse_row))
+
+
+def _parse_row(topic_id: str, partition: str, *position: str) -> tuple[PositionKey, CleanerPosition]:
+    return (UUID(topic_id), int(partition)), CleanerPosition(*map(int, position))

@@ -25,7 +25,7 @@ from uuid import UUID
 
 from tidegate.runtime import logs
 from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import encode_checkpoint
+from tidegate.storage.checkpoint import encode_value
 from tidegate.storage.log.log import Log, LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
 
@@ -142,7 +142,7 @@ class FolderShare:
                 self._write(path / LOG_CONFIG, encode_config(new.config))
             identity = path / PARTITION_METADATA
             unnamed = identity.with_name(identity.name + ".tmp")
-            self._write(unnamed, encode_checkpoint([[new.topic_id]]))
+            self._write(unnamed, encode_value(new.topic_id))
             self._disk.rename(unnamed, identity)
             return self._open_log(new)  # syncs the folder, with all that is in it
         except OSError as error:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tidegate.runtime import logs
 from tidegate.runtime.disk import OUT_OF_SPACE, Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.checkpoint import CheckpointInvalid, encode_checkpoint, parse_checkpoint
 from tidegate.storage.durability.flush_notes import FLUSH_NOTES, FlushNotes, Identity, read_flush_notes
 
 PARTITION_CHECKPOINT = "partition-checkpoint"
@@ -34,6 +34,18 @@ class PartitionCheckpoint:
     recovery_point: int
     high_watermark: int
     log_start_offset: int
+
+
+def _parse_row(
+    topic: str, partition: str, recovery_point: str, high_watermark: str, log_start: str
+) -> tuple[PartitionKey, PartitionCheckpoint]:
+    noted = PartitionCheckpoint(int(recovery_point), int(high_watermark), int(log_start))
+    return (topic, int(partition)), noted
+
+
+def decode_partition_checkpoint(data: bytes) -> dict[PartitionKey, PartitionCheckpoint]:
+    """Raises CheckpointInvalid."""
+    return dict(parse_checkpoint(data, 5, _parse_row))
 
 
 class FolderNotes:
@@ -62,12 +74,8 @@ class FolderNotes:
         if not self._disk.exists(self._path):
             return {}
         try:
-            rows = decode_checkpoint(self._disk.read(self._path), 5)
-            return {
-                (topic, int(partition)): PartitionCheckpoint(int(point), int(watermark), int(start))
-                for topic, partition, point, watermark, start in rows
-            }
-        except (CheckpointInvalid, ValueError) as error:
+            return decode_partition_checkpoint(self._disk.read(self._path))
+        except CheckpointInvalid as error:
             log.warning(
                 "partition_checkpoint_damaged",
                 path=self._path,

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from tidegate.runtime import logs
 from tidegate.runtime.disk import Disk, ReadFailed
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint
+from tidegate.storage.checkpoint import CheckpointInvalid, parse_value
 from tidegate.storage.log.health import unreadable
 from tidegate.storage.topic_config import LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -73,8 +73,8 @@ def _look(
     if not disk.exists(metadata):
         return _unidentified(metadata, "is missing") if was_in_use(disk, path) else None
     try:
-        topic_id = UUID(decode_checkpoint(disk.read(metadata), 1)[0][0])
-    except (CheckpointInvalid, ValueError, IndexError) as error:
+        topic_id = parse_value(disk.read(metadata), UUID)
+    except CheckpointInvalid as error:
         return _unidentified(metadata, f"is damaged ({error})")
     if disk.exists(path / DAMAGED):
         text = disk.read(path / DAMAGED).decode(errors="replace")

@@ -33,7 +33,7 @@ from uuid import UUID
 
 from tidegate.runtime import logs
 from tidegate.runtime.disk import OUT_OF_SPACE, Disk, FileLock, ReadFailed
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.checkpoint import CheckpointInvalid, encode_value, parse_value
 from tidegate.storage.durability.flush_notes import Identity, identity_of
 from tidegate.storage.log.closing import CLOSING_THREADS, close_in_threads, close_log
 from tidegate.storage.log.health import DISK_FAILED, ReadErrors, unreadable
@@ -189,8 +189,8 @@ class LogDirectory:
         if not self._disk.exists(path):
             return None
         try:
-            epoch = int(decode_checkpoint(self._disk.read(path), 1)[0][0])
-        except (CheckpointInvalid, ValueError, IndexError) as error:
+            epoch = parse_value(self._disk.read(path), int)
+        except CheckpointInvalid as error:
             log.warning("clean_shutdown_mark_damaged", path=path, reason=error)
             epoch = None
         self._disk.remove(path)
@@ -655,7 +655,7 @@ class LogDirectory:
         try:
             if clean and failure is None:
                 self.write_checkpoints()
-                self._disk.write_atomic(self.path / CLEAN_SHUTDOWN, encode_checkpoint([[broker_epoch]]))
+                self._disk.write_atomic(self.path / CLEAN_SHUTDOWN, encode_value(broker_epoch))
         finally:
             self._release()
         if clean and failure is not None:

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.checkpoint import CheckpointInvalid, encode_value, parse_value
 
 REPLICA_MOVE = "replica-move"
 
@@ -62,8 +62,8 @@ def read_move_state(disk: Disk, directory: Path) -> MoveState:
     if not disk.exists(path):
         return MoveState.CURRENT
     try:
-        found = MoveState[decode_checkpoint(disk.read(path), 1)[0][0].upper()]
-    except (CheckpointInvalid, ValueError, KeyError, IndexError):
+        found = parse_value(disk.read(path), lambda name: MoveState[name.upper()])
+    except CheckpointInvalid:
         return MoveState.UNKNOWN
     return found if found in (MoveState.FUTURE, MoveState.LEAVING, MoveState.STAYED) else MoveState.UNKNOWN
 
@@ -71,7 +71,7 @@ def read_move_state(disk: Disk, directory: Path) -> MoveState:
 def write_move_state(disk: Disk, directory: Path, state: MoveState) -> None:
     """Durably.  Raises OSError."""
     if state is not MoveState.CURRENT:
-        disk.write_atomic(directory / REPLICA_MOVE, encode_checkpoint([[state.name.lower()]]))
+        disk.write_atomic(directory / REPLICA_MOVE, encode_value(state.name.lower()))
     elif disk.exists(directory / REPLICA_MOVE):
         disk.remove(directory / REPLICA_MOVE)
         disk.sync_directory(directory)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tidegate.runtime import logs
 from tidegate.runtime.disk import OUT_OF_SPACE, Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
 
 from .folder_notes import PartitionKey
 
@@ -79,6 +79,6 @@ def _since_ms(disk: Disk, path: Path, now_ms: int) -> int:
     """When the log was set aside; now, and noted, when the folder does not say."""
     try:
         return int(decode_checkpoint(disk.read(path / SET_ASIDE), 3)[0][0])
-    except (FileNotFoundError, CheckpointInvalid, ValueError, IndexError):
+    except (FileNotFoundError, ValueError, IndexError):
         note_set_aside(disk, path, now_ms, None)
         return now_ms

@@ -14,7 +14,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
 from tidegate.storage.topic_config import CleanupPolicy, FlushPolicy, LogConfig, TimestampType
 
 LOG_CONFIG = "log-config"
@@ -37,10 +37,7 @@ def _text(value: object) -> str:
 def decode_config(data: bytes) -> LogConfig:
     """Raises ValueError when the file is damaged.  The partitions of a topic have equal files, and share what
     comes of them."""
-    try:
-        rows = decode_checkpoint(data, 2)
-    except CheckpointInvalid as error:
-        raise ValueError(str(error)) from error
+    rows = decode_checkpoint(data, 2)
     defaults = LogConfig()
     known = {field.name for field in fields(LogConfig) if field.init}
     return LogConfig(

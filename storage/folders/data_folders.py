@@ -319,7 +319,7 @@ class DataFolders:
             return "", set()
         try:
             rows = decode_checkpoint(self._disk.read(path), 2)
-        except (CheckpointInvalid, ValueError) as error:
+        except CheckpointInvalid as error:
             raise DirectoryRefused(
                 f"{path} is damaged ({error}): whether all folders are here cannot be known"
             ) from error

@@ -15,10 +15,15 @@ from pathlib import Path
 from uuid import UUID
 
 from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint
+from tidegate.storage.checkpoint import CheckpointInvalid, parse_value
 from tidegate.storage.cleaning.positions import CLEANER_CHECKPOINT, decode_positions
 from tidegate.storage.directory.creation import PARTITION_METADATA
-from tidegate.storage.directory.folder_notes import PARTITION_CHECKPOINT, PartitionCheckpoint, PartitionKey
+from tidegate.storage.directory.folder_notes import (
+    PARTITION_CHECKPOINT,
+    PartitionCheckpoint,
+    PartitionKey,
+    decode_partition_checkpoint,
+)
 from tidegate.storage.directory.folder_owner import KEYS, VERSION, decode_owner
 from tidegate.storage.directory.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
 from tidegate.storage.directory.renamed_folders import DELETE_SUFFIX, FUTURE_SUFFIX
@@ -159,11 +164,11 @@ def _read_notes(disk: Disk, path: Path, names: set[str], is_locked: Callable[[Pa
     if CLEAN_SHUTDOWN in names:
         mark = path / CLEAN_SHUTDOWN
         try:
-            folder.broker_epoch = int(decode_checkpoint(disk.read(mark), 1)[0][0])
+            folder.broker_epoch = parse_value(disk.read(mark), int)
             folder.state = FolderState.CLEAN
         except FileNotFoundError:
             pass  # a node is starting
-        except (CheckpointInvalid, ValueError, IndexError) as error:
+        except CheckpointInvalid as error:
             add(Finding("clean-mark-damaged", mark, str(error)))
     if is_locked(path / ".lock"):
         folder.state = FolderState.RUNNING
@@ -175,12 +180,8 @@ def _read_notes(disk: Disk, path: Path, names: set[str], is_locked: Callable[[Pa
             )
     if PARTITION_CHECKPOINT in names:
         try:
-            rows = decode_checkpoint(disk.read(path / PARTITION_CHECKPOINT), 5)
-            folder.checkpoint = {
-                (topic, int(partition)): PartitionCheckpoint(int(point), int(watermark), int(start))
-                for topic, partition, point, watermark, start in rows
-            }
-        except (CheckpointInvalid, ValueError) as error:
+            folder.checkpoint = decode_partition_checkpoint(disk.read(path / PARTITION_CHECKPOINT))
+        except CheckpointInvalid as error:
             add(Finding("checkpoint-damaged", path / PARTITION_CHECKPOINT, str(error)))
             folder.state = FolderState.UNCLEAN if folder.state is FolderState.CLEAN else folder.state
     if CLEANER_CHECKPOINT in names:
@@ -267,8 +268,8 @@ def _partition_context(
 
 def _topic_id(disk: Disk, directory: Path) -> UUID | None:
     try:
-        return UUID(decode_checkpoint(disk.read(directory / PARTITION_METADATA), 1)[0][0])
-    except (OSError, CheckpointInvalid, ValueError, IndexError):
+        return parse_value(disk.read(directory / PARTITION_METADATA), UUID)
+    except (OSError, CheckpointInvalid):
         return None  # `verify_partition` says so
 
 

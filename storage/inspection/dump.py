@@ -330,7 +330,7 @@ _DERIVED: dict[str, Callable[[Disk, Path, int, Selection], Iterator[Row]]] = {
 def _dump_checkpoint(disk: Disk, path: Path, kind: str, columns: tuple[str, ...]) -> Iterator[Row]:
     try:
         rows = decode_checkpoint(disk.read(path), len(columns))
-    except (CheckpointInvalid, ValueError) as error:
+    except CheckpointInvalid as error:
         yield {"type": "damaged", "position": 0, "reason": str(error), "resumed_at": None}
         return
     for row in rows:

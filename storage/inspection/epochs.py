@@ -11,7 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint
+from tidegate.storage.checkpoint import CheckpointInvalid, parse_checkpoint
+from tidegate.storage.epoch_cache import parse_epoch
 
 from .findings import Finding
 
@@ -42,8 +43,8 @@ class EpochHistoryCheck:
         is_there = disk.exists(path)
         if is_there:
             try:
-                stored = [(int(epoch), int(start)) for epoch, start in decode_checkpoint(disk.read(path), 2)]
-            except (CheckpointInvalid, ValueError) as error:
+                stored = parse_checkpoint(disk.read(path), 2, parse_epoch)
+            except CheckpointInvalid as error:
                 report(Finding("epoch-history-damaged", path, str(error)))
                 return
         wrong = _disorder(stored)

@@ -22,7 +22,7 @@ from pathlib import Path
 from uuid import UUID
 
 from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint
+from tidegate.storage.checkpoint import CheckpointInvalid, parse_value
 from tidegate.storage.directory.creation import PARTITION_METADATA
 from tidegate.storage.directory.folder_notes import PartitionCheckpoint
 from tidegate.storage.directory.found_logs import was_in_use
@@ -180,8 +180,8 @@ class _Verification:
         metadata = self._directory / PARTITION_METADATA
         if metadata.name in files.names:
             try:
-                self._report.topic_id = UUID(decode_checkpoint(self._disk.read(metadata), 1)[0][0])
-            except (CheckpointInvalid, ValueError, IndexError) as error:
+                self._report.topic_id = parse_value(self._disk.read(metadata), UUID)
+            except CheckpointInvalid as error:
                 self._add(Finding("topic-id-damaged", metadata, str(error)))
         elif was_in_use(self._disk, self._directory):
             self._add(
@@ -529,7 +529,7 @@ class _Verification:
         start = self._noted.log_start_offset if self._noted is not None else 0
         try:
             return max(start, read_log_start(self._disk, self._directory))
-        except (CheckpointInvalid, ValueError, IndexError) as error:
+        except CheckpointInvalid as error:
             self._add(Finding("log-start-damaged", self._directory / LOG_START, str(error)))
             return start
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegate.runtime.disk import Disk, File
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint
+from tidegate.storage.checkpoint import decode_checkpoint
 from tidegate.storage.directory.move_state import REPLICA_MOVE
 from tidegate.storage.segment.swap import CLEANED, DELETED, SEGMENT_SUFFIXES
 from tidegate.wire.errors import KafkaError
@@ -184,7 +184,7 @@ def _foresee_swap(
         old = [int(value) for kind, value in rows if kind == "old"]
         new = [value for kind, value in rows if kind == "new"]
         base = int(decision.name.removesuffix(_SWAP))
-    except (CheckpointInvalid, ValueError) as error:
+    except ValueError as error:
         found.damaged_swaps.append((decision, str(error)))
         return
     for gone in old:

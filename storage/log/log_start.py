@@ -18,16 +18,16 @@ from pathlib import Path
 
 from tidegate.runtime import logs
 from tidegate.runtime.disk import OUT_OF_SPACE, Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.checkpoint import CheckpointInvalid, encode_value, parse_value
 
 LOG_START = "log-start"
 log = logs.get(__name__)
 
 
 def read_log_start(disk: Disk, directory: Path) -> int:
-    """0 when nothing is noted.  Raises CheckpointInvalid, ValueError, OSError."""
+    """0 when nothing is noted.  Raises CheckpointInvalid, OSError."""
     path = directory / LOG_START
-    return int(decode_checkpoint(disk.read(path), 1)[0][0]) if disk.exists(path) else 0
+    return parse_value(disk.read(path), int) if disk.exists(path) else 0
 
 
 class LogStart:
@@ -46,7 +46,7 @@ class LogStart:
         self._closed = False
         try:
             self.noted = read_log_start(disk, directory)
-        except (CheckpointInvalid, ValueError, IndexError) as error:
+        except CheckpointInvalid as error:
             log.warning(
                 "log_start_damaged", path=self._path, reason=error, consequence="the checkpoint's counts"
             )
@@ -92,7 +92,7 @@ class LogStart:
             wanted = self._wanted
             if wanted > self.noted and not self._closed:
                 self.make_room()
-                self._disk.write_atomic(self._path, encode_checkpoint([[wanted]]))
+                self._disk.write_atomic(self._path, encode_value(wanted))
                 self._written = self.noted = wanted
 
     def lower(self, offset: int) -> None:
@@ -102,7 +102,7 @@ class LogStart:
             self._wanted, self.noted = min(self._wanted, offset), min(self.noted, offset)
             if self._written > offset:
                 try:
-                    self._disk.write_atomic(self._path, encode_checkpoint([[offset]]))
+                    self._disk.write_atomic(self._path, encode_value(offset))
                 except OSError as error:
                     if error.errno not in OUT_OF_SPACE:
                         raise

@@ -26,7 +26,7 @@ from uuid import UUID
 
 from tidegate.runtime import faults, logs
 from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import encode_checkpoint
+from tidegate.storage.checkpoint import encode_value
 from tidegate.storage.directory.creation import PARTITION_METADATA
 from tidegate.storage.directory.folder_notes import PartitionKey
 from tidegate.storage.directory.found_logs import FoundLog, inspect_log_folder
@@ -270,7 +270,7 @@ class FutureReplica:
             if snapshot is not None:
                 disk.write_atomic(segment_path(staging, first, "snapshot"), snapshot)
             disk.open(segment_path(staging, first, "log"), create=True).close()
-            disk.write_atomic(staging / PARTITION_METADATA, encode_checkpoint([[self.topic_id]]))
+            disk.write_atomic(staging / PARTITION_METADATA, encode_value(self.topic_id))
             write_move_state(disk, staging, MoveState.FUTURE)
             disk.sync_directory(staging)
             disk.rename(staging, self._path)

@@ -47,8 +47,8 @@ from pathlib import Path
 
 from tidegate.runtime import logs
 from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
-from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT, EpochCache
+from tidegate.storage.checkpoint import CheckpointInvalid, encode_checkpoint, parse_checkpoint
+from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT, EpochCache, parse_epoch
 from tidegate.storage.producers.producer_snapshot import (
     SnapshotInvalid,
     decode_snapshot,
@@ -239,9 +239,8 @@ class _Loader:
         if not self.disk.exists(path):
             return EpochCache() if not self.recovery_point else None
         try:
-            rows = decode_checkpoint(self.disk.read(path), 2)
-            return EpochCache((int(epoch), int(start)) for epoch, start in rows)
-        except (CheckpointInvalid, ValueError) as error:
+            return EpochCache(parse_checkpoint(self.disk.read(path), 2, parse_epoch))
+        except CheckpointInvalid as error:
             log.warning("epoch_checkpoint_damaged", path=path, reason=error)
             return None
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from crc32c import crc32c
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.checkpoint import encode_checkpoint, parse_checkpoint
 
 STILL_OPEN = -1
 """End offset of a segment that was active: the base offset of the next one was not known yet."""
@@ -69,13 +69,16 @@ def checksums_of(
     return SegmentChecksums(base_offset, end_offset, log_bytes, *indexes, aborted, aborted_crc)
 
 
+def _parse_row(*fields: str) -> SegmentChecksums:
+    return SegmentChecksums(*map(int, fields))
+
+
 def decode_checksums(data: bytes, base_offset: int) -> SegmentChecksums:
     """Reads the file of the segment that begins at `base_offset`.  Raises ChecksumsInvalid, also for another
     segment's."""
     try:
-        (row,) = decode_checkpoint(data, len(SegmentChecksums._fields))
-        checksums = SegmentChecksums(*map(int, row))
-    except (CheckpointInvalid, ValueError) as error:
+        (checksums,) = parse_checkpoint(data, len(SegmentChecksums._fields), _parse_row)
+    except ValueError as error:
         raise ChecksumsInvalid(str(error)) from error
     if checksums.base_offset != base_offset:
         raise ChecksumsInvalid(f"it is that of the segment {checksums.base_offset}")

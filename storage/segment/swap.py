@@ -30,7 +30,7 @@ from pathlib import Path
 
 from tidegate.runtime import faults, logs
 from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
 
 INDEX_SUFFIXES = ("index", "timeindex", "countindex", "seal")
 """Written when a segment is complete; built again when they are missing."""
@@ -111,7 +111,7 @@ def _read(disk: Disk, path: Path) -> tuple[list[int], list[str]]:
         return [int(value) for kind, value in rows if kind == _OLD], [
             value for kind, value in rows if kind == _NEW
         ]
-    except (CheckpointInvalid, ValueError) as error:
+    except ValueError as error:
         raise SwapDamaged(path, error) from error
 
 

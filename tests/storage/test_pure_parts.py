@@ -4,9 +4,16 @@ models."""
 from __future__ import annotations
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.checkpoint import (
+    CheckpointInvalid,
+    decode_checkpoint,
+    encode_checkpoint,
+    encode_value,
+    parse_value,
+)
 from tidegate.storage.directory.stored_config import decode_config, encode_config
 from tidegate.storage.epoch_cache import EpochCache
 from tidegate.storage.log.log import FlushPolicy, LogConfig
@@ -291,3 +298,16 @@ def test_a_checkpoint_reads_back_and_any_damage_is_noticed() -> None:
             decode_checkpoint(data[:position], 3)
         with pytest.raises(CheckpointInvalid):
             decode_checkpoint(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :], 3)
+
+
+@pytest.mark.parametrize("rows", [[], [["4"], ["5"]], [["4", "5"]], [["four"]]])
+def test_a_file_of_one_value_has_one_that_can_be_parsed(rows: list[list[str]]) -> None:
+    assert parse_value(encode_value(4), int) == 4
+    with pytest.raises(CheckpointInvalid):
+        parse_value(encode_checkpoint(rows), int)
+
+
+def test_a_checkpoint_with_a_right_checksum_and_no_text_is_invalid() -> None:
+    for body in (b"1\n1\n\xff\n", b"1\none\n4\n", b"1\n"):
+        with pytest.raises(CheckpointInvalid):
+            decode_checkpoint(body + f"crc32c {crc32c(body):08x}\n".encode(), 1)
