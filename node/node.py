@@ -35,6 +35,7 @@ from tidegate.runtime.network import FrameServer, bind_grpc
 from tidegate.runtime.tls import MutualTls, TlsError
 from tidegate.storage.directory.async_delete import AsyncFileDeleter
 from tidegate.storage.directory.folder_owner import DirectoryRefused, bind_folders
+from tidegate.storage.directory.log_loader import FolderOptions
 from tidegate.storage.directory.opening_progress import OpeningStopped
 from tidegate.storage.directory.set_aside import DamagedRetention
 from tidegate.storage.folders.data_folders import DataFolders
@@ -141,10 +142,12 @@ class Node:
             configuration.text("cluster.id"),
             configuration.node_id,
             lambda: str(self._clock.uuid()),
-            files_max=configuration.integer("log.open.files.max"),
-            recovery_threads=configuration.integer("num.recovery.threads.per.data.dir"),
-            file_deleter=AsyncFileDeleter(),
-            now_s=self._clock.monotonic,
+            FolderOptions(
+                files_max=configuration.integer("log.open.files.max"),
+                recovery_threads=configuration.integer("num.recovery.threads.per.data.dir"),
+                file_deleter=AsyncFileDeleter(),
+                now_s=self._clock.monotonic,
+            ),
             essential=(configuration.data_dirs[0], "it is the metadata quorum's")
             if configuration.is_controller
             else None,

@@ -33,6 +33,7 @@ from tidegate.storage.cleaning.cleaner import begin_cleaning
 from tidegate.storage.cleaning.compaction import KeyMap
 from tidegate.storage.directory.async_delete import AsyncFileDeleter
 from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.directory.log_loader import FolderOptions
 from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.compression import Compression
@@ -158,7 +159,9 @@ async def beside_the_loop(root: Path, size: int, bytes_per_second: int) -> None:
 async def removal_row(root: Path, size: int, in_thread: bool) -> None:
     """One segment of `size` bytes and more goes."""
     file_deleter = AsyncFileDeleter() if in_thread else None
-    directory = LogDirectory(RealDisk(), root / "folder", "bench", 1, file_deleter=file_deleter)
+    directory = LogDirectory(
+        RealDisk(), root / "folder", "bench", 1, options=FolderOptions(file_deleter=file_deleter)
+    )
     directory.open_all(now_ms=NOW_MS)
     log = directory.create("bench", UUID(int=1), 0, LogConfig(segment_bytes=2 * size), now_ms=NOW_MS)
     data = encode_batch(

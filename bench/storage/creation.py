@@ -14,6 +14,7 @@ from tidegate.node.__main__ import SWITCH_INTERVAL_S
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.directory.creation import NewLog
 from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.directory.log_loader import FolderOptions
 from tidegate.storage.log.log import LogConfig
 
 NOW_MS = 1_700_000_000_000
@@ -22,7 +23,7 @@ TICK_S = 0.001
 
 
 def _opened(root: Path) -> LogDirectory:
-    directory = LogDirectory(RealDisk(), root, "bench", 1, recovery_threads=4)
+    directory = LogDirectory(RealDisk(), root, "bench", 1, options=FolderOptions(recovery_threads=4))
     directory.open_all(now_ms=NOW_MS)
     return directory
 

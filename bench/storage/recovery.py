@@ -11,6 +11,7 @@ from uuid import UUID
 from tidegate.bench.storage.fixture import CONFIG, NOW_MS, append, batch_of, forget_pages, open_log
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.directory.log_loader import FolderOptions
 
 BATCH = 1 << 16
 FREE_BYTES_KEPT = 10 << 30
@@ -124,7 +125,9 @@ def bench_partitions(root: Path, count: int) -> None:
             opened = LogDirectory(RealDisk(), root / "data", "bench", 1)
             opened.open_all(now_ms=NOW_MS)
             opened.close(clean=True)
-        opened = LogDirectory(RealDisk(), root / "data", "bench", 1, recovery_threads=threads)
+        opened = LogDirectory(
+            RealDisk(), root / "data", "bench", 1, options=FolderOptions(recovery_threads=threads)
+        )
         begin = perf_counter()
         report = opened.open_all(now_ms=NOW_MS)
         took = perf_counter() - begin

@@ -25,8 +25,7 @@ cannot be noted on the disk, the folder goes offline.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -36,22 +35,23 @@ from tidegate.runtime.disk import OUT_OF_SPACE, Disk, FileLock, ReadFailed
 from tidegate.storage.checkpoint import CheckpointInvalid, encode_value, parse_value
 from tidegate.storage.durability.flush_notes import Identity, identity_of
 from tidegate.storage.log.closing import CLOSING_THREADS, close_in_threads, close_log
-from tidegate.storage.log.health import DISK_FAILED, ReadErrors, unreadable
+from tidegate.storage.log.health import DISK_FAILED, ReadErrors
 from tidegate.storage.log.log import CorruptLog, Log, LogConfig
-from tidegate.storage.segment.open_files import OPEN_FILES_MAX, OpenFiles
+from tidegate.storage.segment.open_files import OpenFiles
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-from .async_delete import AsyncFileDeleter
 from .creation import Creation, FolderShare, NewLog, Results
 from .deferred_open import DeferredOpen
 from .folder_notes import FolderNotes, PartitionCheckpoint, PartitionKey
 from .folder_owner import META_PROPERTIES, DirectoryRefused, claim_folder
 from .found_logs import DAMAGED, FoundLog, UnusableLog, inspect_log_folder, parse_name
+from .log_loader import DEFAULT_OPTIONS, FolderOptions, LogLoader
 from .move_state import Verdict
 from .opening_progress import OpeningProgress
+from .pending_configs import PendingConfigs
 from .renamed_folders import DELETE_SUFFIX, FUTURE_SUFFIX, RenamedFolders
 from .set_aside import DAMAGED_SUFFIX, note_set_aside
-from .stored_config import LOG_CONFIG, encode_config
+from .stored_config import LOG_CONFIG
 
 __all__ = [
     "CLEAN_SHUTDOWN", "DAMAGED", "LOG_CONFIG", "META_PROPERTIES", "DirectoryRefused", "LogDirectory",
@@ -84,17 +84,10 @@ class LogDirectory:
         cluster_id: str,
         node_id: int,
         fresh_directory_id: str = "",
-        *,
-        files_max: int = OPEN_FILES_MAX,
-        recovery_threads: int = 1,
-        recovery_pool: Callable[[int], Executor] = ThreadPoolExecutor,
-        file_deleter: AsyncFileDeleter | None = None,
-        now_s: Callable[[], float] = lambda: 0.0,
+        options: FolderOptions = DEFAULT_OPTIONS,
     ) -> None:
         """`fresh_directory_id` is written into a new folder and is its id for good: a wiped or replaced disk
-        gets another.  `files_max` bounds the open files of segments without unsynced writes,
-        `recovery_threads` the logs opened at the same time.  `file_deleter` unlinks in its thread; without
-        one the caller unlinks and waits.  `now_s` is a monotonic clock."""
+        gets another."""
         self.path = path
         self.directory_id = fresh_directory_id
         self.cluster_id = cluster_id
@@ -120,18 +113,19 @@ class LogDirectory:
         # one log is damaged, and offline; the others are not
         self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None
         self._disk = disk
-        self.files = OpenFiles(disk, files_max)
+        self.files = OpenFiles(disk, options.files_max)
         self._lock: FileLock | None = None
         self._offline: OSError | None = None
         self.notes = FolderNotes(disk, path, self.disk_failed)
-        self._recovery_threads, self._recovery_pool = recovery_threads, recovery_pool
-        self._configs_due: dict[PartitionKey, LogConfig] = {}
+        self._options = options
+        self._loader = LogLoader(disk, path, self.files, self.notes, options)
+        self._configs = PendingConfigs(disk, self.logs, self.disk_failed)
         self.renamed_folders = RenamedFolders(
-            disk, path, self.notes, file_deleter, lambda: self.make_room(self.path)
+            disk, path, self.notes, options.file_deleter, lambda: self.make_room(self.path)
         )
         self._being_made: set[PartitionKey] = set()
-        self._read_errors = ReadErrors(now_s)
-        self._deferred = DeferredOpen(partial(self._load_found, clean=False), self.notes.lower)
+        self._read_errors = ReadErrors(options.now_s)
+        self._deferred = DeferredOpen(partial(self._loader.open_found, clean=False), self.notes.lower)
 
     # ---- opening -------------------------------------------------------------------------------------------
 
@@ -241,20 +235,7 @@ class LogDirectory:
         log.error("log_not_opened", log=f"{key[0]}-{key[1]}", reason=error)
 
     def _open_found(self, found: list[FoundLog], report: OpenReport) -> None:
-        """Opens logs in parallel: opening mostly waits for the disk and computes checksums."""
-
-        def load(entry: FoundLog) -> Log | KafkaError | OSError:
-            with self.progress.one():
-                try:
-                    return self._load_found(entry, clean=report.clean)
-                except (KafkaError, OSError) as error:
-                    return error
-
-        if self._recovery_threads > 1 and len(found) > 1:
-            with self._recovery_pool(self._recovery_threads) as executor:
-                results = list(executor.map(load, found))
-        else:
-            results = [load(entry) for entry in found]
+        results = self._loader.open_all(found, clean=report.clean, progress=self.progress)
         for entry, loaded in zip(found, results, strict=True):
             result = self._deferred.put(entry, loaded) if isinstance(loaded, OSError) else loaded
             if isinstance(result, Log):
@@ -271,14 +252,6 @@ class LogDirectory:
             self._not_opened(entry.key, result, report)
         if self._offline is not None:
             raise self._offline
-
-    def _load_found(self, found: FoundLog, *, clean: bool) -> Log:
-        """Any thread.  Raises KafkaError, OSError."""
-        flushed_end = self.notes.claims.get(identity_of(found.topic_id, found.key[1]), 0)
-        try:
-            return self._load(found.key, found.config, clean=clean, flushed_end=flushed_end)
-        except ReadFailed as error:
-            raise unreadable(error, self.path_of(found.key)) from error
 
     def _open_deferred(self, key: PartitionKey, topic_id: UUID) -> Log:
         """Raises KAFKA_STORAGE_ERROR."""
@@ -298,29 +271,12 @@ class LogDirectory:
         self.adopt(key, topic_id, opened)
         return opened
 
-    def _load(self, key: PartitionKey, config: LogConfig, *, clean: bool, flushed_end: int = 0) -> Log:
-        known = self.notes.get(key)
-        noted = known or PartitionCheckpoint(0, 0, 0)
-        return Log.open(
-            self._disk,
-            self.path_of(key),
-            topic=key[0],
-            partition=key[1],
-            config=config,
-            clean=clean and known is not None,
-            recovery_point=noted.recovery_point,
-            flushed_end=flushed_end,
-            log_start_offset=noted.log_start_offset,
-            high_watermark=noted.high_watermark,
-            files=self.files,
-        )
-
     def adopt(self, key: PartitionKey, topic_id: UUID, opened: Log) -> None:
         """The log is in use here from now on."""
         identity = identity_of(topic_id, key[1])
         opened.on_offline = self._log_failed
         opened.before_truncation = lambda _log, offset: self._before_truncation(identity, key, offset)
-        opened.on_config = self._note_config
+        opened.on_config = self._configs.note
         opened.local.start_note.make_room = lambda: self.make_room(self.path)
         opened.local.removals.in_background = partial(self.renamed_folders.remove_in_background, opened)
         opened.on_flushed = partial(self._note_flush, identity, key)
@@ -331,7 +287,7 @@ class LogDirectory:
     def release(self, key: PartitionKey) -> None:
         """This folder gives the log up; the log's files stay under their name."""
         del self.logs[key], self.topic_ids[key]
-        self._configs_due.pop(key, None)
+        self._configs.forget(key)
 
     def _before_truncation(self, identity: Identity, key: PartitionKey, offset: int) -> None:
         self.make_room(self.path)
@@ -380,7 +336,7 @@ class LogDirectory:
         self._being_made |= {new.key for new in missing}
 
         def open_log(new: NewLog) -> Log:
-            return self._load(new.key, new.config, clean=False)
+            return self._loader.open(new.key, new.config, clean=False)
 
         creation = Creation(results)
         creation.add(
@@ -450,7 +406,7 @@ class LogDirectory:
         self.damaged.pop(key, None)
         self._deferred.forget(key)
         self.unusable.pop(key, None)
-        self._configs_due.pop(key, None)
+        self._configs.forget(key)
         if known is not None:
             known.close(clean=False)
         path = self.path_of(key)
@@ -503,32 +459,6 @@ class LogDirectory:
         if self._offline is None:
             self.notes.sync()
 
-    def _note_config(self, changed: Log, config: LogConfig) -> LogConfig:
-        """Writes a log's new configuration beside it; when that fails, the next checkpoint tries again.
-        Returns the configuration that applies until then: no offset gap may get into a log whose stored
-        configuration does not allow them."""
-        key = (changed.topic, changed.partition)
-        before = changed.config
-        self._configs_due[key] = config
-        try:
-            self._write_configs()
-        except OSError as error:
-            log.warning("log_config_not_written", log=changed.name, reason=error)
-            self.disk_failed(error)
-            if config.may_have_offset_gaps and not before.may_have_offset_gaps:
-                return replace(
-                    config, cleanup_policy=before.cleanup_policy, was_compacted=before.was_compacted
-                )
-        return config
-
-    def _write_configs(self) -> None:
-        for key, config in tuple(self._configs_due.items()):
-            known = self.logs.get(key)
-            if known is not None:
-                self._disk.write_atomic(self.path_of(key) / LOG_CONFIG, encode_config(config))
-                known.config = config
-            del self._configs_due[key]
-
     # ---- checkpoints ---------------------------------------------------------------------------------------
 
     def write_checkpoints(self) -> None:
@@ -536,7 +466,7 @@ class LogDirectory:
         (the old one stays)."""
         if self._offline is not None:
             return
-        self._write_configs()
+        self._configs.write()
         for each in list(self.logs.values()):  # a swap may follow (`after_flush`)
             if each.recovery_point < each.flushed_end_offset and not each.is_offline:
                 # a roll has brought the recovery point down: the checkpoint will know less than the last
@@ -643,14 +573,14 @@ class LogDirectory:
             )
         quiet = (
             [each for each in self.logs.values() if each.local.is_quiet]
-            if clean and self._recovery_threads > 1
+            if clean and self._options.recovery_threads > 1
             else []
         )
         apart = set(quiet)
         for each in self.logs.values():
             if each not in apart:
                 failure = failure or close_log(each, clean=clean)
-        pool = partial(self._recovery_pool, max(CLOSING_THREADS, self._recovery_threads))
+        pool = partial(self._options.recovery_pool, max(CLOSING_THREADS, self._options.recovery_threads))
         failure = failure or close_in_threads(quiet, pool, self._log_failed)
         try:
             if clean and failure is None:

@@ -25,7 +25,6 @@ The clean mark of a stop counts only when every folder has it, with the same bro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -33,10 +32,10 @@ from uuid import UUID
 from tidegate.runtime import logs
 from tidegate.runtime.disk import OUT_OF_SPACE, Disk
 from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
-from tidegate.storage.directory.async_delete import AsyncFileDeleter
 from tidegate.storage.directory.creation import Creation, NewLog
 from tidegate.storage.directory.folder_notes import PartitionKey
 from tidegate.storage.directory.log_directory import DirectoryRefused, LogDirectory, OpenReport, parse_name
+from tidegate.storage.directory.log_loader import DEFAULT_OPTIONS, FolderOptions
 from tidegate.storage.directory.move_state import (
     MoveState,
     TwinLogs,
@@ -49,7 +48,6 @@ from tidegate.storage.directory.opening_progress import OpeningProgress
 from tidegate.storage.directory.set_aside import DamagedRetention, remove_old_damaged
 from tidegate.storage.log.log import CorruptLog, Log, LogConfig
 from tidegate.storage.moving.future_replica import FutureReplica
-from tidegate.storage.segment.open_files import OPEN_FILES_MAX
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 DATA_FOLDERS = "data-folders"
@@ -69,17 +67,13 @@ class DataFolders:
         cluster_id: str,
         node_id: int,
         fresh_id: Callable[[], str],
+        options: FolderOptions = DEFAULT_OPTIONS,
         *,
-        files_max: int = OPEN_FILES_MAX,
-        recovery_threads: int = 1,
-        recovery_pool: Callable[[int], Executor] = ThreadPoolExecutor,
-        file_deleter: AsyncFileDeleter | None = None,
         essential: tuple[Path, str] | None = None,
-        now_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`files_max`, `recovery_threads` and their pool are for each folder; `file_deleter` serves all
-        folders and is closed with them; `fresh_id` makes the id of a new folder.  `essential`: a folder
-        without which the node cannot run, and why."""
+        """`options` are for each folder, and their `file_deleter` serves all folders and is closed with them;
+        `fresh_id` makes the id of a new folder.  `essential`: a folder without which the node cannot run, and
+        why."""
         assert paths
         self._essential = essential
         self._failed: dict[Path, OSError] = {}
@@ -87,23 +81,9 @@ class DataFolders:
         self._without_folder_ids: set[Path] = set()
         self._disk = disk
         self._fresh_id = fresh_id
-        self._file_deleter = file_deleter
+        self._file_deleter = options.file_deleter
         self.progress = OpeningProgress()
-        self.folders = [
-            LogDirectory(
-                disk,
-                path,
-                cluster_id,
-                node_id,
-                fresh_id(),
-                files_max=files_max,
-                recovery_threads=recovery_threads,
-                recovery_pool=recovery_pool,
-                file_deleter=file_deleter,
-                now_s=now_s,
-            )
-            for path in paths
-        ]
+        self.folders = [LogDirectory(disk, path, cluster_id, node_id, fresh_id(), options) for path in paths]
         for folder in self.folders:
             folder.on_offline = self._folder_failed
             folder.on_corrupt = self._log_damaged

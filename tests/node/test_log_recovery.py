@@ -12,7 +12,7 @@ import pytest
 from tidegate.node.lifecycle.log_recovery import open_logs, page_while_opening
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.directory.log_loader import LogLoader
 from tidegate.storage.directory.opening_progress import OpeningStopped
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.log import LogConfig
@@ -33,13 +33,13 @@ def go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading
     for number in range(LOGS):
         made.create("t", UUID(int=1), number, LogConfig(), now_ms=0)
     made.close(clean=True, broker_epoch=7)
-    gate, load = threading.Semaphore(0), LogDirectory._load_found
+    gate, load = threading.Semaphore(0), LogLoader.open_found
 
-    def wait(self: LogDirectory, *arguments: object, **options: object) -> object:
+    def wait(self: LogLoader, *arguments: object, **options: object) -> object:
         gate.acquire()
         return load(self, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(LogDirectory, "_load_found", wait)
+    monkeypatch.setattr(LogLoader, "open_found", wait)
     yield gate
     gate.release(LOGS)
 

@@ -14,6 +14,7 @@ from tidegate.runtime.disk import RealDisk
 from tidegate.storage.directory import creation as creation_module
 from tidegate.storage.directory.creation import Creation, FolderShare, NewLog
 from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.directory.log_loader import FolderOptions
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.log import Log
 from tidegate.wire.errors import KafkaError
@@ -65,7 +66,7 @@ def test_a_batch_of_logs_is_made_with_one_sync_of_the_data_folder(tmp_path: Path
 
 def test_new_logs_do_not_hold_their_files_open(tmp_path: Path) -> None:
     """Or some thousands of partitions would take all that a process may open."""
-    directory = LogDirectory(RealDisk(), tmp_path, "c", 1, files_max=10)
+    directory = LogDirectory(RealDisk(), tmp_path, "c", 1, options=FolderOptions(files_max=10))
     directory.open_all(now_ms=NOW_MS)
     before = len(os.listdir("/proc/self/fd"))
     making = directory.begin_creation(wanted(100), now_ms=NOW_MS)

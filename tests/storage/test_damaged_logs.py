@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.directory.log_directory import DAMAGED, LOG_CONFIG, LogDirectory
+from tidegate.storage.directory.log_loader import FolderOptions, LogLoader
 from tidegate.storage.directory.stored_config import decode_config, encode_config
 from tidegate.storage.durability.flush_notes import FLUSH_NOTES
 from tidegate.storage.log.log import CorruptLog, Log, LogConfig
@@ -193,14 +194,14 @@ def test_logs_recover_in_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ends["t", partition] = log.log_end_offset
     directory.close(clean=False)
     meeting, met = threading.Barrier(4, timeout=20), []
-    load = LogDirectory._load
+    load = LogLoader.open
 
-    def met_load(self: LogDirectory, key: tuple[str, int], *args: object, **options: object) -> Log:
+    def met_load(self: LogLoader, key: tuple[str, int], *args: object, **options: object) -> Log:
         met.append(meeting.wait())
         return load(self, key, *args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(LogDirectory, "_load", met_load)
-    again = LogDirectory(RealDisk(), tmp_path, "c", 1, recovery_threads=4)
+    monkeypatch.setattr(LogLoader, "open", met_load)
+    again = LogDirectory(RealDisk(), tmp_path, "c", 1, options=FolderOptions(recovery_threads=4))
     report = again.open_all(now_ms=NOW_MS)
     assert len(met) == 12
     assert len(report.recovered) == 12

@@ -14,6 +14,7 @@ from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import Disk, RealDisk
 from tidegate.storage.directory.folder_notes import PARTITION_CHECKPOINT, FolderNotes
 from tidegate.storage.directory.log_directory import DirectoryRefused, LogDirectory, OpenReport
+from tidegate.storage.directory.log_loader import FolderOptions
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .workload import NOW_MS, SMALL, append, batch, stored
@@ -72,7 +73,9 @@ class Watched(RealDisk):
 def test_logs_that_have_nothing_to_flush_are_closed_in_threads(tmp_path: Path, recovery_threads: int) -> None:
     """Thousands of them would wait for thousands of syncs, one after the other."""
     disk = Watched()
-    directory = LogDirectory(disk, tmp_path / "data", "tide", 1, recovery_threads=recovery_threads)
+    directory = LogDirectory(
+        disk, tmp_path / "data", "tide", 1, options=FolderOptions(recovery_threads=recovery_threads)
+    )
     directory.open_all(now_ms=NOW_MS)
     for number in range(40):
         log = directory.create("t", ID, number, SMALL, now_ms=NOW_MS)
@@ -90,7 +93,7 @@ def test_logs_that_have_nothing_to_flush_are_closed_in_threads(tmp_path: Path, r
 
 def test_a_failed_close_in_a_thread_leaves_no_clean_mark_and_is_reported(tmp_path: Path) -> None:
     disk = Watched()
-    directory = LogDirectory(disk, tmp_path / "data", "tide", 1, recovery_threads=2)
+    directory = LogDirectory(disk, tmp_path / "data", "tide", 1, options=FolderOptions(recovery_threads=2))
     directory.open_all(now_ms=NOW_MS)
     for number in range(10):
         directory.create("t", ID, number, SMALL, now_ms=NOW_MS)

@@ -12,6 +12,7 @@ from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.checkpoint import encode_checkpoint
 from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.directory.log_loader import FolderOptions
 from tidegate.storage.log.bulk_read import begin_bulk_read
 from tidegate.storage.log.log import Log, LogConfig
 from tidegate.storage.segment.open_files import OpenFiles
@@ -82,7 +83,7 @@ def test_ten_thousand_segments_of_one_folder_open_and_answer(tmp_path: Path) -> 
     rows = [["t", str(partition), *row[2:]] for partition in range(100)]
     (tmp_path / "partition-checkpoint").write_bytes(encode_checkpoint(rows))
     before = descriptors()
-    again = LogDirectory(RealDisk(), tmp_path, "c", 1, files_max=64)
+    again = LogDirectory(RealDisk(), tmp_path, "c", 1, options=FolderOptions(files_max=64))
     report = again.open_all(lambda _topic: TINY, now_ms=NOW_MS)
     assert report.opened == 100
     assert sum(len(log.segments) for log in again.logs.values()) == 10_000

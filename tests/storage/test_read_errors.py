@@ -15,6 +15,7 @@ from tidegate.chaos.sim.mounts import Mounts
 from tidegate.runtime.disk import ReadFailed, RealDisk
 from tidegate.storage.directory.creation import PARTITION_METADATA
 from tidegate.storage.directory.log_directory import DAMAGED, LogDirectory
+from tidegate.storage.directory.log_loader import FolderOptions
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log import health
 from tidegate.storage.log.health import UNREADABLE_LOGS_MAX, UNREADABLE_WITHIN_S
@@ -36,7 +37,9 @@ class Folder:
         self.now_s = 1000.0
         self.offline: list[OSError] = []
         self.damaged: list[tuple[str, CorruptLog]] = []
-        self.directory = LogDirectory(self.disk, DATA, "c", 1, now_s=lambda: self.now_s)
+        self.directory = LogDirectory(
+            self.disk, DATA, "c", 1, options=FolderOptions(now_s=lambda: self.now_s)
+        )
         self.report = self.directory.open_all(now_ms=NOW_MS)
         self.directory.on_offline = lambda _directory, error: self.offline.append(error)
         self.directory.on_corrupt = lambda log, error: self.damaged.append((log.name, error))

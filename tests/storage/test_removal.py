@@ -14,6 +14,7 @@ from tidegate.chaos.sim.disk import LyingDisk, PowerCut
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.directory.async_delete import AsyncFileDeleter
 from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.directory.log_loader import FolderOptions
 from tidegate.storage.log.log import Log
 from tidegate.storage.log.removal import Removal, Removals
 from tidegate.tests.eventually import eventually
@@ -259,7 +260,7 @@ class Watched(RealDisk):
 
 
 def directory_at(path: Path, disk: RealDisk, file_deleter: AsyncFileDeleter | None) -> LogDirectory:
-    directory = LogDirectory(disk, path, "test", 1, file_deleter=file_deleter)
+    directory = LogDirectory(disk, path, "test", 1, options=FolderOptions(file_deleter=file_deleter))
     directory.open_all(now_ms=NOW_MS)
     return directory
 

@@ -29,6 +29,7 @@ from tidegate.chaos.sim.runs import Step
 from tidegate.chaos.sim.turns import SeededThreads
 from tidegate.storage.directory.folder_notes import PartitionKey
 from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.directory.log_loader import FolderOptions
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.log import Log, LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
@@ -370,8 +371,7 @@ class FoldersHistory:
             disk.on_call = turns.hand_on
         self.folders = DataFolders(
             self.disk, self.paths, "cluster", 1, lambda: f"id-{next(self._names)}",
-            recovery_threads=self.threads,
-            recovery_pool=lambda _threads: turns,
+            FolderOptions(recovery_threads=self.threads, recovery_pool=lambda _threads: turns),
         )  # fmt: skip
         report = self.folders.open_all(lambda _topic: self.config, now_ms=NOW_MS)
         self.handed_on += turns.handed_on

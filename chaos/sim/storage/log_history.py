@@ -33,6 +33,7 @@ from tidegate.runtime.disk import OUT_OF_SPACE
 from tidegate.storage.cleaning.cleaner import clean_now
 from tidegate.storage.cleaning.retention import apply_retention
 from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.directory.log_loader import FolderOptions
 from tidegate.storage.log.log import FlushTicket, Log, LogConfig
 from tidegate.storage.log.removal import Removal
 from tidegate.storage.topic_config import CleanupPolicy
@@ -497,7 +498,9 @@ class StorageHistory(AppendSteps):
 
     def _open(self, *, clean: bool, full: bool = False) -> None:
         self.ticket = None
-        self.directory = LogDirectory(self.disk, ROOT, "cluster", 1, files_max=self.shape.files_max)
+        self.directory = LogDirectory(
+            self.disk, ROOT, "cluster", 1, options=FolderOptions(files_max=self.shape.files_max)
+        )
         self.directory.files.index_bytes_max = self.shape.index_bytes_max
         report = self.directory.open_all(lambda _topic: self.config, now_ms=NOW_MS)
         if full and report.failed:
