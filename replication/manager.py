@@ -126,7 +126,7 @@ class ReplicaManager:
         self._previous_on_offline, directory.on_offline = directory.on_offline, self._directory_failed
         directory.on_corrupt = self._log_damaged
 
-    # -- looking up ------------------------------------------------------------------------------------------
+    # ---- looking up ----------------------------------------------------------------------------------------
 
     def replica(self, topic: str, partition: int) -> Replica:
         """This node's replica; raises KafkaError as `HostedReplicas.require`."""
@@ -156,7 +156,7 @@ class ReplicaManager:
         damaged = {(topic_id, partition) for (_topic, partition), topic_id in here if topic_id is not None}
         return damaged | self.hosted.offline()
 
-    # -- metadata --------------------------------------------------------------------------------------------
+    # ---- metadata ------------------------------------------------------------------------------------------
 
     def apply(self, assignments: Iterable[Assignment]) -> None:
         """Gives each replica the role, ISR and configuration of its newest assignment: opens, leads, follows
@@ -270,7 +270,7 @@ class ReplicaManager:
         self.lease.resume(self.hosted.leader_count, self._clock.monotonic())
         self._delayed_produce.complete_all()
 
-    # -- writing ---------------------------------------------------------------------------------------------
+    # ---- writing -------------------------------------------------------------------------------------------
 
     def append_now(
         self,
@@ -358,7 +358,7 @@ class ReplicaManager:
             self.hosted.get((topic, partition)), leader_epoch, next_offset, timeout_ms, callback
         )
 
-    # -- progress --------------------------------------------------------------------------------------------
+    # ---- progress ------------------------------------------------------------------------------------------
 
     def _progress(self, replica: Replica) -> None:
         """A flush, a fetch or the ISR changed: moves the high watermark, completes acknowledgements, wakes
@@ -431,7 +431,7 @@ class ReplicaManager:
             self._listener.on_resigned(replica.topic, replica.partition, replica.leader_epoch)
         self._listener.on_offline(replica.topic, replica.partition, reason)
 
-    # -- reading ---------------------------------------------------------------------------------------------
+    # ---- reading -------------------------------------------------------------------------------------------
 
     async def fetch(
         self, request: FetchRequest, *, by_id: bool = False, turn: Any = nullcontext
@@ -468,7 +468,7 @@ class ReplicaManager:
         replica.require_leader_at(current_leader_epoch)
         return replica.log.epoch_end(epoch)
 
-    # -- upkeep and the end ----------------------------------------------------------------------------------
+    # ---- upkeep and the end --------------------------------------------------------------------------------
 
     def _maintain(self, replica: Replica) -> None:
         """From time to time: removes lagging followers from the ISR, sends a lost ISR change again, and moves

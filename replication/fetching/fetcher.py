@@ -180,7 +180,7 @@ class LeaderFetcher:
         self._unused_answers.discard(key)
         self._held_back.discard(key)
 
-    # -- the loop --------------------------------------------------------------------------------------------
+    # ---- the loop ------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         failures = 0
@@ -297,7 +297,7 @@ class LeaderFetcher:
         pause_s = min(self._limits.backoff_max_s, self._limits.backoff_first_s * 2 ** min(failures - 1, 10))
         return float(pause_s * (0.75 + 0.5 * self._clock.random()))
 
-    # -- one fetch -------------------------------------------------------------------------------------------
+    # ---- one fetch -----------------------------------------------------------------------------------------
 
     async def _positions_to_send(self, chosen: Sequence[_Followed]) -> Positions:
         unflushed = [

@@ -192,7 +192,7 @@ class PartitionLeader:
             if node in self._followers:
                 self._followers[node].last_caught_up_s = now_s
 
-    # -- views -----------------------------------------------------------------------------------------------
+    # ---- views ---------------------------------------------------------------------------------------------
 
     @property
     def isr(self) -> frozenset[int]:
@@ -260,7 +260,7 @@ class PartitionLeader:
         """True once all records that the leader had at its election are committed (rule F4)."""
         return self.high_watermark >= self.epoch_start_offset
 
-    # -- fencing and acknowledgements ------------------------------------------------------------------------
+    # ---- fencing and acknowledgements ----------------------------------------------------------------------
 
     def check_epoch(self, current_leader_epoch: int, *, required: bool) -> None:
         """Fences a request by the leader epoch that it names; -1 (unknown) passes unless `required`
@@ -287,7 +287,7 @@ class PartitionLeader:
             return None
         return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if self.is_under_min_isr() else ErrorCode.NONE
 
-    # -- progress --------------------------------------------------------------------------------------------
+    # ---- progress ------------------------------------------------------------------------------------------
 
     def record_fetch(
         self, node_id: int, *, broker_epoch: int, fetch_offset: int, leader_log_end: int, now_s: float
@@ -378,7 +378,7 @@ class PartitionLeader:
     def _is_caught_up(self, progress: ReplicaProgress, leader_log_end: int, now_s: float) -> bool:
         return progress.fetch_offset == leader_log_end or now_s - progress.last_caught_up_s <= self._lag_max_s
 
-    # -- ISR changes -----------------------------------------------------------------------------------------
+    # ---- ISR changes ---------------------------------------------------------------------------------------
 
     def propose_join(self, node_id: int) -> PendingChange | None:
         """The change that adds this follower to the ISR; None when it is in, may not join, or another change
@@ -561,7 +561,7 @@ class PartitionLeader:
         """The topic's configuration changed."""
         self._min_insync_replicas = min_insync_replicas
 
-    # -- invariants ------------------------------------------------------------------------------------------
+    # ---- invariants ----------------------------------------------------------------------------------------
 
     def validate(self, leader_log_end: int) -> None:
         """Raises AssertionError when an invariant does not hold; the simulators ask after every step, a node

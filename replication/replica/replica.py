@@ -91,7 +91,7 @@ class Replica:
         self.flush_running = False
         self.offline_reason = ""
 
-    # -- views -----------------------------------------------------------------------------------------------
+    # ---- views ---------------------------------------------------------------------------------------------
 
     @property
     def topic(self) -> str:
@@ -215,7 +215,7 @@ class Replica:
     def _name(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    # -- changes of role -------------------------------------------------------------------------------------
+    # ---- changes of role -----------------------------------------------------------------------------------
 
     def apply(self, assignment: Assignment, *, now_s: float, lag_max_s: float) -> RoleChange:
         """Begins the role that `assignment` gives this node; RoleChange says what changed.
@@ -324,7 +324,7 @@ class Replica:
         self.follower = None
         return True
 
-    # -- the two ends of a fetch -----------------------------------------------------------------------------
+    # ---- the two ends of a fetch ---------------------------------------------------------------------------
 
     def receive_fetch(
         self, node_id: int, broker_epoch: int, sent: FetchPosition, *, now_s: float, arrival: bool
@@ -397,7 +397,7 @@ class Replica:
         if log.latest_epoch < 0 or first.base_offset < leader_log_start <= log.log_end_offset:
             log.truncate_fully_and_start_at(first.base_offset)
 
-    # -- the high watermark ----------------------------------------------------------------------------------
+    # ---- the high watermark --------------------------------------------------------------------------------
 
     def advance_high_watermark(self, now_s: float) -> bool:
         """Leader only: moves the high watermark, in the core and in the log, as far as the core allows; True
@@ -410,7 +410,7 @@ class Replica:
         self.log.set_high_watermark(leader.high_watermark)
         return True
 
-    # -- invariants ------------------------------------------------------------------------------------------
+    # ---- invariants ----------------------------------------------------------------------------------------
 
     def validate(self, *, whole: bool = False) -> None:
         """Raises AssertionError when an invariant of the log, of the leader, or between them does not hold;

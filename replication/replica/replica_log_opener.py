@@ -107,8 +107,7 @@ class ReplicaLogOpener:
         if self._making.get(key) is not None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log of {key[0]}-{key[1]} is being made")
 
-    # ------------------------------------------------------------------------------------------------------
-    # making many
+    # ---- making many ---------------------------------------------------------------------------------------
 
     def ready(self, assignments: Iterable[Assignment]) -> list[Assignment]:
         """The assignments whose logs exist, in order.  The opener creates the other logs and then calls
@@ -188,8 +187,7 @@ class ReplicaLogOpener:
                 made.append(newest)
         return made
 
-    # --------------------------------------------------------------------------------------------------------
-    # one by one
+    # ---- one by one ----------------------------------------------------------------------------------------
 
     def open(self, assignment: Assignment) -> Log | None:
         """The log of a replica; None when it does not open.  Sets a damaged log aside, and creates an empty

@@ -77,8 +77,7 @@ def _note(meaning: str, action: str = _ON_START) -> FindingKind:
 
 
 KINDS: dict[str, FindingKind] = {
-    # --------------------------------------------------------------------------------------------------------
-    # batches
+    # ---- batches -------------------------------------------------------------------------------------------
     "batch-damaged": _violation("bytes that had been flushed are no valid batch", _REFETCH),
     "torn-tail": _note(
         "the log ends in bytes that no flush had vouched for: what an unclean stop leaves; they are cut"
@@ -99,8 +98,7 @@ KINDS: dict[str, FindingKind] = {
     "unreadable": _violation(
         "the operating system refused to read a file", "look at the disk and at the rights of the file"
     ),
-    # --------------------------------------------------------------------------------------------------------
-    # indexes
+    # ---- indexes -------------------------------------------------------------------------------------------
     "index-missing": _note(
         "an index of a complete segment is not there; it is built again when it is needed"
     ),
@@ -134,8 +132,7 @@ KINDS: dict[str, FindingKind] = {
         "miss committed ones",
         _REBUILT,
     ),
-    # --------------------------------------------------------------------------------------------------------
-    # producers
+    # ---- producers -----------------------------------------------------------------------------------------
     "snapshot-damaged": _violation(
         "a producer snapshot cannot be read; an older one and a longer replay take its place", _ON_START
     ),
@@ -173,15 +170,13 @@ KINDS: dict[str, FindingKind] = {
         "a transaction is open for longer than any may be: read_committed readers wait at its first offset",
         "`tidegate txns describe`; start the nodes that hold its coordinator",
     ),
-    # --------------------------------------------------------------------------------------------------------
-    # histories
+    # ---- histories -----------------------------------------------------------------------------------------
     "epoch-history-damaged": _violation("the leader-epoch history cannot be read", _ON_START),
     "epoch-history-wrong": _violation(
         "the leader-epoch history is not what the batches say: replicas could be cut at the wrong place",
         _REFETCH,
     ),
-    # --------------------------------------------------------------------------------------------------------
-    # leftovers
+    # ---- leftovers -----------------------------------------------------------------------------------------
     "leftover": _note("a file or folder that an interrupted replacement, deletion or write left behind"),
     "set-aside": _note(
         "a damaged log that the node keeps for an inspection", "remove it when it is not needed any more"
@@ -200,8 +195,7 @@ KINDS: dict[str, FindingKind] = {
     ),
     "known-damaged": _violation("the node found this log damaged earlier and does not use it", _REFETCH),
     "stray-file": _note("a file that no log has", "find out which program put it there"),
-    # -------------------------------------------------------------------------------------------------------
-    # checkpoints
+    # ---- checkpoints ---------------------------------------------------------------------------------------
     "checkpoint-damaged": _violation(
         "the notes about all partitions cannot be read: every log is scanned in full", _ON_START
     ),
@@ -229,8 +223,7 @@ KINDS: dict[str, FindingKind] = {
         "if it was moved away on purpose, nothing; else look for it: its data had been flushed",
     ),
     "partition-unnoted": _note("a clean stop left no note about this partition; it is scanned in full"),
-    # --------------------------------------------------------------------------------------------------------
-    # the folder
+    # ---- the folder ----------------------------------------------------------------------------------------
     "clean-mark-damaged": _violation(
         "the mark of a clean stop cannot be read; the start counts as one after an unclean stop", _ON_START
     ),

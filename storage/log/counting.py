@@ -75,8 +75,7 @@ class _Part:
     def is_whole(self) -> bool:
         return self.low <= self.segment.base_offset and self.high >= self.end_offset
 
-    # ------------------------------------------------------------------------------------------------------
-    # in a thread
+    # ---- in a thread ---------------------------------------------------------------------------------------
 
     def run(self, is_void: IsVoid) -> int:
         if self.total is not None:

@@ -82,8 +82,7 @@ class LocalLog:
             return True
         return self.segments.size_bytes - self.durability.flushed_size >= FLUSH_DUE_BYTES
 
-    # --------------------------------------------------------------------------------------------------------
-    # appending
+    # ---- appending -----------------------------------------------------------------------------------------
 
     def write(self, plan: AppendPlan) -> None:
         """Writes the plan's batches, and its aborted transactions, behind the published end; nothing is
@@ -128,8 +127,7 @@ class LocalLog:
             old, {**old.encoded_indexes(base_offset), snapshot: encode_snapshot(producers)}
         )
 
-    # --------------------------------------------------------------------------------------------------------
-    # reading
+    # ---- reading -------------------------------------------------------------------------------------------
 
     def aborted_transactions(
         self, start_offset: int, upper_offset: int, config: LogConfig
@@ -148,8 +146,7 @@ class LocalLog:
         InvalidBatch."""
         return reload_producers(self.disk, self.directory, config, self.segments, end_offset)
 
-    # --------------------------------------------------------------------------------------------------------
-    # flushing
+    # ---- flushing ------------------------------------------------------------------------------------------
 
     def begin_flush(self, epochs: EpochCache, producers: ProducerState) -> FlushTicket:
         """Notes what a flush must make durable.  One flush at a time; see `flush.py`.  Raises
@@ -175,8 +172,7 @@ class LocalLog:
         """Whether a close has no batches to flush and no removal to wait for."""
         return self.durability.flushed_end >= self.segments.active.next_offset and self.removals.is_over
 
-    # --------------------------------------------------------------------------------------------------------
-    # truncating
+    # ---- truncating ----------------------------------------------------------------------------------------
 
     def find_truncation(self, offset: int) -> TruncationPoint:
         """Where to truncate so that no batch ends above `offset`.  Raises KAFKA_STORAGE_ERROR."""
@@ -222,8 +218,7 @@ class LocalLog:
                 self.replacements.settle()
             self.removals.remove_front(old)
 
-    # --------------------------------------------------------------------------------------------------------
-    # the end
+    # ---- the end -------------------------------------------------------------------------------------------
 
     def prepare_clean_close(self, epochs: EpochCache, producers: ProducerState) -> None:
         """Adds all derived files to the flush that follows, as if the active segment were complete.  Raises

@@ -148,8 +148,7 @@ class Log:
             )
         return opened
 
-    # --------------------------------------------------------------------------------------------------------
-    # properties
+    # ---- properties ----------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -224,8 +223,7 @@ class Log:
     def needs_flush(self) -> bool:
         return self.local.durability.flushed_end < self._log_end
 
-    # --------------------------------------------------------------------------------------------------------
-    # appending
+    # ---- appending -----------------------------------------------------------------------------------------
 
     def append_leader(
         self,
@@ -336,8 +334,7 @@ class Log:
         self.local.roll(base_offset, self.config.index_interval_bytes, self._producers)
         self._log_end = base_offset
 
-    # --------------------------------------------------------------------------------------------------------
-    # reading
+    # ---- reading -------------------------------------------------------------------------------------------
 
     def read(
         self, offset: int, max_bytes: int, *, upper_offset: int, at_least_one_batch: bool = True
@@ -395,8 +392,7 @@ class Log:
                 self.local.segments, max(start, self._log_start), min(end, self._log_end), target_bytes
             )
 
-    # ------------------------------------------------------------------------------------------------
-    # producers and epochs
+    # ---- producers and epochs ------------------------------------------------------------------------------
 
     def transaction_open(self, producer_id: int, epoch: int | None = None) -> bool:
         """Whether the producer (in this epoch, when given) has a transaction open here: later batches of it
@@ -435,8 +431,7 @@ class Log:
             self._high_watermark = offset
             self._producers.set_high_watermark(offset)
 
-    # --------------------------------------------------------------------------------------------------------
-    # flushing
+    # ---- flushing ------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> FlushTicket:
         """Notes what a flush must make durable.  One flush at a time; see `flush.py`."""
@@ -463,8 +458,7 @@ class Log:
             ticket.run()
         self.finish_flush(ticket)
 
-    # --------------------------------------------------------------------------------------------------------
-    # truncating
+    # ---- truncating ----------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
         """Removes every batch that ends above `offset`, durably.  Below the log start, the log begins anew,
@@ -547,8 +541,7 @@ class Log:
             self.local.durability.epochs_changed(self._log_end)
         self.local.remove_below(offset)
 
-    # --------------------------------------------------------------------------------------------------------
-    # the end
+    # ---- the end -------------------------------------------------------------------------------------------
 
     def update_config(self, config: LogConfig) -> None:
         """Sets a new configuration; it applies from the next append on."""

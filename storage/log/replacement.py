@@ -75,8 +75,7 @@ class Replacement:
     def is_over(self) -> bool:
         return self.stage in (Stage.DONE, Stage.WITHDRAWN, Stage.UNKNOWN)
 
-    # ------------------------------------------------------------------------------------------------------
-    # in a thread
+    # ---- in a thread ---------------------------------------------------------------------------------------
 
     def decide(self) -> None:
         """Any thread.  Raises OSError: then the replacement is withdrawn, or `stage` is UNKNOWN and the log
@@ -114,8 +113,7 @@ class Replacement:
         self._disk.sync_directory(self.directory)
         self.stage = Stage.WITHDRAWN
 
-    # -------------------------------------------------------------------------------------------------------
-    # on the loop
+    # ---- on the loop ---------------------------------------------------------------------------------------
 
     def switched(self) -> None:
         assert self.stage is Stage.DECIDED

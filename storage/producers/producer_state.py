@@ -229,8 +229,7 @@ class PreparedAppend:
             self.entries[producer_id] = entry
         return entry
 
-    # --------------------------------------------------------------------------------------------------------
-    # data
+    # ---- data ----------------------------------------------------------------------------------------------
 
     def _check_data(self, header: BatchHeader, first_offset: int) -> None:
         entry = self._entry(header.producer_id)
@@ -331,8 +330,7 @@ class PreparedAppend:
                 "still open",
             )
 
-    # --------------------------------------------------------------------------------------------------------
-    # markers
+    # ---- markers -------------------------------------------------------------------------------------------
 
     def _check_marker(self, header: BatchHeader, marker: Marker, offset: int) -> None:
         """A marker ends the open transaction, if any, and raises the epochs (rules L2 to L4)."""
@@ -412,8 +410,7 @@ class ProducerState:
         self._verifications: OrderedDict[int, _Verification] = OrderedDict()
         self.first_unstable_offset: int | None = None
 
-    # --------------------------------------------------------------------------------------------------------
-    # reading
+    # ---- reading -------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -467,8 +464,7 @@ class ProducerState:
         entry = self._entries.get(header.producer_id)
         return entry.duplicate_of(header) if entry is not None else None
 
-    # --------------------------------------------------------------------------------------------------------
-    # changing
+    # ---- changing ------------------------------------------------------------------------------------------
 
     def prepare(
         self, origin: AppendOrigin, guard: VerificationGuard | None = None, transaction_version: int = 0
@@ -626,8 +622,7 @@ class ProducerState:
             tuple(self._unreplicated),
         )
 
-    # -------------------------------------------------------------------------------------------------------
-    # verification
+    # ---- verification --------------------------------------------------------------------------------------
 
     def start_verification(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard:
         """A guard for the first append of a transaction; requests of one transaction that come together share

@@ -138,8 +138,7 @@ class _Loader:
     epoch_before: int = -1
     """Leader epoch of the last scanned batch."""
 
-    # --------------------------------------------------------------------------------------------------------
-    # folder
+    # ---- folder --------------------------------------------------------------------------------------------
 
     def remove_leftovers(self) -> list[int]:
         """Removes leftovers of interrupted writes; returns the base offsets of the segments, in order."""
@@ -244,8 +243,7 @@ class _Loader:
             log.warning("epoch_checkpoint_damaged", path=path, reason=error)
             return None
 
-    # --------------------------------------------------------------------------------------------------------
-    # producers
+    # ---- producers -----------------------------------------------------------------------------------------
 
     def load_producers(self, upper: int) -> ProducerState:
         """The newest valid snapshot at or below `upper`; damaged ones are deleted.  Empty when there is none
@@ -619,8 +617,7 @@ def _make_durable(
     loader.disk.sync_directory(loader.directory)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# replay
+# ---- replay ------------------------------------------------------------------------------------------------
 
 
 def replay_batch(producers: ProducerState, batch: ScannedBatch) -> PreparedAppend | None:

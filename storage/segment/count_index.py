@@ -155,8 +155,7 @@ class CountIndex:
         """Of the last entry; -1 when there is none."""
         return self._positions[-1] if self._positions else -1
 
-    # --------------------------------------------------------------------------------------------------------
-    # counting
+    # ---- counting ------------------------------------------------------------------------------------------
 
     def mark(self, end_offset: int, position: int) -> None:
         """An entry for byte `position`; the batches in front of it end at `end_offset`."""
@@ -226,8 +225,7 @@ class CountIndex:
         self.absent += before.absent + before.start_offset - self.base_offset
         self.start_offset, self.start_position = self.base_offset, 0
 
-    # --------------------------------------------------------------------------------------------------------
-    # reading
+    # ---- reading -------------------------------------------------------------------------------------------
 
     def total(self, end_offset: int) -> Total:
         """As of now; `end_offset`: where the segment ends."""
@@ -274,8 +272,7 @@ class CountIndex:
         known = place.records - sum(run.records for run in void if run.last < offset)
         return CountBelow(known, offset, -1 if place.offset >= offset else place.position, void_from)
 
-    # --------------------------------------------------------------------------------------------------------
-    # file
+    # ---- file ----------------------------------------------------------------------------------------------
 
     def encode(self, segment_bytes: int, end_offset: int, batch_crc: int) -> bytes:
         """`batch_crc`: the checksum of the batch at `last_position`.  Only for a whole one."""

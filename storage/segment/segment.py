@@ -123,8 +123,7 @@ class Segment:
         if transactions_too:
             self.aborted.release()
 
-    # --------------------------------------------------------------------------------------------------------
-    # indexes
+    # ---- indexes -------------------------------------------------------------------------------------------
 
     @property
     def index(self) -> OffsetIndex:
@@ -289,8 +288,7 @@ class Segment:
         self._loaded_indexes()
         return self.max_timestamp_ms
 
-    # --------------------------------------------------------------------------------------------------------
-    # appending
+    # ---- appending -----------------------------------------------------------------------------------------
 
     def note_batch(
         self, header: BatchHeader, base_offset: int, max_timestamp_ms: int, position: int, size: int
@@ -343,8 +341,7 @@ class Segment:
             self.first_timestamp_ms = parse_header(self.file.read_at(0, 61)).max_timestamp
         return self.first_timestamp_ms
 
-    # --------------------------------------------------------------------------------------------------------
-    # reading
+    # ---- reading -------------------------------------------------------------------------------------------
 
     def position_of(self, offset: int) -> int:
         """Where the first batch that ends above `offset` begins; the size when there is none."""
@@ -402,8 +399,7 @@ class Segment:
             return self.read(index.entry(first + 1)[0], max_bytes, upper_offset)
         return found
 
-    # --------------------------------------------------------------------------------------------------------
-    # changing
+    # ---- changing ------------------------------------------------------------------------------------------
 
     def prepare_truncation(self) -> None:
         """Loads into memory the derived data that cannot be trusted once the checksums are removed.  Raises

@@ -49,8 +49,7 @@ class SegmentFiles:
     def path(self, suffix: str) -> Path:
         return segment_path(self.directory, self.base_offset, suffix + self.extension)
 
-    # --------------------------------------------------------------------------------------------------------
-    # the file of batches
+    # ---- the file of batches -------------------------------------------------------------------------------
 
     @property
     def batches(self) -> File:
@@ -78,8 +77,7 @@ class SegmentFiles:
         """Keeps the file open, also when it is renamed or removed.  Raises OSError."""
         self.held = self.batches
 
-    # --------------------------------------------------------------------------------------------------------
-    # segment checksums
+    # ---- segment checksums ---------------------------------------------------------------------------------
 
     @property
     def checksums(self) -> SegmentChecksums | None:
@@ -121,8 +119,7 @@ class SegmentFiles:
             self.disk.remove(path)
         return bool(there)
 
-    # --------------------------------------------------------------------------------------------------------
-    # the end
+    # ---- the end -------------------------------------------------------------------------------------------
 
     def adopt(self) -> None:
         """The files have their final names now."""

@@ -77,8 +77,7 @@ class Segments(Sequence[Segment]):
     def __getitem__(self, index: int | slice) -> Segment | list[Segment]:
         return self._list[index]
 
-    # --------------------------------------------------------------------------------------------------------
-    # look-ups
+    # ---- look-ups ------------------------------------------------------------------------------------------
 
     def index_of(self, offset: int) -> int:
         """Index of the segment that would hold `offset`; the first one for what lies before it."""
@@ -111,8 +110,7 @@ class Segments(Sequence[Segment]):
         found.sort(key=lambda transaction: transaction.first_offset)
         return found
 
-    # --------------------------------------------------------------------------------------------------------
-    # rolling
+    # ---- rolling -------------------------------------------------------------------------------------------
 
     def must_roll(self, config: LogConfig, size: int, max_timestamp_ms: int, next_offset: int) -> bool:
         """Whether batches of `size` bytes that end before `next_offset` belong into a new segment."""
@@ -153,8 +151,7 @@ class Segments(Sequence[Segment]):
         self.active = new
         return new
 
-    # --------------------------------------------------------------------------------------------------------
-    # cutting
+    # ---- cutting -------------------------------------------------------------------------------------------
 
     def find_truncation(self, offset: int) -> TruncationPoint:
         """Where to truncate so that no batch ends above `offset`.  Raises OSError, InvalidBatch."""
@@ -226,8 +223,7 @@ class Segments(Sequence[Segment]):
         self.size_bytes -= sum(segment.size_bytes for segment in self._list[:count])
         del self._list[:count]
 
-    # --------------------------------------------------------------------------------------------------------
-    # replacing
+    # ---- replacing -----------------------------------------------------------------------------------------
 
     def switch(self, old: Sequence[Segment], new: Segment) -> None:
         """In memory, `new` (made by `create_cleaned`, durable) takes the place of `old`; on the disk,
@@ -264,8 +260,7 @@ class Segments(Sequence[Segment]):
     def _count(self) -> None:
         self.size_bytes = sum(segment.size_bytes for segment in self._list)
 
-    # --------------------------------------------------------------------------------------------------------
-    # the end
+    # ---- the end -------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         for segment in self._list:

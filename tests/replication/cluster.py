@@ -158,7 +158,7 @@ class Cluster:
             await self.stop(node)
         assert not self.invalid
 
-    # -- the controller --------------------------------------------------------------------------------------
+    # ---- the controller ------------------------------------------------------------------------------------
 
     async def alter_partition(self, changes: list[IsrChange]) -> AsyncIterator[list[IsrResult]]:
         await asyncio.sleep(0)

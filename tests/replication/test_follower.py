@@ -70,7 +70,7 @@ def catch_up(follower: EpochLog, leader: EpochLog, *, steps_max: int = 50) -> in
     raise AssertionError(f"no agreement: {follower} and {leader}")
 
 
-# -- decisions -----------------------------------------------------------------------------------------------
+# ---- decisions ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_logs_that_never_agree_fail_the_replica_instead_of_looping() -> None:
     assert isinstance(core.on_answer(sent, answer(diverging=(1, 5)), log), Fail)
 
 
-# -- the leader's side ---------------------------------------------------------------------------------------
+# ---- the leader's side -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_offsets_outside_the_log_are_out_of_range(offset: int, epoch: int, follo
     assert error.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-# -- both together -------------------------------------------------------------------------------------------
+# ---- both together -----------------------------------------------------------------------------------------
 
 
 def test_three_fast_elections_need_more_than_one_question() -> None:

@@ -26,7 +26,7 @@ def fetch(
     leader.record_fetch(node, broker_epoch=broker_epoch, fetch_offset=offset, leader_log_end=end, now_s=now_s)
 
 
-# -- the high watermark --------------------------------------------------------------------------------------
+# ---- the high watermark ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_replica_that_was_fenced_does_not_hold_the_high_watermark() -> None:
     assert leader.high_watermark == 20
 
 
-# -- followers' fetches --------------------------------------------------------------------------------------
+# ---- followers' fetches ------------------------------------------------------------------------------------
 
 
 def test_a_fetch_by_a_stranger_is_refused() -> None:
@@ -170,7 +170,7 @@ def test_requests_are_fenced_by_the_leader_epoch(
     assert fenced.value.code is expected
 
 
-# -- joining and leaving the ISR -----------------------------------------------------------------------------
+# ---- joining and leaving the ISR ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_a_follower_at_its_last_seen_log_end_was_caught_up_at_that_fetch() -> No
     assert leader.follower(2).last_caught_up_s == 5.0
 
 
-# -- answers of the controller -------------------------------------------------------------------------------
+# ---- answers of the controller -----------------------------------------------------------------------------
 
 
 def expanding(metadata: Metadata | None = None) -> tuple[PartitionLeader, PendingChange]:
@@ -502,7 +502,7 @@ def test_a_leader_outside_its_isr_is_an_error() -> None:
         leader_of().on_metadata(8, (2, 3))
 
 
-# -- acknowledgements ----------------------------------------------------------------------------------------
+# ---- acknowledgements --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

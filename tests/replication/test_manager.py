@@ -84,7 +84,7 @@ def values_of(part: FetchResponsePartition) -> list[str]:
     return found
 
 
-# -- writing -------------------------------------------------------------------------------------------------
+# ---- writing -----------------------------------------------------------------------------------------------
 
 
 async def test_an_acknowledged_write_is_flushed_on_every_in_sync_replica(cluster: Cluster) -> None:
@@ -235,7 +235,7 @@ async def test_an_unknown_partition_is_named(cluster: Cluster) -> None:
     assert "t-0" in unknown.value.message
 
 
-# -- callbacks -----------------------------------------------------------------------------------------------
+# ---- callbacks ---------------------------------------------------------------------------------------------
 
 
 async def test_roles_and_high_watermarks_are_reported(cluster: Cluster) -> None:
@@ -255,7 +255,7 @@ async def test_the_same_assignment_again_changes_nothing(cluster: Cluster) -> No
     assert cluster.led == led
 
 
-# -- failover ------------------------------------------------------------------------------------------------
+# ---- failover ----------------------------------------------------------------------------------------------
 
 
 async def test_a_new_leader_keeps_acknowledged_records_and_the_old_one_truncates(cluster: Cluster) -> None:
@@ -340,7 +340,7 @@ async def test_an_unflushed_tail_is_flushed_before_the_first_fetch(cluster: Clus
     assert cluster.log(1).flushed_end_offset == 1
 
 
-# -- the ISR -------------------------------------------------------------------------------------------------
+# ---- the ISR -----------------------------------------------------------------------------------------------
 
 
 async def test_a_silent_follower_leaves_the_isr_and_writes_go_on(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ async def test_an_unanswered_isr_change_is_asked_again(cluster: Cluster) -> None
     await eventually(lambda: cluster.partitions[("t", 0)].isr == (1, 2, 3), "node 3 is in the ISR")
 
 
-# -- reading -------------------------------------------------------------------------------------------------
+# ---- reading -----------------------------------------------------------------------------------------------
 
 
 async def test_consumers_see_only_what_is_committed(cluster: Cluster) -> None:
@@ -526,7 +526,7 @@ async def test_offsets_by_timestamp(cluster: Cluster) -> None:
         manager.list_offsets("t", 0, -99, 0)
 
 
-# -- deletion, storage, shutdown -----------------------------------------------------------------------------
+# ---- deletion, storage, shutdown ---------------------------------------------------------------------------
 
 
 async def test_a_deleted_partition_answers_its_waiters(cluster: Cluster) -> None:

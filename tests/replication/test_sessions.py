@@ -63,7 +63,7 @@ async def write(cluster: Cluster, partition: int, value: str = "v", *, leader: i
     return await manager.wait_committed("t", partition, epoch, info.next_offset, 20_000)
 
 
-# -- the table -----------------------------------------------------------------------------------------------
+# ---- the table ---------------------------------------------------------------------------------------------
 
 
 def test_sessions_are_counted_and_replaced() -> None:
@@ -96,7 +96,7 @@ def test_forgotten_partitions_leave_the_session() -> None:
     assert list(session.parts) == [("t", 1)]
 
 
-# -- at the leader -------------------------------------------------------------------------------------------
+# ---- at the leader -----------------------------------------------------------------------------------------
 
 
 async def test_an_incremental_answer_names_only_what_changed(cluster: Cluster) -> None:
@@ -315,7 +315,7 @@ async def test_what_the_byte_budget_left_out_comes_next(cluster: Cluster) -> Non
     assert got == {0, 1, 2}
 
 
-# -- at the follower -----------------------------------------------------------------------------------------
+# ---- at the follower ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -382,7 +382,7 @@ def full_disks_take_records(patch: Patch) -> None:
     patch.setattr(ReplicaManager, "_require_room", lambda manager, replica: None)
 
 
-# -- histories in which what is rare otherwise is met soon ---------------------------------------------------
+# ---- histories in which what is rare otherwise is met soon -------------------------------------------------
 
 LATE = Weather(loss=0.02, duplication=0.1, late=0.3, late_s_max=1.0)
 

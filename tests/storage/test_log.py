@@ -28,8 +28,7 @@ def refused(code: ErrorCode) -> pytest.RaisesExc[KafkaError]:
     return pytest.raises(KafkaError, check=lambda error: error.code == code)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# appending
+# ---- appending ---------------------------------------------------------------------------------------------
 
 
 def test_offsets_and_leader_epoch_are_stamped_outside_the_checksum(log: Log) -> None:
@@ -149,8 +148,7 @@ def test_segments_roll_by_size_and_by_time() -> None:
     assert len(stored(log)) == 7
 
 
-# ------------------------------------------------------------------------------------------------------------
-# followers
+# ---- followers ---------------------------------------------------------------------------------------------
 
 
 def test_a_follower_keeps_the_leaders_bytes() -> None:
@@ -187,8 +185,7 @@ def test_a_follower_leaves_out_a_partial_batch_and_refuses_a_damaged_one(log: Lo
         log.append_follower(second[:-1] + b"?")
 
 
-# ------------------------------------------------------------------------------------------------------------
-# reading
+# ---- reading -----------------------------------------------------------------------------------------------
 
 
 def test_a_read_is_one_access_and_at_least_one_batch() -> None:
@@ -276,8 +273,7 @@ def test_ranges_cover_everything_once_at_batch_boundaries(log: Log) -> None:
     assert len(log.ranges(0, 27, 10**9)) == 1
 
 
-# ------------------------------------------------------------------------------------------------------------
-# cutting
+# ---- cutting -----------------------------------------------------------------------------------------------
 
 
 def test_truncation_forgets_producers_epochs_and_aborts(log: Log) -> None:
@@ -335,8 +331,7 @@ def test_the_log_start_moves_up_and_whole_segments_go() -> None:
     assert stored(again) == left
 
 
-# ------------------------------------------------------------------------------------------------------------
-# disk trouble
+# ---- disk trouble ------------------------------------------------------------------------------------------
 
 
 def test_a_full_disk_fails_the_append_until_there_is_room() -> None:
@@ -403,8 +398,7 @@ def test_an_abort_whose_index_entry_does_not_fit_is_not_written_at_all() -> None
     assert len(stored(log)) == 2
 
 
-# ------------------------------------------------------------------------------------------------------------
-# flushing
+# ---- flushing ----------------------------------------------------------------------------------------------
 
 
 def test_a_flush_covers_what_was_there_when_it_began() -> None:
