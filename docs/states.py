@@ -84,7 +84,7 @@ def transactions() -> str:
 def groups() -> str:
     why = {
         (group.EMPTY, group.PREPARING): "a member joins",
-        (group.PREPARING, group.EMPTY): "nobody is left",
+        (group.PREPARING, group.EMPTY): "no member is left",
         (group.PREPARING, group.COMPLETING): "all have joined, or time is up",
         (group.COMPLETING, group.STABLE): "the leader's assignment is committed",
         (group.COMPLETING, group.PREPARING): "a member joins, leaves or expires",

@@ -27,7 +27,7 @@ PORTS_FROM: Final = 12_000
 PORTS_TO: Final = 30_000  # below Linux' default range of outgoing ports (32768-60999)
 PORT_STEP: Final = 100  # between the listeners of one node, with ports counted from a base
 
-WHO_TIMEOUT_S: Final = 1.0
+STATUS_TIMEOUT_S: Final = 1.0
 _DISK: Final = RealDisk()
 
 
@@ -166,17 +166,17 @@ async def require_free(ports: NodePorts, base_port_option: str) -> None:
     for use, port in ports.by_use.items():
         if not port_is_free(port):
             raise LocalClusterError(
-                f"port {port} ({use} of node {ports.node_id}) is in use by {await _who(ports)}: stop "
+                f"port {port} ({use} of node {ports.node_id}) is in use by {await _occupant(ports)}: stop "
                 "it, or choose other ports "
                 f"with {base_port_option}"
             )
 
 
-async def _who(ports: NodePorts) -> str:
+async def _occupant(ports: NodePorts) -> str:
     import grpc
 
     try:
-        status = await ask_status(f"{HOST}:{ports.grpc}", WHO_TIMEOUT_S)
+        status = await ask_status(f"{HOST}:{ports.grpc}", STATUS_TIMEOUT_S)
     except grpc.aio.AioRpcError:
         return (
             f"another program (`ss -ltnp` shows which; perhaps another Tidegate, or a Kafka on {ports.kafka})"

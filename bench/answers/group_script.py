@@ -78,16 +78,16 @@ def groups(side: Side) -> None:
         _delete_offsets(side, group, "no-such-topic", [0])
         for partitions in ([7], []):
             _delete_offsets(side, group, TOPIC, partitions)
-        for who in ("", "unknown", member_id if group == CLASSIC else MEMBER):
-            _as_member(side, group, who)
+        for member in ("", "unknown", member_id if group == CLASSIC else MEMBER):
+            _as_member(side, group, member)
         for partitions in ([0], [0]):
             _delete_offsets(side, group, TOPIC, partitions)
     for group in (CLASSIC, CONSUMER):
-        who = member_id if group == CLASSIC else MEMBER
+        member = member_id if group == CLASSIC else MEMBER
         for epoch in (0, 2, 7):
             label = f"group {group!r} in generation {epoch}"
-            side.ask(f"{label}: HEARTBEAT", ApiKey.HEARTBEAT, 4, _classic_heartbeat(group, who, epoch))
-            side.note(f"{label}: OFFSET_COMMIT", _commit(side, who, group, epoch))
+            side.ask(f"{label}: HEARTBEAT", ApiKey.HEARTBEAT, 4, _classic_heartbeat(group, member, epoch))
+            side.note(f"{label}: OFFSET_COMMIT", _commit(side, member, group, epoch))
     _odd_heartbeats(side)
     everything = [MISSING, SIMPLE, "", SIMPLE]
     # in no particular order
@@ -169,31 +169,37 @@ def _delete_offsets(side: Side, group: str, topic: str, partitions: Sequence[int
     side.ask(label + " again" * (label in side.answers), ApiKey.OFFSET_DELETE, 0, asked)
 
 
-def _as_member(side: Side, group: str, who: str) -> None:
-    label = f"group {group!r} as {side.plain(who)!r}"
-    generation = 0 if who == MEMBER else 9
-    side.ask(f"{label}: HEARTBEAT", ApiKey.HEARTBEAT, 4, _classic_heartbeat(group, who, generation))
-    side.ask(f"{label}: SYNC_GROUP", ApiKey.SYNC_GROUP, 5, _sync(group, who, generation))
+def _as_member(side: Side, group: str, member: str) -> None:
+    label = f"group {group!r} as {side.plain(member)!r}"
+    generation = 0 if member == MEMBER else 9
+    side.ask(f"{label}: HEARTBEAT", ApiKey.HEARTBEAT, 4, _classic_heartbeat(group, member, generation))
+    side.ask(f"{label}: SYNC_GROUP", ApiKey.SYNC_GROUP, 5, _sync(group, member, generation))
     side.ask(
-        f"{label}: CONSUMER_GROUP_HEARTBEAT", ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, _heartbeat(group, who, 9)
+        f"{label}: CONSUMER_GROUP_HEARTBEAT",
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        1,
+        _heartbeat(group, member, 9),
     )
-    side.note(f"{label}: OFFSET_COMMIT", _commit(side, who, group, 9))
-    if who == "unknown":
-        members = [{"member_id": who, "group_instance_id": None, "reason": None}]
+    side.note(f"{label}: OFFSET_COMMIT", _commit(side, member, group, 9))
+    if member == "unknown":
+        members = [{"member_id": member, "group_instance_id": None, "reason": None}]
         side.ask(f"{label}: LEAVE_GROUP", ApiKey.LEAVE_GROUP, 5, {"group_id": group, "members": members})
         side.ask(
-            f"{label}: leaves by heartbeat", ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, _heartbeat(group, who, -1)
+            f"{label}: leaves by heartbeat",
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            1,
+            _heartbeat(group, member, -1),
         )
     one = {
         "group_id": group,
-        "member_id": who,
+        "member_id": member,
         "member_epoch": 9,
         "topics": [{"name": TOPIC, "partition_indexes": [0]}],
     }
     side.ask(f"{label}: OFFSET_FETCH", ApiKey.OFFSET_FETCH, 9, {"groups": [one], "require_stable": False})
 
 
-def _commit(side: Side, who: str | None, group: str, generation: int = -1) -> int:
+def _commit(side: Side, member: str | None, group: str, generation: int = -1) -> int:
     offset = {
         "partition_index": 0,
         "committed_offset": 0,
@@ -201,28 +207,33 @@ def _commit(side: Side, who: str | None, group: str, generation: int = -1) -> in
         "committed_metadata": "",
     }
     asked = {
-        "group_id": group, "generation_id_or_member_epoch": generation, "member_id": who or "",
+        "group_id": group, "generation_id_or_member_epoch": generation, "member_id": member or "",
         "group_instance_id": None,
         "topics": [{"name": TOPIC, "partitions": [offset]}],
     }  # fmt: skip
     return int(side.ask(None, ApiKey.OFFSET_COMMIT, 9, asked).topics[0].partitions[0].error_code)
 
 
-def _classic_heartbeat(group: str, who: str, generation: int) -> Mapping[str, Any]:
-    return {"group_id": group, "generation_id": generation, "member_id": who, "group_instance_id": None}
-
-
-def _sync(group: str, who: str, generation: int) -> Mapping[str, Any]:
+def _classic_heartbeat(group: str, member: str, generation: int) -> Mapping[str, Any]:
     return {
-        "group_id": group, "generation_id": generation, "member_id": who, "group_instance_id": None,
+        "group_id": group,
+        "generation_id": generation,
+        "member_id": member,
+        "group_instance_id": None,
+    }
+
+
+def _sync(group: str, member: str, generation: int) -> Mapping[str, Any]:
+    return {
+        "group_id": group, "generation_id": generation, "member_id": member, "group_instance_id": None,
         "protocol_type": "consumer", "protocol_name": "range",
-        "assignments": [{"member_id": who, "assignment": b""}],
+        "assignments": [{"member_id": member, "assignment": b""}],
     }  # fmt: skip
 
 
-def _heartbeat(group: str, who: str, epoch: int) -> Mapping[str, Any]:
+def _heartbeat(group: str, member: str, epoch: int) -> Mapping[str, Any]:
     return {
-        "group_id": group, "member_id": who, "member_epoch": epoch, "instance_id": None, "rack_id": None,
+        "group_id": group, "member_id": member, "member_epoch": epoch, "instance_id": None, "rack_id": None,
         "rebalance_timeout": 30_000 if epoch == 0 else -1, "subscribed_topic_names": None,
         "subscribed_topic_regex": None,
         "server_assignor": None, "topic_partitions": None,

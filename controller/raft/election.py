@@ -1,4 +1,4 @@
-"""Elections: PreVote, votes, and who gives way (docs/raft.md Q9 to Q11).  Pure.
+"""Elections: PreVote, votes, and the voters that step down (docs/raft.md Q9 to Q11).  Pure.
 
     the election timer of a follower ends (`library`)
       -> `may_start` asks all voters whether they would vote (PreVote); the term stays

@@ -20,8 +20,8 @@ What it promises
 * A torn tail (a crash before `sync`) is truncated.  Damage to entries known to have been durable never is: an
   unreadable record followed by one that says "what you cannot read was durable" stops the node.  That is what
   `durable` is for: unsynced pages reach the disk in any order, so a readable record after an unreadable one
-  proves nothing by itself. A disk that changes the very last batch afterwards, or shortens the file, is told
-  from a torn tail by the note.
+  proves nothing by itself. The note distinguishes a disk that changes the very last batch afterwards, or
+  shortens the file, from a torn tail.
 * A failed write or sync is final: the error goes up (OSError) and the journal refuses every further use.
 * What is read at the opening is made durable before anything else.  A process that was killed, or stopped
   because a sync failed, leaves in the page cache what never reached the disk; taken for durable, it would be

@@ -1,7 +1,7 @@
 """PySyncObj, behind one seam: the only file that imports it or touches a private name of it.
 
 What the library decides, in its `_onTick`: that an election is due and how it begins; what a leader may
-commit, by counting the voters that have an entry of its own term; that a leader whom no majority answers
+commit, by counting the voters that have an entry of its own term; that a leader without answers of a majority
 falls back; and the order of a tick.  It has no state of its own: `_KEPT` says where in `VoterState` each of
 its variables is kept.  It asks the voter at the points that `TickSteps` names, and its own code for these
 points (network, dump files, queue, apply) is never used; docs/raft.md has a table of why.

@@ -18,9 +18,9 @@ named the same roster, or when a voting journal shows a roster of a formation in
   roster after B, and without a vote; a voter loses its vote only with its disk.  All voters have named it: so
   at B there was *no journal with a vote anywhere*, and what any journal promised before was lost with all
   disks, not forgotten by some.  No clock, no persistence and no fresh connection is needed: each statement is
-  about the past and stays true.  If two rosters are completed, then at the later B nobody had a vote; those
-  who get it afterwards by either roster are the journals that existed then, one a voter.  One disk that
-  survives with a vote (or with an entry) never agrees, so no quorum is formed anew around it.
+  about the past and stays true.  If two rosters are completed, then at the later B no journal had a vote; the
+  journals that get one afterwards by either roster existed then, one a voter.  One disk that survives with a
+  vote (or with an entry) never agrees, so no quorum is formed anew around it.
 * Why it converges.  A crash changes nothing but what was heard, which is said again.  Where some have the
   vote already, they show their roster, and the rest of it follow.  A voter whose disk is lost meanwhile is
   not in it: it comes back the other way.
@@ -34,11 +34,11 @@ be R's term and m the majority of n:
 * An acknowledgement that the lost journal gave is not missed.  It was given before J existed, hence before R
   was appended. What it helped to commit in a term up to t is in the log of R's leader before R (leader
   completeness: m acknowledged, m voted, and J did neither), so J holds it.  In a term T > t it cannot be: T's
-  leader had m votes before that acknowledgement; one of those m is among the m who acknowledged R, later, in
+  leader had m votes before that acknowledgement; one of those m is among the m that acknowledged R, later, in
   a lower term: it would not have.
 * A vote that the lost journal gave to X in term T is not given twice to any effect.  T <= t: J is in term t
   at least, and its log ends at or after R: a candidate that asked in a term up to t does not have R, and J
-  refuses it.  T > t: X can never win T: a voter of X among the m who acknowledged R either voted first, and
+  refuses it.  T > t: X can never win T: a voter of X among the m that acknowledged R either voted first, and
   then would not acknowledge R in t, or acknowledged first, and then refuses X, whose log, as it was when it
   asked for that vote, ends before R (nor has it an entry of a term between: that term's leader, too, would
   have had m votes above t before R).

@@ -11,7 +11,8 @@ The contract between a step and `core`, which carries it out, in this order (doc
 3. `apply`: what is committed, for the state machine.
 4. `answers`: which proposals were appended, and which were refused.
 
-A voter is told what became durable later (`Synced`, `SnapshotDurable`), and counts itself only for that.
+A voter learns later which entries became durable (`Synced`, `SnapshotDurable`), and counts itself only for
+that.
 """
 
 from __future__ import annotations

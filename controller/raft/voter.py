@@ -2,7 +2,7 @@
 
 Read it with the Raft paper at hand; the parts, each over the same `VoterState`:
 
-* `election`     PreVote, votes, who gives way
+* `election`     PreVote, votes, stepping down
 * `follower`     the log is made to agree with the leader's, by entries or by a snapshot
 * `replication`  the leader's view of each follower, and what that is sent next
 * `membership`   which journals have a vote

@@ -20,8 +20,8 @@ version may ignore it.
 
 The feature's name was `metadata.version` up to level 3, which in Kafka is another thing: its tools would
 print a release of Kafka for it.  In the log those levels keep that name, and level 4 takes its place under
-the new one: a node that only knows the former name stops there.  Clients are told the new name alone,
-whatever the level (`shown`).
+the new one: a node that only knows the former name stops there.  Clients get the new name alone, at every
+level (`shown`).
 
 Pure, like `planner.py`.
 """

@@ -1,9 +1,10 @@
 """The requests about the committed offsets of one shard's groups: commit, fetch, delete, expire
 (docs/semantics.md, chapter O).
 
-`OffsetStore` has the offsets, and `replay` alone changes them.  This part decides who may commit and which
-offsets go: those of a deleted group or topic, and those that no member reads for longer than the retention
-(KIP-211).  Volatile are the topics whose offsets have yet to be deleted, and the time of the next scan.
+`OffsetStore` has the offsets, and `replay` alone changes them.  This part decides which clients may commit
+and which offsets go: those of a deleted group or topic, and those that no member reads for longer than the
+retention (KIP-211).  Volatile are the topics whose offsets have yet to be deleted, and the time of the next
+scan.
 """
 
 from __future__ import annotations

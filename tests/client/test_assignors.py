@@ -201,7 +201,7 @@ def test_of_two_that_claim_a_partition_the_later_generation_holds_it() -> None:
     new = Subscription(("a",), owned={"a": [0]}, generation=4)
     assert COOP.assign({"a": 1}, {"one": old, "two": new}) == {"one": {}, "two": {"a": [0]}}
     assert COOP.assign({"a": 1}, {"one": new, "two": new}) == {"one": {"a": [0]}, "two": {}}, (
-        "neither, so anybody"
+        "neither, so any member"
     )
 
 

@@ -215,9 +215,9 @@ def test_members_that_come_and_go_share_and_only_what_moves_stops(
     third = make_reader(group, topic)
     until(lambda: shared([first, second, third]), "three share")
     produce(cluster, topic, [b"%d" % number for number in range(120)])
-    everybody = [first, second, third]
-    until(lambda: sum(len(reader.values) for reader in everybody) == 120, "all is read")
-    for reader in everybody:
+    all_readers = [first, second, third]
+    until(lambda: sum(len(reader.values) for reader in all_readers) == 120, "all is read")
+    for reader in all_readers:
         reader.commit()
     assert committed(cluster, group, topic) == dict.fromkeys(range(PARTITIONS), 20)
     described = asyncio.run(described_by_our_client(cluster, group))
@@ -227,7 +227,7 @@ def test_members_that_come_and_go_share_and_only_what_moves_stops(
     )
     second.close()
     until(lambda: shared([first, third]), "the others have what was left")
-    assert not [error for reader in everybody for error in reader.errors]
+    assert not [error for reader in all_readers for error in reader.errors]
     # Sticky: the first one gave up a part, twice, and never took anything back that it had given up before it
     # was free.
     assert [event[0] for event in first.events] == ["+", "-", "-", "+"], first.events
@@ -387,18 +387,18 @@ def test_a_reading_group_migrates_to_the_new_protocol_and_back_by_member(
         "heartbeat.interval.ms": 300,
     }  # fmt: skip
     produced: set[bytes] = set()
-    everybody: list[Reader] = []
+    all_readers: list[Reader] = []
 
     def join(**settings: Any) -> Reader:
-        everybody.append(make_reader(group, topic, **settings))
-        return everybody[-1]
+        all_readers.append(make_reader(group, topic, **settings))
+        return all_readers[-1]
 
     def all_is_read_by(members: list[Reader], what: str) -> None:
         values = [b"%s-%d" % (what.encode(), number) for number in range(60)]
         produce(cluster, topic, values)
         produced.update(values)
         until(
-            lambda: produced <= {value for reader in everybody for value in reader.values},
+            lambda: produced <= {value for reader in all_readers for value in reader.values},
             f"all is read {what}",
         )
         for reader in members:
@@ -426,4 +426,4 @@ def test_a_reading_group_migrates_to_the_new_protocol_and_back_by_member(
     until(lambda: shared([e]), "the last consumer member has gone", 90)
     all_is_read_by([e], "back")
     assert asyncio.run(described_by_our_client(cluster, group)).protocol == strategy
-    assert not [error for reader in everybody for error in reader.errors]
+    assert not [error for reader in all_readers for error in reader.errors]

@@ -397,7 +397,7 @@ async def test_a_voter_that_lost_its_disk_forgets_no_vote_and_returns(tmp_path: 
     elect no leader."""
     logs = Logs(tmp_path, 3)
     await logs.start()
-    await logs.acknowledge("everybody has this")
+    await logs.acknowledge("all voters have this")
     await logs.same()
     await logs.stop(3)
     await logs.acknowledge("only 1 and 2 have this")

@@ -19,7 +19,7 @@ R, S = MemberRequest, Situation
 ONE = (OffsetToCommit("flights", 0, 5),)
 EPOCH = 5  # the member's in every situation in which there is one
 
-NONE, GONE, WHO = "NONE", "GROUP_ID_NOT_FOUND", "UNKNOWN_MEMBER_ID"
+NONE, GONE, UNK = "NONE", "GROUP_ID_NOT_FOUND", "UNKNOWN_MEMBER_ID"
 FENCED, STALE, GEN = "FENCED_MEMBER_EPOCH", "STALE_MEMBER_EPOCH", "ILLEGAL_GENERATION"
 INST, HELD = "FENCED_INSTANCE_ID", "UNRELEASED_INSTANCE_ID"
 
@@ -28,12 +28,12 @@ INST, HELD = "FENCED_INSTANCE_ID", "UNRELEASED_INSTANCE_ID"
 EXPECTED = {
     #                         no group classic stranger current previous older   newer   held  left
     R.JOIN:                  (NONE,    GONE,   NONE,    NONE,   NONE,    NONE,   NONE,   HELD, NONE),
-    R.HEARTBEAT:             (GONE,    GONE,   WHO,     NONE,   NONE,    FENCED, FENCED, INST, FENCED),
-    R.LEAVE:                 (GONE,    GONE,   WHO,     NONE,   NONE,    NONE,   NONE,   INST, NONE),
-    R.LEAVE_FOR_A_WHILE:     (GONE,    GONE,   WHO,     NONE,   NONE,    NONE,   NONE,   INST, NONE),
-    R.COMMIT:                (GONE,    WHO,    WHO,     NONE,   STALE,   STALE,  STALE,  WHO,  STALE),
-    R.COMMIT_IN_TRANSACTION: (GEN,     WHO,    WHO,     NONE,   GEN,     GEN,    GEN,    WHO,  GEN),
-    R.FETCH_OFFSETS:         (NONE,    NONE,   WHO,     NONE,   STALE,   STALE,  STALE,  WHO,  STALE),
+    R.HEARTBEAT:             (GONE,    GONE,   UNK,     NONE,   NONE,    FENCED, FENCED, INST, FENCED),
+    R.LEAVE:                 (GONE,    GONE,   UNK,     NONE,   NONE,    NONE,   NONE,   INST, NONE),
+    R.LEAVE_FOR_A_WHILE:     (GONE,    GONE,   UNK,     NONE,   NONE,    NONE,   NONE,   INST, NONE),
+    R.COMMIT:                (GONE,    UNK,    UNK,     NONE,   STALE,   STALE,  STALE,  UNK,  STALE),
+    R.COMMIT_IN_TRANSACTION: (GEN,     UNK,    UNK,     NONE,   GEN,     GEN,    GEN,    UNK,  GEN),
+    R.FETCH_OFFSETS:         (NONE,    NONE,   UNK,     NONE,   STALE,   STALE,  STALE,  UNK,  STALE),
 }
 # fmt: on
 # A classic group judges commits by its own rules, before this table is asked.

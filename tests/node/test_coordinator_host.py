@@ -216,7 +216,7 @@ async def test_a_coordinator_without_a_session_rejects_every_event(hosted: Hoste
 
 
 async def test_requests_waiting_at_a_coordinator_fail_when_its_session_ends(hosted: Hosted) -> None:
-    """A JoinGroup waits for the other members, who are sent to the successor: here no member joins for
+    """A JoinGroup waits for the other members, which are sent to the successor: here no member joins for
     minutes."""
     hosted.host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)

@@ -192,8 +192,8 @@ class Rules:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_broker_holds_the_lease_without_knowing_of_its_fencing(seed: int) -> None:
-    """Heartbeats and answers take up to two sessions, and are lost; the holder of the lease has applied every
-    fencing so far."""
+    """Heartbeats and answers last up to two sessions, and may be lost; the holder of the lease has applied
+    every fencing so far."""
     found = history(Random(seed), count_from_arrival=False)
     assert found is None, found
 

@@ -53,12 +53,12 @@ def test_other_client_ids_ask_nothing(client_id: str) -> None:
 
 def test_only_the_life_that_is_meant_counts_the_question() -> None:
     reached_by = ReachedBy()
-    everybody: Callable[[Life], bool] = lambda _: True  # noqa: E731
-    assert reached_by.asked(QUESTION, (2, 21), everybody) is Asked.REFUSED
-    assert reached_by.asked(QUESTION, (3, 20), everybody) is Asked.REFUSED
+    all_brokers: Callable[[Life], bool] = lambda _: True  # noqa: E731
+    assert reached_by.asked(QUESTION, (2, 21), all_brokers) is Asked.REFUSED
+    assert reached_by.asked(QUESTION, (3, 20), all_brokers) is Asked.REFUSED
     assert list(reached_by.lives) == []
-    assert reached_by.asked(QUESTION, (2, 20), everybody) is Asked.NOTED
-    assert reached_by.asked(QUESTION, (2, 20), everybody) is Asked.KNOWN
+    assert reached_by.asked(QUESTION, (2, 20), all_brokers) is Asked.NOTED
+    assert reached_by.asked(QUESTION, (2, 20), all_brokers) is Asked.KNOWN
     assert list(reached_by.lives) == [(1, 10)]
 
 

@@ -55,7 +55,7 @@ class Node:
 
     @staticmethod
     def _no_transport(_target: int) -> object:
-        raise AssertionError("nobody is followed here")
+        raise AssertionError("no leader is followed here")
 
     def assignment(
         self,

@@ -294,14 +294,16 @@ class Stage:
         while position < log.log_end_offset:
             data = log.read(position, 1 << 20, upper_offset=log.log_end_offset).data
             for at, header in iterate_headers(data):
-                who = _identity(header.producer_id, header.producer_epoch)
+                producer_name = _identity(header.producer_id, header.producer_epoch)
                 if header.is_control:
                     marker = decode_marker(data, at)
                     assert marker is not None
                     what = f"{marker.control_type.name} marker"
                 else:
                     what = f"{[value_of(each.key, each.value) for each in decode_batch(data, at)]}"
-                self.say(f"{_place_name(partition.name)} appends {header.base_offset}: {what} of {who}")
+                self.say(
+                    f"{_place_name(partition.name)} appends {header.base_offset}: {what} of {producer_name}"
+                )
                 position = header.next_offset
         self._appended[place] = log.log_end_offset
 
@@ -359,8 +361,8 @@ def _request(event: Any) -> str:
             return f"InitProducerId, {_identity(event.producer_id, event.producer_epoch)} resumes"
         case AddPartitions():
             what = "verify" if event.verify_only else "add"
-            who = _identity(event.producer_id, event.producer_epoch)
-            return f"AddPartitionsToTxn, {what} {_names(event.partitions)}, {who}"
+            producer_name = _identity(event.producer_id, event.producer_epoch)
+            return f"AddPartitionsToTxn, {what} {_names(event.partitions)}, {producer_name}"
         case EndTxn():
             what = "commit" if event.commit else "abort"
             return f"EndTxn, {what}, {_identity(event.producer_id, event.producer_epoch)}"

@@ -141,7 +141,7 @@ class RollingUpgrade:
         run.outcome.require(f"a stop by SIGTERM is clean ({step})", code == 0, f"exit code {code}")
         node.version = version
         await run.recovery(
-            step, InjectedFault(node.id, begin, code), "everybody", lambda commit: commit.invoked >= begin
+            step, InjectedFault(node.id, begin, code), "every client", lambda commit: commit.invoked >= begin
         )
         recovered = (await node.status()).recovered_logs
         run.outcome.require(f"a start needs no recovery ({step})", recovered == 0, f"{recovered} logs")

@@ -26,8 +26,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
             f"unknown endpoint type {endpoint_type}: 1 is brokers, 2 controllers",
         )
     state = broker.state
-    everybody = getattr(request, "include_fenced_brokers", False)
-    found = sorted(state.brokers.values(), key=lambda b: b.node_id) if everybody else state.active_brokers()
+    all_brokers = getattr(request, "include_fenced_brokers", False)
+    found = sorted(state.brokers.values(), key=lambda b: b.node_id) if all_brokers else state.active_brokers()
     return {
         "throttle_time": 0,
         "error_code": ErrorCode.NONE,
