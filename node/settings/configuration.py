@@ -278,7 +278,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "debug.validate": Setting(
         bool,
         False,
-        "Logs, leaders, shards, metadata and Raft are held against their invariants; a node stops.",
+        "Checks the invariants of logs, leaders, shards, metadata and Raft; a failure stops the node.",
     ),
     "log.level": Setting(str, "INFO", "DEBUG, INFO, WARNING or ERROR."),
     "log.format": Setting(str, "text", "text or json."),
