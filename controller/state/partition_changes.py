@@ -170,15 +170,6 @@ def _membership_error(
     return ErrorCode.NONE
 
 
-def topic_violations(topic: TopicState) -> Iterator[str]:
-    if sorted(topic.partitions) != list(range(len(topic.partitions))):
-        yield f"{topic.name}: partitions are not dense"
-    for number, partition in topic.partitions.items():
-        yield from (
-            f"{topic.name}-{number}: {partition}: {each}" for each in partition_violations(topic, partition)
-        )
-
-
 def partition_violations(topic: TopicState, partition: PartitionState) -> Iterator[str]:
     """The invariants of one partition that do not hold."""
     isr, elr = set(partition.isr), set(partition.elr)

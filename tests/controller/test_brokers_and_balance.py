@@ -114,8 +114,8 @@ def unbalanced(percentage: int, *, enabled: bool = True, elsewhere: int = 1, of:
         controller.topic(f"t{number}", replicas=(1, 2))
     for number in range(elsewhere):
         topic = controller.state.topics[f"t{number}"]
-        partition = replace(topic.partitions[0], leader=2, leader_epoch=1)
-        controller.state._topics[topic.name] = replace(topic, partitions={0: partition})
+        partition = replace(topic.partitions[0], leader=2, leader_epoch=1, partition_epoch=1)
+        controller.state._topics.by_name[topic.name] = replace(topic, partitions={0: partition})
     return controller
 
 
@@ -140,7 +140,9 @@ def test_leaderships_return_at_the_interval_unless_that_is_off() -> None:
 def test_a_preferred_leader_that_is_not_in_sync_is_counted_but_left_alone() -> None:
     controller = unbalanced(20, elsewhere=3)
     stuck = controller.state.topics["t0"]
-    controller.state._topics["t0"] = replace(stuck, partitions={0: replace(stuck.partitions[0], isr=(2,))})
+    controller.state._topics.by_name["t0"] = replace(
+        stuck, partitions={0: replace(stuck.partitions[0], isr=(2,))}
+    )
     plan = controller.planner.rebalance()
     assert sum(len(topic.partitions) for op in plan.operations for topic in op.change_partitions.topics) == 2
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tidegate.controller.state.cluster_state import ApplyResult, ClusterState
 from tidegate.controller.state.model import FLUSH_POLICY_CONFIG, MIN_IN_SYNC_REPLICAS_CONFIG
 from tidegate.controller.state.proposers import PROPOSERS_MAX, WINDOW
+from tidegate.controller.state.validation import StateValidator, violations
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode
 
@@ -223,12 +224,13 @@ def test_any_bytes_apply_without_raising_and_replay_and_snapshot_agree(
 ) -> None:
     applier = warmed_up()
     cut = data.draw(st.integers(0, len(commands)))
-    snapshot, position = applier.state.encode(), len(applier.log)
+    snapshot, position, validator = applier.state.encode(), len(applier.log), StateValidator()
+    validator.check(applier.state)
     for number, command in enumerate(commands):
         if number == cut:
             snapshot, position = applier.state.encode(), len(applier.log)
-        applier.raw(command)
-        assert applier.state.violations() == []
+        validator.check(applier.state, applier.raw(command))
+        assert violations(applier.state) == []
     replayed, restored = ClusterState(), ClusterState()
     for entry in applier.log:
         replayed.apply(*entry)

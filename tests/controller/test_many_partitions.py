@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tidegate.controller.state import cluster_state as state_module
+from tidegate.controller.state import topic_table
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.elections import Settler, settle
 from tidegate.controller.state.model import NO_LEADER, PartitionState, TopicState
@@ -54,7 +54,7 @@ def test_partitions_that_are_settled_together_become_what_each_would_alone(confi
 
 def changed(changed_partition: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> ClusterState:
     """One topic after thousands of changes, sensible and not, in few operations."""
-    monkeypatch.setattr(state_module, "changed_partition", changed_partition)
+    monkeypatch.setattr(topic_table, "changed_partition", changed_partition)
     random, state = Random(6), ClusterState()
 
     def apply(*operations: pb.Operation) -> None:

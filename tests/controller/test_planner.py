@@ -22,6 +22,7 @@ from tidegate.controller.state.model import (
     ApplyResult,
     PartitionState,
 )
+from tidegate.controller.state.validation import violations
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -52,7 +53,7 @@ class PlannerCluster:
             assert results[-1].ok, results[-1]
             if isinstance(results[-1].value, tuple):
                 assert set(results[-1].value) == {ErrorCode.NONE}
-        assert self.state.violations() == []
+        assert violations(self.state) == []
         return results
 
     def register(

@@ -14,6 +14,7 @@ from tidegate.controller.planning.placement import Load, place
 from tidegate.controller.planning.planner import Plan
 from tidegate.controller.state.model import INTERNAL_TOPICS, BrokerState
 from tidegate.controller.state.topic_settings import future_config
+from tidegate.controller.state.validation import violations
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.wire.errors import ErrorCode, KafkaError
 
@@ -486,7 +487,7 @@ def test_topics_are_made_and_enlarged_with_a_replica_away_outside_the_isr(contro
     controller.carry_out(Plan(plans.operations))
     partitions = controller.state.topics["t"].partitions
     assert len(partitions) == 4
-    assert not controller.state.violations()
+    assert not violations(controller.state)
     for partition in partitions.values():
         assert partition.replicas[2] == 3
         assert set(partition.isr) == {1, 2}

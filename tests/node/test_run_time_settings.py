@@ -62,7 +62,7 @@ async def test_a_new_default_for_all_topics_is_applied_in_slices() -> None:
     state = ClusterState()
     for name in ("a", "b"):
         partitions = dict.fromkeys(range(1000), PartitionState((1,), (1,), leader=1))
-        state._topics[name] = TopicState(name, UUID(int=ord(name)), {}, partitions, {})
+        state._topics.by_name[name] = TopicState(name, UUID(int=ord(name)), {}, partitions, {})
 
     def apply(assignments: list[Assignment]) -> None:
         for each in assignments:

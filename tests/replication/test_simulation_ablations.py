@@ -21,8 +21,10 @@ from tidegate.controller.planning.planner import ControllerPlanner, Plan
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.service import ControllerService
 from tidegate.controller.state import moves, partition_changes
+from tidegate.controller.state.broker_table import BrokerTable
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import BrokerState, PartitionState, TopicState
+from tidegate.controller.state.topic_table import TopicTable
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.lifecycle.broker_lifecycle import BrokerLifecycle
 from tidegate.node.lifecycle.lease import Change, HeartbeatAnswer, Lease
@@ -240,19 +242,15 @@ def lagging_controller_is_believed(patch: Patch) -> None:
 
 def registration_before_fencing(patch: Patch) -> None:
     """docs/semantics.md M5: a broker is given a new epoch while it still is in ISRs."""
-    register = ClusterState._register_broker
+    register = BrokerTable.register
 
-    def at_once(state: ClusterState, op: Any, changes: Any) -> Any:
-        existing = state._brokers.get(op.node_id)
+    def at_once(table: BrokerTable, op: Any, topics: TopicTable, changes: Any) -> Any:
+        existing = table.by_id.get(op.node_id)
         if existing is not None:
-            state._brokers[op.node_id] = replace(existing, fenced=True)
-        topics, state._topics = state._topics, {}
-        try:
-            return register(state, op, changes)
-        finally:
-            state._topics = topics
+            table.by_id[op.node_id] = replace(existing, fenced=True)
+        return register(table, op, TopicTable(), changes)
 
-    patch.setattr(ClusterState, "_register_broker", at_once)
+    patch.setattr(BrokerTable, "register", at_once)
     patch.setattr(ControllerPlanner, "_changes_after_restart", lambda controller, existing, request: [])
 
 

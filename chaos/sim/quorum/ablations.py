@@ -294,9 +294,7 @@ class _AnswersInTableOrder(ClusterState):
 
     def apply(self, index: int, term: int, command: bytes) -> ApplyResult:
         result = super().apply(index, term, command)
-        return (
-            result if result.ok else replace(result, message=f"{result.message}: {', '.join(self._topics)}")
-        )
+        return result if result.ok else replace(result, message=f"{result.message}: {', '.join(self.topics)}")
 
 
 class _LooksAtNoLevel(ClusterState):

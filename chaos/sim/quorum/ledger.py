@@ -28,6 +28,7 @@ from tidegate.controller.raft.core import RaftCore
 from tidegate.controller.raft.messages import Entry
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import ApplyResult
+from tidegate.controller.state.validation import StateValidator, violations
 from tidegate.wire.errors import ErrorCode
 
 from .options import QuorumOptions
@@ -185,10 +186,14 @@ class Ledger:
     def compare_states(self, states: Mapping[int, ClusterState]) -> None:
         """Every member has applied the same, each in its own way: from the log, from snapshots, over
         restarts.  Once more from the log, and the bytes of each member's state must be the same."""
-        replayed = ClusterState()
+        replayed, validator = ClusterState(), StateValidator()
         for index in sorted(self.history):
             command, term = self.history[index]
-            replayed.apply(index, term, command)
+            result = replayed.apply(index, term, command)
+            try:
+                validator.check(replayed, result)
+            except AssertionError as error:
+                self.broken(f"entry {index} breaks an invariant: {error}")
         wanted = replayed.encode()
         for node_id, state in states.items():
             if state.encode() != wanted:
@@ -197,9 +202,8 @@ class Ledger:
         restored.restore(wanted)
         if restored.encode() != wanted:
             self.broken("a state that is restored from its own snapshot is another one")
-        violations = replayed.violations()
-        if violations:
-            self.broken(f"the state breaks an invariant: {violations[0]}")
+        for violation in violations(replayed):
+            self.broken(f"the state breaks an invariant: {violation}")
 
     def answered(
         self, asked_after: int, result: ApplyResult, name: tuple[str, int] | None, *, is_read: bool = False

@@ -37,6 +37,7 @@ from uuid import UUID
 from tidegate.chaos.sim.runs import Broken
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import NO_LEADER, ApplyResult, PartitionState, TopicState
+from tidegate.controller.state.validation import StateValidator
 from tidegate.replication.replica.replica import Replica
 from tidegate.storage.log.log import Log
 from tidegate.wire.records import iterate_headers
@@ -111,6 +112,7 @@ class Truth:
         self._nodes = nodes
         self._names = names
         self._seen = seen
+        self._validator = StateValidator()
         # node: its broker epoch when it lost its unflushed records, or its disk
         self._dirty: dict[int, int] = {}
         self._looked_at: dict[Key, dict[int, tuple[object, ...]]] = {}
@@ -132,10 +134,10 @@ class Truth:
                 self.fenced_at_s.setdefault(node_id, now_s)
             else:
                 self.fenced_at_s.pop(node_id, None)
-        if result.changed_partitions or result.changed_topics:
-            problems = state.violations()
-            if problems:
-                raise Broken(f"the cluster state: {problems[0]}")
+        try:
+            self._validator.check(state, result)
+        except AssertionError as error:
+            raise Broken(str(error)) from error
         changed = set(result.changed_partitions)
         changed.update(
             (name, number) for name in result.changed_topics for number in state.topics[name].partitions
