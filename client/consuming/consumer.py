@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Unpack
 
 from tidegate.client.connecting.cluster import Cluster
 from tidegate.client.connecting.errors import FatalError, GroupChanged, NoOffset, RequestError, RetriableError
@@ -39,15 +39,15 @@ from tidegate.runtime.clock import Clock, SystemClock
 from tidegate.wire.errors import ErrorCode
 
 from .fetched import ConsumerRecord
-from .fetcher import Fetcher, FetchSettings
-from .group_membership import GroupMembership, MembershipSettings
+from .fetcher import Fetcher
+from .group_membership import GroupMembership
+from .options import ConsumerOptions, ConsumerSettings
 
 __all__ = ["Consumer", "ConsumerRecord", "GroupMetadata", "RebalanceListener", "TopicPartition"]
 
 log = logs.get(__name__)
 
 Partitions = Collection[tuple[str, int]]
-RESETS: Final[dict[str, int | None]] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 
 
 @dataclass(slots=True)
@@ -63,68 +63,21 @@ class RebalanceListener:
 
 class Consumer:
     """See the module's text.  Partitions are `(topic, number)`.  All methods belong to one task at a time.
-
-    `auto_offset_reset` (earliest, latest, none): where to begin without a committed offset, or with a
-    position outside the log. `assignors`: those that this member supports, in its order of preference: range,
-    roundrobin, cooperative-sticky.  With only cooperative-sticky, the consumer continues to read kept
-    partitions during a rebalance (KIP-429). `rack`: the rack of this consumer: it then reads from an in-sync
-    replica there, if there is one (KIP-392).
-    """
+    The settings are those of `ConsumerOptions`."""
 
     def __init__(
-        self,
-        bootstrap: str,
-        *,
-        group_id: str | None = None,
-        group_instance_id: str | None = None,
-        client_id: str = "tidegate-consumer",
-        rack: str = "",
-        isolation: str = "read_committed",
-        auto_offset_reset: str = "latest",
-        auto_commit: bool = True,
-        auto_commit_interval_ms: int = 5_000,
-        assignors: Sequence[str] = ("range",),
-        session_timeout_ms: int = 45_000,
-        heartbeat_interval_ms: int = 3_000,
-        max_poll_interval_ms: int = 300_000,
-        max_poll_records: int = 500,
-        fetch_max_wait_ms: int = 500,
-        fetch_min_bytes: int = 1,
-        fetch_max_bytes: int = 16 << 20,
-        fetch_partition_bytes: int = 1 << 20,
-        buffer_bytes: int = 64 << 20,
-        request_timeout_s: float = 30.0,
-        max_block_s: float = 60.0,
-        clock: Clock | None = None,
+        self, bootstrap: str, *, clock: Clock | None = None, **settings: Unpack[ConsumerSettings]
     ) -> None:
-        if isolation not in ("read_committed", "read_uncommitted"):
-            raise ValueError(f"isolation={isolation!r}: choose read_committed or read_uncommitted")
-        if auto_offset_reset not in RESETS:
-            raise ValueError(f"auto_offset_reset={auto_offset_reset!r}: choose {', '.join(RESETS)}")
+        self._options = options = ConsumerOptions(**settings)
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._cluster = Cluster(
-            bootstrap, client_id=client_id, clock=self._clock, request_timeout_s=request_timeout_s
+            bootstrap,
+            client_id=options.client_id,
+            clock=self._clock,
+            request_timeout_s=options.request_timeout_s,
         )
-        self._read_committed = isolation == "read_committed"
-        self._reset = RESETS[auto_offset_reset]
-        self._auto_commit = auto_commit and group_id is not None
-        self._auto_commit_interval_s = auto_commit_interval_ms / 1000
-        self._max_poll_records = max_poll_records
-        self._max_block_s = max_block_s
-        self._group_id = group_id
-        self._fetcher = Fetcher(
-            self._cluster,
-            FetchSettings(
-                self._read_committed, fetch_max_wait_ms, fetch_min_bytes, fetch_max_bytes,
-                fetch_partition_bytes, buffer_bytes,
-                request_timeout_s, rack,
-            ),
-        )  # fmt: skip
-        self._membership_settings = MembershipSettings(
-            group_id or "", group_instance_id, tuple(assignors), session_timeout_ms, heartbeat_interval_ms,
-            max_poll_interval_ms,
-            request_timeout_s,
-        )  # fmt: skip
+        self._auto_commit = options.auto_commit and options.group_id is not None
+        self._fetcher = Fetcher(self._cluster, options.for_fetcher())
         self._membership: GroupMembership | None = None
         self._listener = RebalanceListener()
         self._next_auto_commit_s = 0.0
@@ -175,7 +128,7 @@ class Consumer:
 
     def subscribe(self, topics: Sequence[str] | str, listener: RebalanceListener | None = None) -> None:
         """Shares these topics with the other members of the group; replaces a former subscription."""
-        if self._group_id is None:
+        if self._options.group_id is None:
             raise RequestError(
                 ErrorCode.INVALID_GROUP_ID, "subscribe needs a group_id; without one use assign()"
             )
@@ -187,7 +140,7 @@ class Consumer:
             )
         if self._membership is None:
             self._membership = GroupMembership(
-                self._cluster, self._membership_settings, self._fetcher.news.set
+                self._cluster, self._options.for_membership(), self._fetcher.news.set
             )
             self._fetcher.assign((), keep=False)
         self._listener = listener or RebalanceListener()
@@ -219,7 +172,7 @@ class Consumer:
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The partition numbers of a topic."""
-        return list((await self._cluster.topic(topic, self._max_block_s)).partitions)
+        return list((await self._cluster.topic(topic, self._options.max_block_s)).partitions)
 
     # ---- reading -------------------------------------------------------------------------------------------
 
@@ -227,7 +180,7 @@ class Consumer:
         """The fetched records, up to `max_records`; waits up to `timeout_s` for the first.  Joining a group
         may take longer."""
         self._require_started()
-        count = max_records if max_records is not None else self._max_poll_records
+        count = max_records if max_records is not None else self._options.max_poll_records
         deadline_s = self._clock.monotonic() + timeout_s
         while True:
             await self._prepare()
@@ -304,7 +257,7 @@ class Consumer:
             membership.rejoin_needed, membership.lost = True, membership.lost or not kept
             raise
         self._fetcher.assign(share, keep=True)
-        self._next_auto_commit_s = self._clock.monotonic() + self._auto_commit_interval_s
+        self._next_auto_commit_s = self._clock.monotonic() + self._options.auto_commit_interval_ms / 1000
         if self._listener.assigned is not None:
             await self._listener.assigned(added)
 
@@ -334,26 +287,26 @@ class Consumer:
         await self._know_topics({topic for topic, _ in missing})
         fresh = [key for key, lost in missing.items() if not lost]
         stored: dict[tuple[str, int], CommittedOffset] = {}
-        if self._group_id is not None and fresh:
+        if self._options.group_id is not None and fresh:
             stored = await committed_offsets(
                 self._cluster,
-                self._group_id,
+                self._options.group_id,
                 fresh,
-                require_stable=self._read_committed,
-                timeout_s=self._max_block_s,
+                require_stable=self._options.read_committed,
+                timeout_s=self._options.max_block_s,
             )
         for key, entry in stored.items():
             self._seek_if_missing(key, entry.offset)
         without = {key for key in missing if key not in stored}
         if not without:
             return
-        if self._reset is None:
+        if self._options.reset is None:
             names = ", ".join(f"{topic}-{number}" for topic, number in sorted(without))
             raise NoOffset(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"no position for {names} and auto_offset_reset is 'none': seek() to an offset",
             )
-        for key, found in (await self._list(dict.fromkeys(without, self._reset))).items():
+        for key, found in (await self._list(dict.fromkeys(without, self._options.reset))).items():
             self._seek_if_missing(key, found.offset)
 
     def _seek_if_missing(self, key: tuple[str, int], offset: int) -> None:
@@ -430,7 +383,10 @@ class Consumer:
     async def _list(self, times: dict[tuple[str, int], int]) -> dict[tuple[str, int], OffsetAtTime]:
         self._require_started()
         return await list_offsets(
-            self._cluster, times, read_committed=self._read_committed, timeout_s=self._max_block_s
+            self._cluster,
+            times,
+            read_committed=self._options.read_committed,
+            timeout_s=self._options.max_block_s,
         )
 
     # ---- commits -------------------------------------------------------------------------------------------
@@ -450,7 +406,7 @@ class Consumer:
         stored = dict(offsets) if offsets is not None else dict(self._fetcher.positions())
         group = self._membership.metadata() if self._membership is not None else GroupMetadata(group_id)
         try:
-            await commit_offsets(self._cluster, group, stored, timeout_s=self._max_block_s)
+            await commit_offsets(self._cluster, group, stored, timeout_s=self._options.max_block_s)
         except GroupChanged:
             if self._membership is not None:
                 self._membership.rejoin_needed = True
@@ -469,14 +425,14 @@ class Consumer:
             self._cluster,
             self._require_group(),
             wanted,
-            require_stable=self._read_committed,
-            timeout_s=self._max_block_s,
+            require_stable=self._options.read_committed,
+            timeout_s=self._options.max_block_s,
         )
 
     async def _commit_automatically(self, *, now: bool) -> None:
         if not self._auto_commit or (not now and self._clock.monotonic() < self._next_auto_commit_s):
             return
-        self._next_auto_commit_s = self._clock.monotonic() + self._auto_commit_interval_s
+        self._next_auto_commit_s = self._clock.monotonic() + self._options.auto_commit_interval_ms / 1000
         changed = {
             key: offset
             for key, offset in self._fetcher.positions().items()
@@ -489,14 +445,14 @@ class Consumer:
         except (GroupChanged, RetriableError, FatalError) as error:
             # No record is lost: the consumer reads them again.  The membership raises fatal errors at the
             # next poll.
-            log.warning("auto_commit_failed", group=self._group_id, reason=str(error))
+            log.warning("auto_commit_failed", group=self._options.group_id, reason=str(error))
 
     def _require_group(self) -> str:
-        if self._group_id is None:
+        if self._options.group_id is None:
             raise RequestError(
                 ErrorCode.INVALID_GROUP_ID, "this consumer has no group_id: give it one to store offsets"
             )
-        return self._group_id
+        return self._options.group_id
 
     def _require_started(self) -> None:
         if not self._started:

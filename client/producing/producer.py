@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Unpack
 
 from tidegate.client.connecting.cluster import Cluster
 from tidegate.client.connecting.errors import (
@@ -49,13 +49,13 @@ from tidegate.client.requests.transaction_requests import (
 )
 from tidegate.runtime import logs
 from tidegate.runtime.clock import Clock, SystemClock
-from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import NewRecord
 
-from .accumulator import BATCH_OVERHEAD_BYTES, Accumulator, Limits
-from .partitioner import Partitioner, StickyChooser, partition_of_key
-from .sender import RecordMetadata, Sender, SenderSettings
+from .accumulator import BATCH_OVERHEAD_BYTES, Accumulator
+from .options import ProducerOptions, ProducerSettings
+from .partitioner import StickyChooser, partition_of_key
+from .sender import RecordMetadata, Sender
 from .transaction_manager import Event, State, TransactionManager
 
 __all__ = ["CommittedOffset", "GroupMetadata", "Producer", "RecordMetadata"]
@@ -63,67 +63,34 @@ __all__ = ["CommittedOffset", "GroupMetadata", "Producer", "RecordMetadata"]
 log = logs.get(__name__)
 
 Headers = Sequence[tuple[str, bytes | None]]
-ACKS: Final[dict[str | int, int]] = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 
 
 class Producer:
     """See the module's text.  Keys and values are bytes, or str (sent as UTF-8).  Use all methods on one
-    event loop.
-
-    `batch_bytes` and `linger_ms` trade latency for throughput; `memory_bytes` bounds the buffered records
-    (when it is full, `send` waits, up to `max_block_s`); a record fails after `delivery_timeout_s` without
-    acknowledgement.
-    """
+    event loop.  The settings are those of `ProducerOptions`."""
 
     def __init__(
-        self,
-        bootstrap: str,
-        *,
-        transactional_id: str | None = None,
-        client_id: str = "tidegate-producer",
-        acks: str | int = "all",
-        idempotent: bool = True,
-        compression: str = "none",
-        linger_ms: float = 5,
-        batch_bytes: int = 16_384,
-        memory_bytes: int = 32 << 20,
-        request_bytes_max: int = 1 << 20,
-        transaction_timeout_ms: int = 60_000,
-        delivery_timeout_s: float = 120.0,
-        request_timeout_s: float = 30.0,
-        max_block_s: float = 60.0,
-        partitioner: Partitioner | None = None,
-        clock: Clock | None = None,
+        self, bootstrap: str, *, clock: Clock | None = None, **settings: Unpack[ProducerSettings]
     ) -> None:
-        _check_settings(transactional_id, acks, idempotent, compression)
+        self._options = options = ProducerOptions(**settings)
         self._clock: Clock = clock if clock is not None else SystemClock()
-        self._max_block_s = max_block_s
-        self._request_bytes_max = request_bytes_max
-        self._memory_bytes = memory_bytes
-        self._partitioner = partitioner
-        self._sticky = StickyChooser(batch_bytes, self._clock.random)
+        self._sticky = StickyChooser(options.batch_bytes, self._clock.random)
         self._cluster = Cluster(
             bootstrap,
-            client_id=client_id,
+            client_id=options.client_id,
             clock=self._clock,
-            request_timeout_s=request_timeout_s,
+            request_timeout_s=options.request_timeout_s,
             create_topics=True,
         )
-        numbered = idempotent and ACKS[acks] == -1
-        limits = Limits(batch_bytes, linger_ms / 1000, memory_bytes, 5, delivery_timeout_s, numbered)
-        self._accumulator = Accumulator(limits)
-        self._manager = TransactionManager(transactional_id)
+        self._accumulator = Accumulator(options.for_accumulator())
+        self._manager = TransactionManager(options.transactional_id)
         self._requests = TransactionRequests(
-            self._cluster, transactional_id, transaction_timeout_ms, max_block_s
-        )
-        self._numbered = numbered
-        request_timeout_s = min(request_timeout_s, delivery_timeout_s)
-        settings = SenderSettings(
-            ACKS[acks], Compression[compression.upper()], request_bytes_max, request_timeout_s
+            self._cluster, options.transactional_id, options.transaction_timeout_ms, options.max_block_s
         )
         self._sender = Sender(
-            self._cluster, self._accumulator, self._manager, self._requests, settings, self._renew_identity
-        )
+            self._cluster, self._accumulator, self._manager, self._requests, options.for_sender(),
+            self._renew_identity,
+        )  # fmt: skip
         self._state_lock = asyncio.Lock()  # one begin, commit, abort or initialisation at a time
         self._close_lock = asyncio.Lock()
         self._started = False
@@ -215,7 +182,7 @@ class Producer:
         self._manager.require_sending()
         view = self._cluster.view.topics.get(topic)
         if view is None or view.error is not ErrorCode.NONE or not view.partitions:
-            view = await self._cluster.topic(topic, self._max_block_s)
+            view = await self._cluster.topic(topic, self._options.max_block_s)
         record = NewRecord(
             _encoded(key),
             _encoded(value),
@@ -223,17 +190,17 @@ class Producer:
             timestamp_ms if timestamp_ms is not None else self._clock.wall_ms(),
         )
         size = Accumulator.size_of(record)
-        if size + BATCH_OVERHEAD_BYTES > self._request_bytes_max:
+        if size + BATCH_OVERHEAD_BYTES > self._options.request_bytes_max:
             raise RequestError(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"a record of {size} bytes for {topic!r} exceeds "
-                f"request_bytes_max={self._request_bytes_max}: raise it",
+                f"request_bytes_max={self._options.request_bytes_max}: raise it",
             )
         if not self._accumulator.could_hold(size):
             raise RequestError(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"a record of {size} bytes for {topic!r} does not fit into "
-                f"memory_bytes={self._memory_bytes}: raise it",
+                f"memory_bytes={self._options.memory_bytes}: raise it",
             )
         number = self._partition(view, record, size) if partition is None else self._explicit(view, partition)
         if not self._accumulator.has_room(size):
@@ -263,12 +230,14 @@ class Producer:
     async def partitions_for(self, topic: str) -> list[int]:
         """The partition numbers of a topic."""
         self._require_open()
-        return list((await self._cluster.topic(topic, self._max_block_s)).partitions)
+        return list((await self._cluster.topic(topic, self._options.max_block_s)).partitions)
 
     def _partition(self, view: TopicView, record: NewRecord, size: int) -> int:
         numbers = list(view.partitions)
-        if self._partitioner is not None:
-            return self._explicit(view, self._partitioner(view.name, record.key, record.value, numbers))
+        if self._options.partitioner is not None:
+            return self._explicit(
+                view, self._options.partitioner(view.name, record.key, record.value, numbers)
+            )
         if record.key is not None:
             return partition_of_key(record.key, len(numbers))
         available = [number for number, partition in view.partitions.items() if partition.leader != NO_LEADER]
@@ -285,14 +254,14 @@ class Producer:
 
     async def _wait_for_room(self, size: int) -> None:
         try:
-            async with asyncio.timeout(self._max_block_s):
+            async with asyncio.timeout(self._options.max_block_s):
                 while not self._accumulator.has_room(size):
                     self._require_open()
                     await self._sender.wait_progress()
         except TimeoutError:
             raise BufferExhausted(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"no room for {size} bytes within {self._max_block_s:g} s: the brokers take records "
+                f"no room for {size} bytes within {self._options.max_block_s:g} s: the brokers take records "
                 "more slowly than they come; "
                 "send less, raise memory_bytes, or look at the brokers with `tidegate status`",
             ) from None
@@ -548,7 +517,7 @@ class Producer:
         manager = self._manager
         manager.on(Event.INITIALIZE)
         try:
-            identity = await self._requests.init(manager.identity) if self._numbered else NO_IDENTITY
+            identity = await self._requests.init(manager.identity) if self._options.numbered else NO_IDENTITY
         except (FatalError, RequestError) as error:
             manager.fatal(error)
             raise
@@ -591,21 +560,6 @@ class Producer:
 def _numbers(view: TopicView) -> str:
     count = len(view.partitions)
     return f"partitions 0 to {count - 1}" if count > 1 else "only partition 0"
-
-
-def _check_settings(
-    transactional_id: str | None, acks: str | int, idempotent: bool, compression: str
-) -> None:
-    if acks not in ACKS:
-        raise ValueError(f"acks={acks!r}: choose 'all', 1 or 0")
-    if transactional_id is not None and (ACKS[acks] != -1 or not idempotent):
-        raise ValueError("a transactional producer needs acks='all' and idempotent=True")
-    if transactional_id == "":
-        raise ValueError("transactional_id is empty: name the producer, the same name after every restart")
-    if compression.upper() not in Compression.__members__:
-        raise ValueError(
-            f"compression={compression!r}: choose {', '.join(codec.name.lower() for codec in Compression)}"
-        )
 
 
 def _encoded(data: bytes | str | None) -> bytes | None:
