@@ -105,7 +105,7 @@ def _plan(state: ClusterState, change: rpc.ConfigChange) -> pb.Operation | None:
     )
 
 
-def _list_default(name: str) -> str:
+def _list_default(name: str, _verb: str) -> str:
     """What a list has without a value.  Raises INVALID_REQUEST when it is no list."""
     setting = BROKER_SETTINGS.get(name)
     if setting is None or setting.key.type is not ConfigType.LIST:

@@ -8,10 +8,9 @@ or no longer, as it asks.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.elections import Wanted, change_operations
+from tidegate.controller.state.elections import Wanted
 from tidegate.controller.state.features import require_level
 from tidegate.controller.state.model import (
     MIN_IN_SYNC_REPLICAS_CONFIG,
@@ -23,43 +22,17 @@ from tidegate.controller.state.moves import reassigned
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-from .planner import Plan
+from .partition_plan import PartitionPlan
 
-Key = tuple[str, int]
-
-
-@dataclass(slots=True)
-class Reassignments:
-    """The changes, and the answer for each partition."""
-
-    wanted: dict[Key, Wanted] = field(default_factory=dict)
-    results: list[rpc.PartitionResult] = field(default_factory=list)
-    request_id: rpc.RequestId = field(default_factory=rpc.RequestId)
-
-    @property
-    def plan(self) -> Plan:
-        return Plan(list(change_operations(self.wanted.values())), "partitions are moved", self.request_id)
-
-    def outcome(self, state: ClusterState) -> list[rpc.PartitionResult]:
-        """The results, after the plan was carried out: a change that lost a race moved nothing."""
-        for result in self.results:
-            wanted = self.wanted.get((result.topic, result.partition))
-            if wanted is None:
-                continue
-            topic = state.topic_by_id(wanted.topic.topic_id)
-            partition = None if topic is None else topic.partitions.get(wanted.partition)
-            if partition is None or partition.partition_epoch == wanted.present.partition_epoch:
-                result.error = int(ErrorCode.INVALID_UPDATE_VERSION)
-                result.message = "the partition changed while its move was planned: ask again"
-        return self.results
+LOST = ErrorCode.INVALID_UPDATE_VERSION, "the partition changed while its move was planned: ask again"
 
 
 def plan_reassignments(
     state: ClusterState, request: rpc.ReassignPartitionsRequest, *, applied_before: bool = False
-) -> Reassignments:
+) -> PartitionPlan:
     """One result a partition.  Raises UNSUPPORTED_VERSION while not every node can know of moves."""
     require_level(state.features, MOVES_LEVEL)
-    planned = Reassignments()
+    planned = PartitionPlan("partitions are moved", _has_moved, LOST)
     present = {broker.node_id for broker in state.brokers.values() if broker.active}
     asked = Counter((wanted.topic, wanted.partition) for wanted in request.partitions)
     for wanted in request.partitions:
@@ -78,6 +51,10 @@ def plan_reassignments(
     if not applied_before and any(result.error == ErrorCode.NONE for result in planned.results):
         planned.request_id = request.request_id
     return planned
+
+
+def _has_moved(partition: PartitionState, wanted: Wanted) -> bool:
+    return partition.partition_epoch != wanted.present.partition_epoch
 
 
 def _plan_one(

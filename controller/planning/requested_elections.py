@@ -13,46 +13,20 @@ A request that was applied before elects no leader: a late unclean election woul
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.elections import Wanted, change_operations, preferred_leader, settle
+from tidegate.controller.state.elections import Wanted, preferred_leader, settle
 from tidegate.controller.state.model import NO_LEADER, UNCLEAN_ELECTION_CONFIG, PartitionState, TopicState
 from tidegate.controller.state.reachability import Reached
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.wire.errors import ErrorCode
 
-from .planner import Plan
+from .partition_plan import Key, PartitionPlan
 
-Key = tuple[str, int]
-
-
-@dataclass(slots=True)
-class Elections:
-    """The changes, and the answer for each partition."""
-
-    wanted: dict[Key, Wanted] = field(default_factory=dict)
-    results: list[rpc.PartitionResult] = field(default_factory=list)
-    request_id: rpc.RequestId = field(default_factory=rpc.RequestId)
-
-    @property
-    def plan(self) -> Plan:
-        return Plan(
-            list(change_operations(self.wanted.values())), "elections that were asked for", self.request_id
-        )
-
-    def outcome(self, state: ClusterState) -> list[rpc.PartitionResult]:
-        """The results, after the plan was carried out: a change that lost a race did not elect."""
-        for result in self.results:
-            wanted = self.wanted.get((result.topic, result.partition))
-            if wanted is None:
-                continue
-            topic = state.topic_by_id(wanted.topic.topic_id)
-            partition = None if topic is None else topic.partitions.get(wanted.partition)
-            if partition is None or partition.leader != wanted.leader:
-                result.error = int(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
-                result.message = "the partition changed while the leader was elected: ask again"
-        return self.results
+LOST = (
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+    "the partition changed while the leader was elected: ask again",
+)
 
 
 def plan_elections(
@@ -61,9 +35,9 @@ def plan_elections(
     *,
     applied_before: bool = False,
     reached: Reached | None = None,
-) -> Elections:
+) -> PartitionPlan:
     """One result a partition; with `every_partition` only for those where something was to be done."""
-    elections = Elections()
+    elections = PartitionPlan("elections that were asked for", _is_elected, LOST)
     present = {broker.node_id for broker in state.brokers.values() if broker.active}
     for name, number in dict.fromkeys(_asked(state, request)):
         topic = state.topics.get(name)
@@ -90,6 +64,10 @@ def plan_elections(
     ):
         elections.request_id = request.request_id
     return elections
+
+
+def _is_elected(partition: PartitionState, wanted: Wanted) -> bool:
+    return partition.leader == wanted.leader
 
 
 def _done_before(outcome: Wanted | tuple[ErrorCode, str]) -> tuple[ErrorCode, str]:

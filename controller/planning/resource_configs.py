@@ -7,7 +7,7 @@ whose last setting is taken away is gone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from tidegate.controller.state.cluster_state import ClusterState
@@ -19,8 +19,8 @@ from tidegate.controller.state.resource_settings import (
     GroupLimits,
     ResourceType,
     check_config,
-    list_of,
 )
+from tidegate.controller.state.topic_settings import edited
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -70,7 +70,7 @@ def _plan(
             ErrorCode.INVALID_REQUEST, f"the name of a resource has at most {NAME_BYTES_MAX} bytes"
         )
     present = state.resource_configs.get((kind, change.name), {})
-    future = _future(kind, present, change)
+    future = edited(present, change, partial(_list_default, kind))
     if future == present:
         return None
     check_config(kind, future, limits)
@@ -94,31 +94,8 @@ def _plan(
     )
 
 
-def _future(kind: int, present: Mapping[str, str], change: rpc.ConfigChange) -> dict[str, str]:
-    """Not checked yet.  What was never set can be taken away."""
-    edited = Counter((*change.set, *change.remove, *change.append, *change.subtract))
-    twice = sorted(key for key, count in edited.items() if count > 1)
-    if twice:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"one request changes {', '.join(twice)} more than once")
-    future = (
-        {}
-        if change.replace_all
-        else {key: value for key, value in present.items() if key not in change.remove}
-    )
-    future.update(change.set)
-    for key, text in change.append.items():
-        values = _values(kind, present, key, "APPEND")
-        future[key] = ",".join([*values, *(value for value in list_of(text) if value not in values)])
-    for key, text in change.subtract.items():
-        gone = list_of(text)
-        future[key] = ",".join(
-            value for value in _values(kind, present, key, "SUBTRACT") if value not in gone
-        )
-    return future
-
-
-def _values(kind: int, present: Mapping[str, str], key: str, verb: str) -> list[str]:
+def _list_default(kind: int, key: str, verb: str) -> str:
     setting = SETTINGS_OF[kind].get(key)
     if setting is None or setting.kind is not ConfigKind.LIST:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Can't {verb} to key {key} because its type is not LIST.")
-    return list_of(present.get(key, setting.default))
+    return setting.default

@@ -20,9 +20,10 @@ import grpc
 from tidegate.controller.planning import topics
 from tidegate.controller.planning.feature_updates import plan_update
 from tidegate.controller.planning.node_settings import plan_node_configuration
+from tidegate.controller.planning.partition_plan import PartitionPlan
 from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner, Plan
-from tidegate.controller.planning.reassignments import Reassignments, plan_reassignments
-from tidegate.controller.planning.requested_elections import Elections, plan_elections
+from tidegate.controller.planning.reassignments import plan_reassignments
+from tidegate.controller.planning.requested_elections import plan_elections
 from tidegate.controller.planning.resource_configs import plan_resource_configuration
 from tidegate.controller.raft.contract import Contact, FollowerView
 from tidegate.controller.raft.voter import COMMAND_BYTES_MAX
@@ -323,7 +324,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return await self._answer(rpc.AllocateProducerIdsReply, work, waits=False)
 
     async def ElectLeaders(self, request: rpc.ElectLeadersRequest, context: Any) -> rpc.ElectLeadersReply:
-        def plan(planner: ControllerPlanner) -> Elections:
+        def plan(planner: ControllerPlanner) -> PartitionPlan:
             return plan_elections(
                 self._ahead,
                 request,
@@ -341,7 +342,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     async def ReassignPartitions(
         self, request: rpc.ReassignPartitionsRequest, context: Any
     ) -> rpc.ReassignPartitionsReply:
-        def plan(planner: ControllerPlanner) -> Reassignments:
+        def plan(planner: ControllerPlanner) -> PartitionPlan:
             return plan_reassignments(
                 self._ahead, request, applied_before=self._applied_before(request.request_id)
             )
@@ -678,5 +679,5 @@ def _itself(plan: Plan) -> Plan:
     return plan
 
 
-def _plan_of(planned: Elections | Reassignments) -> Plan:
+def _plan_of(planned: PartitionPlan) -> Plan:
     return planned.plan

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from tidegate.storage.topic_config import split_list
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 
@@ -117,11 +118,6 @@ _SELECTORS: Final = frozenset(
 )  # fmt: skip
 _PATTERN_LENGTH_MAX: Final = 1024
 _PATTERN_MEMORY_BYTES_MAX: Final = 1 << 20
-
-
-def list_of(text: str) -> list[str]:
-    """The values of a list as it is written."""
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def check_config(kind: int, config: Mapping[str, str], limits: GroupLimits = GROUP_LIMITS) -> None:
@@ -234,7 +230,7 @@ class ClientPattern:
 def matching_patterns(text: str) -> dict[str, ClientPattern]:
     """What a client must be like, by selector.  Raises INVALID_CONFIG."""
     patterns = {}
-    for part in list_of(text):
+    for part in split_list(text):
         selector, equals, pattern = part.partition("=")
         selector, pattern = selector.strip(), pattern.strip()
         try:

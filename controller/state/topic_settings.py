@@ -41,11 +41,11 @@ def future_config(present: Mapping[str, str], change: rpc.ConfigChange) -> dict[
 
 
 def edited(
-    present: Mapping[str, str], change: rpc.ConfigChange, list_default: Callable[[str], str]
+    present: Mapping[str, str], change: rpc.ConfigChange, list_default: Callable[[str, str], str]
 ) -> dict[str, str]:
     """What is set after the change, not validated yet.  What was never set can be removed.  Raises
-    INVALID_REQUEST when one key is edited twice; `list_default(key)` is what a list has without a value, or
-    raises for what is no list."""
+    INVALID_REQUEST when one key is edited twice; `list_default(key, verb)` is what a list has without a
+    value, or raises for what is no list."""
     times = Counter((*change.set, *change.remove, *change.append, *change.subtract))
     twice = sorted(key for key, count in times.items() if count > 1)
     if twice:
@@ -57,16 +57,16 @@ def edited(
     )
     future.update(change.set)
     for key, text in change.append.items():
-        default = list_default(key)
+        default = list_default(key, "APPEND")
         values = split_list(present.get(key, default))
         future[key] = ",".join([*values, *(value for value in split_list(text) if value not in values)])
     for key, text in change.subtract.items():
-        default, gone = list_default(key), split_list(text)
+        default, gone = list_default(key, "SUBTRACT"), split_list(text)
         future[key] = ",".join(value for value in split_list(present.get(key, default)) if value not in gone)
     return future
 
 
-def _list_default(key: str) -> str:
+def _list_default(key: str, _verb: str) -> str:
     known = TOPIC_CONFIGS.get(key)
     if known is None or known.type is not ConfigType.LIST:
         raise KafkaError(

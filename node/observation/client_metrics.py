@@ -30,9 +30,9 @@ from tidegate.controller.state.resource_settings import (
     METRICS,
     ClientPattern,
     ResourceType,
-    list_of,
     matching_patterns,
 )
+from tidegate.storage.topic_config import split_list
 from tidegate.wire.compression import Compression, decompress
 from tidegate.wire.errors import ErrorCode, KafkaError
 
@@ -370,7 +370,7 @@ def _parsed(configs: ResourceConfigs) -> Iterator[tuple[Mapping[str, ClientPatte
     for (kind, _), config in configs.items():
         if kind != ResourceType.CLIENT_METRICS:
             continue
-        metrics = tuple(list_of(config.get(METRICS, "")))
+        metrics = tuple(split_list(config.get(METRICS, "")))
         if not metrics:
             continue
         try:

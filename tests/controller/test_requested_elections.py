@@ -113,6 +113,7 @@ def given_up(
     monkeypatch.setattr(type(topic), "internal", property(lambda topic: True))
     partition = topic.partitions[0]
     topic.partitions[0] = replace(partition, leader=-1, isr=(), elr=elr, last_known_leader=counted_on)
+    controller.state._topics.by_name["t"] = replace(topic, defaults={})  # as a state topic has them
 
 
 def test_an_operator_can_elect_the_only_replica_of_a_state_topic(

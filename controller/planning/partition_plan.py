@@ -1,0 +1,49 @@
+"""The plan of a request that changes partitions one by one, each with an answer of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.elections import Wanted, change_operations
+from tidegate.controller.state.model import PartitionState
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.wire.errors import ErrorCode
+
+from .planner import Plan
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class PartitionPlan:
+    """The changes, and the answer for each partition.
+
+    `was_done(partition, wanted)`: whether the change stands in the state after the plan was carried out.  A
+    change that lost a race did not; its answer then is `lost`.
+    """
+
+    reason: str
+    was_done: Callable[[PartitionState, Wanted], bool]
+    lost: tuple[ErrorCode, str]
+    wanted: dict[Key, Wanted] = field(default_factory=dict)
+    results: list[rpc.PartitionResult] = field(default_factory=list)
+    request_id: rpc.RequestId = field(default_factory=rpc.RequestId)
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(list(change_operations(self.wanted.values())), self.reason, self.request_id)
+
+    def outcome(self, state: ClusterState) -> list[rpc.PartitionResult]:
+        """The results, after the plan was carried out."""
+        for result in self.results:
+            wanted = self.wanted.get((result.topic, result.partition))
+            if wanted is None:
+                continue
+            topic = state.topic_by_id(wanted.topic.topic_id)
+            partition = None if topic is None else topic.partitions.get(wanted.partition)
+            if partition is None or not self.was_done(partition, wanted):
+                code, result.message = self.lost
+                result.error = int(code)
+        return self.results
