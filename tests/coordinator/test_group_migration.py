@@ -588,104 +588,109 @@ def test_a_truncated_subscription_is_rejected(cut: int) -> None:
 # --- any order ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(25))
-def test_random_migrations_never_give_a_partition_two_owners(seed: int) -> None:
-    """Members of both protocols come, go and are heard, and coordinators move; each member follows the
-    answers."""
-    chance = random.Random(seed)
-    groups = Mixed(catalog=Catalog(flights=6))
-    reading: dict[str, frozenset[int]] = {}  # what each member believes to own
-    generation: dict[str, int] = {}
+class AnyOrder:
+    """Members of both protocols (k: classic, c: consumer) come, go and send requests, and coordinators move;
+    each member follows the answers.  `reading`: the partitions that each member believes to own."""
 
-    def classic_round(name: str) -> None:
-        if name in generation:
-            code = groups.live(name, generation[name])
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.groups = Mixed(catalog=Catalog(flights=6))
+        self.reading: dict[str, frozenset[int]] = {}
+        self.generation: dict[str, int] = {}
+        self.waiting: dict[str, int] = {}
+        self.living: set[str] = set()
+
+    def classic_round(self, name: str) -> None:
+        if name in self.generation:
+            code = self.groups.live(name, self.generation[name])
             if code is NONE:
                 return
             if code is not REBALANCE:
-                reading[name] = frozenset()
-                del generation[name]
-        answer = groups.classic(
-            name, owns=tuple(sorted(reading.get(name, ()))), require_known_member_id=False
-        )
+                self.reading[name] = frozenset()
+                del self.generation[name]
+        owns = tuple(sorted(self.reading.get(name, ())))
+        answer = self.groups.classic(name, owns=owns, require_known_member_id=False)
         if isinstance(answer, KafkaError) and answer.code is UNKNOWN:
-            reading[name] = frozenset()
-            answer = groups.classic("", new_member_id=name)
-        if not isinstance(answer, int):
-            finish(name, answer)
-        else:
-            waiting[name] = answer
+            self.reading[name] = frozenset()
+            answer = self.groups.classic("", new_member_id=name)
+        self.await_or_finish(name, answer)
 
-    def finish(name: str, answer: Any) -> None:
-        if isinstance(answer, KafkaError):
-            return
-        if isinstance(answer, SyncReply):
-            reading[name] = frozenset(parts(answer))
-            return
-        generation[name] = answer.generation
-        if answer.leader == name:
-            shares: dict[str, list[int]] = {each.member_id: [] for each in answer.members}
+    def await_or_finish(self, name: str, answer: Any) -> None:
+        if isinstance(answer, int):
+            self.waiting[name] = answer
+        elif isinstance(answer, SyncReply):
+            self.reading[name] = frozenset(parts(answer))
+        elif not isinstance(answer, KafkaError):
+            self.sync(name, answer)
+
+    def sync(self, name: str, joined: Any) -> None:
+        self.generation[name] = joined.generation
+        shares: dict[str, list[int]] = {each.member_id: [] for each in joined.members}
+        if joined.leader == name:
             owners = sorted(shares)
             for number in range(6):
                 shares[owners[number % len(owners)]].append(number)
-            reading[name] = frozenset()  # an eager assignor: everything was given up before the join
-            reply = groups.sync(
-                name, answer.generation, **{each: share(*numbers_) for each, numbers_ in shares.items()}
-            )
-        else:
-            if answer.leader:
-                reading[name] = frozenset()
-            reply = groups.sync(name, answer.generation)
-        if isinstance(reply, int):
-            waiting[name] = reply
-        else:
-            finish(name, reply)
+        if joined.leader:
+            self.reading[name] = frozenset()  # an eager assignor: everything was given up before the join
+        assignments = {each: share(*mine) for each, mine in shares.items()} if joined.leader == name else {}
+        self.await_or_finish(name, self.groups.sync(name, joined.generation, **assignments))
 
-    def consumer_round(name: str) -> None:
-        epoch = generation.get(name, 0)
-        mine = owned(*reading.get(name, ()))
-        answer = groups.join(name) if epoch == 0 else groups.beat(name, epoch, owned=mine)
+    def consumer_round(self, name: str) -> None:
+        epoch = self.generation.get(name, 0)
+        mine = owned(*self.reading.get(name, ()))
+        answer = self.groups.join(name) if epoch == 0 else self.groups.beat(name, epoch, owned=mine)
         if isinstance(answer, KafkaError):
-            reading[name] = frozenset()
-            generation.pop(name, None)
+            self.reading[name] = frozenset()
+            self.generation.pop(name, None)
             return
-        generation[name] = answer.member_epoch
+        self.generation[name] = answer.member_epoch
         if answer.assignment is not None:
-            reading[name] = frozenset(number for _, number in answer.assignment)
+            self.reading[name] = frozenset(number for _, number in answer.assignment)
 
-    waiting: dict[str, int] = {}
-    living: set[str] = set()
+    def take_answers(self) -> None:
+        for each, label in list(self.waiting.items()):
+            if label in self.groups.replies:
+                del self.waiting[each]
+                if each in self.living:
+                    self.await_or_finish(each, self.groups.replies[label])
+
+    def leave(self, name: str) -> None:
+        self.living.discard(name)
+        self.groups.leave(name) if name.startswith("k") else self.groups.beat(name, -1)
+        self.reading.pop(name, None)
+        self.generation.pop(name, None)
+
+    def step(self, *, calm: bool) -> None:
+        name = self.chance.choice(["k1", "k2", "k3", "c1", "c2"])
+        if calm and name not in self.living:
+            return
+        self.take_answers()
+        if name in self.waiting:
+            self.pass_time(500)
+            return
+        if not calm and name in self.living and self.chance.random() < 0.15:
+            self.leave(name)
+            return
+        if not calm and self.chance.random() < 0.05:
+            self.waiting.clear()
+            self.groups = self.groups.again()
+        self.living.add(name)
+        (self.classic_round if name.startswith("k") else self.consumer_round)(name)
+        if self.groups.kind().startswith("consumer"):
+            held = [number for each in self.reading.values() for number in each]
+            assert len(held) == len(set(held)), self.reading
+        self.pass_time(300)
+
+    def pass_time(self, ms: int) -> None:
+        self.groups.tick(ms)
+        self.groups.commit()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_migrations_never_give_a_partition_two_owners(seed: int) -> None:
+    world = AnyOrder(seed)
     for step in range(200):
-        calm = step > 110
-        name = chance.choice(["k1", "k2", "k3", "c1", "c2"])
-        if calm and name not in living:
-            continue
-        for each, label in list(waiting.items()):
-            if label in groups.replies:
-                del waiting[each]
-                if each in living:
-                    finish(each, groups.replies[label])
-        if name in waiting:
-            groups.tick(500)
-            groups.commit()
-            continue
-        if not calm and name in living and chance.random() < 0.15:
-            living.discard(name)
-            groups.leave(name) if name.startswith("k") else groups.beat(name, -1)
-            reading.pop(name, None)
-            generation.pop(name, None)
-            continue
-        if not calm and chance.random() < 0.05:
-            waiting.clear()
-            groups = groups.again()
-        living.add(name)
-        (classic_round if name.startswith("k") else consumer_round)(name)
-        kind = groups.kind() if living else ""
-        if kind.startswith("consumer"):
-            held = [number for each in reading.values() for number in each]
-            assert len(held) == len(set(held)), (step, reading)
-        groups.tick(300)
-        groups.commit()
-    if living:
-        held = sorted(number for each in living for number in reading.get(each, ()))
-        assert held == list(range(6)), (groups.kind(), reading, generation)
+        world.step(calm=step > 110)
+    if world.living:
+        held = sorted(number for each in world.living for number in world.reading.get(each, ()))
+        assert held == list(range(6)), (world.groups.kind(), world.reading, world.generation)
