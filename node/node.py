@@ -22,7 +22,7 @@ from tidegate import __version__
 from tidegate.controller.planning.planner import ControllerConfig
 from tidegate.controller.raft.contract import RaftTimings
 from tidegate.controller.service.controller_node import ControllerNode
-from tidegate.controller.service.metadata_log import MetadataLogUnusable
+from tidegate.controller.service.metadata_log import MetadataLog, MetadataLogUnusable
 from tidegate.controller.state.features import SUPPORTED, as_messages
 from tidegate.controller.state.offline_replicas import encode_replicas
 from tidegate.proto import admin_pb2, admin_pb2_grpc, data_pb2_grpc
@@ -306,13 +306,21 @@ class Node:
     def _make_controller(self) -> ControllerNode:
         configuration = self._configuration
         election_s = configuration.seconds("controller.quorum.election.timeout.ms")
-        return ControllerNode(
+        metadata = MetadataLog(
             node_id=configuration.node_id,
             voters={voter.node_id: (voter.quorum.host, voter.quorum.port) for voter in configuration.voters},
             listen=(configuration.quorum.host, configuration.quorum.port),
             directory=configuration.data_dirs[0] / "quorum",
             disk=ReservingDisk(self._disk, self._reserves.first),
             clock=self._clock,
+            cluster_id=configuration.text("cluster.id"),
+            tls=self._quorum_tls(),
+            # PySyncObj wants three of them
+            timings=RaftTimings(election_s, 2 * election_s, heartbeat_s=0.3 * election_s),
+        )
+        return ControllerNode(
+            metadata,
+            self._clock,
             cluster_id=configuration.text("cluster.id"),
             config=ControllerConfig(
                 session_timeout_ms=configuration.integer("broker.session.timeout.ms"),
@@ -325,9 +333,6 @@ class Node:
                 leader_imbalance_percentage=configuration.integer("leader.imbalance.per.broker.percentage"),
                 group_limits=configuration.group_limits(),
             ),
-            tls=self._quorum_tls(),
-            # PySyncObj wants three of them
-            timings=RaftTimings(election_s, 2 * election_s, heartbeat_s=0.3 * election_s),
             ask_voter=self._broker.controller.describe_quorum,
         )
 

@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidegate.controller.planning.planner import ControllerConfig
-from tidegate.controller.raft.contract import RaftTimings
 from tidegate.controller.raft.thread import exit_process
 from tidegate.proto import controller_pb2_grpc
 
@@ -21,8 +19,6 @@ from .service import AskVoter, ControllerService
 if TYPE_CHECKING:
     import grpc
     from tidegate.runtime.clock import Clock
-    from tidegate.runtime.disk import Disk
-    from tidegate.runtime.tls import MutualTls
 
 
 class ControllerNode:
@@ -30,33 +26,16 @@ class ControllerNode:
 
     def __init__(
         self,
-        *,
-        node_id: int,
-        voters: Mapping[int, tuple[str, int]],
-        listen: tuple[str, int],
-        directory: Path,
-        disk: Disk,
+        metadata: MetadataLog,
         clock: Clock,
+        *,
         cluster_id: str = "",
         config: ControllerConfig | None = None,
-        tls: MutualTls | None = None,
-        timings: RaftTimings | None = None,
         die: Callable[[str], None] = exit_process,
         ask_voter: AskVoter | None = None,
     ) -> None:
         config = config or ControllerConfig()
-        self.metadata = MetadataLog(
-            node_id=node_id,
-            voters=voters,
-            listen=listen,
-            directory=directory,
-            disk=disk,
-            clock=clock,
-            cluster_id=cluster_id,
-            tls=tls,
-            timings=timings,
-            die=die,
-        )
+        self.metadata = metadata
         self.service = ControllerService(self.metadata, config, clock, ask_voter)
         self._leadership = ControllerLeadership(self.metadata, self.service, config, clock, cluster_id, die)
 

@@ -10,6 +10,7 @@ from tidegate.controller.planning.planner import ControllerConfig
 from tidegate.controller.raft.contract import RaftTimings
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.controller_node import ControllerNode
+from tidegate.controller.service.metadata_log import MetadataLog
 from tidegate.controller.state.model import SUPPORTED_FEATURES
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.runtime import network
@@ -45,17 +46,17 @@ class ControllerCluster:
 
     async def start(self, *node_ids: int) -> None:
         for node_id in node_ids or self.ids:
-            node = ControllerNode(
+            metadata = MetadataLog(
                 node_id=node_id,
                 voters=self.quorum,
                 listen=self.quorum[node_id],
                 directory=self.folder / f"node-{node_id}",
                 disk=RealDisk(),
                 clock=SystemClock(),
-                config=self.config,
                 timings=self.timings,
                 die=self.deaths.append,
             )
+            node = ControllerNode(metadata, SystemClock(), config=self.config, die=self.deaths.append)
             server = network.grpc_server()
             node.add_to_server(server)
             network.bind_grpc(server, "127.0.0.1", self.grpc[node_id])
