@@ -13,7 +13,7 @@ log is not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from tidegate.coordinator.batches import BATCH_BYTES_MAX, BATCH_HEADER_BYTES
@@ -34,6 +34,7 @@ RELOAD_S_MAX: Final = 30.0
 EventT = TypeVar("EventT")
 ReplyT = TypeVar("ReplyT")
 EffectT = TypeVar("EffectT")
+ShardT = TypeVar("ShardT")
 
 
 class ReplicatedStateLog:
@@ -102,6 +103,10 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         self._failures: dict[int, int] = {}
         self._ticker: asyncio.Task[None] | None = None
         self._elected = asyncio.Event()
+
+    def shards(self, kind: type[ShardT]) -> Iterator[ShardT]:
+        """The shards of this node, in any phase."""
+        return (shard for _, _, shard in self.runtime.shards() if isinstance(shard, kind))
 
     def start(self) -> None:
         self._ticker = asyncio.create_task(self._tick_forever(), name=f"tick {self.topic}")

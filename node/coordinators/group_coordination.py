@@ -345,9 +345,7 @@ class GroupCoordination:
 
     @property
     def shards(self) -> Iterable[GroupShard]:
-        for _partition, _phase, shard in self._host.runtime.shards():
-            if isinstance(shard, GroupShard):
-                yield shard
+        return self._host.shards(GroupShard)
 
     def views(self) -> Iterable[ShardView]:
         """The state of all shards, for /metrics."""

@@ -167,9 +167,7 @@ class TransactionCoordination:
 
     @property
     def shards(self) -> Iterable[TransactionShard]:
-        for _partition, _phase, shard in self._host.runtime.shards():
-            if isinstance(shard, TransactionShard):
-                yield shard
+        return self._host.shards(TransactionShard)
 
     def views(self) -> Iterable[ShardView]:
         """The state of all shards, for /metrics."""
