@@ -3,22 +3,16 @@
     async with Admin("127.0.0.1:9092") as admin:
         await admin.create_topics([NewTopic("flights", partitions=12, replication_factor=3)])
 
-Methods return frozen values; when one item fails, the error names it.  The client repeats a request that
-changes something only when the first attempt certainly had no effect, or when "already exists" (after a lost
-answer) means success.
+Methods return frozen values; when one item fails, the error names it.  The requests stand in one module a
+subject: `topic_admin`, `group_admin`, `transaction_admin`, `operations` (brokers, moves, features).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
 
-from tidegate.client.connecting.cluster import Backoff, Cluster, CoordinatorKind, require_none, top_level_code
-from tidegate.client.connecting.errors import ConnectionFailed, RequestError, error_for
+from tidegate.client.connecting.cluster import Cluster
 from tidegate.client.connecting.metadata import TopicView
-from tidegate.client.requests.describe_transactions import decode_described_transactions
 from tidegate.client.requests.offset_requests import (
     EARLIEST,
     LATEST,
@@ -29,10 +23,8 @@ from tidegate.client.requests.offset_requests import (
 from tidegate.client.requests.record_deletion import delete_records
 from tidegate.client.requests.transaction_requests import CommittedOffset, Offsets
 from tidegate.runtime.clock import Clock, SystemClock
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode, KafkaError
 
-from . import group_admin, operations
+from . import group_admin, operations, topic_admin, transaction_admin
 from .descriptions import (
     ClusterDescription,
     ConfigEntry,
@@ -46,16 +38,6 @@ from .descriptions import (
 from .group_descriptions import GroupDescription, describe_group
 from .hanging_transactions import IDLE_MS, HangingTransaction, abort_hanging, find_hanging
 from .operations import DataFolder, FeatureLevel, PartitionMove, RegisteredBroker
-
-TOPIC_RESOURCE: Final = 2
-DEFAULT_CONFIG_SOURCE: Final = 5
-SET_CONFIG: Final = 0
-DELETE_CONFIG: Final = 1
-# The lowest versions that have the fields used here.
-LIST_GROUPS_BY_STATE: Final = 4
-LIST_GROUPS_BY_TYPE: Final = 5
-LIST_TRANSACTIONS_BY_DURATION: Final = 1
-_NONE: Final[Mapping[str, str]] = {}
 
 
 class Admin:
@@ -104,38 +86,11 @@ class Admin:
         A topic that the controller refuses does not prevent the others: the error says which topics were
         created.
         """
-        fields = {
-            "topics": [
-                {
-                    "name": topic.name,
-                    "num_partitions": topic.partitions,
-                    "replication_factor": topic.replication_factor,
-                    "assignments": [],
-                    "configs": [{"name": name, "value": str(value)} for name, value in topic.config.items()],
-                }
-                for topic in topics
-            ],
-            "timeout": int(self._timeout_s * 1000),
-            "validate_only": False,
-        }
-        await self._change(
-            ApiKey.CREATE_TOPICS, fields, "topics", "creating topic", ErrorCode.TOPIC_ALREADY_EXISTS
-        )
-        if wait:
-            await self._wait_for_leaders([topic.name for topic in topics])
+        await topic_admin.create_topics(self._cluster, topics, self._timeout_s, wait=wait)
 
     async def delete_topics(self, names: Sequence[str]) -> None:
         """Deletes topics with all their data."""
-        fields = {"topic_names": list(names), "timeout": int(self._timeout_s * 1000)}
-        await self._change(
-            ApiKey.DELETE_TOPICS,
-            fields,
-            "responses",
-            "deleting topic",
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            highest=5,
-        )
-        self._cluster.view = self._cluster.view.without_topics(names)
+        await topic_admin.delete_topics(self._cluster, names, self._timeout_s)
 
     async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
         """Removes the records of partitions below an offset (-1: all committed ones) and returns the new log
@@ -147,140 +102,23 @@ class Admin:
 
     async def create_partitions(self, counts: Mapping[str, int], *, wait: bool = True) -> None:
         """Raises topics to `count` partitions.  Keys then go to other partitions than before."""
-        fields = {
-            "topics": [{"name": name, "count": count, "assignments": None} for name, count in counts.items()],
-            "timeout": int(self._timeout_s * 1000),
-            "validate_only": False,
-        }
-        await self._change(ApiKey.CREATE_PARTITIONS, fields, "results", "adding partitions to topic", None)
-        if wait:
-            await self._wait_for_leaders(list(counts), counts)
+        await topic_admin.create_partitions(self._cluster, counts, self._timeout_s, wait=wait)
 
     async def list_topics(self, *, internal: bool = False) -> list[TopicView]:
         """All topics, by name."""
-        await self._refresh(None)
-        views = sorted(self._cluster.view.topics.values(), key=lambda view: view.name)
-        return [view for view in views if internal or not view.internal]
+        return await topic_admin.list_topics(self._cluster, internal=internal)
 
     async def describe_topics(self, names: Iterable[str], *, config: bool = True) -> list[TopicDescription]:
         """Partitions and settings.  Raises RequestError for a topic that does not exist."""
-        wanted = list(names)
-        self._cluster.view = self._cluster.view.without_topics(wanted)  # a recreated topic's epochs restart
-        await self._refresh(wanted)
-        views: list[TopicView] = []
-        for name in wanted:
-            view = self._cluster.view.topics.get(name)
-            code = view.error if view is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if view is None or code is not ErrorCode.NONE:
-                error = error_for(code, f"topic {name!r}")
-                raise RequestError(code, error.message)
-            views.append(view)
-        settings = await self.describe_configs(wanted) if config else {}
-        return [
-            TopicDescription(
-                view.name, view.internal, list(view.partitions.values()), settings.get(view.name, ())
-            )
-            for view in views
-        ]
+        return await topic_admin.describe_topics(self._cluster, names, config=config)
 
     async def describe_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
         """The settings of topics, defaults included."""
-        resources = [
-            {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configuration_keys": None}
-            for name in names
-        ]
-        answer = await self._ask_any(ApiKey.DESCRIBE_CONFIGS, {"resources": resources})
-        found: dict[str, list[ConfigEntry]] = {}
-        for result in answer.results:
-            code = ErrorCode.from_wire(int(result.error_code))
-            require_none(code, f"settings of topic {result.resource_name!r}", result.error_message)
-            found[result.resource_name] = [
-                ConfigEntry(
-                    entry.name,
-                    entry.value,
-                    int(entry.config_source) == DEFAULT_CONFIG_SOURCE,
-                    bool(entry.read_only),
-                )
-                for entry in result.configs
-            ]
-        return found
+        return await topic_admin.describe_configs(self._cluster, names)
 
     async def alter_config(self, name: str, changes: Mapping[str, str | None]) -> None:
         """Sets a topic's settings; None resets a setting to its default."""
-        configs = [
-            {"name": key, "config_operation": DELETE_CONFIG if value is None else SET_CONFIG, "value": value}
-            for key, value in changes.items()
-        ]
-        resources = [{"resource_type": TOPIC_RESOURCE, "resource_name": name, "configs": configs}]
-        fields = {"resources": resources, "validate_only": False}
-        answer = await self._ask_controller(ApiKey.INCREMENTAL_ALTER_CONFIGS, fields)
-        for result in answer.responses:
-            code = ErrorCode.from_wire(int(result.error_code))
-            require_none(code, f"settings of topic {result.resource_name!r}", result.error_message)
-
-    async def _change(
-        self,
-        api_key: ApiKey,
-        fields: Mapping[str, Any],
-        results: str,
-        what: str,
-        settled: ErrorCode | None,
-        *,
-        highest: int | None = None,
-    ) -> None:
-        """Sends one change to the controller.  The code `settled` means success when an earlier attempt's
-        answer was lost."""
-        deadline_s, backoff, lost = self._deadline_s(), Backoff(self._clock), False
-        while True:
-            said: str | None = None
-            try:
-                answer = await self._cluster.ask_controller(api_key, fields, highest=highest)
-            except ConnectionFailed as error:
-                code, said, lost = error.code, error.message, True
-                if settled is None:
-                    raise
-            else:
-                code = ErrorCode.NONE
-                refusals: list[KafkaError] = []
-                done: list[str] = []
-                for result in getattr(answer, results):
-                    found = ErrorCode.from_wire(int(result.error_code))
-                    if found is ErrorCode.NONE or (lost and found is settled):
-                        done.append(result.name)
-                    elif found not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
-                        refusals.append(
-                            error_for(
-                                found, f"{what} {result.name!r}", getattr(result, "error_message", None)
-                            )
-                        )
-                    else:
-                        code, lost = found, lost or found is ErrorCode.REQUEST_TIMED_OUT
-                if refusals:
-                    raise _refusal(refusals, done)
-                if code is ErrorCode.NONE:
-                    return
-                await self._cluster.refresh(())
-            await self._cluster.pause(backoff, deadline_s, code, what, said)
-
-    async def _wait_for_leaders(self, names: Sequence[str], counts: Mapping[str, int] | None = None) -> None:
-        deadline_s, backoff = self._deadline_s(), Backoff(self._clock)
-        while True:
-            await self._cluster.refresh(names)
-            views = [self._cluster.view.topics.get(name) for name in names]
-            if all(
-                view is not None
-                and view.partitions
-                and len(view.partitions) >= (counts or {}).get(view.name, 1)
-                and all(self._cluster.view.leader(view.name, number) >= 0 for number in view.partitions)
-                for view in views
-            ):
-                return
-            await self._cluster.pause(
-                backoff,
-                deadline_s,
-                ErrorCode.LEADER_NOT_AVAILABLE,
-                f"waiting for the leaders of {', '.join(names)}",
-            )
+        await topic_admin.alter_config(self._cluster, name, changes)
 
     # ---- operations ----------------------------------------------------------------------------------------
 
@@ -336,15 +174,7 @@ class Admin:
     ) -> list[GroupListing]:
         """The groups of all coordinators, optionally only those in certain states (KIP-518), or of certain
         types (KIP-848): classic, consumer."""
-        found: dict[str, GroupListing] = {}
-        fields = {"states_filter": sorted(states), "types_filter": sorted(types)}
-        lowest = LIST_GROUPS_BY_TYPE if types else LIST_GROUPS_BY_STATE if states else 0
-        for _, answer in await self._ask_all(ApiKey.LIST_GROUPS, fields, lowest=lowest):
-            require_none(top_level_code(answer), "listing groups")
-            for group in answer.groups:
-                state, kind = getattr(group, "group_state", ""), getattr(group, "group_type", "")
-                found[group.group_id] = GroupListing(group.group_id, group.protocol_type, state, kind)
-        return [found[name] for name in sorted(found)]
+        return await group_admin.list_groups(self._cluster, states, types, self._timeout_s)
 
     async def describe_group(self, group_id: str) -> GroupDescription:
         """A group's state and members, of either protocol.  A group that does not exist has the state `Dead`
@@ -384,80 +214,17 @@ class Admin:
     ) -> list[TransactionListing]:
         """The transactional ids of all coordinators, optionally only those in certain states, of certain
         producers, or whose transaction has been running for longer than so many milliseconds (KIP-994)."""
-        found: list[TransactionListing] = []
-        fields = {
-            "state_filters": list(states),
-            "producer_id_filters": sorted(producer_ids),
-            "duration_filter": running_for_ms,
-        }
-        lowest = LIST_TRANSACTIONS_BY_DURATION if running_for_ms >= 0 else 0
-        for node_id, answer in await self._ask_all(ApiKey.LIST_TRANSACTIONS, fields, lowest=lowest):
-            require_none(top_level_code(answer), "listing transactions")
-            found += [
-                TransactionListing(
-                    entry.transactional_id, int(entry.producer_id), entry.transaction_state, node_id
-                )
-                for entry in answer.transaction_states
-            ]
-        return sorted(found, key=lambda entry: entry.transactional_id)
+        return await transaction_admin.list_transactions(
+            self._cluster, states, self._timeout_s, producer_ids=producer_ids, running_for_ms=running_for_ms
+        )
 
     async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """One transactional id.  Raises RequestError when no coordinator knows it."""
-
-        (entry,) = await self._cluster.ask_coordinator(
-            CoordinatorKind.TRANSACTION,
-            transactional_id,
-            ApiKey.DESCRIBE_TRANSACTIONS,
-            {"transactional_ids": [transactional_id]},
-            deadline_s=self._deadline_s(),
-            code_of=lambda found: found[0].error_code,
-            decode=decode_described_transactions,
-        )
-        require_none(entry.error_code, f"transactional id {transactional_id!r}")
-        coordinator = await self._cluster.coordinator(
-            CoordinatorKind.TRANSACTION, transactional_id, self._deadline_s()
-        )
-        return TransactionDescription(
-            entry.transactional_id,
-            entry.state,
-            entry.producer_id,
-            entry.producer_epoch,
-            entry.timeout_ms,
-            entry.started_ms,
-            coordinator,
-            entry.partitions,
-        )
+        return await transaction_admin.describe_transaction(self._cluster, transactional_id, self._timeout_s)
 
     async def describe_producers(self, partitions: Iterable[tuple[str, int]]) -> list[ProducerDescription]:
         """The producer state of the partitions' leaders: open transactions, sequence numbers."""
-        wanted = sorted(partitions)
-        await self._refresh({topic for topic, _ in wanted})
-        by_leader: defaultdict[int, dict[str, list[int]]] = defaultdict(dict)
-        for topic, number in wanted:
-            leader = self._cluster.view.leader(topic, number)
-            require_none(
-                ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
-                f"producers of {topic}-{number}",
-            )
-            by_leader[leader].setdefault(topic, []).append(number)
-        found: list[ProducerDescription] = []
-        for leader, topics in by_leader.items():
-            fields = {
-                "topics": [{"name": name, "partition_indexes": numbers} for name, numbers in topics.items()]
-            }
-            answer = await self._cluster.ask(leader, ApiKey.DESCRIBE_PRODUCERS, fields)
-            for topic in answer.topics:
-                for entry in topic.partitions:
-                    require_none(
-                        top_level_code(entry),
-                        f"producers of {topic.name}-{entry.partition_index}",
-                        entry.error_message,
-                    )
-                    found += [
-                        _producer(topic.name, int(entry.partition_index), state)
-                        for state in entry.active_producers
-                    ]
-        return found
+        return await transaction_admin.describe_producers(self._cluster, partitions)
 
     async def hanging_transactions(
         self, partitions: Collection[tuple[str, int]], *, idle_ms: int = IDLE_MS
@@ -473,7 +240,7 @@ class Admin:
 
     async def describe_cluster(self) -> ClusterDescription:
         """The brokers that are registered and the active controller."""
-        await self._refresh(())
+        await self._cluster.refresh(())
         view = self._cluster.view
         return ClusterDescription(
             view.cluster_id, view.controller_id, [view.brokers[node] for node in sorted(view.brokers)]
@@ -508,64 +275,3 @@ class Admin:
         return await list_offsets(
             self._cluster, times, read_committed=read_committed, timeout_s=timeout_s, partly=partly
         )
-
-    # ---- requests ------------------------------------------------------------------------------------------
-
-    async def _refresh(self, topics: Iterable[str] | None) -> None:
-        await self._cluster.refresh(topics)
-
-    async def _ask_any(self, api_key: ApiKey, fields: Mapping[str, Any]) -> Any:
-        return await self._cluster.ask_any(api_key, fields)
-
-    async def _ask_controller(self, api_key: ApiKey, fields: Mapping[str, Any]) -> Any:
-        return await self._cluster.ask_controller(api_key, fields)
-
-    async def _ask_all(
-        self, api_key: ApiKey, fields: Mapping[str, Any], *, lowest: int = 0
-    ) -> list[tuple[int, Any]]:
-        """The answers of all brokers; raises when one cannot be reached, since a partial list would look
-        complete."""
-        await self._refresh(())
-        nodes = sorted(self._cluster.view.brokers)
-        answers = await asyncio.gather(*(self._ask_loaded(node, api_key, fields, lowest) for node in nodes))
-        return list(zip(nodes, answers, strict=True))
-
-    async def _ask_loaded(self, node_id: int, api_key: ApiKey, fields: Mapping[str, Any], lowest: int) -> Any:
-        """One broker's answer, after its coordinators have loaded their state."""
-        deadline_s, backoff = self._deadline_s(), Backoff(self._clock)
-        while True:
-            try:
-                answer = await self._cluster.ask(node_id, api_key, fields, lowest=lowest)
-            except ConnectionFailed as error:
-                message = (
-                    f"a part of the list is known to node {node_id} only, which does not answer "
-                    f"({error.message})"
-                )
-                raise ConnectionFailed(error.code, message) from None
-            code = top_level_code(answer)
-            if code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                return answer
-            await self._cluster.pause(backoff, deadline_s, code, f"{api_key.name} at node {node_id}")
-
-
-def _refusal(refusals: Sequence[KafkaError], done: Sequence[str]) -> KafkaError:
-    """One error for a request of several items, with the code of the first failed one."""
-    first = refusals[0]
-    message = "; ".join(refusal.message for refusal in refusals)
-    if done:
-        message += f"; it was done for {', '.join(done)}"
-    # The broker has decided: the client must not repeat the request, even if the code is retriable.
-    return RequestError(first.code, message) if first.code.retriable else type(first)(first.code, message)
-
-
-def _producer(topic: str, partition: int, state: Any) -> ProducerDescription:
-    return ProducerDescription(
-        topic,
-        partition,
-        int(state.producer_id),
-        int(state.producer_epoch),
-        int(state.last_sequence),
-        int(state.last_timestamp),
-        int(state.coordinator_epoch),
-        int(state.current_txn_start_offset),
-    )

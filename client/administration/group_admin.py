@@ -1,13 +1,13 @@
-"""Changes of consumer groups by an administrator: set or delete offsets, remove members, delete groups.
+"""Groups as an administrator lists and changes them: set or delete offsets, remove members, delete groups.
 
-The client repeats these requests after a lost answer; "already done" then counts as success.
+The client repeats requests that change a group after a lost answer; "already done" then counts as success.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable
+from typing import Any, Final
 
 from tidegate.client.connecting.cluster import Cluster, CoordinatorKind, require_none, top_level_code
 from tidegate.client.connecting.errors import GroupChanged, RequestError
@@ -15,6 +15,29 @@ from tidegate.client.requests.offset_requests import commit_offsets
 from tidegate.client.requests.transaction_requests import GroupMetadata, Offsets
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
+
+from .all_coordinators import ask_all
+from .descriptions import GroupListing
+
+# The lowest versions that have these filters.
+LIST_GROUPS_BY_STATE: Final = 4
+LIST_GROUPS_BY_TYPE: Final = 5
+
+
+async def list_groups(
+    cluster: Cluster, states: Collection[str], types: Collection[str], timeout_s: float
+) -> list[GroupListing]:
+    """The groups of all coordinators, optionally only those in certain states (KIP-518), or of certain
+    types (KIP-848): classic, consumer."""
+    found: dict[str, GroupListing] = {}
+    fields = {"states_filter": sorted(states), "types_filter": sorted(types)}
+    lowest = LIST_GROUPS_BY_TYPE if types else LIST_GROUPS_BY_STATE if states else 0
+    for _, answer in await ask_all(cluster, ApiKey.LIST_GROUPS, fields, timeout_s, lowest=lowest):
+        require_none(top_level_code(answer), "listing groups")
+        for group in answer.groups:
+            state, kind = getattr(group, "group_state", ""), getattr(group, "group_type", "")
+            found[group.group_id] = GroupListing(group.group_id, group.protocol_type, state, kind)
+    return [found[name] for name in sorted(found)]
 
 
 async def delete_group(cluster: Cluster, group_id: str, timeout_s: float) -> None:

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import pytest
 import typer
 from tidegate.client import command_line
-from tidegate.client.administration.admin import _refusal
 from tidegate.client.administration.descriptions import ConfigEntry, TopicDescription
 from tidegate.client.administration.operations import RegisteredBroker
+from tidegate.client.administration.topic_admin import _refusal
 from tidegate.client.command_line.output import CommandError, cell, plain, refuse_unknown, settings_of
 from tidegate.client.connecting.errors import error_for
 from tidegate.client.connecting.metadata import BrokerAddress, PartitionMetadata
