@@ -29,7 +29,11 @@ from .witness import kept_up
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A healthy three-node cluster.  The first members of a group wait for others shorter than three seconds,
     and those of the new protocol hear of changes sooner than after five."""
-    settings = {"group.initial.rebalance.delay.ms": 500, "group.consumer.heartbeat.interval.ms": 500}
+    settings = {
+        "group.initial.rebalance.delay.ms": 500,
+        "group.consumer.heartbeat.interval.ms": 500,
+        "debug.validate": True,
+    }
     with kept_up(LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=3, settings=settings)) as cluster:
         yield cluster
 
@@ -64,7 +68,8 @@ async def _create(bootstrap: str, name: str, partitions: int, configs: dict[str,
 @pytest.fixture
 async def own_cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
     """A cluster for one test that hurts it, with fault points enabled."""
-    cluster = LocalCluster(tmp_path / "cluster", nodes=3, fault_points=True)
+    settings = {"debug.validate": True}
+    cluster = LocalCluster(tmp_path / "cluster", nodes=3, settings=settings, fault_points=True)
     await cluster.up()
     try:
         yield cluster
