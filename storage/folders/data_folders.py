@@ -15,9 +15,8 @@ offline.
 * A log moves to another folder of the node by `move_to` (KIP-113): a future replica is filled there, and
   takes its place (`moving`).  After a crash, `_judge_twins` decides between the two.  A folder that a client
   chooses before the log exists is remembered until the node stops.
-* The identity that the node reports to the cluster (`directory_id`) is that of its first folder, until one of
-  its folders is missing: then it is a new identity, which counts as a replaced disk.  Each folder stores the
-  ids of all (`data-folders`).
+* The identity that the node reports to the cluster (`directory_id`) follows from those of its folders
+  (`folder_ids`).
 
 The clean mark of a stop counts only when every folder has it, with the same broker epoch.
 """
@@ -30,8 +29,7 @@ from pathlib import Path
 from uuid import UUID
 
 from tidegate.runtime import logs
-from tidegate.runtime.disk import OUT_OF_SPACE, Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.runtime.disk import Disk
 from tidegate.storage.directory.creation import Creation, NewLog
 from tidegate.storage.directory.folder_notes import PartitionKey
 from tidegate.storage.directory.log_directory import DirectoryRefused, LogDirectory, OpenReport, parse_name
@@ -50,10 +48,10 @@ from tidegate.storage.log.log import CorruptLog, Log, LogConfig
 from tidegate.storage.moving.future_replica import FutureReplica
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-DATA_FOLDERS = "data-folders"
+from .folder_ids import FolderIds
+
 PREFERRED_MAX = 100_000
 """Bound on the logs that do not exist yet and for which a client chose a folder."""
-_NODE, _MEMBER = "node", "member"
 log = logs.get(__name__)
 
 
@@ -78,9 +76,8 @@ class DataFolders:
         self._essential = essential
         self._failed: dict[Path, OSError] = {}
         self._lost: set[PartitionKey] = set()
-        self._without_folder_ids: set[Path] = set()
+        self._ids = FolderIds(disk, fresh_id)
         self._disk = disk
-        self._fresh_id = fresh_id
         self._file_deleter = options.file_deleter
         self.progress = OpeningProgress()
         self.folders = [LogDirectory(disk, path, cluster_id, node_id, fresh_id(), options) for path in paths]
@@ -93,7 +90,6 @@ class DataFolders:
         self.futures: dict[PartitionKey, FutureReplica] = {}
         """The future replicas of the logs that move to another folder."""
         self._preferred: dict[PartitionKey, LogDirectory] = {}
-        self.directory_id = ""
         self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
         self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None
         self.make_room: Callable[[Path], None] = lambda _folder: None
@@ -119,7 +115,8 @@ class DataFolders:
                 report.recovered += part.recovered
                 report.truncated_bytes += part.truncated_bytes
                 report.failed |= part.failed
-            self._settle_identity(opened)
+            ids = {folder.path: folder.directory_id for folder in opened}
+            self._ids.settle(ids, failed_count=len(self._failed))
             self._resume_moves()
         except BaseException:
             for folder in opened:
@@ -246,65 +243,10 @@ class DataFolders:
             0 if found is None else found.log_end_offset
         )
 
-    def _settle_identity(self, opened: Sequence[LogDirectory]) -> None:
-        """Sets the node's identity by the rule of the module's text; when it changed, every folder stores the
-        ids of all."""
-        present = [folder.directory_id for folder in opened]
-        if len(set(present)) != len(present):
-            raise DirectoryRefused(
-                f"two of the data folders have the same id ({', '.join(present)}): is one a copy of "
-                "the other?"
-            )
-        known: set[str] = set()
-        nodes: list[str] = []
-        for folder in opened:
-            node, members = self._read_folders(folder)
-            known |= members
-            nodes += [node] if node else []
-        missing = known - set(present)
-        # a failed folder is not a missing one: it may come back with its data
-        if len(missing) > len(self._failed):
-            log.error(
-                "data_folder_is_missing",
-                directory_ids=sorted(missing),
-                consequence="counts as a replaced disk",
-            )
-            self.directory_id = self._fresh_id()
-        else:
-            self.directory_id = nodes[0] if nodes else present[0]
-        if self._failed:
-            return
-        if self.directory_id and all(present):
-            self._without_folder_ids = {folder.path / DATA_FOLDERS for folder in opened}
-            self._write_folder_ids()
-
-    def _write_folder_ids(self) -> None:
-        """Writes the ids of all folders into each folder; on a full disk, a later call tries again.  Raises
-        OSError."""
-        members = sorted(folder.directory_id for folder in self.folders)
-        content = encode_checkpoint([(_NODE, self.directory_id), *((_MEMBER, each) for each in members)])
-        for path in sorted(self._without_folder_ids):
-            try:
-                if not self._disk.exists(path) or self._disk.read(path) != content:
-                    self._disk.write_atomic(path, content)
-                self._without_folder_ids.discard(path)
-            except OSError as error:
-                if error.errno not in OUT_OF_SPACE:
-                    raise
-                log.warning("data_folders_not_noted", path=path, reason=error)
-
-    def _read_folders(self, folder: LogDirectory) -> tuple[str, set[str]]:
-        path = folder.path / DATA_FOLDERS
-        if not self._disk.exists(path):
-            return "", set()
-        try:
-            rows = decode_checkpoint(self._disk.read(path), 2)
-        except CheckpointInvalid as error:
-            raise DirectoryRefused(
-                f"{path} is damaged ({error}): whether all folders are here cannot be known"
-            ) from error
-        node = next((value for kind, value in rows if kind == _NODE), "")
-        return node, {value for kind, value in rows if kind == _MEMBER}
+    @property
+    def directory_id(self) -> str:
+        """The node's identity (`folder_ids`)."""
+        return self._ids.directory_id
 
     @property
     def previous_broker_epoch(self) -> int | None:
@@ -514,7 +456,7 @@ class DataFolders:
         """Writes the checkpoint of every folder, also when one fails; raises that error afterwards."""
         failure: OSError | None = None
         try:
-            self._write_folder_ids()
+            self._ids.write()
         except OSError as error:
             failure = error
         for folder in self.folders:

@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.directory.log_directory import DAMAGED, DirectoryRefused
-from tidegate.storage.folders.data_folders import DATA_FOLDERS, DataFolders
+from tidegate.storage.folders.data_folders import DataFolders
+from tidegate.storage.folders.folder_ids import DATA_FOLDERS
 from tidegate.storage.log.log import LogConfig
 from tidegate.wire.errors import KafkaError
 

@@ -14,7 +14,8 @@ from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.chaos.sim.mounts import Mounts
 from tidegate.storage.directory.log_directory import LogDirectory
 from tidegate.storage.durability.flush_notes import FLUSH_NOTES, FlushNotes, read_flush_notes
-from tidegate.storage.folders.data_folders import DATA_FOLDERS, DataFolders
+from tidegate.storage.folders.data_folders import DataFolders
+from tidegate.storage.folders.folder_ids import DATA_FOLDERS
 from tidegate.storage.log.log import CorruptLog, Log
 from tidegate.storage.segment.pending_indexes import PendingIndexFiles
 from tidegate.wire.errors import ErrorCode, KafkaError
