@@ -227,7 +227,7 @@ class GroupCoordination:
             ),
             state_log,
             lambda _partition, _epoch, _effect: None,  # groups have no effects outside their log
-            config=RuntimeConfig(),
+            config=RuntimeConfig(validate=configuration.flag("debug.validate")),
             on_failed=lambda partition, leader_epoch, reason: self._host.on_failed(
                 partition, leader_epoch, reason
             ),

@@ -84,7 +84,7 @@ class TransactionCoordination:
                 ),
                 ReplicatedStateLog(TRANSACTION_STATE, replicas),
                 self._execute,
-                config=RuntimeConfig(),
+                config=RuntimeConfig(validate=configuration.flag("debug.validate")),
                 on_failed=self._on_failed,
                 steady_ms=clock.steady_ms,
             )

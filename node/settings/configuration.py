@@ -278,7 +278,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "debug.validate": Setting(
         bool,
         False,
-        "Checks the invariants of logs, leaders, shards, metadata and Raft; a failure stops the node.",
+        "Checks the invariants of logs, partition leaders and shards; a defect stops the node, or the shard.",
     ),
     "log.level": Setting(str, "INFO", "DEBUG, INFO, WARNING or ERROR."),
     "log.format": Setting(str, "text", "text or json."),

@@ -253,7 +253,10 @@ async def test_a_batch_behind_a_refused_one_is_answered_with_its_error() -> None
 
 def test_the_group_coordinator_reads_topics_and_passes_on_failed_shards() -> None:
     configuration = SimpleNamespace(
-        integer=lambda key: 1000, texts=lambda key: ("uniform",), text=lambda key: "bidirectional"
+        integer=lambda key: 1000,
+        texts=lambda key: ("uniform",),
+        text=lambda key: "bidirectional",
+        flag=lambda key: False,
     )
     topics = {"kept": SimpleNamespace(topic_id=UUID(int=1), partitions={0: None})}
     cluster, replicas, lifecycle = SimpleNamespace(state=SimpleNamespace(topics=topics)), None, None
