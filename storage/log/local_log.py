@@ -88,12 +88,14 @@ class LocalLog:
         """Writes the plan's batches, and its aborted transactions, behind the published end; nothing is
         published.  Raises KAFKA_STORAGE_ERROR with nothing changed."""
         segment, buffers, prepared = self.segments.active, plan.buffers, plan.prepared
-        position = segment.size_bytes
         try:
+            file = segment.files.held
+            if file is None:
+                file = segment.files.batches_to_write
             if len(buffers) == 1:
-                segment.files.batches_to_write.write_at(position, buffers[0])
+                file.write_at(segment.size_bytes, buffers[0])
             else:
-                segment.files.batches_to_write.write_vector_at(position, buffers)
+                file.write_vector_at(segment.size_bytes, buffers)
             if prepared is not None and prepared.completed:
                 # Before the transactions are published as complete: a reader of their records must find their
                 # aborts (rule L6).
