@@ -28,7 +28,7 @@ from tidegate.controller.state.offline_replicas import encode_replicas
 from tidegate.proto import admin_pb2, admin_pb2_grpc, data_pb2_grpc
 from tidegate.proto import controller_pb2 as pb
 from tidegate.runtime import logs
-from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.clock import SystemClock, until_next
 from tidegate.runtime.disk import RealDisk
 from tidegate.runtime.http import HttpServer, Page, serve_pages
 from tidegate.runtime.network import FrameServer, bind_grpc
@@ -251,7 +251,7 @@ class Node:
         little at a time."""
         expire_at_s = self._clock.monotonic() + HOUSEKEEPING_S
         while True:
-            await self._clock.sleep(RETRY_INTERVAL_S)
+            await self._clock.sleep(until_next(self._clock.monotonic(), RETRY_INTERVAL_S))
             await asyncio.to_thread(self._reserves.restore, self._usable_folders)
             await self._sync_flush_notes()
             if self._codecs.is_due:

@@ -47,6 +47,13 @@ class Clock(Protocol):
         """Waits; cancellable."""
 
 
+def until_next(now_s: float, period_s: float) -> float:
+    """Seconds until the next multiple of the period.  What a node does periodically it does at multiples, so
+    that one wake-up serves many (as Linux's `round_jiffies`): on an idle node the wake-ups are the cost."""
+    left_s = period_s - now_s % period_s
+    return left_s if left_s > period_s / 100 else left_s + period_s  # a timer that rang early rings once
+
+
 class SystemClock:
     """The real clock; timers run on the running asyncio loop, and come late by as long as the machine was
     suspended.

@@ -21,6 +21,7 @@ import grpc
 import grpc.aio
 
 from . import logs
+from .clock import until_next
 from .frame_memory import BufferPool, ByteBudget, FrameLease
 from .frames import FrameConnection, FrameHandler, LogLimiter
 from .host_names import check_host
@@ -124,7 +125,7 @@ class FrameServer:
     def _keep_looking(self) -> None:
         loop = asyncio.get_running_loop()
         self.look_after(loop.time())
-        self._look_timer = loop.call_later(LOOK_AFTER_S, self._keep_looking)
+        self._look_timer = loop.call_later(until_next(loop.time(), LOOK_AFTER_S), self._keep_looking)
 
     def _admit(
         self, connection: FrameConnection, factory: Callable[[FrameConnection], FrameHandler]

@@ -33,6 +33,7 @@ from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import controller_pb2_grpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime import logs
+from tidegate.runtime.clock import until_next
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .metadata_log import MetadataLog, NotController
@@ -599,7 +600,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                     update.entries.add(index=entry.index, term=entry.term, command=entry.command)
                     index = entry.index
                 yield update
-                await self._log.wait_applied(index, self._keep_alive_s)
+                await self._log.wait_applied(index, until_next(self._clock.monotonic(), self._keep_alive_s))
         finally:
             self._followers -= 1
 

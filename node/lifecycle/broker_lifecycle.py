@@ -29,7 +29,7 @@ from tidegate.controller.state.reachability import Life
 from tidegate.proto import controller_pb2 as pb
 from tidegate.runtime import logs
 from tidegate.runtime.calm_logs import Outage
-from tidegate.runtime.clock import Clock
+from tidegate.runtime.clock import Clock, until_next
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .lease import Change, HeartbeatAnswer, Lease
@@ -214,7 +214,8 @@ class BrokerLifecycle:
         waits to be unfenced or to stop, the next one comes soon after all are answered."""
         while True:
             waiting = self._wants_shutdown or not self.unfenced.is_set() or self._lease.is_lost
-            pause_s = min(self._interval_s, QUICK_S) if waiting and not self._in_flight else self._interval_s
+            regular_s = until_next(sent_at, self._interval_s)
+            pause_s = min(regular_s, QUICK_S) if waiting and not self._in_flight else regular_s
             if self._urgent and len(self._in_flight) < EARLY_IN_FLIGHT_MAX:
                 pause_s = min(pause_s, EARLY_S_MIN)
             self._wake.clear()

@@ -32,7 +32,7 @@ from tidegate.controller.state.broker_settings import (
 from tidegate.node.settings.configuration import Configuration
 from tidegate.replication.replica.replica import Replica, Role
 from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
+from tidegate.runtime.clock import Clock, until_next
 from tidegate.runtime.disk import OUT_OF_SPACE, Disk
 from tidegate.storage.checkpoint import CheckpointInvalid
 from tidegate.storage.cleaning.cleaner import (
@@ -204,7 +204,7 @@ class LogUpkeep:
     async def _flush_by_time(self) -> None:
         timed = TimedFlushes()
         while True:
-            await self._clock.sleep(LOOK_INTERVAL_S)
+            await self._clock.sleep(until_next(self._clock.monotonic(), LOOK_INTERVAL_S))
             now_s, seen = self._clock.monotonic(), set[Log]()
             for count, replica in enumerate(list(self._replicas()), start=1):
                 seen.add(replica.log)

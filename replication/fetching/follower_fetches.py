@@ -29,12 +29,15 @@ from tidegate.replication.replica.catch_up_throttle import CatchUpThrottle
 from tidegate.replication.replica.delayed import WATERMARK_NEWS_S, FetchWaiter
 from tidegate.replication.replica.reading import failed_answer, read_batches
 from tidegate.replication.replica.replica import Replica
-from tidegate.runtime.clock import Clock
+from tidegate.runtime.clock import Clock, until_next
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
 
 from .configuration import ReplicationLimits
 from .fetch_session import NO_SESSION_EPOCH, SESSIONS_MAX, Facts, FollowerSession, News, SessionTable
+
+SHARED_WAIT_S_MAX = 2.0
+"""A fetch that may wait for longer waits for as long as it may."""
 
 Key = tuple[str, int]
 
@@ -103,7 +106,9 @@ class FollowerFetches:
         answers, news = self._evaluate(request, session, listed, everything=everything, arrival=True)
         if news is not News.NOW and request.max_wait_ms > 0:
             wait_s = request.max_wait_ms / 1000
-            await self._wait(session, wait_s if news is News.NONE else min(wait_s, WATERMARK_NEWS_S))
+            # the fetches of all followers end together, and so those that follow arrive together
+            idle_s = until_next(self._clock.monotonic(), wait_s) if wait_s <= SHARED_WAIT_S_MAX else wait_s
+            await self._wait(session, idle_s if news is News.NONE else min(wait_s, WATERMARK_NEWS_S))
             if session.closed:
                 return FetchResponse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             # A change, the follower's newer fetch or the timer ended the wait: the leader answers in any

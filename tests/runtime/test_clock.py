@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from tidegate.runtime.clock import ManualClock, SystemClock
+from tidegate.runtime.clock import ManualClock, SystemClock, until_next
 
 
 def test_timers_run_in_order_of_due_time_each_at_its_own_time() -> None:
@@ -34,6 +34,12 @@ def test_a_timer_set_by_a_timer_runs_in_the_same_advance_when_due() -> None:
     clock.call_later(1.0, again)
     clock.advance(5)
     assert seen == [1.0, 2.0, 3.0]
+
+
+def test_periodic_work_that_begins_at_any_time_comes_together() -> None:
+    assert {now + until_next(now, 0.5) for now in (7.02, 7.2, 7.4)} == {7.5}
+    assert until_next(7.5, 0.5) == 0.5
+    assert until_next(7.4999, 0.5) == pytest.approx(0.5001), "a timer that rang early rings once"
 
 
 def test_a_cancelled_timer_never_runs() -> None:
