@@ -192,6 +192,7 @@ class Node:
         if controller is not None:
             controller.add_to_server(self._parts.grpc)
             broker.controller.heartbeats_here(configuration.node_id, controller.service.Heartbeat)
+            broker.controller.metadata_here(configuration.node_id, controller.service.FollowMetadata)
         admin_pb2_grpc.add_AdminServicer_to_server(AdminService(self._status), self._parts.grpc)
         data_pb2_grpc.add_DataServicer_to_server(self._parts.data_service, self._parts.grpc)
         with _opening("listeners.grpc", configuration.grpc):

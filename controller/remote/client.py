@@ -11,7 +11,7 @@ REQUEST_TIMED_OUT: its outcome is unknown.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -49,6 +49,36 @@ class HeartbeatHere(Protocol):
     async def __call__(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatReply: ...
 
 
+class MetadataHere(Protocol):
+    """`ControllerService.FollowMetadata`."""
+
+    def __call__(
+        self, request: pb.FollowMetadataRequest, context: Any
+    ) -> AsyncGenerator[pb.MetadataUpdate, None]: ...
+
+
+class _StreamHere:
+    """As grpc.aio.UnaryStreamCall, of the controller in this process."""
+
+    def __init__(self, updates: AsyncGenerator[pb.MetadataUpdate, None]) -> None:
+        self._updates = updates
+        self._closing: asyncio.Task[None] | None = None
+
+    async def read(self) -> Any:
+        try:
+            return await anext(self._updates, grpc.aio.EOF)
+        # of the controller's: a defect that would be UNKNOWN on the network
+        except Exception:
+            log.exception("metadata_stream_failed_here")
+            return grpc.aio.EOF
+
+    def cancel(self) -> None:
+        self._closing = asyncio.get_running_loop().create_task(self._close())
+
+    async def _close(self) -> None:
+        await self._updates.aclose()
+
+
 class _NotAnsweredHere(Exception):
     """As `AioRpcError`, of the controller in this process."""
 
@@ -79,12 +109,17 @@ class ControllerClient:
         self._controller_epoch = 0  # the newest in any answer
         self.active_id: int | None = None
         self._here: tuple[int, HeartbeatHere] | None = None
+        self._metadata_here: tuple[int, MetadataHere] | None = None
 
     def heartbeats_here(self, node_id: int, answer: HeartbeatHere) -> None:
         """This node's own controller is `node_id`: heartbeats to it are calls.  By the network each would
         cost the active controller, which answers those of all brokers, as much as the heartbeats of two
         others."""
         self._here = node_id, answer
+
+    def metadata_here(self, node_id: int, follow: MetadataHere) -> None:
+        """... and its metadata are read without the network."""
+        self._metadata_here = node_id, follow
 
     async def close(self) -> None:
         channels, self._channels = list(self._channels.values()), {}
@@ -235,6 +270,8 @@ class ControllerClient:
 
     def follow_metadata(self, node_id: int, request: pb.FollowMetadataRequest) -> Any:
         """The call object of a FollowMetadata stream at one controller (grpc.aio.UnaryStreamCall)."""
+        if self._metadata_here is not None and self._metadata_here[0] == node_id:
+            return _StreamHere(self._metadata_here[1](request, None))
         return self._stub(node_id).FollowMetadata(request)
 
     def note_answer(self, node_id: int, status: pb.Status) -> bool:

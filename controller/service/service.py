@@ -12,7 +12,7 @@ active one there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -564,7 +564,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     async def FollowMetadata(
         self, request: rpc.FollowMetadataRequest, context: Any
-    ) -> AsyncIterator[rpc.MetadataUpdate]:
+    ) -> AsyncGenerator[rpc.MetadataUpdate, None]:
         """Committed entries in order; a keep-alive when there are none; ends with a status when this node is
         not active."""
         if self._followers >= FOLLOWERS_MAX:

@@ -4,7 +4,7 @@ is far behind."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -64,10 +64,13 @@ async def test_a_follower_far_behind_gets_a_snapshot_in_chunks_and_then_entries(
     await client.close()
 
 
-async def test_a_small_difference_comes_as_entries_each_once(one: ControllerCluster) -> None:
+@pytest.mark.parametrize("here", [False, True])
+async def test_a_small_difference_comes_as_entries_each_once(one: ControllerCluster, *, here: bool) -> None:
     controller = await one.active()
     results: list[ApplyResult] = []
     client = one.client()
+    if here:
+        client.metadata_here(controller.metadata.node_id, controller.service.FollowMetadata)
     follower = MetadataFollower(client, 7, SystemClock())
     await follower.start(lambda _state, result: results.append(result))
     for number in range(50):
@@ -77,6 +80,29 @@ async def test_a_small_difference_comes_as_entries_each_once(one: ControllerClus
     assert indexes == list(range(2, controller.metadata.applied_index + 1))
     assert follower.controller_epoch == controller.metadata.term
     assert follower.last_contact is not None
+    assert bool(client._channels) is not here
+    await follower.stop()
+    await eventually(lambda: controller.service._followers == 0)
+    await client.close()
+
+
+async def test_a_failing_controller_of_the_same_process_ends_the_stream(one: ControllerCluster) -> None:
+    controller = await one.active()
+    failures: list[BaseException] = []
+
+    async def fail(
+        request: rpc.FollowMetadataRequest, context: object
+    ) -> AsyncGenerator[rpc.MetadataUpdate, None]:
+        client.metadata_here(controller.metadata.node_id, controller.service.FollowMetadata)
+        raise RuntimeError("a defect")
+        yield
+
+    client = one.client()
+    client.metadata_here(controller.metadata.node_id, fail)
+    follower = MetadataFollower(client, 7, SystemClock(), on_failure=failures.append)
+    await follower.start()
+    await follower.wait_for_index(controller.metadata.applied_index, 10)
+    assert not failures
     await follower.stop()
     await client.close()
 
