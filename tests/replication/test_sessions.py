@@ -20,6 +20,8 @@ from tidegate.replication.partition.follower import (
     LogView,
     PartitionFollower,
 )
+from tidegate.replication.replica.delayed import FetchWaiter
+from tidegate.runtime.clock import Clock
 from tidegate.storage.log.log import AppendOrigin
 from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode
@@ -97,6 +99,29 @@ def test_forgotten_partitions_leave_the_session() -> None:
 
 
 # ---- at the leader -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("wait_ms", "shared"), [(500, True), (60_000, False)])
+async def test_waiting_fetches_of_all_followers_end_together(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, wait_ms: int, *, shared: bool
+) -> None:
+    ends: list[tuple[float, float]] = []
+
+    def start_timer(waiter: FetchWaiter, clock: Clock, delay_s: float) -> None:
+        ends.append((delay_s, clock.monotonic() + delay_s))
+        waiter.wake()
+
+    monkeypatch.setattr(FetchWaiter, "start_timer", start_timer)
+    cluster.broker_epochs[9] = 1
+    cluster.create(partitions=1, replicas=(1, 9), isr=(1,), min_isr=1)
+    full = await cluster.managers[1].fetch(request(0, 0, 0))
+    await cluster.managers[1].fetch(replace(request(full.session_id, 1), max_wait_ms=wait_ms))
+    (delay_s, end_s), wait_s = ends[-1], wait_ms / 1000
+    if shared:
+        assert 0 < delay_s <= wait_s * 1.01
+        assert round(end_s / wait_s) * wait_s == pytest.approx(end_s, abs=0.005)
+    else:
+        assert delay_s == wait_s, "it waits for as long as it may"
 
 
 async def test_an_incremental_answer_names_only_what_changed(cluster: Cluster) -> None:
