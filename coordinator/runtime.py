@@ -145,6 +145,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
     shard_factory(partition, leader_epoch) builds an empty shard.  execute(partition, leader_epoch, effect)
     carries out an effect after its records are committed.  on_failed(partition, leader_epoch, reason) tells
     the node that a shard stopped serving: it should load it anew, or give the leadership up.
+    on_invalid(error), with `RuntimeConfig.validate`: the invariant of a shard that does not hold.
     """
 
     def __init__(
@@ -156,6 +157,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         *,
         config: RuntimeConfig | None = None,
         on_failed: Callable[[int, int, str], None] | None = None,
+        on_invalid: Callable[[AssertionError], None] | None = None,
         steady_ms: Callable[[], int],
     ) -> None:
         self.name = name
@@ -166,6 +168,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         self._execute = execute
         self._config = config or RuntimeConfig()
         self._on_failed = on_failed
+        self._on_invalid = on_invalid
         self._shards: dict[int, _ShardState[EventT, ReplyT, EffectT]] = {}
         self._steady_ms = steady_ms
         self._now_ms = steady_ms()
@@ -444,6 +447,8 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             where = {"topic": self.name, "partition": state.partition, "leader_epoch": state.leader_epoch}
             log.exception("coordinator_state_is_invalid", **where, request=type(event).__name__)
             self._fail(state, f"an invariant does not hold: {error}")
+            if self._on_invalid is not None:
+                self._on_invalid(error)
 
     def _carry_out(
         self,

@@ -14,6 +14,7 @@ import grpc.aio
 from tidegate import __version__
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.remote.metadata_follower import MetadataFollower
+from tidegate.controller.state.validation import StateValidator
 from tidegate.proto import controller_pb2 as pb
 from tidegate.replication.broker_view import BrokerView, PartitionListener
 from tidegate.replication.fetching.configuration import ReplicationConfig
@@ -89,10 +90,7 @@ def assemble(
     `fail_stop(error)` ends it."""
     node_id, integer = configuration.node_id, configuration.integer
     controller = ControllerClient({voter.node_id: str(voter.grpc) for voter in configuration.voters}, clock)
-    metadata = MetadataFollower(
-        controller, node_id, clock, on_failure=fail_stop,
-        silence_s_max=metadata_silence_s(configuration.seconds("broker.session.timeout.ms")),
-    )  # fmt: skip
+    metadata = _metadata_follower(configuration, controller, clock, fail_stop)
     cluster = ClusterView(node_id, metadata, controller, clock)
     settings, reached_by = RunTimeSettings(configuration), ReachedBy()
     lifecycle = BrokerLifecycle(
@@ -116,22 +114,10 @@ def assemble(
         cluster.kafka_address, client_id=f"tidegate-node-{node_id}", max_frame_bytes=frame_bytes_max
     )
 
-    def fetch_transport(leader_id: int) -> FetchTransport:
-        client_id = f"tidegate-follower-{node_id}"
-        peer = Peer(leader_id, cluster.kafka_address, client_id=client_id, max_frame_bytes=frame_bytes_max)
-        return PeerFetchTransport(peer, FETCH_ANSWER_TIMEOUT_S)
-
-    def on_elected(topic: str, partition: int, leader_epoch: int, replica_log: Log) -> None:
-        if (coordination := coordinators.get(topic)) is not None:
-            coordination.on_elected(partition, leader_epoch, replica_log)
-
-    def on_resigned(topic: str, partition: int, leader_epoch: int) -> None:
-        if (coordination := coordinators.get(topic)) is not None:
-            coordination.on_resigned(partition, leader_epoch)
-
-    def on_high_watermark(topic: str, partition: int, offset: int) -> None:
-        if (coordination := coordinators.get(topic)) is not None:
-            coordination.on_high_watermark(partition, offset)
+    def coordinator_of(topic: str) -> GroupCoordination | TransactionCoordination | None:
+        if topic == CONSUMER_OFFSETS:
+            return groups
+        return transactions if topic == TRANSACTION_STATE else None
 
     replicas = ReplicaManager(
         node_id,
@@ -139,50 +125,24 @@ def assemble(
         group_commit,
         clock,
         IsrRequests(cluster, controller, lambda: lifecycle.broker_epoch).alter_partitions,
-        fetch_transport,
-        listener=PartitionListener(
-            on_elected,
-            on_resigned,
-            on_high_watermark,
+        _fetch_transports(node_id, cluster, frame_bytes_max),
+        listener=_partition_listener(
+            coordinator_of,
             lambda topic, partition, _reason: application.replica_offline(topic, partition),
-            on_invalid=fail_stop,
+            fail_stop,
         ),
-        broker=BrokerView(
-            broker_epoch=lambda: lifecycle.broker_epoch,
-            holds_session=lambda: lifecycle.holds_session,
-            partition_exists=lambda topic, partition: cluster.state.partition(topic, partition) is not None,
-            is_out_of_room=lambda topic, partition: is_out_of_room(directory, reserves, topic, partition),
-            eligibility_of=cluster.isr_eligibility,
-            topic_name_of=cluster.topic_name,
-            rack_of=cluster.rack_of if configuration.reads_from_closest_replica else None,
-        ),
-        config=ReplicationConfig(
-            replica_lag_time_max_ms=integer("replica.lag.time.max.ms"),
-            make_logs_in_background=True,
-            validate=configuration.flag("debug.validate"),
-            client_sessions_max=integer("max.incremental.fetch.session.cache.slots"),
-            limits=settings.replication_limits(),
-            fetcher=FetcherLimits(
-                wait_max_ms=integer("replica.fetch.wait.max.ms"),
-                response_max_bytes=integer("replica.fetch.response.max.bytes")
-            ),
-        ),
-    )  # fmt: skip
+        broker=_broker_view(configuration, cluster, lifecycle, directory, reserves),
+        config=_replication_config(configuration, settings),
+    )
     topics = TopicCreation(configuration, cluster, controller, replicas.logs_made)
 
-    async def allocate_producer_ids() -> tuple[int, int]:
-        request = pb.AllocateProducerIdsRequest(node_id=node_id, broker_epoch=lifecycle.broker_epoch)
-        reply = await controller.allocate_producer_ids(request, timeout_s=10.0)
-        return reply.first_id, reply.count
-
-    producer_ids = ProducerIds(allocate_producer_ids)
-    groups = GroupCoordination(configuration, cluster, replicas, lifecycle, clock)
+    producer_ids = _producer_ids(node_id, controller, lifecycle)
+    on_invalid = fail_stop if configuration.flag("debug.validate") else None
+    groups = GroupCoordination(configuration, cluster, replicas, lifecycle, clock, on_invalid)
     transactions = TransactionCoordination(
         configuration, cluster, replicas, lifecycle, producer_ids, peers,
-        lambda: MarkerWrites(replicas, groups, clock), clock,
+        lambda: MarkerWrites(replicas, groups, clock), clock, on_invalid,
     )  # fmt: skip
-    coordinators: dict[str, GroupCoordination | TransactionCoordination]
-    coordinators = {CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions}
     finding = Finding(cluster, lifecycle, reached_by, ask_over_kafka(frame_bytes_max), clock, fail_stop)
     application = MetadataApplication(
         cluster, settings, lifecycle, replicas, directory, groups, clock,
@@ -228,3 +188,99 @@ def assemble(
         grpc=grpc_server(),
         data_service=DataService(replicas, lambda: cluster.state, group_commit.request, broker.batch_threads),
     )
+
+
+# ---- parts of which the settings and the metadata say everything -------------------------------------------
+
+
+def _metadata_follower(
+    configuration: Configuration,
+    controller: ControllerClient,
+    clock: Clock,
+    fail_stop: Callable[[BaseException], None],
+) -> MetadataFollower:
+    return MetadataFollower(
+        controller,
+        configuration.node_id,
+        clock,
+        on_failure=fail_stop,
+        silence_s_max=metadata_silence_s(configuration.seconds("broker.session.timeout.ms")),
+        validator=StateValidator() if configuration.flag("debug.validate") else None,
+    )
+
+
+def _broker_view(
+    configuration: Configuration,
+    cluster: ClusterView,
+    lifecycle: BrokerLifecycle,
+    directory: DataFolders,
+    reserves: DiskReserves,
+) -> BrokerView:
+    return BrokerView(
+        broker_epoch=lambda: lifecycle.broker_epoch,
+        holds_session=lambda: lifecycle.holds_session,
+        partition_exists=lambda topic, partition: cluster.state.partition(topic, partition) is not None,
+        is_out_of_room=lambda topic, partition: is_out_of_room(directory, reserves, topic, partition),
+        eligibility_of=cluster.isr_eligibility,
+        topic_name_of=cluster.topic_name,
+        rack_of=cluster.rack_of if configuration.reads_from_closest_replica else None,
+    )
+
+
+def _replication_config(configuration: Configuration, settings: RunTimeSettings) -> ReplicationConfig:
+    integer = configuration.integer
+    return ReplicationConfig(
+        replica_lag_time_max_ms=integer("replica.lag.time.max.ms"),
+        make_logs_in_background=True,
+        validate=configuration.flag("debug.validate"),
+        client_sessions_max=integer("max.incremental.fetch.session.cache.slots"),
+        limits=settings.replication_limits(),
+        fetcher=FetcherLimits(
+            wait_max_ms=integer("replica.fetch.wait.max.ms"),
+            response_max_bytes=integer("replica.fetch.response.max.bytes"),
+        ),
+    )
+
+
+def _fetch_transports(
+    node_id: int, cluster: ClusterView, frame_bytes_max: int
+) -> Callable[[int], FetchTransport]:
+    """A follower's connection to a leader, by the leader's node id."""
+
+    def fetch_transport(leader_id: int) -> FetchTransport:
+        client_id = f"tidegate-follower-{node_id}"
+        peer = Peer(leader_id, cluster.kafka_address, client_id=client_id, max_frame_bytes=frame_bytes_max)
+        return PeerFetchTransport(peer, FETCH_ANSWER_TIMEOUT_S)
+
+    return fetch_transport
+
+
+def _partition_listener(
+    coordinator_of: Callable[[str], GroupCoordination | TransactionCoordination | None],
+    on_offline: Callable[[str, int, str], None],
+    fail_stop: Callable[[BaseException], None],
+) -> PartitionListener:
+    """The coordinators hear of the partitions of their own topics."""
+
+    def on_elected(topic: str, partition: int, leader_epoch: int, replica_log: Log) -> None:
+        if (coordination := coordinator_of(topic)) is not None:
+            coordination.on_elected(partition, leader_epoch, replica_log)
+
+    def on_resigned(topic: str, partition: int, leader_epoch: int) -> None:
+        if (coordination := coordinator_of(topic)) is not None:
+            coordination.on_resigned(partition, leader_epoch)
+
+    def on_high_watermark(topic: str, partition: int, offset: int) -> None:
+        if (coordination := coordinator_of(topic)) is not None:
+            coordination.on_high_watermark(partition, offset)
+
+    return PartitionListener(on_elected, on_resigned, on_high_watermark, on_offline, on_invalid=fail_stop)
+
+
+def _producer_ids(node_id: int, controller: ControllerClient, lifecycle: BrokerLifecycle) -> ProducerIds:
+    async def allocate() -> tuple[int, int]:
+        request = pb.AllocateProducerIdsRequest(node_id=node_id, broker_epoch=lifecycle.broker_epoch)
+        reply = await controller.allocate_producer_ids(request, timeout_s=10.0)
+        return reply.first_id, reply.count
+
+    return ProducerIds(allocate)

@@ -25,6 +25,7 @@ from tidegate.controller.service.controller_node import ControllerNode
 from tidegate.controller.service.metadata_log import MetadataLog, MetadataLogUnusable
 from tidegate.controller.state.features import SUPPORTED, as_messages
 from tidegate.controller.state.offline_replicas import encode_replicas
+from tidegate.controller.state.validation import StateValidator
 from tidegate.proto import admin_pb2, admin_pb2_grpc, data_pb2_grpc
 from tidegate.proto import controller_pb2 as pb
 from tidegate.runtime import logs
@@ -335,6 +336,7 @@ class Node:
                 group_limits=configuration.group_limits(),
             ),
             ask_voter=self._broker.controller.describe_quorum,
+            validator=StateValidator() if configuration.flag("debug.validate") else None,
         )
 
     def _quorum_tls(self) -> MutualTls | None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import ApplyResult
+from tidegate.controller.state.validation import StateValidator
 from tidegate.proto import controller_pb2 as pb
 from tidegate.runtime import logs
 from tidegate.wire.errors import ErrorCode
@@ -57,7 +58,9 @@ class MetadataFollower:
         *,
         on_failure: Callable[[BaseException], None] | None = None,
         silence_s_max: float = SILENCE_S_MAX,
+        validator: StateValidator | None = None,
     ) -> None:
+        """`validator`: looks at the state after every entry; what it finds is a failure."""
         self.state = ClusterState()
         self.controller_epoch = 0
         self.committed_index = 0
@@ -68,6 +71,7 @@ class MetadataFollower:
         self._on_applied: OnApplied | None = None
         self._on_failure = on_failure
         self._silence_s_max = silence_s_max
+        self._validator = validator
         self._task: asyncio.Task[None] | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
@@ -188,6 +192,8 @@ class MetadataFollower:
         self._publish(result)
 
     def _publish(self, result: ApplyResult) -> None:
+        if self._validator is not None:
+            self._validator.check(self.state, result)
         if self._on_applied is not None:
             self._on_applied(self.state, result)
         if self._waiters:

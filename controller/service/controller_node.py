@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidegate.controller.planning.planner import ControllerConfig
 from tidegate.controller.raft.thread import exit_process
+from tidegate.controller.state.model import ApplyResult
+from tidegate.controller.state.validation import StateValidator
 from tidegate.proto import controller_pb2_grpc
 
 from .controller_leadership import ControllerLeadership
@@ -33,9 +36,14 @@ class ControllerNode:
         config: ControllerConfig | None = None,
         die: Callable[[str], None] = exit_process,
         ask_voter: AskVoter | None = None,
+        validator: StateValidator | None = None,
     ) -> None:
+        """`validator`: looks at the state after every entry of the log; what it finds ends the process."""
         config = config or ControllerConfig()
         self.metadata = metadata
+        self._die = die
+        if validator is not None:
+            metadata.subscribe(partial(self._validate, validator))
         self.service = ControllerService(self.metadata, config, clock, ask_voter)
         self._leadership = ControllerLeadership(self.metadata, self.service, config, clock, cluster_id, die)
 
@@ -45,6 +53,12 @@ class ControllerNode:
     async def start(self) -> None:
         """Raises MetadataLogUnusable, PortInUse, OSError."""
         await self.metadata.start()
+
+    def _validate(self, validator: StateValidator, _command: bytes, result: ApplyResult) -> None:
+        try:
+            validator.check(self.metadata.state, result)
+        except AssertionError as error:
+            self._die(f"an invariant of the metadata does not hold: {error}")
 
     async def stop(self) -> None:
         self.service.stop()

@@ -193,7 +193,9 @@ class GroupCoordination:
         replicas: ReplicaManager,
         lifecycle: BrokerLifecycle,
         clock: Clock,
+        on_invalid: Callable[[AssertionError], None] | None = None,
     ) -> None:
+        """`on_invalid(error)`: the shards look at their invariants, and one does not hold."""
         self._cluster = cluster
         self._clock = clock
         self._config = GroupConfig(
@@ -227,7 +229,8 @@ class GroupCoordination:
             ),
             state_log,
             lambda _partition, _epoch, _effect: None,  # groups have no effects outside their log
-            config=RuntimeConfig(validate=configuration.flag("debug.validate")),
+            config=RuntimeConfig(validate=on_invalid is not None),
+            on_invalid=on_invalid,
             on_failed=lambda partition, leader_epoch, reason: self._host.on_failed(
                 partition, leader_epoch, reason
             ),

@@ -61,7 +61,9 @@ class TransactionCoordination:
         peers: Peers,
         new_writes: Callable[[], MarkerWrites],
         clock: Clock,
+        on_invalid: Callable[[AssertionError], None] | None = None,
     ) -> None:
+        """`on_invalid(error)`: the shards look at their invariants, and one does not hold."""
         self._cluster = cluster
         self._replicas = replicas
         self._fresh_ids = producer_ids
@@ -84,8 +86,9 @@ class TransactionCoordination:
                 ),
                 ReplicatedStateLog(TRANSACTION_STATE, replicas),
                 self._execute,
-                config=RuntimeConfig(validate=configuration.flag("debug.validate")),
+                config=RuntimeConfig(validate=on_invalid is not None),
                 on_failed=self._on_failed,
+                on_invalid=on_invalid,
                 steady_ms=clock.steady_ms,
             )
         )

@@ -12,6 +12,7 @@ from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.controller_node import ControllerNode
 from tidegate.controller.service.metadata_log import MetadataLog
 from tidegate.controller.state.model import SUPPORTED_FEATURES
+from tidegate.controller.state.validation import StateValidator
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.runtime import network
 from tidegate.runtime.clock import SystemClock
@@ -56,7 +57,13 @@ class ControllerCluster:
                 timings=self.timings,
                 die=self.deaths.append,
             )
-            node = ControllerNode(metadata, SystemClock(), config=self.config, die=self.deaths.append)
+            node = ControllerNode(
+                metadata,
+                SystemClock(),
+                config=self.config,
+                die=self.deaths.append,
+                validator=StateValidator(),
+            )
             server = network.grpc_server()
             node.add_to_server(server)
             network.bind_grpc(server, "127.0.0.1", self.grpc[node_id])

@@ -14,6 +14,7 @@ from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.remote.metadata_follower import MetadataFollower, _SnapshotAssembly, _StreamEnded
 from tidegate.controller.service import metadata_log, service
 from tidegate.controller.state.cluster_state import ApplyResult, ClusterState
+from tidegate.controller.state.validation import StateValidator
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import controller_pb2_grpc
 from tidegate.proto import metadata_pb2 as pb
@@ -182,6 +183,18 @@ async def test_a_broker_that_cannot_do_what_the_metadata_says_stops_following(on
     await eventually(lambda: failures)
     assert str(failures[0]) == "the disk is gone"
     assert follower.state.index <= 3
+    await follower.stop()
+    await client.close()
+
+
+async def test_a_broker_whose_metadata_break_an_invariant_stops_following(one: ControllerCluster) -> None:
+    failures: list[BaseException] = []
+    validator, client = StateValidator(), one.client()
+    validator._counts = (10**9, 0, 0)  # the state that it saw before was of a later entry
+    follower = MetadataFollower(client, 7, SystemClock(), on_failure=failures.append, validator=validator)
+    await follower.start()
+    await eventually(lambda: failures)
+    assert "fell from (1000000000" in str(failures[0])
     await follower.stop()
     await client.close()
 

@@ -116,8 +116,11 @@ def test_a_corrupt_transaction_stops_its_shard(what: str) -> None:
     name, plant, found = TRANSACTIONS[what]
     transactions = Transactions()
     plant(transactions.shard)
+    errors: list[AssertionError] = []
+    transactions.runtime._on_invalid = errors.append
     assert code_of(transactions.ask(DescribeTransactions(name))) is ErrorCode.NOT_COORDINATOR
     assert found in transactions.failures[0][2]
+    assert len(errors) == 1, "the node stops"
 
 
 def test_an_event_is_checked_for_its_own_transactional_id_alone() -> None:
