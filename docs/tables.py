@@ -23,15 +23,7 @@ def settings() -> str:
 
 
 def row(key: str, setting: Setting) -> str:
-    match setting.default:
-        case None:
-            default = "(required)"
-        case list() as items:
-            default = ", ".join(items)
-        case bool() as flag:
-            default = str(flag).lower()
-        case other:
-            default = str(other)
+    default = setting.shown_default
     meaning = setting.doc.replace("|", "\\|")
     return f"| `{key}` | {f'`{default}`' if default else ''} | {meaning} |\n"
 

@@ -102,8 +102,7 @@ def tune_process() -> None:
 def print_settings() -> None:
     """One line a setting, with its default and meaning."""
     for key, setting in SETTINGS.items():
-        default = "(required)" if setting.default is None else setting.default
-        print(f"{key:62} {default!s:24} {setting.doc}")
+        print(f"{key:62} {setting.shown_default:24} {setting.doc}")
 
 
 if __name__ == "__main__":

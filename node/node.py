@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -32,7 +31,7 @@ from tidegate.runtime import logs
 from tidegate.runtime.clock import SystemClock, until_next
 from tidegate.runtime.disk import RealDisk
 from tidegate.runtime.http import HttpServer, Page, serve_pages
-from tidegate.runtime.network import FrameServer, bind_grpc
+from tidegate.runtime.network import FrameServer, bind_grpc, opening
 from tidegate.runtime.tls import MutualTls, TlsError
 from tidegate.storage.directory.async_delete import AsyncFileDeleter
 from tidegate.storage.directory.folder_owner import DirectoryRefused, bind_folders
@@ -50,7 +49,7 @@ from .observation.admin_service import AdminService
 from .observation.metrics import NodeView
 from .serving.codecs import Codecs
 from .serving.listener import listen
-from .settings.configuration import Address, Configuration
+from .settings.configuration import Configuration
 from .settings.run_time_settings import RunTimeSettings
 from .upkeep.disk_reserve import DiskReserves, ReservingDisk, full_folders
 
@@ -127,7 +126,10 @@ class Node:
         if not self._stop_wanted.is_set():
             self._state = "running"
             log.info(
-                "node_ready", node=configuration.node_id, kafka=configuration.kafka, grpc=configuration.grpc
+                "node_ready",
+                node=configuration.node_id,
+                kafka=[str(listener) for listener in configuration.listeners.kafka],
+                grpc=str(configuration.listeners.grpc),
             )
         await self._stop_wanted.wait()
         return 0 if await self._stop() else UNCLEAN_STOP_EXIT_CODE
@@ -153,10 +155,9 @@ class Node:
             if configuration.is_controller
             else None,
         )
-        with _opening("listeners.metrics", configuration.metrics):
-            self._pages = await serve_pages(
-                configuration.metrics.host, configuration.metrics.port, self._page
-            )
+        metrics = configuration.listeners.metrics
+        with opening(metrics):
+            self._pages = await serve_pages(metrics.host, metrics.port, self._page)
         report = await open_logs(self._directory, self._clock, self._stop_wanted.wait())
         self._recovered_logs = len(report.recovered)
 
@@ -189,18 +190,19 @@ class Node:
 
     async def _start(self) -> None:
         configuration, broker = self._configuration, self._broker
-        controller = self._make_controller() if configuration.is_controller else None
+        controller = self._make_controller()
         if controller is not None:
             controller.add_to_server(self._parts.grpc)
             broker.controller.heartbeats_here(configuration.node_id, controller.service.Heartbeat)
             broker.controller.metadata_here(configuration.node_id, controller.service.FollowMetadata)
         admin_pb2_grpc.add_AdminServicer_to_server(AdminService(self._status), self._parts.grpc)
         data_pb2_grpc.add_DataServicer_to_server(self._parts.data_service, self._parts.grpc)
-        with _opening("listeners.grpc", configuration.grpc):
-            bind_grpc(self._parts.grpc, configuration.grpc.host, configuration.grpc.port)
+        listeners = configuration.listeners
+        with opening(listeners.grpc):
+            bind_grpc(self._parts.grpc, listeners.grpc.host, listeners.grpc.port)
         await self._parts.grpc.start()
-        if controller is not None:
-            with _opening("listeners.quorum", configuration.quorum):
+        if controller is not None and listeners.controller is not None:
+            with opening(listeners.controller):
                 await controller.start()
             self._controller_node = controller
         if not configuration.is_broker:
@@ -209,8 +211,7 @@ class Node:
         await asyncio.to_thread(self._codecs.load_newest)
         # Bound before the registration, so that a port in use fails the start early; it serves when the
         # metadata are applied.
-        with _opening("listeners.kafka", configuration.kafka):
-            self._listener = await listen(broker, HANDLERS)
+        self._listener = await listen(broker, HANDLERS)
         broker.transactions.start()
         broker.groups.start()
         registration = await self._until_stopped(
@@ -305,13 +306,16 @@ class Node:
             stop.cancel()
             task.cancel()
 
-    def _make_controller(self) -> ControllerNode:
+    def _make_controller(self) -> ControllerNode | None:
         configuration = self._configuration
+        listener = configuration.listeners.controller
+        if listener is None:
+            return None
         election_s = configuration.seconds("controller.quorum.election.timeout.ms")
         metadata = MetadataLog(
             node_id=configuration.node_id,
             voters={voter.node_id: (voter.quorum.host, voter.quorum.port) for voter in configuration.voters},
-            listen=(configuration.quorum.host, configuration.quorum.port),
+            listen=(listener.host, listener.port),
             directory=configuration.data_dirs[0] / "quorum",
             disk=ReservingDisk(self._disk, self._reserves.first),
             clock=self._clock,
@@ -348,16 +352,27 @@ class Node:
 
     def _registration(self) -> pb.RegisterBrokerRequest:
         configuration = self._configuration
+        listeners, inter_broker = configuration.listeners, configuration.listeners.inter_broker
+        assert inter_broker is not None, "only brokers register"
         previous_epoch = self._directory.previous_broker_epoch
         return pb.RegisterBrokerRequest(
             node_id=configuration.node_id,
             incarnation=str(self._clock.uuid()),
             cluster_id=configuration.text("cluster.id"),
             rack=configuration.text("broker.rack"),
-            kafka_host=configuration.advertised_kafka.host,
-            kafka_port=configuration.advertised_kafka.port,
-            grpc_host=configuration.advertised_grpc.host,
-            grpc_port=configuration.advertised_grpc.port,
+            kafka_host=inter_broker.host,
+            kafka_port=inter_broker.port,
+            grpc_host=listeners.advertised_grpc.host,
+            grpc_port=listeners.advertised_grpc.port,
+            listeners=[
+                pb.ListenerEndpoint(
+                    name=listener.name,
+                    host=listener.host,
+                    port=listener.port,
+                    security_protocol=listener.security_protocol,
+                )
+                for listener in listeners.advertised
+            ],
             clean_shutdown_broker_epoch=-1 if previous_epoch is None else previous_epoch,
             directory_id=self._directory.directory_id,
             offline_replicas=encode_replicas(self._parts.application.damaged_replicas(), pb.ReplicasOfTopic),
@@ -524,15 +539,6 @@ class Node:
 
 
 _READY = Page(200, "text/plain", b"ready\n")
-
-
-@contextmanager
-def _opening(key: str, address: Address) -> Iterator[None]:
-    """Turns an OSError into a StartError that names the listener's setting."""
-    try:
-        yield
-    except OSError as error:
-        raise StartError(f"{key} = {address}: {error.strerror or error}") from error
 
 
 def _reason(error: Exception) -> str:

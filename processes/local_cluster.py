@@ -548,10 +548,7 @@ class LocalCluster:
             "process.roles": ["broker", "controller"] if node.ports in voters else ["broker"],
             "log.dirs": [str(node.data_path)],
             "broker.rack": f"rack-{node.id}",
-            "listeners.kafka": node.kafka_address,
-            "listeners.grpc": node.grpc_address,
-            "listeners.quorum": f"{node.host}:{node.ports.quorum}",
-            "listeners.metrics": node.metrics_address,
+            "listeners": self._listeners(node, is_controller=node.ports in voters),
             "controller.quorum.voters": [
                 f"{p.node_id}@{self.hosts.name(p.node_id)}:{p.quorum}:{p.grpc}" for p in voters
             ],
@@ -576,9 +573,20 @@ class LocalCluster:
         if name == node.host:
             return {}
         return {
-            "advertised.kafka": f"{name}:{node.ports.kafka}",
-            "advertised.grpc": f"{name}:{node.ports.grpc}",
+            "advertised.listeners": [
+                f"PLAINTEXT://{name}:{node.ports.kafka}",
+                f"GRPC://{name}:{node.ports.grpc}",
+            ]
         }
+
+    @staticmethod
+    def _listeners(node: LocalNode, *, is_controller: bool) -> list[str]:
+        return [
+            f"PLAINTEXT://{node.kafka_address}",
+            f"GRPC://{node.grpc_address}",
+            *([f"CONTROLLER://{node.host}:{node.ports.quorum}"] if is_controller else []),
+            f"METRICS://{node.metrics_address}",
+        ]
 
     def _write_description(self, settings: Mapping[str, object]) -> None:
         description = {

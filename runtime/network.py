@@ -13,7 +13,8 @@ import errno
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -25,14 +26,15 @@ from .clock import until_next
 from .frame_memory import BufferPool, ByteBudget, FrameLease
 from .frames import FrameConnection, FrameHandler, LogLimiter
 from .host_names import check_host
+from .listeners import Listener
 from .tls import HANDSHAKE_S_MAX, MutualTls
 from .turns import LoopTurns
 
 __all__ = [
-    "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "LogLimiter", "PortInUse",
-    "ask_frame",
+    "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "ListenerUnusable",
+    "LogLimiter", "PortInUse", "ask_frame",
     "bind_grpc", "connect_frames", "free_port", "grpc_channel", "grpc_channel_blocking", "grpc_server",
-    "port_is_free",
+    "opening", "port_is_free",
     "serve_frames", "why_not_connected",
 ]  # fmt: skip
 
@@ -64,20 +66,38 @@ class PortInUse(OSError):
         self.port = port
 
 
+class ListenerUnusable(OSError):
+    """A listener's socket could not be opened; the message names the listener."""
+
+    def __init__(self, listener: Listener, error: OSError) -> None:
+        super().__init__(error.errno, f"listener {listener}: {error.strerror or error}")
+
+
+@contextmanager
+def opening(listener: Listener) -> Iterator[None]:
+    """Names the listener in the OSError of what opens it: ListenerUnusable."""
+    try:
+        yield
+    except OSError as error:
+        raise ListenerUnusable(listener, error) from error
+
+
 class FrameServer:
-    """A listening socket and its connections."""
+    """Listening sockets and their connections, with limits for all of them together."""
 
     def __init__(
         self,
         *,
-        host: str,
+        max_frame_bytes: int,
         max_connections: int,
         max_connections_per_address: int = 2**31,
         idle_s: float | None = None,
+        budget: ByteBudget | None = None,
+        pause_on_write_bytes: int = 1 << 20,
         on_refused: Callable[[str], None] | None = None,
     ) -> None:
-        self.host = host
-        self.port = 0
+        self.ports: list[int] = []
+        """In the order in which the sockets were opened."""
         self.connections: set[FrameConnection] = set()
         self._max_connections = max_connections
         self._max_connections_per_address = max_connections_per_address
@@ -87,13 +107,63 @@ class FrameServer:
         self._look_timer: asyncio.TimerHandle | None = None
         self._on_refused = on_refused
         self._limiter = LogLimiter()
-        self._server: asyncio.Server | None = None
+        self._max_frame_bytes = max_frame_bytes
+        self._pause_on_write_bytes = pause_on_write_bytes
+        self._pool = BufferPool()
+        self._budget = budget or ByteBudget(max(FRAMES_IN_FLIGHT_BYTES_MAX, max_frame_bytes))
+        self._turns = LoopTurns(asyncio.get_running_loop().time, DELIVERY_S)
+        self._sockets: list[asyncio.Server] = []
         self._all_lost = asyncio.Event()
         self._all_lost.set()
 
     @property
+    def port(self) -> int:
+        """Of the first socket."""
+        return self.ports[0]
+
+    @property
     def is_serving(self) -> bool:
-        return self._server is not None and self._server.is_serving()
+        return any(each.is_serving() for each in self._sockets)
+
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        factory: Callable[[FrameConnection], FrameHandler],
+        tls: MutualTls | None = None,
+    ) -> None:
+        """Opens one more socket and calls `factory` for every connection to it.  Raises PortInUse, or OSError
+        for an address that is not this machine's."""
+        loop = asyncio.get_running_loop()
+
+        def make() -> FrameConnection:
+            return FrameConnection(
+                max_frame_bytes=self._max_frame_bytes,
+                limiter=self._limiter,
+                budget=self._budget,
+                pool=self._pool,
+                turns=self._turns,
+                pause_on_write_bytes=self._pause_on_write_bytes,
+                on_made=lambda connection: self._admit(connection, factory),
+                on_lost=self._lost,
+                on_refused=self._on_refused,
+            )
+
+        try:
+            listener = await loop.create_server(
+                make, host, port, backlog=512, start_serving=False,
+                ssl=tls.server if tls is not None else None,
+                ssl_handshake_timeout=HANDSHAKE_S_MAX if tls is not None else None,
+            )  # fmt: skip
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(host, port) from error
+            raise
+        self._sockets.append(listener)
+        self.ports.append(listener.sockets[0].getsockname()[1])
+        await listener.start_serving()
+        if self._look_timer is None:
+            self._keep_looking()
 
     def limit_connections(self, total: int, per_address: int, overrides: Mapping[str, int]) -> None:
         """From the next connection on; open connections stay.  `overrides`: address -> limit instead of
@@ -104,8 +174,8 @@ class FrameServer:
     async def close(self, grace_s: float = _CLOSE_GRACE_S) -> None:
         """Stops listening, then closes the connections: unsent answers are written within `grace_s`, or
         dropped."""
-        if self._server is not None:
-            self._server.close()
+        for each in self._sockets:
+            each.close()
         if self._look_timer is not None:
             self._look_timer.cancel()
         for connection in list(self.connections):
@@ -195,44 +265,16 @@ async def serve_frames(
 
     Raises PortInUse, or OSError for an address that is not this machine's.
     """
-    loop = asyncio.get_running_loop()
     server = FrameServer(
-        host=host,
+        max_frame_bytes=max_frame_bytes,
         max_connections=max_connections,
         max_connections_per_address=max_connections_per_address,
         idle_s=idle_s,
+        budget=budget,
+        pause_on_write_bytes=pause_on_write_bytes,
         on_refused=on_refused,
     )
-    pool = BufferPool()
-    shared = budget or ByteBudget(max(FRAMES_IN_FLIGHT_BYTES_MAX, max_frame_bytes))
-    turns = LoopTurns(loop.time, DELIVERY_S)
-
-    def make() -> FrameConnection:
-        return FrameConnection(
-            max_frame_bytes=max_frame_bytes,
-            limiter=server._limiter,
-            budget=shared,
-            pool=pool,
-            turns=turns,
-            pause_on_write_bytes=pause_on_write_bytes,
-            on_made=lambda connection: server._admit(connection, factory),
-            on_lost=server._lost,
-            on_refused=on_refused,
-        )
-
-    try:
-        listener = await loop.create_server(
-            make, host, port, backlog=512, start_serving=False, ssl=tls.server if tls is not None else None,
-            ssl_handshake_timeout=HANDSHAKE_S_MAX if tls is not None else None,
-        )  # fmt: skip
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise PortInUse(host, port) from error
-        raise
-    server._server = listener
-    server.port = listener.sockets[0].getsockname()[1]
-    await listener.start_serving()
-    server._keep_looking()
+    await server.listen(host, port, factory, tls)
     return server
 
 
@@ -330,7 +372,10 @@ def bind_grpc(server: grpc.aio.Server, host: str, port: int) -> int:
     """Binds before `server.start()`; returns the port (for 0: the one that was free).  Raises PortInUse or
     OSError."""
     try:
-        bound: int = server.add_insecure_port(f"{host}:{port}")
+        everywhere = host or "::"  # to gRPC this is IPv4, too
+        bound: int = server.add_insecure_port(
+            f"[{everywhere}]:{port}" if ":" in everywhere else f"{everywhere}:{port}"
+        )
     except RuntimeError as error:
         raise _bind_error(host, port) from error
     if bound == 0:

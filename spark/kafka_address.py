@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tidegate.runtime.listeners import ListenerError, parse_listener
 from tidegate.runtime.logs import get
 from tidegate.runtime.network import ask_frame
 from tidegate.wire import codec
@@ -24,7 +25,10 @@ ASKED_MAX: Final = 3  # of the brokers that are named: some may be down
 _METADATA_VERSION: Final = 9
 _CONFIGS_VERSION: Final = 1
 _BROKER_RESOURCE: Final = 4
-_SETTINGS: Final = ("advertised.grpc", "listeners.grpc")
+_NAME_SETTING: Final = "grpc.listener.name"
+_LISTENER_SETTINGS: Final = ("advertised.listeners", "listeners")
+# Nodes of the version before have one setting for each listener.
+_FORMER_SETTINGS: Final = ("advertised.grpc", "listeners.grpc")
 _CLIENT_ID: Final = "tidegate-reader"
 
 
@@ -40,7 +44,7 @@ def grpc_addresses(address: str) -> tuple[str, ...]:
     for broker in itertools.islice(brokers, ASKED_MAX):
         try:
             found = _grpc_address(f"{broker.host}:{broker.port}", int(broker.node_id))
-        except (OSError, KafkaError) as error:
+        except (OSError, KafkaError, ListenerError) as error:
             log.debug("broker_not_asked", broker=int(broker.node_id), reason=error)
             continue
         if found:
@@ -49,16 +53,22 @@ def grpc_addresses(address: str) -> tuple[str, ...]:
 
 
 def _grpc_address(address: str, node_id: int) -> str:
-    """The gRPC address that this broker advertises; empty without one.  Raises OSError, KafkaError."""
+    """The gRPC address that this broker advertises; empty without one.  Raises OSError, KafkaError,
+    ListenerError."""
     resource = {
         "resource_type": _BROKER_RESOURCE,
         "resource_name": str(node_id),
-        "configuration_keys": list(_SETTINGS),
+        "configuration_keys": [_NAME_SETTING, *_LISTENER_SETTINGS, *_FORMER_SETTINGS],
     }
     fields = {"resources": [resource], "include_synonyms": False}
     (result,) = _ask(address, ApiKey.DESCRIBE_CONFIGS, _CONFIGS_VERSION, fields).results
     values = {str(entry.name): entry.value or "" for entry in result.configs}
-    return next((values[name] for name in _SETTINGS if values.get(name)), "")
+    for setting in _LISTENER_SETTINGS:
+        for entry in filter(None, values.get(setting, "").split(",")):
+            listener = parse_listener(entry.strip())
+            if listener.name == values.get(_NAME_SETTING, "").upper():
+                return listener.address
+    return next((values[name] for name in _FORMER_SETTINGS if values.get(name)), "")
 
 
 def _ask(address: str, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:

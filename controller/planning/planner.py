@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from tidegate.controller.state.broker_listeners import checked_listeners, encode_listeners
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.elections import (
     Settler,
@@ -33,6 +34,7 @@ from tidegate.controller.state.elections import (
 )
 from tidegate.controller.state.features import level_problem, ranges_of, require_level
 from tidegate.controller.state.model import (
+    LISTENERS_LEVEL,
     MOVES_LEVEL,
     NO_BROKER_EPOCH,
     PRODUCER_ID_BLOCK,
@@ -253,6 +255,8 @@ class ControllerPlanner:
             expected_broker_epoch=present_epoch,
             offline_replicas=encode_replicas(decode_replicas(request.offline_replicas), pb.PartitionsOfTopic),
         )
+        if metadata_level(self._state.features) >= LISTENERS_LEVEL:
+            registration.listeners.extend(encode_listeners(checked_listeners(request.listeners)))
         plan.operations.append(pb.Operation(register_broker=registration))
         return plan
 
@@ -266,6 +270,11 @@ class ControllerPlanner:
             if problem is not None or not 0 <= port <= 65535:
                 message = f"broker {request.node_id} cannot be reached: {problem or f'{port} is no port'}"
                 raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        try:
+            checked_listeners(request.listeners)
+        except ValueError as error:
+            message = f"clients cannot reach broker {request.node_id}: {error}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message) from error
         if request.cluster_id and request.cluster_id != self._state.cluster_id:
             message = (
                 f"broker {request.node_id} belongs to cluster {request.cluster_id}, this is "

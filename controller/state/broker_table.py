@@ -13,8 +13,9 @@ from uuid import UUID
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode
 
+from .broker_listeners import decode_listeners
 from .changes import Changes, Refused
-from .model import NO_BROKER_EPOCH, BrokerState, Value
+from .model import LISTENERS_LEVEL, NO_BROKER_EPOCH, BrokerState, Value, metadata_level
 from .offline_replicas import decode_replicas
 from .topic_table import TopicTable
 
@@ -57,7 +58,9 @@ class BrokerTable:
             raise Refused(ErrorCode.STALE_BROKER_EPOCH, message)
         return broker
 
-    def register(self, op: pb.RegisterBroker, topics: TopicTable, changes: Changes) -> Value:
+    def register(
+        self, op: pb.RegisterBroker, topics: TopicTable, features: Mapping[str, int], changes: Changes
+    ) -> Value:
         existing = self.by_id.get(op.node_id)
         if existing is not None and existing.incarnation == op.incarnation:
             return existing.broker_epoch
@@ -76,6 +79,11 @@ class BrokerTable:
         first = topics.first_in_isr(op.node_id)
         if first is not None:  # rule M5: out of every ISR before a new epoch
             raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"still in the ISR of {first[0]}-{first[1]}")
+        try:
+            has_listeners = metadata_level(features) >= LISTENERS_LEVEL
+            listeners = decode_listeners(op.listeners) if has_listeners else ()
+        except ValueError as error:
+            raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
         self.by_id[op.node_id] = BrokerState(
             node_id=op.node_id,
             incarnation=op.incarnation,
@@ -91,6 +99,7 @@ class BrokerTable:
                 sorted((feature.name, feature.level) for feature in op.supported_features)
             ),
             offline_replicas=decode_replicas(op.offline_replicas),
+            listeners=listeners,
         )
         changes.brokers.add(op.node_id)
         return changes.index

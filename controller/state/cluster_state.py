@@ -390,7 +390,9 @@ _HANDLERS: dict[str, Callable[[ClusterState, Any, Changes], Value]] = {
     "change_node_config": ClusterState._change_node_config,
     "change_resource_config": ClusterState._change_resource_config,
     "set_session_timeout": ClusterState._set_session_timeout,
-    "register_broker": lambda state, op, changes: state._brokers.register(op, state._topics, changes),
+    "register_broker": lambda state, op, changes: state._brokers.register(
+        op, state._topics, state._features, changes
+    ),
     "fence_broker": lambda state, op, changes: state._brokers.fence(op, changes),
     "unfence_broker": lambda state, op, changes: state._brokers.unfence(op, changes),
     "begin_controlled_shutdown": lambda state, op, changes: state._brokers.begin_controlled_shutdown(

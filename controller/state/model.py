@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from tidegate.runtime.listeners import Listener
 from tidegate.wire.errors import ErrorCode
 
 NO_LEADER = -1
@@ -33,6 +34,7 @@ MOVES_LEVEL = 2  # partitions that move, brokers that are unregistered
 NODE_SETTINGS_LEVEL = 3  # settings of nodes that change while they run
 RESOURCES_LEVEL = 4  # more settings, of more kinds of resources
 SESSIONS_LEVEL = 5  # the session timeout that controllers agree on
+LISTENERS_LEVEL = 5  # brokers with several listeners for clients
 # The operations that not every level has: below it none of them is applied.  (Moves are fields of
 # `change_partitions`, which `partition_changes` looks at.)
 OPERATION_LEVELS: dict[str, int] = {
@@ -116,10 +118,24 @@ class BrokerState:
     offline_replicas: frozenset[tuple[bytes, int]] = frozenset()
     """(topic id, partition) of the replicas that the broker cannot serve: their disk failed, or their data is
     damaged."""
+    listeners: tuple[Listener, ...] = ()
+    """Where clients reach the broker, in ascending order of the names.  None when it was registered below
+    LISTENERS_LEVEL."""
 
     @property
     def kafka(self) -> Endpoint:
+        """Where the other brokers reach it."""
         return Endpoint(self.kafka_host, self.kafka_port)
+
+    def endpoint(self, listener_name: str) -> Endpoint | None:
+        """Where a client of this listener reaches the broker; None when the broker does not advertise the
+        listener.  Registered below LISTENERS_LEVEL it has one address, for every client."""
+        if not self.listeners:
+            return self.kafka
+        for listener in self.listeners:
+            if listener.name == listener_name:
+                return Endpoint(listener.host, listener.port)
+        return None
 
     @property
     def grpc(self) -> Endpoint:

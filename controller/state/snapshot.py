@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode
 
+from .broker_listeners import decode_listeners, encode_listeners
 from .model import BrokerState, PartitionState, TopicState, Value
 from .offline_replicas import decode_replicas, encode_replicas
 from .proposers import CommandOutcome, ProposerMemory
@@ -126,6 +127,7 @@ def _encode_broker(broker: BrokerState) -> pb.BrokerRecord:
         directory_id=broker.directory_id,
         supported_features=[pb.Feature(name=name, level=level) for name, level in broker.supported_features],
         offline_replicas=encode_replicas(broker.offline_replicas, pb.PartitionsOfTopic),
+        listeners=encode_listeners(broker.listeners),
     )
 
 
@@ -144,6 +146,7 @@ def _decode_broker(record: pb.BrokerRecord) -> BrokerState:
         shutting_down=record.shutting_down,
         supported_features=tuple((feature.name, feature.level) for feature in record.supported_features),
         offline_replicas=decode_replicas(record.offline_replicas),
+        listeners=decode_listeners(record.listeners),
     )
 
 

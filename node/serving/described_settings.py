@@ -34,11 +34,16 @@ _SHORT: Final = 4
 _UNKNOWN: Final = 0
 _UNKNOWN_DOC: Final = "not known to this node's version: it has no effect here"
 _KINDS: Final = {bool: 1, str: 2, int: 3, list: 7}
-# Of numbers in a node's file, those that are no INT in Kafka; of Tidegate's own, those that may be larger.
+# Of numbers in a node's file, those that are no INT in Kafka; of Tidegate's own, those that may be larger; of
+# lists, those that are one text in Kafka.
 _TYPES: Final = {
+    "advertised.listeners": ConfigType.STRING.value,
     "connections.max.idle.ms": ConfigType.LONG.value,
+    "controller.listener.names": ConfigType.STRING.value,
     "leader.imbalance.check.interval.seconds": ConfigType.LONG.value,
     "log.dirs": ConfigType.STRING.value,
+    "listener.security.protocol.map": ConfigType.STRING.value,
+    "listeners": ConfigType.STRING.value,
     "log.damaged.retention.bytes": ConfigType.LONG.value,
     "log.damaged.retention.ms": ConfigType.LONG.value,
     "log.retention.check.interval.ms": ConfigType.LONG.value,
@@ -99,12 +104,6 @@ FIXED: Final[Mapping[str, _Fixed]] = {
     ),
     "delete.topic.enable": _Fixed(_T.BOOLEAN, "true", "Topics can be deleted."),
     "group.coordinator.rebalance.protocols": _Fixed(_T.LIST, "classic,consumer", "The protocols of groups."),
-    "inter.broker.listener.name": _Fixed(
-        _T.STRING, "PLAINTEXT", "Brokers fetch from each other where clients do."
-    ),
-    "listener.security.protocol.map": _Fixed(
-        _T.STRING, "PLAINTEXT:PLAINTEXT", "There is one listener for clients."
-    ),
     "log.retention.hours": _Fixed(_T.INT, "168", "What log.retention.ms is without a value, in hours."),
     "log.retention.minutes": _Fixed(_T.INT, None, "As log.retention.hours, in minutes."),
     "log.roll.hours": _Fixed(_T.INT, "168", "What log.roll.ms is without a value, in hours."),
@@ -123,11 +122,7 @@ FIXED: Final[Mapping[str, _Fixed]] = {
 
 
 KAFKA_NAMES: Final[Mapping[str, _Named]] = {
-    "advertised.listeners": _Named(
-        "advertised.kafka", _T.STRING, lambda found: f"PLAINTEXT://{found.advertised_kafka}"
-    ),
     "broker.id": _Named("node.id", _T.INT, lambda found: str(found.node_id)),
-    "listeners": _Named("listeners.kafka", _T.STRING, lambda found: f"PLAINTEXT://{found.kafka}"),
 }
 
 # What Kafka looks for, in this order, when the first has no value.

@@ -2,9 +2,9 @@
 for all of them.
 
 A description holds as long as its topic has not changed (a `TopicState` is never changed in place), nor which
-brokers are alive, nor what they cannot serve.  Whole answers are kept for the metadata index and the
-controller of which they speak. Bounded: the descriptions of topics that there are, in `VARIANTS_MAX` forms of
-the request.
+brokers are alive, where they listen, and what they cannot serve.  Whole answers are kept for the metadata
+index and the controller of which they speak.  Bounded: the descriptions of topics that there are, in
+`VARIANTS_MAX` forms of the request.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Variant:
         """Before descriptions are asked for, again after every pause: forgets them all when brokers have come
         or gone."""
         brokers = tuple(
-            (broker.node_id, broker.fenced, broker.offline_replicas) for broker in state.brokers.values()
+            (broker.node_id, broker.fenced, broker.offline_replicas, broker.listeners)
+            for broker in state.brokers.values()
         )
         if brokers != self._brokers:
             self._brokers = brokers

@@ -1,5 +1,5 @@
-"""The Kafka listener: passes the frames of a connection to the request handlers, and sends their responses in
-order.
+"""The Kafka listeners: they pass the frames of a connection to the request handlers, and send their responses
+in order.
 
 All connections share the loop's time (`runtime/turns.py`): a request begins when its connection has its turn.
 However many requests other clients have sent, a connection that has used little time goes first, and every
@@ -34,8 +34,9 @@ from tidegate.runtime.network import (
     FrameConnection,
     FrameLease,
     FrameServer,
+    ListenerUnusable,
     LogLimiter,
-    serve_frames,
+    opening,
 )
 from tidegate.runtime.turns import LoopTurns, Turn
 from tidegate.wire import api, codec, produce
@@ -113,9 +114,15 @@ class ClientConnection:
     """One client's connection: a `FrameHandler`."""
 
     def __init__(
-        self, connection: FrameConnection, broker: Broker, handlers: Handlers, shared: Shared
+        self,
+        connection: FrameConnection,
+        broker: Broker,
+        handlers: Handlers,
+        shared: Shared,
+        listener_name: str,
     ) -> None:
         self._connection = connection
+        self._listener_name = listener_name
         self._shared = shared
         self._turns = shared.turns
         self._account = shared.turns.account()
@@ -232,7 +239,14 @@ class ClientConnection:
         if not api.is_supported(header.api_key, header.api_version) or header.api_key not in self._served:
             self._unsupported(header, slot, frame, position)
             return
-        sender = header.client_id or "", self._host, self._yield_loop, self._turn, self._client
+        sender = (
+            header.client_id or "",
+            self._host,
+            self._yield_loop,
+            self._turn,
+            self._client,
+            self._listener_name,
+        )
         context = RequestContext(header.api_key, header.api_version, header.correlation_id, *sender)
         if not self._is_lost:  # a closed connection sends no responses
             self._slots.append(slot)
@@ -389,18 +403,27 @@ def _release(lease: FrameLease | None) -> None:
 
 
 async def listen(broker: Broker, handlers: Handlers) -> FrameServer:
-    """Opens the Kafka listener.  Raises PortInUse."""
+    """Opens the Kafka listeners, which share their limits.  Raises ListenerUnusable."""
     configuration = broker.configuration
     abandoned = RateLimitedLines(log, "requests_abandoned", "more_requests_abandoned")
     shared = Shared(LogLimiter(), LoopTurns(broker.clock.monotonic), abandoned)
-    return await serve_frames(
-        configuration.kafka.host,
-        configuration.kafka.port,
-        lambda connection: ClientConnection(connection, broker, handlers, shared),
-        configuration.integer("socket.request.max.bytes"),
+    server = FrameServer(
+        max_frame_bytes=configuration.integer("socket.request.max.bytes"),
         max_connections=configuration.integer("max.connections"),
         max_connections_per_address=configuration.integer("max.connections.per.ip"),
         idle_s=configuration.integer("connections.max.idle.ms") / 1000,
         budget=ByteBudget(configuration.integer("queued.max.request.bytes")),
         on_refused=broker.metrics.frame_rejected,
     )
+    for listener in configuration.listeners.kafka:
+
+        def serve(connection: FrameConnection, name: str = listener.name) -> ClientConnection:
+            return ClientConnection(connection, broker, handlers, shared, name)
+
+        try:
+            with opening(listener):
+                await server.listen(listener.host, listener.port, serve)
+        except ListenerUnusable:
+            await server.close()
+            raise
+    return server

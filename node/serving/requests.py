@@ -57,6 +57,8 @@ class RequestContext:
     """A `Deferred` answer encodes its response within `async with context.turn()`.  Without it all requests
     that wait for the same event would be encoded in one round of the loop."""
     client: ClientSoftware = field(default_factory=ClientSoftware)
+    listener_name: str = "PLAINTEXT"
+    """The listener on which the request came: the response has addresses of brokers on the same one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,22 @@ from tidegate.controller.state.resource_settings import (
 from tidegate.coordinator.group.consumer.assignors import ASSIGNORS
 from tidegate.coordinator.group.policy import MigrationPolicy
 from tidegate.runtime.host_names import host_problem
+from tidegate.runtime.listeners import ListenerError
 from tidegate.runtime.tls import TlsFiles
+
+from .node_listeners import (
+    ADVERTISED,
+    CONTROLLERS,
+    GRPC,
+    INTER_BROKER,
+    LISTENERS,
+    LISTENERS_DEFAULT,
+    METRICS,
+    PROTOCOLS,
+    PROTOCOLS_DEFAULT,
+    NodeListeners,
+    node_listeners,
+)
 
 ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
 # Variables with our prefix that are not settings.
@@ -55,28 +70,48 @@ class Setting:
     doc: str
     minimum: int | None = None
     maximum: int | None = None
+    required: bool = False
+
+    @property
+    def shown_default(self) -> str:
+        """For people."""
+        if self.required:
+            return "(required)"
+        if isinstance(self.default, bool):
+            return str(self.default).lower()
+        if isinstance(self.default, list):
+            return ", ".join(self.default)
+        return "" if self.default is None else str(self.default)
 
 
-def _int(default: int | None, doc: str, minimum: int = 0, maximum: int = 2**63 - 1) -> Setting:
+def _int(default: int, doc: str, minimum: int = 0, maximum: int = 2**63 - 1) -> Setting:
     return Setting(int, default, doc, minimum, maximum)
 
 
 SETTINGS: Final[dict[str, Setting]] = {
-    "node.id": _int(
+    "node.id": Setting(
+        int,
         None,
         "This node's number, unique in the cluster; no two processes may ever run with it.",
         0,
         2**31 - 1,
+        required=True,
     ),
     "node.id.from.hostname": Setting(
         bool, False, "Take the node id from the number at the end of the host name (StatefulSet)."
     ),
     "cluster.id": Setting(
-        str, None, "The cluster's name, the same on all nodes; a data folder of another cluster is refused."
+        str,
+        None,
+        "The cluster's name, the same on all nodes; a data folder of another cluster is refused.",
+        required=True,
     ),
     "process.roles": Setting(list, ["broker", "controller"], "broker, controller or both."),
     "log.dirs": Setting(
-        list, None, "Folders of the partitions' data, one a disk; the first has the metadata quorum's too."
+        list,
+        None,
+        "Folders of the partitions' data, one a disk; the first has the metadata quorum's too.",
+        required=True,
     ),
     "metadata.reserve.bytes": _int(
         8 << 20, "Kept back in each data folder, so that a full disk stops only clients; 0: none."
@@ -88,22 +123,30 @@ SETTINGS: Final[dict[str, Setting]] = {
         "The replica that a consumer reads from: an in-sync one of the consumer's rack, or (LeaderSelector) "
         "the leader.",
     ),
-    "listeners.kafka": Setting(
-        str, "127.0.0.1:9092", "host:port of the Kafka protocol, for clients and followers."
+    LISTENERS: Setting(
+        list,
+        list(LISTENERS_DEFAULT),
+        "All that this node listens on, each as NAME://host:port; without a host: on every interface.",
     ),
-    "listeners.grpc": Setting(
-        str, "127.0.0.1:9093", "host:port of the gRPC services: data (Spark), controller, admin."
+    ADVERTISED: Setting(
+        list,
+        None,
+        "Where clients, brokers and Spark reach this node, each as NAME://host:port; default: as listeners.",
     ),
-    "listeners.quorum": Setting(
-        str, "127.0.0.1:9094", "host:port of the metadata quorum (controllers only)."
+    PROTOCOLS: Setting(
+        list,
+        list(PROTOCOLS_DEFAULT),
+        "Each listener's security protocol as NAME:PROTOCOL; only PLAINTEXT is served. Where this is not "
+        "written down, the listeners for controllers, gRPC and metrics are PLAINTEXT, too.",
     ),
-    "listeners.metrics": Setting(str, "127.0.0.1:9095", "host:port of /metrics, /livez and /readyz."),
-    "advertised.kafka": Setting(
-        str, "", "host:port that this node gives to clients and brokers; default: the listener's."
+    INTER_BROKER: Setting(str, "PLAINTEXT", "The listener on which the brokers reach each other."),
+    CONTROLLERS: Setting(
+        list, ["CONTROLLER"], "The listeners of the metadata quorum; a controller has one of them."
     ),
-    "advertised.grpc": Setting(
-        str, "", "host:port that this node gives to Spark and brokers; default: the listener's."
+    GRPC: Setting(
+        str, "GRPC", "The listener of the gRPC services: data (Spark), controller, administration."
     ),
+    METRICS: Setting(str, "METRICS", "The listener of /metrics, /livez and /readyz."),
     "quorum.tls.certificate": Setting(
         str, "", "PEM file: this controller's certificate, with a DNS name node-<node.id>."
     ),
@@ -114,7 +157,7 @@ SETTINGS: Final[dict[str, Setting]] = {
         "PEM file: the authority that signs the controllers' certificates. With all three: mutual TLS.",
     ),
     "controller.quorum.voters": Setting(
-        list, None, "All controllers, each as id@host:quorum-port:grpc-port."
+        list, None, "All controllers, each as id@host:quorum-port:grpc-port.", required=True
     ),
     "controller.quorum.election.timeout.ms": _int(
         500, "A follower starts an election after this long (up to twice) without a leader.", 50
@@ -286,8 +329,14 @@ SETTINGS: Final[dict[str, Setting]] = {
 
 # The names of former versions, and what stands in their place.
 FORMER_SETTINGS: Final[Mapping[str, str]] = {
+    "advertised.grpc": f'{ADVERTISED} = ["PLAINTEXT://host:port", "GRPC://host:port"]',
+    "advertised.kafka": f'{ADVERTISED} = ["PLAINTEXT://host:port", "GRPC://host:port"]',
     "data.dirs": "log.dirs",
     "fetch.from.closest.replica": f"replica.selector.class ({' or '.join(SELECTORS)})",
+    "listeners.grpc": f'{LISTENERS} with "GRPC://host:port"',
+    "listeners.kafka": f'{LISTENERS} with "PLAINTEXT://host:port"',
+    "listeners.metrics": f'{LISTENERS} with "METRICS://host:port"',
+    "listeners.quorum": f'{LISTENERS} with "CONTROLLER://host:port"',
     "quorum.election.timeout.ms": "controller.quorum.election.timeout.ms",
     "quorum.voters": "controller.quorum.voters",
     "rack": "broker.rack",
@@ -325,12 +374,7 @@ class Configuration:
     node_id: int
     voters: tuple[Voter, ...]
     data_dirs: tuple[Path, ...]
-    kafka: Address
-    grpc: Address
-    quorum: Address
-    metrics: Address
-    advertised_kafka: Address
-    advertised_grpc: Address
+    listeners: NodeListeners
     quorum_tls: TlsFiles | None = None  # None: plain text between controllers
     given: frozenset[str] = frozenset()
 
@@ -493,9 +537,6 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
         except AttributeError:
             raise ConfigurationError(f"{key}: text is needed, not {text!r}") from None
 
-    def address(key: str) -> Address:
-        return parse_address(filled(key, values[key]), key)
-
     if not values["cluster.id"]:
         raise ConfigurationError(
             "cluster.id is missing: choose a name for the cluster, the same on all of its nodes"
@@ -511,8 +552,9 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
         raise ConfigurationError(
             "controller.quorum.voters is missing: name all controllers as id@host:quorum-port:grpc-port"
         )
-    for key in ("log.dirs", "controller.quorum.voters"):
-        values[key] = [filled(key, text) for text in values[key]]
+    for key in ("log.dirs", "controller.quorum.voters", LISTENERS, ADVERTISED):
+        if values[key] is not None:
+            values[key] = [filled(key, text) for text in values[key]]
     voters = tuple(_voter(text) for text in values["controller.quorum.voters"])
     ids = [voter.node_id for voter in voters]
     if len(set(ids)) != len(ids):
@@ -548,12 +590,7 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
         node_id=node_id,
         voters=voters,
         data_dirs=tuple(Path(folder) for folder in values["log.dirs"]),
-        kafka=address("listeners.kafka"),
-        grpc=address("listeners.grpc"),
-        quorum=address("listeners.quorum"),
-        metrics=address("listeners.metrics"),
-        advertised_kafka=_advertised(values, "kafka", address),
-        advertised_grpc=_advertised(values, "grpc", address),
+        listeners=_listeners(values, given),
         quorum_tls=None if missing else TlsFiles(*(Path(filled(key, values[key])) for key in QUORUM_TLS)),
         given=given,
     )
@@ -582,13 +619,17 @@ def _check_consumer_groups(values: Mapping[str, Any]) -> None:
             raise ConfigurationError(f"{most} must be greater than or equal to {least}")
 
 
-def _advertised(values: Mapping[str, Any], name: str, address: Any) -> Address:
-    found: Address = address(f"advertised.{name}" if values[f"advertised.{name}"] else f"listeners.{name}")
-    if found.host in ("0.0.0.0", "::"):
-        raise ConfigurationError(
-            f"advertised.{name} is missing: {found} means every interface of this machine, clients "
-            "need one name to connect to"
+def _listeners(values: dict[str, Any], given: frozenset[str]) -> NodeListeners:
+    """Also puts the listeners that the node has by default for its roles in the place of the setting's."""
+    roles = values["process.roles"]
+    try:
+        found = node_listeners(
+            values, given=given, is_broker="broker" in roles, is_controller="controller" in roles
         )
+    except ListenerError as error:
+        raise ConfigurationError(str(error)) from error
+    if LISTENERS not in given:
+        values[LISTENERS] = [str(listener) for listener in found.all]
     return found
 
 
@@ -601,22 +642,6 @@ def _voter(text: str) -> Voter:
     host = found.group(2).strip("[]")
     _check_host(host, "controller.quorum.voters", text)
     return Voter(int(found.group(1)), Address(host, int(found.group(3))), Address(host, int(found.group(4))))
-
-
-def parse_address(text: str, key: str) -> Address:
-    """Reads `host:port` or `[ipv6]:port`."""
-    host, separator, port = text.rpartition(":")
-    if (
-        not separator
-        or not host
-        or not port.isascii()
-        or not port.isdigit()
-        or len(port) > 5
-        or int(port) > 65535
-    ):
-        raise ConfigurationError(f"{key} = {text!r}: write it as host:port")
-    _check_host(host.strip("[]"), key, text)
-    return Address(host.strip("[]"), int(port))
 
 
 def _check_host(host: str, key: str, text: str) -> None:

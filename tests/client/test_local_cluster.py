@@ -145,7 +145,7 @@ def test_the_nodes_know_every_setting_that_is_written_for_them(tmp_path: Path) -
     cluster = LocalCluster(tmp_path, 3)
     for node in cluster.nodes:
         loaded = load(cluster.configuration(node).encode(), environment={})
-        assert (loaded.node_id, str(loaded.kafka)) == (node.id, node.kafka_address)
+        assert (loaded.node_id, loaded.listeners.kafka[0].address) == (node.id, node.kafka_address)
     cluster.release()
 
 

@@ -18,13 +18,14 @@ from typing import Any
 
 import pytest
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.runtime.listeners import parse_listener
 from tidegate.runtime.network import free_port
 
 from .witness import Witness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("start-refused"), pytest.mark.timeout(120)]
 
-LISTENERS = ("kafka", "grpc", "quorum", "metrics")
+LISTENERS = ("PLAINTEXT", "GRPC", "CONTROLLER", "METRICS")
 
 
 def settings(directory: Path, **changes: object) -> dict[str, Any]:
@@ -34,10 +35,15 @@ def settings(directory: Path, **changes: object) -> dict[str, Any]:
         "node.id": 1,
         "cluster.id": "test-cluster",
         "log.dirs": [str(directory / "data")],
-        **{f"listeners.{name}": f"127.0.0.1:{port}" for name, port in ports.items()},
-        "controller.quorum.voters": [f"1@127.0.0.1:{ports['quorum']}:{ports['grpc']}"]
+        "listeners": [f"{name}://127.0.0.1:{port}" for name, port in ports.items()],
+        "controller.quorum.voters": [f"1@127.0.0.1:{ports['CONTROLLER']}:{ports['GRPC']}"]
         + [f"{node_id}@127.0.0.1:{free_port()}:{free_port()}" for node_id in (2, 3)],
     } | changes
+
+
+def port_of(values: dict[str, Any], listener: str) -> int:
+    (found,) = (each for each in map(parse_listener, values["listeners"]) if each.name == listener)
+    return found.port
 
 
 def start(directory: Path, values: dict[str, Any], *options: str) -> tuple[int, str]:
@@ -70,7 +76,7 @@ class TestConfiguration:
                 "'data.dirs' in the configuration file is a former setting's name: write log.dirs instead",
             ),
             ({"node.id": "one"}, "node.id = 'one': int is needed, this is str"),
-            ({"listeners.kafka": "9092"}, "listeners.kafka = '9092': write it as host:port"),
+            ({"listeners": ["9092"]}, "Unable to parse a listener name from 9092"),
             (
                 {"controller.quorum.voters": ["1@localhost"]},
                 "'1@localhost' is not of the form id@host:quorum-port:grpc-port",
@@ -109,8 +115,8 @@ class TestConfiguration:
             [sys.executable, "-m", "tidegate.node", "--settings"], capture_output=True, text=True, timeout=30
         )
         assert done.returncode == 0
-        assert "listeners.kafka" in done.stdout
-        assert "127.0.0.1:9092" in done.stdout
+        assert "listener.security.protocol.map" in done.stdout
+        assert "PLAINTEXT://127.0.0.1:9092" in done.stdout
 
 
 class TestPorts:
@@ -119,15 +125,17 @@ class TestPorts:
     @pytest.mark.parametrize("listener", LISTENERS)
     def test_a_port_in_use_is_named(self, tmp_path: Path, listener: str) -> None:
         values = settings(tmp_path)
-        port = int(values[f"listeners.{listener}"].rpartition(":")[2])
+        port = port_of(values, listener)
         with socket.create_server(("127.0.0.1", port)):
             code, line = start(tmp_path, values)
         assert code == 3
         assert f"port {port} on 127.0.0.1 is in use: stop the process that holds it" in line
-        assert f"listeners.{listener}" in line
+        assert f"listener {listener}://127.0.0.1:{port}: " in line
 
     def test_an_address_of_another_machine(self, tmp_path: Path) -> None:
-        code, line = start(tmp_path, settings(tmp_path, **{"listeners.kafka": "192.0.2.1:9092"}))
+        values = settings(tmp_path)
+        values["listeners"][0] = "PLAINTEXT://192.0.2.1:9092"
+        code, line = start(tmp_path, values)
         assert code == 3
         assert "192.0.2.1" in line
 
@@ -211,7 +219,7 @@ class TestDataFolder:
     ) -> None:
         cluster = stopped[0]
         values = self._values(cluster, tmp_path)
-        with socket.create_server(("127.0.0.1", int(values["listeners.kafka"].rpartition(":")[2]))):
+        with socket.create_server(("127.0.0.1", port_of(values, "PLAINTEXT"))):
             code, _ = start(tmp_path, values)
         assert code == 3
         assert (cluster.node(1).data_path / "clean-shutdown").exists()

@@ -4,6 +4,7 @@ may come back."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,6 +15,7 @@ from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import (
     FLUSH_POLICY_CONFIG,
     INITIAL_FEATURES,
+    LISTENERS_LEVEL,
     METADATA_VERSION,
     MIN_IN_SYNC_REPLICAS_CONFIG,
     SESSIONS_LEVEL,
@@ -198,6 +200,54 @@ def test_a_broker_that_does_not_belong_is_refused(
     with pytest.raises(KafkaError) as refused:
         controller.planner.register(request)
     assert refused.value.code == code
+
+
+LISTENERS = [
+    rpc.ListenerEndpoint(name="EXTERNAL", host="outside", port=1),
+    rpc.ListenerEndpoint(name="CLIENTS", host="inside", port=2),
+]
+
+
+def test_a_registration_carries_every_listener_by_name(controller: PlannerCluster) -> None:
+    controller.carry_out(controller.planner.register(registration(9, listeners=LISTENERS)))
+    broker = controller.state.brokers[9]
+    assert [str(listener) for listener in broker.listeners] == ["CLIENTS://inside:2", "EXTERNAL://outside:1"]
+    assert str(broker.endpoint("EXTERNAL")) == "outside:1"
+    assert broker.endpoint("OTHER") is None
+    assert str(broker.kafka) == "127.0.0.1:9009", "for the other brokers"
+    again = ClusterState()
+    again.restore(controller.state.encode())
+    assert again.brokers[9] == broker
+
+
+def test_below_its_level_a_registration_has_one_address_for_all_clients(controller: PlannerCluster) -> None:
+    controller.state._features = {METADATA_VERSION: LISTENERS_LEVEL - 1}
+    plan = controller.planner.register(registration(9, listeners=LISTENERS))
+    assert not plan.operations[-1].register_broker.listeners, "an older node would not keep them"
+    controller.carry_out(plan)
+    assert str(controller.state.brokers[9].endpoint("EXTERNAL")) == "127.0.0.1:9009"
+
+
+@pytest.mark.parametrize(
+    "listeners",
+    [
+        [{"name": "", "host": "a", "port": 1}],
+        [{"name": "A", "host": "a", "port": 1}, {"name": "A", "host": "b", "port": 2}],
+        [{"name": "A", "host": "node..dom", "port": 1}],
+        [{"name": "A", "host": "a", "port": 65536}],
+        [{"name": "A", "host": "a", "port": 1, "security_protocol": 4}],
+        [{"name": f"L{n}", "host": "a", "port": n} for n in range(65)],
+    ],
+)
+def test_listeners_that_no_client_could_use_are_refused(
+    controller: PlannerCluster, listeners: list[dict[str, Any]]
+) -> None:
+    with pytest.raises(KafkaError) as refused:
+        controller.planner.register(
+            registration(9, listeners=[rpc.ListenerEndpoint(**each) for each in listeners])
+        )
+    assert refused.value.code == ErrorCode.INVALID_REQUEST
+    assert "clients cannot reach broker 9" in refused.value.message
 
 
 # ---- sessions ----------------------------------------------------------------------------------------------

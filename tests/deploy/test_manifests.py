@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tidegate
 import yaml
+from tidegate.runtime.listeners import parse_listener
 
 from . import manifests
 from .manifests import (
@@ -128,9 +129,17 @@ def test_ports_mean_the_same_everywhere(folder: str) -> None:
             assert port["port"] == PORTS[port["name"]]
             assert port["targetPort"] == port["name"]
     settings = flat(tomllib.loads(config_map(folder, "tidegate")["node.toml"]))
-    assert {name: settings[f"listeners.{name}"] for name in PORTS} == {
-        name: f"0.0.0.0:{port}" for name, port in PORTS.items()
-    }
+    listeners = settings["listeners"]
+    assert isinstance(listeners, list)
+    assert [str(each) for each in map(parse_listener, listeners)] == [
+        f"{name}://:{PORTS[port]}"
+        for name, port in (
+            ("PLAINTEXT", "kafka"),
+            ("GRPC", "grpc"),
+            ("CONTROLLER", "quorum"),
+            ("METRICS", "metrics"),
+        )
+    ]
 
 
 @pytest.mark.parametrize("folder", CLUSTERS)

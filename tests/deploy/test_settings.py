@@ -40,8 +40,9 @@ def test_every_pod_gets_a_configuration_that_the_node_accepts(folder: str, ordin
     assert configuration.node_id == ordinal
     assert configuration.is_broker
     assert configuration.is_controller
-    assert str(configuration.advertised_kafka) == f"{name}.production.svc:9092"
-    assert str(configuration.advertised_grpc) == f"{name}.production.svc:9093"
+    listeners = configuration.listeners
+    assert [str(each) for each in listeners.advertised] == [f"PLAINTEXT://{name}.production.svc:9092"]
+    assert str(listeners.advertised_grpc) == f"GRPC://{name}.production.svc:9093"
     [own] = [voter for voter in configuration.voters if voter.node_id == ordinal]
     assert str(own.quorum) == f"{name}:9094"
     assert str(own.grpc) == f"{name}:9093"

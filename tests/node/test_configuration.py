@@ -16,7 +16,6 @@ from tidegate.node.settings.configuration import (
     Configuration,
     ConfigurationError,
     load,
-    parse_address,
 )
 
 MINIMAL: dict[str, Any] = {
@@ -89,7 +88,7 @@ class TestMistakes:
         [
             ("min.insync.replica", "min.insync.replicas"),
             ("node.di", "node.id"),
-            ("listener.kafka", "listeners.kafka"),
+            ("listener", "listeners"),
         ],
     )
     def test_a_misspelt_key_is_answered_with_the_intended_one(self, wrong: str, meant: str) -> None:
@@ -157,9 +156,8 @@ class TestMistakes:
             ),
             ({"process__roles": []}, "process.roles = []: choose from broker, controller"),
             ({"log__dirs": [1]}, "log.dirs: text is needed, not 1"),
-            ({"listeners__kafka": "9092"}, "listeners.kafka = '9092': write it as host:port"),
-            ({"listeners__grpc": "host:"}, "listeners.grpc = 'host:': write it as host:port"),
-            ({"listeners__grpc": "host:70000"}, "listeners.grpc = 'host:70000': write it as host:port"),
+            ({"listeners": "PLAINTEXT://a:1"}, "listeners = 'PLAINTEXT://a:1': list is needed, this is str"),
+            ({"listeners": [9092]}, "listeners: text is needed, not 9092"),
             (
                 {"broker__session__timeout__ms": 1500},
                 "broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms",
@@ -198,26 +196,6 @@ class TestMistakes:
             ),
             ({"log__level": "LOUD"}, "log.level = 'LOUD': DEBUG, INFO, WARNING or ERROR"),
             (
-                {"listeners__kafka": "0.0.0.0:9092"},
-                "advertised.kafka is missing: 0.0.0.0:9092 means every interface of this machine, "
-                "clients need one name to connect to",
-            ),
-            (
-                {"advertised__kafka": "node..dom:9092"},
-                "advertised.kafka = 'node..dom:9092': the host 'node..dom' cannot be looked up: "
-                "label empty or too long",
-            ),
-            (
-                {"advertised__grpc": f"{'a' * 64}:9093"},
-                f"advertised.grpc = '{'a' * 64}:9093': the host '{'a' * 64}' cannot be looked up: "
-                "label too long",
-            ),
-            (
-                {"listeners__kafka": "a b:9092"},
-                "listeners.kafka = 'a b:9092': the host 'a b' holds a blank or what cannot be printed",
-            ),
-            ({"listeners__kafka": "node:\u0662"}, "listeners.kafka = 'node:\u0662': write it as host:port"),
-            (
                 {"controller__quorum__voters": ["1@.dom:9094:9093"]},
                 "controller.quorum.voters = '1@.dom:9094:9093': the host '.dom' cannot be looked up: label "
                 "empty or too long",
@@ -247,31 +225,28 @@ class TestMistakes:
 
 
 class TestAddresses:
-    """Listeners, what is advertised, and placeholders."""
-
-    def test_what_is_advertised_defaults_to_the_listener(self) -> None:
-        found = loaded(listeners__kafka="10.0.0.1:9092", advertised__grpc="node.example:7")
-        assert str(found.advertised_kafka) == "10.0.0.1:9092"
-        assert found.advertised_grpc == Address("node.example", 7)
+    """Voters and placeholders (listeners: `test_node_listeners.py`)."""
 
     def test_ipv6_is_written_in_brackets(self) -> None:
-        address = parse_address("[::1]:9092", "listeners.kafka")
-        assert address == Address("::1", 9092)
-        assert str(address) == "[::1]:9092"
+        (voter,) = loaded(controller__quorum__voters=["1@[::1]:9094:9093"]).voters
+        assert voter.quorum == Address("::1", 9094)
+        assert str(voter.quorum) == "[::1]:9094"
 
     def test_one_configuration_serves_all_pods_of_a_stateful_set(self) -> None:
         found = loaded(
             node__id=None,
             node__id__from__hostname=True,
             log__dirs=["/data/{node.id}"],
-            listeners__kafka="0.0.0.0:9092",
-            advertised__kafka="{hostname}.tidegate:9092",
-            advertised__grpc="{hostname}.tidegate:9093",
+            listeners=["PLAINTEXT://:9092", "GRPC://:9093", "CONTROLLER://:9094", "METRICS://:9095"],
+            advertised__listeners=[
+                "PLAINTEXT://{hostname}.tidegate:9092",
+                "GRPC://{hostname}.tidegate:9093",
+            ],
             controller__quorum__voters=[f"{n}@tidegate-{n}.tidegate:9094:9093" for n in range(3)],
             hostname="tidegate-2",
         )
         assert found.node_id == 2
-        assert str(found.advertised_kafka) == "tidegate-2.tidegate:9092"
+        assert str(found.listeners.inter_broker) == "PLAINTEXT://tidegate-2.tidegate:9092"
         assert str(found.data_dirs[0]) == "/data/2"
         assert [str(voter.quorum) for voter in found.voters] == [
             f"tidegate-{n}.tidegate:9094" for n in range(3)
@@ -307,9 +282,8 @@ def test_every_setting_is_read_by_some_module() -> None:
         if path.name != "configuration.py"
     ]
     read = "\n".join([*sources, table[:start], table[table.index("\n}\n", start) :]])
-    # internal_topics.py puts the names of the state topics' settings together; configuration.py those of what
-    # is advertised.
-    composed = ("transaction.state.log.", "offsets.topic.", "advertised.")
+    # internal_topics.py puts the names of the state topics' settings together
+    composed = ("transaction.state.log.", "offsets.topic.")
     unread = [key for key in SETTINGS if f'"{key}"' not in read and not key.startswith(composed)]
     assert unread == []
     assert 'f"{prefix}.num.partitions"' in read

@@ -11,7 +11,10 @@ from uuid import UUID
 
 import pytest
 from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.node.handlers.cluster import describe_topic_partitions, metadata
+from tidegate.controller.state.model import LISTENERS_LEVEL, METADATA_VERSION
+from tidegate.node.handlers.cluster import describe_cluster, describe_topic_partitions, metadata
+from tidegate.node.handlers.groups import find_coordinator
+from tidegate.node.handlers.log.current_leader import endpoints
 from tidegate.node.serving import described_topics
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.codecs import DUTY_MAX, Codecs
@@ -38,8 +41,14 @@ class Applier:
         assert result.ok, result
         return result.value
 
-    def broker(self, node_id: int) -> int:
-        asked = pb.RegisterBroker(node_id=node_id, incarnation="first", expected_broker_epoch=-1)
+    def broker(self, node_id: int, *listeners: str) -> int:
+        asked = pb.RegisterBroker(
+            node_id=node_id,
+            incarnation="first",
+            expected_broker_epoch=-1,
+            kafka=pb.Endpoint(host="inside", port=node_id),
+            listeners=[pb.NamedEndpoint(name=name, host=name.lower(), port=node_id) for name in listeners],
+        )
         epoch: int = self(register_broker=asked)
         self(unfence_broker=pb.UnfenceBroker(node_id=node_id, broker_epoch=epoch))
         return epoch
@@ -127,9 +136,9 @@ def described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     describe = metadata._describe
 
-    def noted(state: ClusterState, topic: Any, operations: int) -> Any:
+    def noted(state: ClusterState, topic: Any, operations: int, context: RequestContext) -> Any:
         names.append(topic.name)
-        return describe(state, topic, operations)
+        return describe(state, topic, operations, context)
 
     monkeypatch.setattr(metadata, "_describe", noted)
     return names
@@ -300,3 +309,71 @@ def test_a_field_of_another_version_does_not_load_all_versions() -> None:
 
 def test_the_first_request_of_a_loaded_kind_loads_nothing() -> None:
     assert loaded_by("codec.load(3, 13)")[1] == 0
+
+
+# ---- listeners ---------------------------------------------------------------------------------------------
+
+
+async def test_a_client_is_answered_with_the_brokers_of_its_own_listener() -> None:
+    """Kafka's rule: a broker that does not advertise the listener is not listed, and what it leads has an
+    error that says so, for clients that know it."""
+    applier = Applier()
+    features = [pb.Feature(name=METADATA_VERSION, level=LISTENERS_LEVEL)]
+    applier(bootstrap=pb.Bootstrap(cluster_id="c", metadata_id="m", features=features))
+    for node_id in (1, 2):
+        applier.broker(node_id, "PLAINTEXT", "EXTERNAL")
+    applier.broker(3, "PLAINTEXT")
+    parts = [pb.NewPartition(replicas=order, isr=order) for order in ((1, 2, 3), (3, 1, 2))]
+    applier(create_topic=pb.CreateTopic(topic_id=UUID(int=7).bytes, name="t", partitions=parts))
+    leader = SimpleNamespace(leader=3)
+    broker = cast(
+        Broker,
+        SimpleNamespace(
+            state=applier.state, node_id=1, cluster=SimpleNamespace(controller_id=3),
+            described_topics=DescribedTopics(), lifecycle=SimpleNamespace(holds_session=True),
+            configuration=SimpleNamespace(integer=lambda _name: 100_000),
+            topics=SimpleNamespace(ensure_internal_topic=returning(SimpleNamespace(partitions={0: leader}))),
+        ),
+    )  # fmt: skip
+
+    async def ask(handler: Any, key: int, version: int, listener: str, /, **fields: Any) -> Any:
+        context = RequestContext(key, version, 1, "c", "h", listener_name=listener)
+        return await handler.handle(broker, context, SimpleNamespace(**fields))
+
+    async def metadata_on(listener: str, version: int = 12) -> Any:
+        return decoded(version, await ask(metadata, ApiKey.METADATA, version, listener, topics=None))
+
+    everybody = await metadata_on("PLAINTEXT")
+    assert [(each.node_id, each.host, each.port) for each in everybody.brokers] == [
+        (1, "plaintext", 1), (2, "plaintext", 2), (3, "plaintext", 3)
+    ]  # fmt: skip
+    assert everybody.controller_id == 3
+    outside = await metadata_on("EXTERNAL")
+    assert [(each.node_id, each.host) for each in outside.brokers] == [(1, "external"), (2, "external")]
+    assert outside.controller_id == 1
+    first, second = outside.topics[0].partitions
+    assert (first.error_code, first.leader_id, list(first.offline_replicas)) == (0, 1, [3])
+    assert (second.error_code, second.leader_id) == (ErrorCode.LISTENER_NOT_FOUND, -1)
+    before = (await metadata_on("EXTERNAL", version=5)).topics[0].partitions[1]
+    assert before.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+
+    pages = await ask(
+        describe_topic_partitions, 75, 0, "EXTERNAL", topics=[], cursor=None, response_partition_limit=9
+    )
+    assert [each["leader_id"] for each in pages["topics"][0]["partitions"]] == [1, -1]
+    cluster = await ask(describe_cluster, 60, 1, "EXTERNAL", include_cluster_authorized_operations=False)
+    assert [(each["broker_id"], each["host"]) for each in cluster["brokers"]] == [
+        (1, "external"), (2, "external")
+    ]  # fmt: skip
+    found = await ask(find_coordinator, 10, 3, "PLAINTEXT", key="g", key_type=0)
+    assert (found["node_id"], found["host"], found["port"]) == (3, "plaintext", 3)
+    found = await ask(find_coordinator, 10, 3, "EXTERNAL", key="g", key_type=0)
+    assert found["error_code"] == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert endpoints(broker, [1, 3], "EXTERNAL") == [(1, "external", 1, None)]
+
+
+def returning(value: object) -> Callable[[str], Awaitable[Any]]:
+    async def answer(_: str) -> Any:
+        return value
+
+    return answer

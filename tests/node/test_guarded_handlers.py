@@ -8,6 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from tidegate.controller.state.model import BrokerState
 from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS
 from tidegate.node.coordinators.coordinator_host import ReplicatedStateLog
 from tidegate.node.coordinators.group_coordination import GroupCoordination
@@ -289,7 +290,7 @@ def test_a_groups_own_settings_reach_its_shard() -> None:
 async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
     """It would name itself for as long as it does not hear of its successor; with a retriable error the
     client asks another node."""
-    leader = SimpleNamespace(node_id=1, fenced=False, kafka_host="host", kafka_port=9092)
+    leader = BrokerState(1, "life", 5, False, "", "host", 9092, "host", 9093)
     topic = SimpleNamespace(partitions={0: SimpleNamespace(leader=1)})
     lifecycle = SimpleNamespace(holds_session=True)
 
@@ -303,7 +304,7 @@ async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
             lifecycle=lifecycle, topics=SimpleNamespace(ensure_internal_topic=ensure), state=state
         ),
     )
-    context, request = cast(Any, SimpleNamespace(api_version=3)), SimpleNamespace(key="group", key_type=0)
+    context, request = RequestContext(10, 3, 1, "c", "h"), SimpleNamespace(key="group", key_type=0)
     assert (await find_coordinator.handle(broker, context, request))["node_id"] == 1
     lifecycle.holds_session = False
     answer = await find_coordinator.handle(broker, context, request)

@@ -70,13 +70,19 @@ ONE_FOR_ALL_BROKERS: Final = {
 OTHER_BROKER_DEFAULTS: Final = {
     "auto.create.topics.enable": "a misspelt name makes no topic",
     "broker.heartbeat.interval.ms": "sessions are shorter",
+    "broker.id": "only node.id is written down",
     "broker.session.timeout.ms": "sessions are shorter",
+    "controller.listener.names": "Kafka's usual name, where Kafka has none",
     "controller.quorum.election.timeout.ms": "elections are shorter",
+    "controller.quorum.voters": "there are no voters that are found at run time",
     "default.replication.factor": "three replicas unless it is said otherwise",
+    "inter.broker.listener.name": "what Kafka's security.inter.broker.protocol comes to",
     "leader.imbalance.check.interval.seconds": "leaderships return sooner",
+    "listeners": "on loopback, and one for each service of a node",
     "log.cleaner.io.max.bytes.per.second": "the cleaner leaves the disk to clients",
     "max.connections": "each costs memory",
     "offsets.topic.num.partitions": "fewer, as each costs more here",
+    "process.roles": "a node is broker and controller unless its file says less",
     "queued.max.request.bytes": "memory is always bounded",
     "replica.selector.class": "a consumer that names its rack reads nearby",
     "replica.lag.time.max.ms": "a follower that hangs holds writes up for less long",
@@ -87,11 +93,6 @@ OTHER_BROKER_DEFAULTS: Final = {
     "transaction.state.log.replication.factor": "three replicas unless it is said otherwise",
     "offsets.topic.replication.factor": "three replicas unless it is said otherwise",
 }
-OF_THIS_NODE: Final = {
-    "advertised.listeners", "broker.id", "broker.rack", "controller.quorum.voters",
-    "inter.broker.listener.name",
-    "listener.security.protocol.map", "listeners", "log.dirs", "node.id", "process.roles",
-}  # fmt: skip
 
 
 def state_of_one_broker() -> ClusterState:
@@ -207,11 +208,36 @@ def test_a_broker_shows_kafkas_settings_with_kafkas_types_and_defaults() -> None
         assert found.kind == row["type"], found.name
         assert found.read_only == row["read_only"] or found.name in NOT_DYNAMIC, found.name
         default = next((value for name, value, source in row["synonyms"] if source == 5), None)
-        if found.name in OF_THIS_NODE or found.name in OTHER_BROKER_DEFAULTS:
+        if found.name in OTHER_BROKER_DEFAULTS:
             continue
         ours = next((value for name, value, source in found.synonyms if source == 5), None)
         other[found.name] = (ours, default)
     assert not {name: values for name, values in other.items() if values[0] != values[1]}
+
+
+def test_listeners_are_described_under_kafkas_names_with_what_the_file_says() -> None:
+    listeners = [
+        "CLIENTS://:9092", "REPLICATION://:9096", "GRPC://:9093", "CONTROLLER://:9094", "METRICS://:9095"
+    ]  # fmt: skip
+    protocols = [f"{each.partition(':')[0]}:PLAINTEXT" for each in listeners]
+    advertised = ["CLIENTS://{hostname}:1", "REPLICATION://{hostname}:2", "GRPC://{hostname}:3"]
+    configuration = loaded(
+        listeners=listeners,
+        advertised__listeners=advertised,
+        listener__security__protocol__map=protocols,
+        inter__broker__listener__name="REPLICATION",
+    )
+    described = {each.name: each for each in DescribedSettings(configuration, {}).of_broker()}
+    shown = {
+        "listeners": ",".join(listeners),
+        "advertised.listeners": ",".join(advertised).replace("{hostname}", "host"),
+        "listener.security.protocol.map": ",".join(protocols),
+        "inter.broker.listener.name": "REPLICATION",
+    }
+    for name, value in shown.items():
+        assert described[name].synonyms[0] == (name, value, SOURCE_STATIC)
+        assert described[name].kind == next(row["type"] for row in KAFKA["broker"] if row["name"] == name)
+    assert described["controller.listener.names"].value == "CONTROLLER"
 
 
 def test_every_broker_setting_of_kafka_that_gives_topics_a_default_is_shown() -> None:

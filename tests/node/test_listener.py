@@ -86,7 +86,7 @@ class Served:
             Broker,
             SimpleNamespace(
                 configuration=loaded("max.connections=3", "socket.request.max.bytes=2048",
-                    listeners__kafka="127.0.0.1:0"),
+                    listeners=["PLAINTEXT://127.0.0.1:0", "GRPC://127.0.0.1:0", "CONTROLLER://127.0.0.1:0", "METRICS://127.0.0.1:0"]),
                 cluster=SimpleNamespace(serving=True), clock=SystemClock(), metrics=self.metrics,
                 announced_keys=ANNOUNCED,
             ),
@@ -498,7 +498,15 @@ async def lending(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     each."""
     served = Served()
     served.broker.clock = WorkClock()
-    served.broker.configuration = loaded("socket.request.max.bytes=200000", listeners__kafka="127.0.0.1:0")
+    served.broker.configuration = loaded(
+        "socket.request.max.bytes=200000",
+        listeners=[
+            "PLAINTEXT://127.0.0.1:0",
+            "GRPC://127.0.0.1:0",
+            "CONTROLLER://127.0.0.1:0",
+            "METRICS://127.0.0.1:0",
+        ],
+    )
     made = listener.ByteBudget
     monkeypatch.setattr(
         listener, "ByteBudget", lambda most: served.budgets.append(made(most)) or served.budgets[0]

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tidegate.runtime.listeners import parse_listener
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD_TIMEOUT_S = 300
@@ -25,6 +26,7 @@ FORMER_NAMES = {
     "replica.fetch.response.max.bytes": "replica.fetch.max.bytes",
 }
 """This version's names of settings: those that they had before."""
+FORMER_LISTENERS = {"PLAINTEXT": "kafka", "GRPC": "grpc", "CONTROLLER": "quorum", "METRICS": "metrics"}
 
 
 def installed(commit: str, folder: Path) -> Path:
@@ -65,5 +67,16 @@ def installed(commit: str, folder: Path) -> Path:
 
 
 def with_former_names(settings: Mapping[str, object]) -> dict[str, object]:
-    """A node's settings as a version reads that has the former names."""
-    return {FORMER_NAMES.get(name, name): value for name, value in settings.items()}
+    """A node's settings as a version reads that has the former names, and one listener of each kind."""
+    found: dict[str, object] = {}
+    for name, value in settings.items():
+        if name in ("listeners", "advertised.listeners"):
+            assert isinstance(value, list)
+            listeners = [parse_listener(each) for each in value]
+            found |= {
+                f"{name.removesuffix('.listeners')}.{FORMER_LISTENERS[each.name]}": each.address
+                for each in listeners
+            }
+        else:
+            found[FORMER_NAMES.get(name, name)] = value
+    return found

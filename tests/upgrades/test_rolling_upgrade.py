@@ -101,8 +101,8 @@ class RollingUpgrade:
         await self._roll_all(run, None, "new again")
         await self._upgrade(run)
         await self._old_version_is_refused(run)
-        for node in run.cluster.nodes:  # what level 4 brought is read by every node that starts
-            await self._roll(run, node, None, "level 4")
+        for node in run.cluster.nodes:  # what the new level brought is read by every node that starts
+            await self._roll(run, node, None, f"level {LEVEL_NEW}")
         await self._group_catches_up(run)
 
     async def _group_catches_up(self, run: Run) -> None:

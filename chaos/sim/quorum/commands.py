@@ -59,6 +59,8 @@ ACTIVE_MIN = 2
 TOPICS_MAX = 5
 CONFIG = ControllerConfig(leader_imbalance_percentage=0)
 
+LISTENERS = ("CLIENTS", "EXTERNAL", "PLAINTEXT")
+
 
 class Commands:
     """Draws commands; the state that it looks at is only read."""
@@ -116,6 +118,12 @@ class Commands:
             else known.broker_epoch - self._random.randrange(2),
             supported_features=as_messages(SUPPORTED),
             offline_replicas=self._replicas(state),
+            listeners=[
+                rpc.ListenerEndpoint(name=name, host="simulated", port=self._random.randrange(3))
+                for name in self._random.sample(
+                    ("CLIENTS", "EXTERNAL", "PLAINTEXT"), self._random.randrange(3)
+                )
+            ],
         )
         return planner.register(request).operations
 

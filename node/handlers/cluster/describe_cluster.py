@@ -34,16 +34,17 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         "error_message": None,
         "endpoint_type": _BROKERS,
         "cluster_id": state.cluster_id,
-        "controller_id": some_broker(state, broker.cluster.controller_id),
+        "controller_id": some_broker(state, broker.cluster.controller_id, context.listener_name),
         "brokers": [
             {
                 "broker_id": b.node_id,
-                "host": b.kafka_host,
-                "port": b.kafka_port,
+                "host": at.host,
+                "port": at.port,
                 "rack": b.rack or None,
                 "is_fenced": b.fenced,
             }
             for b in found
+            if (at := b.endpoint(context.listener_name)) is not None
         ],
         "cluster_authorized_operations": when_asked(
             request.include_cluster_authorized_operations, ON_CLUSTER

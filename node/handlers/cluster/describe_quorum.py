@@ -17,7 +17,6 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 _TOPIC: Final = "__cluster_metadata"
 _NO_DIRECTORY: Final = UUID(int=0)
-_LISTENER: Final = "CONTROLLER"
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
@@ -42,8 +41,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         "observers": [_replica(observer) for observer in reply.observers],
     }
     voters = {voter.node_id: voter.quorum for voter in broker.configuration.voters}
+    name = broker.configuration.texts("controller.listener.names")[0].upper()
     nodes = [
-        {"node_id": node_id, "listeners": [{"name": _LISTENER, "host": address.host, "port": address.port}]}
+        {"node_id": node_id, "listeners": [{"name": name, "host": address.host, "port": address.port}]}
         for node_id, address in sorted(voters.items())
     ]
     return _answer(request, partition) | {"nodes": nodes}

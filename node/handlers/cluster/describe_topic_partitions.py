@@ -16,7 +16,7 @@ from tidegate.node.serving.requests import CooperativeYield, Fields, RequestCont
 from tidegate.wire.errors import ErrorCode
 
 from .authorized_operations import NOT_ASKED_FOR, ON_TOPIC
-from .metadata import isr_nodes, live_brokers, offline_replicas
+from .metadata import isr_nodes, leader_on, live_brokers, offline_replicas
 
 _WORK_BYTES = 4096
 """As in metadata.py: the work on one partition."""
@@ -45,7 +45,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     for position, name in enumerate(wanted):
         await turns.before_next(_WORK_BYTES * described)
         state = broker.state
-        topic, live, described = state.topics.get(name), live_brokers(state), 0
+        topic, live, described = state.topics.get(name), live_brokers(state, context.listener_name), 0
         if topic is None:
             unknown = topic_name_problem(name) is None
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if unknown else ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -56,7 +56,12 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         page = indexes[:most]
         described = len(page)
         topics.append(
-            _topic(name, topic, ErrorCode.NONE, [_partition(state, topic, index, live) for index in page])
+            _topic(
+                name,
+                topic,
+                ErrorCode.NONE,
+                [_partition(state, topic, index, live, context.listener_name) for index in page],
+            )
         )
         if len(page) < len(indexes):
             following = {"topic_name": name, "partition_index": indexes[most]}
@@ -85,12 +90,14 @@ def _topic(
     }
 
 
-def _partition(state: ClusterState, topic: TopicState, index: int, live: frozenset[int]) -> dict[str, Any]:
+def _partition(
+    state: ClusterState, topic: TopicState, index: int, live: frozenset[int], listener_name: str
+) -> dict[str, Any]:
     found = topic.partitions[index]
     return {
         "error_code": ErrorCode.NONE if found.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
         "partition_index": index,
-        "leader_id": found.leader,
+        "leader_id": leader_on(state, found, listener_name),
         "leader_epoch": found.leader_epoch,
         "replica_nodes": list(found.replicas),
         "isr_nodes": isr_nodes(found),

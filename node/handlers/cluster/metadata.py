@@ -1,7 +1,9 @@
 """Metadata (3): brokers, and the leaders of topics' partitions.
 
 Brokers that are fenced are not listed and a partition without a leader answers LEADER_NOT_AVAILABLE, so that
-clients retry instead of talking to a dead node.
+clients retry instead of talking to a dead node.  A response names the brokers' addresses on the listener on
+which its request came: a broker that does not advertise this listener is not listed, and a partition that it
+leads answers LISTENER_NOT_FOUND (KIP-103).
 
 Topics are described once and kept encoded (`described_topics`); what has to be described anew is, a few
 partitions a turn.
@@ -32,6 +34,7 @@ from tidegate.wire.errors import ErrorCode
 from .authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC, when_asked
 
 IDS_ASKED_FROM: Final = 12
+LISTENER_NOT_FOUND_FROM: Final = 6
 OPERATIONS_ON_CLUSTER_TO: Final = 10
 _WORK_BYTES: Final = 4096
 """One partition is described in the time in which so many bytes are gone through."""
@@ -44,10 +47,10 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Encod
     encode = codec.response_item_encoder(ApiKey.METADATA, version, "topics")
 
     def describe(state: ClusterState, topic: TopicState) -> tuple[bytes, ErrorCode]:
-        fields = _describe(state, topic, operations)
+        fields = _describe(state, topic, operations, context)
         return encode(fields), worst_error(fields)
 
-    described = broker.described_topics.variant((version, operations), describe)
+    described = broker.described_topics.variant((version, operations, context.listener_name), describe)
     turns = CooperativeYield(context)
     # v0 asked for all topics by an empty list, v1 and later by null.
     if request.topics is None or (version == 0 and not request.topics):
@@ -64,7 +67,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Encod
         state = broker.state
         described.look_at(state)
         found = [described.of(state, topic) for _, topic in sorted(state.topics.items())]
-        body = _body(broker, version, EncodedItems([each.encoded for each in found]), on_cluster)
+        body = _body(broker, context, EncodedItems([each.encoded for each in found]), on_cluster)
         outcome = most_severe_error(each.outcome for each in found)
         described.keep_whole(_whole(broker, on_cluster), body, outcome)
         return Encoded([body], outcome)
@@ -83,7 +86,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Encod
             encoded, code = encode(one), worst_error(one)
         items.append(encoded)
         codes.append(code)
-    return Encoded([_body(broker, version, EncodedItems(items), on_cluster)], most_severe_error(codes))
+    return Encoded([_body(broker, context, EncodedItems(items), on_cluster)], most_severe_error(codes))
 
 
 def _whole(broker: Broker, on_cluster: int) -> Hashable:
@@ -91,16 +94,17 @@ def _whole(broker: Broker, on_cluster: int) -> Hashable:
     return id(broker.state), broker.state.index, broker.cluster.controller_id, on_cluster
 
 
-def _body(broker: Broker, version: int, topics: EncodedItems, on_cluster: int) -> bytes:
-    state = broker.state
+def _body(broker: Broker, context: RequestContext, topics: EncodedItems, on_cluster: int) -> bytes:
+    state, version = broker.state, context.api_version
     fields: dict[str, Any] = {
         "throttle_time": 0,
         "brokers": [
-            {"node_id": b.node_id, "host": b.kafka_host, "port": b.kafka_port, "rack": b.rack or None}
+            {"node_id": b.node_id, "host": at.host, "port": at.port, "rack": b.rack or None}
             for b in state.active_brokers()
+            if (at := b.endpoint(context.listener_name)) is not None
         ],
         "cluster_id": state.cluster_id,
-        "controller_id": some_broker(state, broker.cluster.controller_id),
+        "controller_id": some_broker(state, broker.cluster.controller_id, context.listener_name),
         "topics": topics,
         "error_code": ErrorCode.NONE,
     }
@@ -141,25 +145,34 @@ def _failed(
     }
 
 
-def some_broker(state: ClusterState, controller_id: int) -> int:
-    """Clients send administration to the controller that this answer names: any live broker serves it and
+def some_broker(state: ClusterState, controller_id: int, listener_name: str) -> int:
+    """The broker to which clients of this listener send administration: any live broker serves it and
     forwards."""
-    active = [broker.node_id for broker in state.active_brokers()]
-    if controller_id in active:
+    live = live_brokers(state, listener_name)
+    if controller_id in live:
         return controller_id
-    return min(active, default=-1)
+    return min(live, default=-1)
 
 
 def offline_replicas(state: ClusterState, topic: TopicState, index: int, live: Collection[int]) -> list[int]:
-    """The replicas whose node is down, or cannot serve them."""
+    """The replicas whose node is not among `live`, or cannot serve them."""
     offline = state.offline_nodes(topic.topic_id, index)
     return [
         replica for replica in topic.partitions[index].replicas if replica not in live or replica in offline
     ]
 
 
-def live_brokers(state: ClusterState) -> frozenset[int]:
-    return frozenset(broker.node_id for broker in state.active_brokers())
+def live_brokers(state: ClusterState, listener_name: str) -> frozenset[int]:
+    """Those that clients of this listener can reach."""
+    return frozenset(
+        broker.node_id for broker in state.active_brokers() if broker.endpoint(listener_name) is not None
+    )
+
+
+def leader_on(state: ClusterState, partition: PartitionState, listener_name: str) -> int:
+    """The partition's leader; -1 when there is none, or its broker does not advertise the listener."""
+    leader = state.brokers.get(partition.leader)
+    return -1 if leader is None or leader.endpoint(listener_name) is None else partition.leader
 
 
 def isr_nodes(partition: PartitionState) -> list[int]:
@@ -173,8 +186,25 @@ def isr_nodes(partition: PartitionState) -> list[int]:
     )
 
 
-def _describe(state: ClusterState, topic: TopicState, operations: int) -> dict[str, Any]:
-    live = live_brokers(state)
+def _describe(
+    state: ClusterState, topic: TopicState, operations: int, context: RequestContext
+) -> dict[str, Any]:
+    live = live_brokers(state, context.listener_name)
+    elsewhere = (
+        ErrorCode.LISTENER_NOT_FOUND
+        if context.api_version >= LISTENER_NOT_FOUND_FROM
+        else ErrorCode.LEADER_NOT_AVAILABLE
+    )
+    leaders = {
+        index: leader_on(state, partition, context.listener_name)
+        for index, partition in topic.partitions.items()
+    }
+
+    def code(index: int, partition: PartitionState) -> ErrorCode:
+        if partition.leader < 0:
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        return ErrorCode.NONE if leaders[index] >= 0 else elsewhere
+
     return {
         "error_code": 0,
         "name": topic.name,
@@ -182,9 +212,9 @@ def _describe(state: ClusterState, topic: TopicState, operations: int) -> dict[s
         "is_internal": topic.name in INTERNAL_TOPICS,
         "partitions": [
             {
-                "error_code": ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                "error_code": code(index, partition),
                 "partition_index": index,
-                "leader_id": partition.leader,
+                "leader_id": leaders[index],
                 "leader_epoch": partition.leader_epoch,
                 "replica_nodes": list(partition.replicas),
                 "isr_nodes": isr_nodes(partition),

@@ -21,12 +21,14 @@ _NOWHERE = {"node_id": -1, "host": "", "port": -1}
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     key_type = getattr(request, "key_type", 0)
     if context.api_version >= 4:
-        found = [{"key": key, **await _find(broker, key_type, key)} for key in request.coordinator_keys]
+        found = [
+            {"key": key, **await _find(broker, context, key_type, key)} for key in request.coordinator_keys
+        ]
         return {"throttle_time": 0, "coordinators": found}
-    return {"throttle_time": 0, **await _find(broker, key_type, request.key)}
+    return {"throttle_time": 0, **await _find(broker, context, key_type, request.key)}
 
 
-async def _find(broker: Broker, key_type: int, key: str) -> dict[str, Any]:
+async def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
     topic_name = _TOPIC_OF_KEY_TYPE.get(key_type)
     if topic_name is None:
         return _failure(
@@ -43,16 +45,18 @@ async def _find(broker: Broker, key_type: int, key: str) -> dict[str, Any]:
         return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
     partition = topic.partitions.get(partition_for(key, len(topic.partitions)))
     leader = broker.state.brokers.get(partition.leader) if partition else None
-    if leader is None or leader.fenced:
+    endpoint = None if leader is None or leader.fenced else leader.endpoint(context.listener_name)
+    if leader is None or endpoint is None:
         return _failure(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's partition has no leader at the moment"
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"the coordinator's partition has no leader on {context.listener_name} at the moment",
         )
     return {
         "error_code": ErrorCode.NONE,
         "error_message": None,
         "node_id": leader.node_id,
-        "host": leader.kafka_host,
-        "port": leader.kafka_port,
+        "host": endpoint.host,
+        "port": endpoint.port,
     }
 
 

@@ -18,11 +18,11 @@ def current_leader(broker: Broker, topic: str, partition: int) -> tuple[int, int
     return found.leader, found.leader_epoch
 
 
-def endpoints(broker: Broker, leaders: Iterable[int]) -> list[NodeEndpoint]:
-    """Where the live ones of these brokers listen."""
+def endpoints(broker: Broker, leaders: Iterable[int], listener_name: str) -> list[NodeEndpoint]:
+    """Where the clients of this listener reach the live ones of these brokers."""
     known = (broker.state.brokers.get(node_id) for node_id in sorted(leaders))
     return [
-        (each.node_id, each.kafka_host, each.kafka_port, each.rack or None)
+        (each.node_id, at.host, at.port, each.rack or None)
         for each in known
-        if each and not each.fenced
+        if each and not each.fenced and (at := each.endpoint(listener_name)) is not None
     ]

@@ -48,7 +48,7 @@ async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest)
             sent += len(part.records)
             moved = moved or part.error in _MOVED
     if moved and version >= ENDPOINTS_FROM:
-        _name_leaders(broker, result)
+        _name_leaders(broker, result, context.listener_name)
     buffers = encode_fetch_response(
         version,
         result.topics_by_id if by_id else result.topics,
@@ -60,7 +60,7 @@ async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest)
     return Encoded(buffers, most_severe_error(codes))
 
 
-def _name_leaders(broker: Broker, result: FetchResponse) -> None:
+def _name_leaders(broker: Broker, result: FetchResponse, listener_name: str) -> None:
     """KIP-951: the present leader and its address."""
     leaders = set()
     for topic_id, parts in result.topics_by_id:
@@ -70,7 +70,7 @@ def _name_leaders(broker: Broker, result: FetchResponse) -> None:
                 part.current_leader = part.current_leader or current_leader(broker, name, part.partition)
                 if part.current_leader is not None:
                     leaders.add(part.current_leader[0])
-    result.node_endpoints = endpoints(broker, leaders)
+    result.node_endpoints = endpoints(broker, leaders, listener_name)
 
 
 async def _for_follower(broker: Broker, request: FetchRequest) -> FetchResponse:

@@ -360,7 +360,7 @@ def _encode(broker: Broker, context: RequestContext, parts: list[_Part]) -> Enco
     by_name, by_id = (topics, {}) if context.api_version <= NAMES_TO else ({}, topics)
     response = ProduceResponse(list(by_name.items()), topics_by_id=list(by_id.items()))
     if leaders:
-        response.node_endpoints = endpoints(broker, leaders)
+        response.node_endpoints = endpoints(broker, leaders, context.listener_name)
     body = encode_produce_response(context.api_version, response)
     return Encoded([body], most_severe_error(part.answer.error for part in parts))
 

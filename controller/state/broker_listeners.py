@@ -1,0 +1,51 @@
+"""The listeners of brokers in registrations, in the metadata log and in its snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.proto import metadata_pb2 as pb
+from tidegate.runtime.host_names import host_problem
+from tidegate.runtime.listeners import PORT_MAX, Listener, SecurityProtocol
+
+LISTENERS_MAX: Final = 64
+NAME_LENGTH_MAX: Final = 255
+
+
+def encode_listeners(listeners: Iterable[Listener]) -> list[pb.NamedEndpoint]:
+    """In ascending order of the names."""
+    return [
+        pb.NamedEndpoint(
+            name=each.name, host=each.host, port=each.port, security_protocol=each.security_protocol
+        )
+        for each in sorted(listeners, key=lambda each: each.name)
+    ]
+
+
+def decode_listeners(endpoints: Iterable[pb.NamedEndpoint]) -> tuple[Listener, ...]:
+    found = (
+        Listener(each.name, each.host, each.port, SecurityProtocol(each.security_protocol))
+        for each in endpoints
+    )
+    return tuple(sorted(found, key=lambda each: each.name))
+
+
+def checked_listeners(endpoints: Iterable[rpc.ListenerEndpoint]) -> list[Listener]:
+    """The listeners of a broker's registration.  Raises ValueError: why clients could not use them."""
+    found: dict[str, Listener] = {}
+    for each in endpoints:
+        problem = host_problem(each.host)
+        if not each.name or len(each.name) > NAME_LENGTH_MAX or each.name in found:
+            problem = "a listener needs a name of its own"
+        elif len(found) == LISTENERS_MAX:
+            problem = f"a broker has at most {LISTENERS_MAX} listeners"
+        elif problem is None and not 0 <= each.port <= PORT_MAX:
+            problem = f"{each.port} is no port"
+        elif problem is None and each.security_protocol not in list(SecurityProtocol):
+            problem = f"{each.security_protocol} is no security protocol"
+        if problem is not None:
+            raise ValueError(problem)
+        found[each.name] = Listener(each.name, each.host, each.port, SecurityProtocol(each.security_protocol))
+    return list(found.values())

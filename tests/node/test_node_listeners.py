@@ -1,0 +1,196 @@
+"""Which listeners a node has, by what its settings and its roles say; Kafka's sentences where Kafka refuses,
+as a Kafka 4.1.1 said them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tidegate.node.settings.node_listeners import LISTENERS_DEFAULT
+
+from .test_configuration import loaded, refused
+
+OTHERS = ("GRPC://127.0.0.1:9093", "CONTROLLER://127.0.0.1:9094", "METRICS://127.0.0.1:9095")
+MAP = ["GRPC:PLAINTEXT", "CONTROLLER:PLAINTEXT", "METRICS:PLAINTEXT", "PLAINTEXT:PLAINTEXT"]
+
+
+def listeners(*kafka: str, others: tuple[str, ...] = OTHERS) -> list[str]:
+    return [*kafka, *others]
+
+
+def texts(found: Any) -> list[str]:
+    return [str(each) for each in found]
+
+
+def test_a_node_listens_on_loopback_unless_its_file_says_more() -> None:
+    found = loaded().listeners
+    assert texts(found.all) == list(LISTENERS_DEFAULT)
+    assert texts(found.advertised) == ["PLAINTEXT://127.0.0.1:9092"]
+    assert str(found.advertised_grpc) == "GRPC://127.0.0.1:9093"
+    assert found.inter_broker == found.advertised[0]
+
+
+def test_a_node_has_by_default_the_listeners_of_its_roles() -> None:
+    broker = loaded(process__roles=["broker"]).listeners
+    assert broker.controller is None
+    assert [each.name for each in broker.all] == ["PLAINTEXT", "GRPC", "METRICS"]
+    controller = loaded(process__roles=["controller"]).listeners
+    assert (controller.kafka, controller.advertised, controller.inter_broker) == ((), (), None)
+    assert [each.name for each in controller.all] == ["GRPC", "CONTROLLER", "METRICS"]
+
+
+def test_a_broker_has_several_listeners_for_clients_and_one_of_them_for_brokers() -> None:
+    found = loaded(
+        listeners=listeners("CLIENTS://:9092", "REPLICATION://:9096"),
+        advertised__listeners=["CLIENTS://pub:1", "replication://node:2", "GRPC://node:3"],
+        listener__security__protocol__map=["CLIENTS:PLAINTEXT", "REPLICATION:PLAINTEXT", *MAP],
+        inter__broker__listener__name="replication",
+    ).listeners
+    assert texts(found.kafka) == ["CLIENTS://:9092", "REPLICATION://:9096"]
+    assert texts(found.advertised) == ["CLIENTS://pub:1", "REPLICATION://node:2"]
+    assert str(found.inter_broker) == "REPLICATION://node:2"
+    assert str(found.advertised_grpc) == "GRPC://node:3"
+
+
+def test_listeners_have_the_names_that_their_settings_say() -> None:
+    found = loaded(
+        listeners=["PLAINTEXT://a:1", "BULK://a:2", "quorum://a:3", "HTTP://a:4"],
+        grpc__listener__name="bulk",
+        metrics__listener__name="HTTP",
+        controller__listener__names=["QUORUM"],
+    ).listeners
+    assert (str(found.grpc), str(found.controller), str(found.metrics)) == (
+        "BULK://a:2",
+        "QUORUM://a:3",
+        "HTTP://a:4",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),  # Kafka's sentences
+    [
+        (
+            {"listeners": listeners("PLAINTEXT://localhost")},
+            "Unable to parse PLAINTEXT://localhost to a broker endpoint",
+        ),
+        ({"listeners": listeners("9092")}, "Unable to parse a listener name from 9092"),
+        (
+            {"listeners": listeners("PLAINTEXT://localhost:9092", "EXTERNAL://localhost:9096")},
+            "No security protocol defined for listener EXTERNAL",
+        ),
+        (
+            {"listeners": listeners("PLAINTEXT://localhost:9092"),
+             "listener__security__protocol__map": ["PLAINTEXT:PLAINTEXT", *MAP[:1], *MAP[2:]]},
+            "No security protocol defined for listener CONTROLLER",
+        ),
+        (
+            {"listeners": listeners("PLAINTEXT://0.0.0.0:9092")},
+            "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. Use a routable "
+            "IP address.",
+        ),
+        (
+            {"advertised__listeners": ["PLAINTEXT://0.0.0.0:1", "GRPC://a:2"]},
+            "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. Use a routable "
+            "IP address.",
+        ),
+        (
+            {"listeners": []},
+            "controller.listener.names must contain at least one value appearing in the 'listeners' "
+            "configuration when running the KRaft controller role",
+        ),
+        (
+            {"listeners": list(OTHERS)},
+            "There must be at least one broker advertised listener. Perhaps all listeners appear in "
+            "controller.listener.names?",
+        ),
+        (
+            {"advertised__listeners": ["GRPC://a:2"]},
+            "There must be at least one broker advertised listener. Perhaps all listeners appear in "
+            "controller.listener.names?",
+        ),
+        (
+            {"inter__broker__listener__name": "INTERNAL"},
+            "Listener with name INTERNAL defined in inter.broker.listener.name not found in "
+            "listener.security.protocol.map.",
+        ),
+        (
+            {"inter__broker__listener__name": "CONTROLLER"},
+            "inter.broker.listener.name must be a listener name defined in advertised.listeners. The valid "
+            "options based on currently configured listeners are PLAINTEXT",
+        ),
+        (
+            {"inter__broker__listener__name": ""},
+            "The provided listener name is null or empty string",
+        ),
+        (
+            {"advertised__listeners": ["PLAINTEXT://x:1", "EXTERNAL://x:1", "GRPC://x:2"],
+             "listener__security__protocol__map": [*MAP, "EXTERNAL:PLAINTEXT"]},
+            "advertised.listeners listener names must be equal to or a subset of the ones defined "
+            "in listeners. "
+            "Found PLAINTEXT,EXTERNAL,GRPC. The valid options based on the current configuration are "
+            "PLAINTEXT,GRPC,CONTROLLER,METRICS",
+        ),
+        (
+            {"process__roles": ["broker"], "listeners": listeners("PLAINTEXT://localhost:9092")},
+            "controller.listener.names must not contain a value appearing in the 'listeners' "
+            "configuration when "
+            "running KRaft with just the broker role",
+        ),
+    ],
+)  # fmt: skip
+def test_listeners_that_kafka_refuses_are_refused_in_kafkas_words(
+    changes: dict[str, Any], message: str
+) -> None:
+    assert refused(**changes) == message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"listeners": listeners("SSL://a:9096", others=OTHERS),
+             "listener__security__protocol__map": ["SSL:SSL", *MAP]},
+            "listener SSL has the security protocol SSL (listener.security.protocol.map): this "
+            "version serves "
+            "PLAINTEXT alone",
+        ),
+        (
+            {"listener__security__protocol__map": ["CONTROLLER:SASL_SSL", *(MAP[:1] + MAP[2:])]},
+            "listener CONTROLLER has the security protocol SASL_SSL (listener.security.protocol.map): this "
+            "version serves PLAINTEXT alone",
+        ),
+        (
+            {"listeners": listeners("PLAINTEXT://:9092")},
+            "advertised.listeners must name a host for the listener PLAINTEXT: without one it means every "
+            "interface of this machine, and clients need one address to connect to",
+        ),
+        (
+            {"advertised__listeners": ["PLAINTEXT://node:1"]},
+            "advertised.listeners must name the listener GRPC (grpc.listener.name), too: Spark reaches this "
+            "node there",
+        ),
+        (
+            {"listeners": ["PLAINTEXT://a:1", *OTHERS[:2]]},
+            "listeners has none with the name that metrics.listener.name says: add it as NAME://host:port",
+        ),
+        (
+            {"metrics__listener__name": "GRPC"},
+            "controller.listener.names, grpc.listener.name and metrics.listener.name must name different "
+            "listeners",
+        ),
+        (
+            {"process__roles": ["controller"], "listeners": listeners("PLAINTEXT://a:1")},
+            "The listeners config must only contain listeners of controller.listener.names, "
+            "grpc.listener.name "
+            "and metrics.listener.name when process.roles=controller: PLAINTEXT is for clients of a broker",
+        ),
+        (
+            {"listeners": listeners("PLAINTEXT://a:1", "OTHER://a:2"),
+             "listener__security__protocol__map": ["OTHER:PLAINTEXT", *MAP],
+             "controller__listener__names": ["CONTROLLER", "OTHER"]},
+            "the metadata quorum has one listener: controller.listener.names names OTHER,CONTROLLER",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_node_of_ours_cannot_have_is_refused_too(changes: dict[str, Any], message: str) -> None:
+    assert refused(**changes) == message
