@@ -23,6 +23,7 @@ assert tidegate.__version__
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda *_: None)  # ignored by the tests themselves as before
 
+ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(Path(__file__).parent))  # for what several folders share: certificates.py
 
 hypothesis.settings.register_profile("tidegate", deadline=None)
@@ -60,6 +61,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-transcripts", action="store_true", help="write what happens into tests/transcripts"
     )
+
+
+def pytest_configure() -> None:
+    """After a change of proto/, tests of the modules that were generated before would fail without the
+    reason."""
+    for schema in (ROOT / "proto").glob("*.proto"):
+        generated = schema.with_name(f"{schema.stem}_pb2.py")
+        if not generated.exists() or generated.stat().st_mtime < schema.stat().st_mtime:
+            pytest.exit(f"{schema.name} is newer than the modules generated from it: run `make proto`", 4)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

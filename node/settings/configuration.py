@@ -204,9 +204,9 @@ SETTINGS: Final[dict[str, Setting]] = {
     "queued.max.request.bytes": _int(
         256 << 20, "Bytes of requests in work on all connections; above, reading pauses.", 1 << 20
     ),
-    "max.connections": _int(10000, "Connections of the Kafka listener; one more is closed at once.", 1),
+    "max.connections": _int(10000, "Connections of all Kafka listeners; one more is closed at once.", 1),
     "max.connections.per.ip": _int(
-        2**31 - 1, "Connections of the Kafka listener from one address.", 1, 2**31 - 1
+        2**31 - 1, "Connections of all Kafka listeners from one address.", 1, 2**31 - 1
     ),
     "connections.max.idle.ms": _int(
         600000, "A connection on which nothing moves for so long, and nothing is due, is closed.", 1
