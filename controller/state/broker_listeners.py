@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from tidegate.proto import controller_pb2 as rpc
@@ -24,12 +24,16 @@ def encode_listeners(listeners: Iterable[Listener]) -> list[pb.NamedEndpoint]:
     ]
 
 
-def decode_listeners(endpoints: Iterable[pb.NamedEndpoint]) -> tuple[Listener, ...]:
-    found = (
-        Listener(each.name, each.host, each.port, SecurityProtocol(each.security_protocol))
+def decode_listeners(endpoints: Collection[pb.NamedEndpoint]) -> tuple[Listener, ...]:
+    """In ascending order of the names.  Raises ValueError for a name that is there twice, and for an unknown
+    protocol."""
+    found = {
+        each.name: Listener(each.name, each.host, each.port, SecurityProtocol(each.security_protocol))
         for each in endpoints
-    )
-    return tuple(sorted(found, key=lambda each: each.name))
+    }
+    if len(found) < len(endpoints):
+        raise ValueError("a listener's name is there twice")
+    return tuple(found[name] for name in sorted(found))
 
 
 def checked_listeners(endpoints: Iterable[rpc.ListenerEndpoint]) -> list[Listener]:

@@ -41,6 +41,7 @@ from tidegate.controller.state.model import (
 from tidegate.controller.state.resource_settings import GROUP_LIMITS, ResourceType
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
+from tidegate.runtime.listeners import SecurityProtocol
 from tidegate.wire.errors import KafkaError
 
 _T = TypeVar("_T")
@@ -313,6 +314,8 @@ class Commands:
                 return random.random() < 0.3
             case "port":
                 return random.choice((0, 9092))
+            case "security_protocol":
+                return random.choice((*SecurityProtocol, 9))
         return random.choice(("", "r", "s", "t"))
 
     # ---- draws ---------------------------------------------------------------------------------------------
