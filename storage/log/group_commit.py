@@ -13,6 +13,7 @@ A failed flush is final: the log goes offline, every waiting request gets KAFKA_
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -190,8 +191,7 @@ class GroupCommit:
 
     def _finish(self, target: Log, queue: _Queue, ticket: FlushTicket, error: BaseException | None) -> None:
         if error is not None:
-            if isinstance(error, OSError):
-                self._storage_failed(target, error)
+            self._storage_failed(target, _as_failure_of_the_disk(error))
             self._fail(target, queue, error)
             return
         target.finish_flush(ticket)
@@ -231,3 +231,12 @@ class GroupCommit:
         self._executor.shutdown(wait=True)
         if self._kernel is not None:
             self._kernel.close()
+
+
+def _as_failure_of_the_disk(error: BaseException) -> OSError:
+    """A flush that ends by any other error has made an unknown part durable, as one that the disk refused."""
+    if isinstance(error, OSError):
+        return error
+    failure = OSError(errno.EIO, f"a flush ended by {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

@@ -115,6 +115,25 @@ async def test_a_failed_flush_fails_every_waiter_and_is_never_retried() -> None:
     commit.close()
 
 
+async def test_a_flush_that_ends_by_an_unexpected_error_takes_the_log_offline(
+    commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it made durable is unknown, whatever the error is."""
+    log = open_log(LyingDisk())
+
+    def fail(ticket: FlushTicket) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(FlushTicket, "run", fail)
+    append(log, batch())
+    for _ in range(2):
+        with pytest.raises(KafkaError) as raised:
+            await commit.flush(log)
+        assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.is_offline
+    assert log.flushed_end_offset == 0
+
+
 async def test_a_requested_flush_happens_without_a_waiter(commit: GroupCommit) -> None:
     logs: list[Log] = [open_log(LyingDisk()) for _ in range(3)]
     for log in logs:

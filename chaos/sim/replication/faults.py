@@ -148,7 +148,7 @@ class Faults:
         """The power goes in the middle of one of the next changes of the disk; the history sees to the
         rest."""
         node = self._any_node()
-        if not node.alive or not self._options.flushed:
+        if not node.alive or not self._options.flushed or node.disk.cut_after is not None:
             return False
         node.disk.cut_after = self._random.randrange(12)
         return None
