@@ -45,8 +45,8 @@ from .segment_checksums import check_segment_checksums
 from .verification import (
     DamagedBytes,
     FolderState,
+    FoundSegment,
     PartitionFiles,
-    SegmentFiles,
     StoredBatch,
     list_partition,
     walk_batches,
@@ -249,7 +249,7 @@ class _Verification:
 
     # ---- segments ------------------------------------------------------------------------------------------
 
-    def _verify_segment(self, segment: SegmentFiles, replay: ProducerReplay, *, is_last: bool) -> None:
+    def _verify_segment(self, segment: FoundSegment, replay: ProducerReplay, *, is_last: bool) -> None:
         path = segment.files["log"]
         size = self._disk.size(path)
         file = self._disk.open(path, read_only=True)
@@ -326,14 +326,14 @@ class _Verification:
             if wrong is not None:
                 self._add(wrong)
 
-    def _open_counts(self, segment: SegmentFiles, size: int) -> CountIndexCheck | None:
+    def _open_counts(self, segment: FoundSegment, size: int) -> CountIndexCheck | None:
         """The count index, when it counts: the node never needs it, so a missing one is no fault."""
         if segment.base_offset >= self._derived_limit or "countindex" not in segment.files:
             return None
         return CountIndexCheck(self._disk, segment.files["countindex"], segment.base_offset, size)
 
     def _open_indexes(
-        self, segment: SegmentFiles, size: int, *, is_last: bool
+        self, segment: FoundSegment, size: int, *, is_last: bool
     ) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None]:
         """The indexes that count; of a segment that the next start scans from its beginning, none."""
         if segment.base_offset >= self._derived_limit:
@@ -352,7 +352,7 @@ class _Verification:
         return offsets, times
 
     def _begin_segment(
-        self, segment: SegmentFiles, path: Path, header: BatchHeader, replay: ProducerReplay
+        self, segment: FoundSegment, path: Path, header: BatchHeader, replay: ProducerReplay
     ) -> bool:
         """The first batch of a segment against its name and the segment before; False when its indexes cannot
         be judged."""
@@ -386,7 +386,7 @@ class _Verification:
             offset <= self._offset_gaps_below or self._state is FolderState.RUNNING
         )
 
-    def _begin_empty_segment(self, segment: SegmentFiles, path: Path, replay: ProducerReplay) -> None:
+    def _begin_empty_segment(self, segment: FoundSegment, path: Path, replay: ProducerReplay) -> None:
         """No batch in it: its name alone must fit."""
         base, expected = segment.base_offset, self._expected
         if self._report.first_offset < 0:
@@ -478,7 +478,7 @@ class _Verification:
     def _tail(self, path: Path, position: int, size: int, reason: str) -> None:
         self._add(Finding("torn-tail", path, f"{size - position} bytes: {reason}", position, self._reached))
 
-    def _skip_behind_torn_tail(self, segment: SegmentFiles) -> None:
+    def _skip_behind_torn_tail(self, segment: FoundSegment) -> None:
         path = segment.files["log"]
         self._add(
             Finding(

@@ -7,11 +7,11 @@ from tidegate.storage.segment.checksums import STILL_OPEN, ChecksumsInvalid, dec
 from tidegate.storage.segment.transaction_index import ENTRY_BYTES
 
 from .findings import Finding
-from .verification import SegmentFiles
+from .verification import FoundSegment
 
 
 def check_segment_checksums(
-    disk: Disk, segment: SegmentFiles, size_bytes: int, following: int | None, *, is_closed: bool
+    disk: Disk, segment: FoundSegment, size_bytes: int, following: int | None, *, is_closed: bool
 ) -> Finding | None:
     """The fault, if any.  `following`: where the next segment begins, if there is one; `is_closed`: the
     segment was not written since the checksums.  Raises OSError."""

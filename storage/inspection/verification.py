@@ -127,7 +127,7 @@ def _resume(file: File, position: int, end: int, last_offset: int, likely: Seque
 
 
 @dataclass(slots=True)
-class SegmentFiles:
+class FoundSegment:
     """The files of one segment; a file that a pending replacement will rename has its future role here."""
 
     base_offset: int
@@ -140,7 +140,7 @@ class PartitionFiles:
 
     directory: Path
     names: frozenset[str]
-    segments: list[SegmentFiles] = field(default_factory=list)
+    segments: list[FoundSegment] = field(default_factory=list)
     snapshots: dict[int, Path] = field(default_factory=dict)
     leftovers: list[Path] = field(default_factory=list)
     strays: list[Path] = field(default_factory=list)
@@ -167,7 +167,7 @@ def list_partition(disk: Disk, directory: Path) -> PartitionFiles:
         _foresee_swap(disk, found, present, path)
     bases = sorted({base for base, suffix in present if suffix == "log"})
     found.segments = [
-        SegmentFiles(base, {s: present[base, s] for s in SEGMENT_SUFFIXES if (base, s) in present})
+        FoundSegment(base, {s: present[base, s] for s in SEGMENT_SUFFIXES if (base, s) in present})
         for base in bases
     ]
     known = set(bases)
