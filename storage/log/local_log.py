@@ -114,20 +114,23 @@ class LocalLog:
             self.health.fail("undoing a failed write", second)
         self.health.refuse("the write", error)
 
-    def roll(self, base_offset: int, index_interval_bytes: int, producers: ProducerState) -> None:
-        """Completes the active segment and begins a new one at `base_offset`, durable with the next flush;
-        the log ends there, also for the producers.  Raises KAFKA_STORAGE_ERROR with nothing changed."""
+    def roll(self, base_offset: int, index_interval_bytes: int) -> Segment:
+        """Begins a new active segment at `base_offset`, durable with the next flush; returns the one before,
+        for `complete`.  Raises KAFKA_STORAGE_ERROR with nothing changed."""
         old = self.segments.active
         try:
             self.segments.roll(base_offset, index_interval_bytes)
         except OSError as error:
             self.health.refuse("making a new segment", error)
-        producers.end_offset = base_offset
         self.durability.leave_offset_gap()
-        snapshot = segment_path(self.directory, base_offset, "snapshot")
-        self.durability.add_complete(
-            old, {**old.encoded_indexes(base_offset), snapshot: encode_snapshot(producers)}
-        )
+        return old
+
+    def complete(self, old: Segment, producers: ProducerState) -> None:
+        """The next flush writes the derived files of a segment that takes no more batches, and the producer
+        state at its end."""
+        end = producers.end_offset
+        snapshot = segment_path(self.directory, end, "snapshot")
+        self.durability.add_complete(old, {**old.encoded_indexes(end), snapshot: encode_snapshot(producers)})
 
     # ---- reading -------------------------------------------------------------------------------------------
 

@@ -331,8 +331,9 @@ class Log:
         """Completes the active segment and begins a new one at `base_offset`, durable with the next flush.
         When the offset gap before the next batch is larger than a segment can span, the new segment begins
         behind it."""
-        self.local.roll(base_offset, self.config.index_interval_bytes, self._producers)
-        self._log_end = base_offset
+        old = self.local.roll(base_offset, self.config.index_interval_bytes)
+        self._log_end = self._producers.end_offset = base_offset
+        self.local.complete(old, self._producers)
 
     # ---- reading -------------------------------------------------------------------------------------------
 
