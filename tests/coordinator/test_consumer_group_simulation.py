@@ -70,6 +70,15 @@ def test_giving_what_another_still_holds_is_noticed(monkeypatch: pytest.MonkeyPa
     assert "is read by" in broken_in_some_run()
 
 
+def test_the_shards_own_invariants_notice_it_before_a_client_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy(member_id: str, current: Any, owned: Any, target: Any, epoch: int, holders: Any) -> Any:
+        return reconcile(member_id, current, owned, target, epoch, {})
+
+    monkeypatch.setattr(groups, "reconcile", greedy)
+    found = [violation for seed in range(6) for violation in World(seed).run(STEPS)[:1]]
+    assert any("an invariant of the shard" in each and "is held by" in each for each in found)
+
+
 def test_taking_revocation_for_granted_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def hasty(member_id: str, current: Any, owned: Any, target: Any, epoch: int, holders: Any) -> Any:
         return reconcile(member_id, current, frozenset(), target, epoch, holders)
