@@ -50,6 +50,7 @@ SEED = re.compile(r"\[(\d+)\]$")
 SEEDS_OF_A_CHECK = 3
 SEEDS_OF_CHUNKS = re.compile(
     r"replication/test_simulation|storage/test_(cleaning_model|counting)|test_fuzz|test_disturbance|_limits"
+    r"|test_controller_service|test_late_heartbeats"
 )
 """Whose parameter stands for many seeds, or for something else: none of them."""
 MANY_CASES = re.compile(r"wire/test_codec|coordinator/test_transaction_table")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,7 +15,8 @@ FOLDERS = (
 )  # fmt: skip
 
 
-def product_sources() -> dict[str, str]:
+@cache
+def product_sources() -> Mapping[str, str]:
     """Path (from the root, with slashes) -> source of every module of the product; generated modules are left
     out."""
     paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
@@ -52,4 +54,10 @@ def imports(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def parse(sources: Mapping[str, str]) -> Iterator[tuple[str, ast.Module]]:
     for path, source in sources.items():
-        yield path, ast.parse(source, path)
+        yield path, tree_of(source)
+
+
+@cache
+def tree_of(source: str) -> ast.Module:
+    """Parsed once for all tests of the process; no test changes it."""
+    return ast.parse(source)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from tidegate.tests.architecture.source import imports, parse, product_sources
 
-from .source import imports, parse, product_sources
+pytestmark = pytest.mark.xdist_group("source")  # they share what is parsed
 
 
 def circles(sources: Mapping[str, str]) -> list[str]:
@@ -22,6 +23,7 @@ def circles(sources: Mapping[str, str]) -> list[str]:
         path: {file for _, name in imports(path, tree) if (file := _file_of(name, files)) not in (None, path)}
         for path, tree in parse(sources)
     }
+    graph = _leading_to_circles(graph)
     ways = {path: _shortest_ways(graph, path) for path in graph}
     groups = {frozenset(other for other in ways[path] if path in ways[other]) for path in graph}
     return sorted(_describe(ways[min(group)][min(group)], len(group)) for group in groups if group)
@@ -38,6 +40,15 @@ def _file_of(name: str, files: Mapping[str, str]) -> str | None:
         if not dot:
             return None
     return files[name]
+
+
+def _leading_to_circles(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """What is left when every module that imports none of the others is taken away, again and again."""
+    left = dict(graph)
+    while ends := [path for path, targets in left.items() if targets.isdisjoint(left)]:
+        for path in ends:
+            del left[path]
+    return {path: targets & left.keys() for path, targets in left.items()}
 
 
 def _shortest_ways(graph: Mapping[str, set[str]], start: str) -> dict[str, list[str]]:

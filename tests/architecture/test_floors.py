@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from tidegate.tests.architecture.source import FOLDERS, imports, parse, product_sources
 
-from .source import FOLDERS, imports, parse, product_sources
+pytestmark = pytest.mark.xdist_group("source")  # they share what is parsed
 
 FLOORS = {
     "deploy": 7, "chaos": 7, "client": 6, "spark": 6, "node": 5, "coordinator": 4, "replication": 3,

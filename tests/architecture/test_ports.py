@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 import pytest
+from tidegate.tests.architecture.source import parse, product_sources
 
-from .source import parse, product_sources
+pytestmark = pytest.mark.xdist_group("source")  # they share what is parsed
 
 EXEMPT_FOLDERS = ("runtime", "chaos")
 
@@ -139,8 +141,13 @@ def findings(sources: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
     return found
 
 
+@cache
+def findings_in_the_product() -> Mapping[tuple[str, str], list[int]]:
+    return findings(product_sources())
+
+
 def test_nothing_but_the_runtime_reaches_the_outside() -> None:
-    found = findings(product_sources())
+    found = findings_in_the_product()
     assert [
         f"{path}:{lines[0]}: {name}"
         for (path, name), lines in sorted(found.items())
@@ -149,7 +156,7 @@ def test_nothing_but_the_runtime_reaches_the_outside() -> None:
 
 
 def test_every_exception_is_still_needed_and_says_why() -> None:
-    found = findings(product_sources())
+    found = findings_in_the_product()
     assert [entry for entry in ALLOWED if entry not in found] == []
     assert all(len(reason) > 20 for reason in ALLOWED.values())
 

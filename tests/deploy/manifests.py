@@ -3,6 +3,7 @@ kind and name."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import shutil
 import subprocess
@@ -39,6 +40,11 @@ def render(folder: str) -> str:
 
 
 def documents(folder: str) -> list[Document]:
+    return copy.deepcopy(_parsed(folder))
+
+
+@functools.cache
+def _parsed(folder: str) -> list[Document]:
     return [document for document in yaml.safe_load_all(render(folder)) if document]
 
 

@@ -23,6 +23,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tidegate.tests.architecture.source import tree_of
+
+pytestmark = pytest.mark.xdist_group("source")
 
 ROOT = Path(__file__).resolve().parents[2]
 RULE_PAGES = ("docs/semantics.md", "docs/raft.md", "docs/hot-path.md")
@@ -158,7 +161,7 @@ def symbols(path: Path) -> frozenset[str]:
             elif isinstance(node, ast.If | ast.Try):
                 take(node.body, prefix)
 
-    take(ast.parse(path.read_text()).body, "")
+    take(tree_of(path.read_text()).body, "")
     return frozenset(found)
 
 
@@ -168,7 +171,7 @@ def ablations() -> frozenset[str]:
     entries with."""
     found: set[str] = set()
     for path, table in ABLATIONS.items():
-        for node in ast.parse((ROOT / path).read_text()).body:
+        for node in tree_of((ROOT / path).read_text()).body:
             targets = (
                 [node.target]
                 if isinstance(node, ast.AnnAssign)

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from tidegate.tests.architecture.source import tree_of
 
 from .source_tree import ROOT, product_modules, project_files, pyproject
 
@@ -116,6 +117,6 @@ def test_every_product_module_says_what_it_is() -> None:
     silent = []
     for path in product_modules():
         source = (ROOT / path).read_text()
-        if source.strip() and ast.get_docstring(ast.parse(source)) is None:
+        if source.strip() and ast.get_docstring(tree_of(source)) is None:
             silent.append(str(path))
     assert silent == []
