@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from math import isfinite
-from typing import Any, Final
+from typing import Final
 
 from tidegate.controller.state.broker_settings import BROKER_SETTINGS
 from tidegate.controller.state.cluster_state import ALL_NODES
@@ -273,7 +273,7 @@ def _default(name: str) -> str | None:
     return FIXED[name].value if name in FIXED else None
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     if isinstance(value, list):
         return ",".join(value)
     return None if value is None else json.dumps(value) if isinstance(value, bool) else str(value)

@@ -66,6 +66,7 @@ _LONG_POLLS: Final = frozenset(_NAMES[key] for key in (ApiKey.FETCH, ApiKey.JOIN
 COPY_BYTES_MAX: Final = 16 * 1024
 
 Answer = Encoded | Fields | None
+# Any: each handler takes the request of its own (wire/request_types.py), or the undecoded body.
 Handler = Callable[[Broker, RequestContext, Any], Awaitable[Answer | Deferred]]
 HotHandler = Callable[[Broker, RequestContext, memoryview], Awaitable[Answer | Deferred]]
 Order = asyncio.Future[None]

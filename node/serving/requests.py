@@ -18,14 +18,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidegate.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
-Fields = Mapping[str, Any]
+Fields = Mapping[str, object]
 
 
 async def _next_round() -> None:
@@ -107,13 +107,14 @@ def worst_error(fields: Fields) -> ErrorCode:
 
 
 def _error_codes(fields: Fields) -> Iterator[ErrorCode]:
-    pending: list[Any] = [fields]
+    pending: list[Fields] = [fields]
     while pending:
         for name, value in pending.pop().items():
             if type(value) is list:
                 if value and isinstance(value[0], Mapping):
                     pending.extend(value)
             elif value and name.endswith("error_code"):
+                assert isinstance(value, int)
                 yield ErrorCode.from_wire(value)
 
 

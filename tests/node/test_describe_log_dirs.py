@@ -30,7 +30,7 @@ async def test_every_folder_tells_its_own_room_and_a_failed_one_is_not_asked(tmp
     folders = tuple(tmp_path / name for name in ("works", "silent", "failed"))
     broker = SimpleNamespace(
         configuration=SimpleNamespace(data_dirs=folders),
-        replicas=SimpleNamespace(replicas=()),
+        replicas=SimpleNamespace(hosted=()),
         directory=SimpleNamespace(offline_folders=[folders[2]], futures={}),
         reserves=DiskReserves(Volumes(), folders, 0),
     )

@@ -8,17 +8,20 @@ REPLICA_NOT_AVAILABLE; the node will create it in that folder.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
 from tidegate.runtime import logs
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import AlterReplicaLogDirsRequest
+
 log = logs.get(__name__)
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: AlterReplicaLogDirsRequest) -> Fields:
     answers: dict[str, dict[int, ErrorCode]] = {}
     for wanted in request.dirs:
         for topic in wanted.topics:

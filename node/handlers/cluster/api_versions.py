@@ -15,7 +15,7 @@ them.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from tidegate.controller.state.features import shown, shown_ranges
 from tidegate.node.lifecycle import reachability
@@ -24,23 +24,25 @@ from tidegate.node.serving.requests import Fields, RequestContext
 from tidegate.wire import api
 from tidegate.wire.errors import ErrorCode
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import ApiVersionsRequest, ApiVersionsRequestV4
+
 _SOFTWARE_LENGTH_MAX = 256  # as much as is remembered of a connection
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> Fields:
     version = context.api_version
     question = reachability.parse(context.client_id)
     if question is not None and not broker.finding.accept_question(question):
         return {"error_code": ErrorCode.STALE_BROKER_EPOCH, "api_keys": [], "throttle_time": 0}
-    if version >= 3 and not (
-        _SOFTWARE.fullmatch(request.client_software_name)
-        and _SOFTWARE.fullmatch(request.client_software_version)
-    ):
-        return {"error_code": ErrorCode.INVALID_REQUEST, "api_keys": [], "throttle_time": 0}
     if version >= 3:
-        context.client.software_name = request.client_software_name[:_SOFTWARE_LENGTH_MAX]
-        context.client.software_version = request.client_software_version[:_SOFTWARE_LENGTH_MAX]
+        named = cast("ApiVersionsRequestV4", request)
+        software_name, software_version = named.client_software_name, named.client_software_version
+        if not (_SOFTWARE.fullmatch(software_name) and _SOFTWARE.fullmatch(software_version)):
+            return {"error_code": ErrorCode.INVALID_REQUEST, "api_keys": [], "throttle_time": 0}
+        context.client.software_name = software_name[:_SOFTWARE_LENGTH_MAX]
+        context.client.software_version = software_version[:_SOFTWARE_LENGTH_MAX]
     return {
         "error_code": ErrorCode.NONE,
         "api_keys": [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
@@ -11,11 +11,14 @@ from tidegate.wire.errors import ErrorCode
 from .authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, when_asked
 from .metadata import some_broker
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import DescribeClusterRequest
+
 _BROKERS: Final = 1
 _CONTROLLERS: Final = 2
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: DescribeClusterRequest) -> Fields:
     endpoint_type = getattr(request, "endpoint_type", _BROKERS)
     if endpoint_type == _CONTROLLERS:
         message = "this is a broker's endpoint: controllers have none that clients speak to"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
@@ -19,12 +19,15 @@ from tidegate.runtime import logs
 from tidegate.storage.moving.future_replica import FutureReplica
 from tidegate.wire.errors import ErrorCode
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import DescribeLogDirsRequest
+
 log = logs.get(__name__)
 
 NOT_KNOWN = -1
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: DescribeLogDirsRequest) -> Fields:
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
@@ -49,8 +52,8 @@ def _folder(broker: Broker, directory: Path) -> Path:
 
 async def _describe(
     broker: Broker, path: Path, replicas: list[Replica], futures: list[FutureReplica]
-) -> dict[str, Any]:
-    topics: dict[str, list[dict[str, Any]]] = {}
+) -> dict[str, object]:
+    topics: dict[str, list[dict[str, object]]] = {}
     for replica in sorted(replicas, key=lambda r: (r.topic, r.partition)):
         topics.setdefault(replica.topic, []).append(
             {

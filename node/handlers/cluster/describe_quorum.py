@@ -7,7 +7,7 @@ Observers are the brokers that are not voters; their offsets come from their hea
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from tidegate.node.serving.broker import Broker
@@ -15,11 +15,14 @@ from tidegate.node.serving.requests import Fields, RequestContext
 from tidegate.proto import controller_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import DescribeQuorumRequest
+
 _TOPIC: Final = "__cluster_metadata"
 _NO_DIRECTORY: Final = UUID(int=0)
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: DescribeQuorumRequest) -> Fields:
     asked = [
         (topic.topic_name, partition.partition_index)
         for topic in request.topics
@@ -31,7 +34,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         reply = await broker.controller.describe_active_quorum()
     except KafkaError as error:
         return _answer(request, _failed(error.code), error)
-    partition = {
+    partition: dict[str, object] = {
         "error_code": ErrorCode.NONE,
         "error_message": None,
         "leader_id": reply.leader_id,
@@ -49,7 +52,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     return _answer(request, partition) | {"nodes": nodes}
 
 
-def _replica(view: pb.VoterView) -> dict[str, Any]:
+def _replica(view: pb.VoterView) -> dict[str, object]:
     return {
         "replica_id": view.node_id,
         "replica_directory_id": _NO_DIRECTORY,
@@ -59,7 +62,7 @@ def _replica(view: pb.VoterView) -> dict[str, Any]:
     }
 
 
-def _failed(code: ErrorCode) -> dict[str, Any]:
+def _failed(code: ErrorCode) -> dict[str, object]:
     return {
         "error_code": code,
         "error_message": None,
@@ -71,7 +74,9 @@ def _failed(code: ErrorCode) -> dict[str, Any]:
     }
 
 
-def _answer(request: Any, partition: dict[str, Any], error: KafkaError | None = None) -> dict[str, Any]:
+def _answer(
+    request: DescribeQuorumRequest, partition: dict[str, object], error: KafkaError | None = None
+) -> dict[str, object]:
     return {
         "error_code": ErrorCode.NONE if error is None else error.code,
         "error_message": None if error is None else error.message,

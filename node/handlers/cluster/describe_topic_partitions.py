@@ -6,7 +6,7 @@ this node allows (`max.request.partition.size.limit`); a cursor in the answer sa
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.controller.state.cluster_state import ClusterState, TopicState
 from tidegate.controller.state.model import topic_name_problem
@@ -18,11 +18,14 @@ from tidegate.wire.errors import ErrorCode
 from .authorized_operations import NOT_ASKED_FOR, ON_TOPIC
 from .metadata import isr_nodes, leader_on, live_brokers, offline_replicas
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import DescribeTopicPartitionsRequest
+
 _WORK_BYTES = 4096
 """As in metadata.py: the work on one partition."""
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest) -> Fields:
     state = broker.state
     cursor = request.cursor
     first = "" if cursor is None else cursor.topic_name
@@ -39,7 +42,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         ),
     )
     turns = CooperativeYield(context)
-    topics: list[dict[str, Any]] = []
+    topics: list[dict[str, object]] = []
     following, described = None, 0
     wanted = sorted(name for name in names if name >= first)
     for position, name in enumerate(wanted):
@@ -77,9 +80,9 @@ def _topic(
     name: str,
     topic: TopicState | None,
     code: ErrorCode,
-    partitions: list[dict[str, Any]],
+    partitions: list[dict[str, object]],
     operations: int = ON_TOPIC,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "error_code": code,
         "name": name,
@@ -92,7 +95,7 @@ def _topic(
 
 def _partition(
     state: ClusterState, topic: TopicState, index: int, live: frozenset[int], listener_name: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     found = topic.partitions[index]
     return {
         "error_code": ErrorCode.NONE if found.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.node.observation.client_metrics import (
     ACCEPTED_COMPRESSION,
@@ -13,8 +13,13 @@ from tidegate.node.observation.client_metrics import (
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import GetTelemetrySubscriptionsRequest
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(
+    broker: Broker, context: RequestContext, request: GetTelemetrySubscriptionsRequest
+) -> Fields:
     instance_id = request.client_instance_id or NO_INSTANCE
     if instance_id == NO_INSTANCE:
         instance_id = broker.clock.uuid()

@@ -12,7 +12,7 @@ partitions a turn.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from tidegate.controller.state.cluster_state import ClusterState, TopicState
@@ -33,6 +33,9 @@ from tidegate.wire.errors import ErrorCode
 
 from .authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC, when_asked
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import MetadataRequest
+
 IDS_ASKED_FROM: Final = 12
 LISTENER_NOT_FOUND_FROM: Final = 6
 OPERATIONS_ON_CLUSTER_TO: Final = 10
@@ -40,7 +43,7 @@ _WORK_BYTES: Final = 4096
 """One partition is described in the time in which so many bytes are gone through."""
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Encoded:
+async def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> Encoded:
     version = context.api_version
     operations = when_asked(getattr(request, "include_topic_authorized_operations", False), ON_TOPIC)
     on_cluster = when_asked(getattr(request, "include_cluster_authorized_operations", False), ON_CLUSTER)
@@ -96,7 +99,7 @@ def _whole(broker: Broker, on_cluster: int) -> Hashable:
 
 def _body(broker: Broker, context: RequestContext, topics: EncodedItems, on_cluster: int) -> bytes:
     state, version = broker.state, context.api_version
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "throttle_time": 0,
         "brokers": [
             {"node_id": b.node_id, "host": at.host, "port": at.port, "rack": b.rack or None}
@@ -115,7 +118,7 @@ def _body(broker: Broker, context: RequestContext, topics: EncodedItems, on_clus
 
 async def _one(
     broker: Broker, version: int, name: str | None, topic_id: UUID | None, operations: int, create: bool
-) -> TopicState | dict[str, Any]:
+) -> TopicState | dict[str, object]:
     """One topic that was asked for: by name, or since version 12 by id; or why there is none."""
     if version < IDS_ASKED_FROM and (name is None or topic_id is not None):
         return _failed(name or "", topic_id, ErrorCode.INVALID_REQUEST)
@@ -134,7 +137,7 @@ async def _one(
 
 def _failed(
     name: str | None, topic_id: UUID | None, code: ErrorCode, operations: int = NOT_ASKED_FOR
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "error_code": code,
         "name": name,
@@ -188,7 +191,7 @@ def isr_nodes(partition: PartitionState) -> list[int]:
 
 def _describe(
     state: ClusterState, topic: TopicState, operations: int, context: RequestContext
-) -> dict[str, Any]:
+) -> dict[str, object]:
     live = live_brokers(state, context.listener_name)
     elsewhere = (
         ErrorCode.LISTENER_NOT_FOUND

@@ -4,7 +4,7 @@ thread."""
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tidegate.node.observation.client_metrics import NO_INSTANCE, decoded_points
 from tidegate.node.serving.broker import Broker
@@ -14,12 +14,15 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .get_telemetry_subscriptions import identity
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import PushTelemetryRequest
+
 log = logs.get(__name__)
 
 READ_ON_THE_LOOP_BYTES_MAX: Final = 4096
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: PushTelemetryRequest) -> Fields:
     instance_id, data = request.client_instance_id or NO_INSTANCE, bytes(request.metrics or b"")
     try:
         broker.client_metrics.check_push(

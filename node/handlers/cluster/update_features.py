@@ -6,12 +6,15 @@ A level is lowered only when the request says so and nothing can depend on it; t
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
 from tidegate.proto import controller_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import FeatureUpdate, FeatureUpdateV0, UpdateFeaturesRequest
 
 _UPGRADE: Final = 1
 _SAFE_DOWNGRADE: Final = 2
@@ -19,7 +22,7 @@ _UNSAFE_DOWNGRADE: Final = 3
 _RESULTS_UP_TO: Final = 1  # later versions have one error for all
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesRequest) -> Fields:
     wanted = pb.UpdateFeaturesRequest(validate_only=getattr(request, "validate_only", False))
     try:
         for update in request.feature_updates:
@@ -35,10 +38,10 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     return _answer(context, request, ErrorCode.NONE, None)
 
 
-def _is_downgrade(update: Any) -> bool:
+def _is_downgrade(update: FeatureUpdate) -> bool:
     kind = getattr(update, "upgrade_type", None)
     if kind is None:
-        return bool(update.allow_downgrade)
+        return bool(cast("FeatureUpdateV0", update).allow_downgrade)
     if kind == _UNSAFE_DOWNGRADE:
         message = f"{update.feature}: levels are only lowered where that is safe: ask for a safe downgrade"
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
@@ -49,8 +52,10 @@ def _is_downgrade(update: Any) -> bool:
     return bool(kind == _SAFE_DOWNGRADE)
 
 
-def _answer(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Fields:
-    answer: dict[str, Any] = {"throttle_time": 0, "error_code": code, "error_message": message}
+def _answer(
+    context: RequestContext, request: UpdateFeaturesRequest, code: ErrorCode, message: str | None
+) -> Fields:
+    answer: dict[str, object] = {"throttle_time": 0, "error_code": code, "error_message": message}
     if context.api_version <= _RESULTS_UP_TO:
         results = [
             {"feature": u.feature, "error_code": code, "error_message": message}

@@ -4,7 +4,7 @@ are not found here."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from tidegate.coordinator.group.consumer.events import DescribeConsumerGroup, DescribedConsumer, Partitions
@@ -15,11 +15,14 @@ from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import ConsumerGroupDescribeRequest
+
 _CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest) -> Fields:
     operations = when_asked(request.include_authorized_operations, ON_GROUP)
     return {
         "throttle_time": 0,
@@ -27,7 +30,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     }
 
 
-async def _describe(broker: Broker, group_id: str, operations: int) -> dict[str, Any]:
+async def _describe(broker: Broker, group_id: str, operations: int) -> dict[str, object]:
     try:
         check_consumer_groups_enabled(broker.cluster)
         if not group_id:
@@ -58,7 +61,7 @@ async def _describe(broker: Broker, group_id: str, operations: int) -> dict[str,
     }
 
 
-def _member(member: DescribedConsumer, names: Mapping[UUID, str]) -> dict[str, Any]:
+def _member(member: DescribedConsumer, names: Mapping[UUID, str]) -> dict[str, object]:
     return {
         "member_id": member.member_id,
         "instance_id": member.instance_id,
@@ -74,7 +77,7 @@ def _member(member: DescribedConsumer, names: Mapping[UUID, str]) -> dict[str, A
     }
 
 
-def _topics(partitions: Partitions, names: Mapping[UUID, str]) -> list[dict[str, Any]]:
+def _topics(partitions: Partitions, names: Mapping[UUID, str]) -> list[dict[str, object]]:
     """A topic that was deleted, and that a member has not given up yet, has no name any more and is left
     out."""
     return [

@@ -3,7 +3,8 @@ request."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tidegate.coordinator.group.consumer.events import ConsumerGroupHeartbeat, Partitions
 from tidegate.coordinator.group.consumer.records import by_topic
@@ -12,8 +13,11 @@ from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import ConsumerGroupHeartbeatRequest, OwnedTopic
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Fields:
     member_id = request.member_id
     if not member_id and context.api_version == 0 and request.member_epoch == 0:
         member_id = str(broker.clock.uuid())  # since version 1 a member names itself
@@ -63,7 +67,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     }
 
 
-def _owned(topics: Any) -> Partitions | None:
+def _owned(topics: Sequence[OwnedTopic] | None) -> Partitions | None:
     if topics is None:
         return None
     return frozenset(

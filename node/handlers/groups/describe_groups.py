@@ -3,7 +3,7 @@ since version 6 an error with a reason (KIP-1043)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.coordinator.group.events import DescribeGroup
 from tidegate.node.handlers.cluster.authorized_operations import NOT_ASKED_FOR, ON_GROUP, when_asked
@@ -11,8 +11,11 @@ from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import DescribeGroupsRequest
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Fields:
     operations = when_asked(getattr(request, "include_authorized_operations", False), ON_GROUP)
     return {
         "throttle_time": 0,
@@ -22,7 +25,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
 
 async def _describe(
     broker: Broker, context: RequestContext, group_id: str, operations: int
-) -> dict[str, Any]:
+) -> dict[str, object]:
     try:
         found = await broker.groups.ask(group_id, DescribeGroup(group_id))
     except KafkaError as error:

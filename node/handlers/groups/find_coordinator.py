@@ -7,28 +7,35 @@ clients then ask another node.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, partition_for
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import (
+        FindCoordinatorRequest,
+        FindCoordinatorRequestV0,
+        FindCoordinatorRequestV6,
+    )
+
 _TOPIC_OF_KEY_TYPE = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
 _NOWHERE = {"node_id": -1, "host": "", "port": -1}
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: FindCoordinatorRequest) -> Fields:
     key_type = getattr(request, "key_type", 0)
     if context.api_version >= 4:
-        found = [
-            {"key": key, **await _find(broker, context, key_type, key)} for key in request.coordinator_keys
-        ]
+        keys = cast("FindCoordinatorRequestV6", request).coordinator_keys
+        found = [{"key": key, **await _find(broker, context, key_type, key)} for key in keys]
         return {"throttle_time": 0, "coordinators": found}
-    return {"throttle_time": 0, **await _find(broker, context, key_type, request.key)}
+    key = cast("FindCoordinatorRequestV0", request).key
+    return {"throttle_time": 0, **await _find(broker, context, key_type, key)}
 
 
-async def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
+async def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> dict[str, object]:
     topic_name = _TOPIC_OF_KEY_TYPE.get(key_type)
     if topic_name is None:
         return _failure(
@@ -60,5 +67,5 @@ async def _find(broker: Broker, context: RequestContext, key_type: int, key: str
     }
 
 
-def _failure(code: ErrorCode, message: str) -> dict[str, Any]:
+def _failure(code: ErrorCode, message: str) -> dict[str, object]:
     return {"error_code": code, "error_message": message, **_NOWHERE}

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.coordinator.group.classic.events import JoinGroup
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Deferred, Fields, RequestContext, milliseconds
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import JoinGroupRequest
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Deferred:
+
+async def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> Deferred:
     version = context.api_version
     session_timeout_ms = milliseconds(request.session_timeout)
-    rebalance_timeout_ms = milliseconds(request.rebalance_timeout) if version >= 1 else session_timeout_ms
+    rebalance_timeout_ms = milliseconds(getattr(request, "rebalance_timeout", request.session_timeout))
     instance_id = getattr(request, "group_instance_id", None)
     event = JoinGroup(
         group_id=request.group_id,

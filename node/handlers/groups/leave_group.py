@@ -3,21 +3,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from tidegate.coordinator.group.classic.events import LeaveGroup, LeavingMember
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import LeaveGroupRequest, LeaveGroupRequestV0, LeaveGroupRequestV5
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> Fields:
     single = context.api_version < 3
     if single:
-        members: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
+        members: tuple[LeavingMember, ...] = (LeavingMember(cast("LeaveGroupRequestV0", request).member_id),)
     else:
         members = tuple(
-            LeavingMember(member.member_id, member.group_instance_id) for member in request.members
+            LeavingMember(member.member_id, member.group_instance_id)
+            for member in cast("LeaveGroupRequestV5", request).members
         )
     try:
         reply = await broker.groups.ask(request.group_id, LeaveGroup(request.group_id, members))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from tidegate.coordinator.group.events import OffsetCommit, OffsetToCommit
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import OffsetCommitRequest, OffsetCommitTopic, TxnOffsetCommitTopic
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Fields:
     known, answer = split_known(broker, request.topics)
     if not known:
         return {"throttle_time": 0, "topics": answer(lambda _key: ErrorCode.NONE)}
@@ -38,8 +41,8 @@ CodeOf = Callable[[tuple[str, int]], ErrorCode]
 
 
 def split_known(
-    broker: Broker, topics: Iterable[Any]
-) -> tuple[tuple[OffsetToCommit, ...], Callable[[CodeOf], list[dict[str, Any]]]]:
+    broker: Broker, topics: Sequence[OffsetCommitTopic | TxnOffsetCommitTopic]
+) -> tuple[tuple[OffsetToCommit, ...], Callable[[CodeOf], list[dict[str, object]]]]:
     """The offsets of existing partitions, and a function that builds the answer for all: partitions that do
     not exist get UNKNOWN_TOPIC_OR_PARTITION, the others what the given function says."""
     known: list[OffsetToCommit] = []
@@ -61,7 +64,7 @@ def split_known(
                 )
             )
 
-    def answer(code_of: CodeOf) -> list[dict[str, Any]]:
+    def answer(code_of: CodeOf) -> list[dict[str, object]]:
         return [
             {
                 "name": topic.name,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.coordinator.group.events import DeleteOffsets
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import OffsetDeleteRequest
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(broker: Broker, context: RequestContext, request: OffsetDeleteRequest) -> Fields:
     wanted = {
         (topic.name, part.partition_index): None for topic in request.topics for part in topic.partitions
     }
@@ -23,7 +26,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         codes |= (await broker.groups.ask(request.group_id, DeleteOffsets(request.group_id, known))).errors
     except KafkaError as error:
         return {"error_code": error.code, "throttle_time": 0, "topics": []}
-    topics: dict[str, list[dict[str, Any]]] = {}
+    topics: dict[str, list[dict[str, object]]] = {}
     for name, index in wanted:
         topics.setdefault(name, []).append({"partition_index": index, "error_code": codes[name, index]})
     return {

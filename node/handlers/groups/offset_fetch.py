@@ -7,16 +7,25 @@ consumer does not start from an offset that is about to change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, cast
 
 from tidegate.coordinator.group.events import FetchedOffset, OffsetFetch
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import (
+        OffsetFetchGroup,
+        OffsetFetchRequest,
+        OffsetFetchRequestV1,
+        OffsetFetchRequestV9,
+        OffsetFetchTopic,
+    )
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Fields:
     require_stable = getattr(request, "require_stable", False)
     if context.api_version >= 8:
         groups = [
@@ -24,20 +33,22 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
                 "group_id": group.group_id,
                 **await _fetch(broker, group.group_id, group.topics, require_stable, group),
             }
-            for group in request.groups
+            for group in cast("OffsetFetchRequestV9", request).groups
         ]
         return {"throttle_time": 0, "groups": groups}
-    topics = request.topics
-    if topics is not None and not topics and context.api_version < 2:
-        topics = ()
-    return {"throttle_time": 0, **await _fetch(broker, request.group_id, topics, require_stable)}
+    of_one = cast("OffsetFetchRequestV1", request)
+    return {"throttle_time": 0, **await _fetch(broker, of_one.group_id, of_one.topics, require_stable)}
 
 
 async def _fetch(
-    broker: Broker, group_id: str, topics: Any, require_stable: bool, asking: Any = None
-) -> dict[str, Any]:
+    broker: Broker,
+    group_id: str,
+    topics: Sequence[OffsetFetchTopic] | None,
+    require_stable: bool,
+    asking: OffsetFetchGroup | None = None,
+) -> dict[str, object]:
     """asking: what bears the member's id and epoch, since version 9."""
-    wanted = (
+    wanted: tuple[tuple[str, int], ...] | None = (
         None if topics is None else tuple((t.name, index) for t in topics for index in t.partition_indexes)
     )
     names = () if topics is None else tuple(topic.name for topic in topics)
@@ -54,9 +65,9 @@ async def _fetch(
     return {"error_code": ErrorCode.NONE, "topics": _by_topic(found, names)}
 
 
-def _by_topic(offsets: dict[tuple[str, int], FetchedOffset], asked: Iterable[str]) -> list[dict[str, Any]]:
+def _by_topic(offsets: dict[tuple[str, int], FetchedOffset], asked: Iterable[str]) -> list[dict[str, object]]:
     """Every topic that was asked for is in the answer, also one of which no partition was named."""
-    topics: dict[str, list[dict[str, Any]]] = {name: [] for name in asked}
+    topics: dict[str, list[dict[str, object]]] = {name: [] for name in asked}
     for (name, index), found in offsets.items():
         topics.setdefault(name, []).append(
             {

@@ -3,25 +3,30 @@ leader has come."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.coordinator.group.classic.events import SyncGroup
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Deferred, Fields, RequestContext
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import SyncGroupRequest
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Deferred | Fields:
+
+async def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> Deferred | Fields:
+    protocol_type = getattr(request, "protocol_type", None)
+    protocol_name = getattr(request, "protocol_name", None)
     # KIP-559
-    if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+    if context.api_version >= 5 and (protocol_type is None or protocol_name is None):
         return {"throttle_time": 0, "error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "assignment": b""}
     event = SyncGroup(
         group_id=request.group_id,
         generation=request.generation_id,
         member_id=request.member_id,
         group_instance_id=getattr(request, "group_instance_id", None),
-        protocol_type=getattr(request, "protocol_type", None),
-        protocol_name=getattr(request, "protocol_name", None),
+        protocol_type=protocol_type,
+        protocol_name=protocol_name,
         assignments=tuple((entry.member_id, bytes(entry.assignment)) for entry in request.assignments),
     )
     return Deferred(_sync(broker, request.group_id, event))

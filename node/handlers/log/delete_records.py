@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.node.cluster.internal_topics import INTERNAL_TOPICS
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import DeleteRecordsRequest
+
 NO_LOW_WATERMARK = -1
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: DeleteRecordsRequest) -> Fields:
     timeout_ms = milliseconds(request.timeout)
 
-    async def delete(topic: str, partition: int, offset: int) -> dict[str, Any]:
+    async def delete(topic: str, partition: int, offset: int) -> dict[str, object]:
         try:
             if topic in INTERNAL_TOPICS:
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the cluster's own")
@@ -31,7 +34,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         for part in topic.partitions
     ]
     answers = await asyncio.gather(*(delete(*each) for each in wanted))
-    topics: dict[str, list[dict[str, Any]]] = {}
+    topics: dict[str, list[dict[str, object]]] = {}
     for (topic, _partition, _offset), answer in zip(wanted, answers, strict=True):
         topics.setdefault(topic, []).append(answer)
     return {

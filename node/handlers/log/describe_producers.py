@@ -6,14 +6,17 @@ node.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import DescribeProducersRequest
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(broker: Broker, context: RequestContext, request: DescribeProducersRequest) -> Fields:
     return {
         "throttle_time": 0,
         "topics": [
@@ -26,7 +29,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     }
 
 
-def _describe(broker: Broker, topic: str, index: int) -> dict[str, Any]:
+def _describe(broker: Broker, topic: str, index: int) -> dict[str, object]:
     try:
         replica = broker.replicas.replica(topic, index)
         replica.require_served()

@@ -15,17 +15,20 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import CooperativeYield, Fields, RequestContext
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import ListOffsetsRequest
+
 SPECIAL_FROM: Final = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
 """The version from which on a special timestamp is known; others have no meaning."""
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> Fields:
     isolation = getattr(request, "isolation_level", 0)
     topics = []
     times = Counter(
@@ -36,7 +39,10 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         partitions = []
         for wanted in topic.partitions:
             await turns.before_next()
-            answer: dict[str, Any] = {"partition_index": wanted.partition_index, "error_code": ErrorCode.NONE}
+            answer: dict[str, object] = {
+                "partition_index": wanted.partition_index,
+                "error_code": ErrorCode.NONE,
+            }
             try:
                 _check(
                     context.api_version,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import OffsetForLeaderEpochRequest
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest) -> Fields:
     topics = []
     for topic in request.topics:
         partitions = []
         for wanted in topic.partitions:
-            answer: dict[str, Any] = {"partition": wanted.partition, "error_code": ErrorCode.NONE}
+            answer: dict[str, object] = {"partition": wanted.partition, "error_code": ErrorCode.NONE}
             try:
                 end = broker.replicas.epoch_end(
                     topic.topic, wanted.partition, wanted.current_leader_epoch, wanted.leader_epoch

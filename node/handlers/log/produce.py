@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from tidegate.node.cluster.internal_topics import INTERNAL_TOPICS
@@ -43,7 +43,6 @@ from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.produce import (
     LEADER_FROM,
-    NAMES_TO,
     ProduceRequest,
     ProduceResponse,
     ProduceResponsePartition,
@@ -349,15 +348,18 @@ async def _when_committed(
 
 
 def _encode(broker: Broker, context: RequestContext, parts: list[_Part]) -> Encoded:
-    topics: dict[Any, list[ProduceResponsePartition]] = {}
+    by_name: dict[str, list[ProduceResponsePartition]] = {}
+    by_id: dict[UUID, list[ProduceResponsePartition]] = {}
     leaders: set[int] = set()
     for part in parts:
-        topics.setdefault(part.topic_id or part.topic, []).append(part.answer)
+        if part.topic_id is None:
+            by_name.setdefault(part.topic, []).append(part.answer)
+        else:
+            by_id.setdefault(part.topic_id, []).append(part.answer)
         if part.answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and context.api_version >= LEADER_FROM:
             part.answer.current_leader = leader = current_leader(broker, part.topic, part.partition)
             if leader is not None:
                 leaders.add(leader[0])
-    by_name, by_id = (topics, {}) if context.api_version <= NAMES_TO else ({}, topics)
     response = ProduceResponse(list(by_name.items()), topics_by_id=list(by_id.items()))
     if leaders:
         response.node_endpoints = endpoints(broker, leaders, context.listener_name)

@@ -4,7 +4,8 @@ that."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
@@ -13,15 +14,19 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .config_changes import alter
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import AlterConfigsRequest, AlterConfigsResource
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest) -> Fields:
+    resources: Sequence[AlterConfigsResource] = request.resources
     return {
         "throttle_time": 0,
-        "responses": await alter(broker, request.resources, request.validate_only, _describe),
+        "responses": await alter(broker, resources, request.validate_only, _describe),
     }
 
 
-def _describe(resource: Any, change: pb.ConfigChange) -> None:
+def _describe(resource: AlterConfigsResource, change: pb.ConfigChange) -> None:
     change.replace_all = True
     for config in resource.configs:
         if config.value is None:

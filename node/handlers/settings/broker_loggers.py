@@ -5,7 +5,7 @@ Levels hold until the process ends: no metadata keep them.  What is refused, and
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from tidegate.node.serving.broker import Broker
 from tidegate.proto import controller_pb2 as pb
@@ -19,7 +19,7 @@ _DOCUMENTATION: Final = "The level from which on this logger writes; until the n
 _log = logs.get(__name__)
 
 
-def logger_entries(broker: Broker, name: str, documentation: bool) -> list[dict[str, Any]]:
+def logger_entries(broker: Broker, name: str, documentation: bool) -> list[dict[str, object]]:
     """One entry a logger, with the level that holds for it."""
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")

@@ -4,8 +4,8 @@ the controller."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from tidegate.controller.state.features import require_level
 from tidegate.controller.state.model import RESOURCES_LEVEL
@@ -17,20 +17,25 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 from .broker_loggers import alter_loggers
 from .describe_configs import BROKER, TOPIC
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import AlterConfigsResource, IncrementalAlterConfigsResource
+
+R = TypeVar("R", "AlterConfigsResource", "IncrementalAlterConfigsResource")
+
 
 async def alter(
     broker: Broker,
-    resources: Iterable[Any],
+    resources: Sequence[R],
     validate_only: bool,
-    describe: Callable[[Any, pb.ConfigChange], None],
-) -> list[dict[str, Any]]:
+    describe: Callable[[R, pb.ConfigChange], None],
+) -> list[dict[str, object]]:
     """`describe` writes a resource's changes down; it raises KafkaError for what cannot be.  A resource that
     is in the request twice is refused, because the request does not say which change counts."""
     times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     answers = []
     for resource in resources:
         key = resource.resource_type, resource.resource_name
-        answer: dict[str, Any] = {"resource_type": key[0], "resource_name": key[1]}
+        answer: dict[str, object] = {"resource_type": key[0], "resource_name": key[1]}
         try:
             if times[key] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "this resource is in the request more than once")
@@ -44,9 +49,9 @@ async def alter(
 
 
 async def _ask(
-    broker: Broker, resource: Any, validate_only: bool, describe: Callable[[Any, pb.ConfigChange], None]
+    broker: Broker, resource: R, validate_only: bool, describe: Callable[[R, pb.ConfigChange], None]
 ) -> None:
-    kind = resource.resource_type
+    kind = int(resource.resource_type)
     if kind not in (TOPIC, BROKER, ResourceType.BROKER_LOGGER, *SETTINGS_OF):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
     twice = [name for name, count in Counter(config.name for config in resource.configs).items() if count > 1]

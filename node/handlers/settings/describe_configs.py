@@ -7,7 +7,7 @@ without a name) only what was set at run time is shown, as KIP-226 has it.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tidegate.controller.state.model import topic_name_problem
 from tidegate.controller.state.resource_settings import SETTINGS_OF, ResourceType
@@ -19,11 +19,14 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 from .broker_loggers import logger_entries
 from .resource_entries import resource_entries
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import DescribeConfigsRequest
+
 TOPIC: Final = 2
 BROKER: Final = 4
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequest) -> Fields:
     synonyms, documentation = request.include_synonyms, getattr(request, "include_documentation", False)
     results = []
     for resource in request.resources:
@@ -43,7 +46,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
 
 def _configs(
     broker: Broker, kind: int, name: str, synonyms: bool, documentation: bool
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     if kind in SETTINGS_OF:
         return resource_entries(broker, ResourceType(kind), name, synonyms, documentation)
     if kind == ResourceType.BROKER_LOGGER:
@@ -71,7 +74,7 @@ def _settings(broker: Broker, kind: int, name: str) -> list[Described]:
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
 
 
-def _entry(setting: Described, synonyms: bool, documentation: bool) -> dict[str, Any]:
+def _entry(setting: Described, synonyms: bool, documentation: bool) -> dict[str, object]:
     named = setting.synonyms if synonyms else []
     return {
         "name": setting.name,

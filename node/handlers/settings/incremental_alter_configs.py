@@ -3,7 +3,8 @@ they run (KIP-339)."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
@@ -12,20 +13,27 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .config_changes import alter
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import (
+        IncrementalAlterConfigsRequest,
+        IncrementalAlterConfigsResource,
+    )
+
 _SET: Final = 0
 _DELETE: Final = 1
 _APPEND: Final = 2
 _SUBTRACT: Final = 3
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest) -> Fields:
+    resources: Sequence[IncrementalAlterConfigsResource] = request.resources
     return {
         "throttle_time": 0,
-        "responses": await alter(broker, request.resources, request.validate_only, _describe),
+        "responses": await alter(broker, resources, request.validate_only, _describe),
     }
 
 
-def _describe(resource: Any, change: pb.ConfigChange) -> None:
+def _describe(resource: IncrementalAlterConfigsResource, change: pb.ConfigChange) -> None:
     by_operation = {_SET: change.set, _APPEND: change.append, _SUBTRACT: change.subtract}
     for config in resource.configs:
         if config.config_operation == _DELETE:

@@ -4,16 +4,21 @@ metrics alone, under the request's former name (KIP-1000)."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from tidegate.controller.state.resource_settings import ResourceType
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
 from tidegate.wire.errors import ErrorCode
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import ListConfigResourcesRequest, ListConfigResourcesRequestV1
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
-    wanted = [int(ResourceType.CLIENT_METRICS)] if context.api_version == 0 else list(request.resource_types)
+
+async def handle(broker: Broker, context: RequestContext, request: ListConfigResourcesRequest) -> Fields:
+    wanted = [int(ResourceType.CLIENT_METRICS)]
+    if context.api_version >= 1:
+        wanted = list(cast("ListConfigResourcesRequestV1", request).resource_types)
     known = [int(kind) for kind in ResourceType]
     wanted = list(dict.fromkeys(wanted)) or known
     if not set(wanted) <= set(known):

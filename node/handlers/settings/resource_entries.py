@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from tidegate.controller.state.resource_settings import SETTINGS_OF, ResourceType
 from tidegate.node.serving.broker import Broker
@@ -18,7 +18,7 @@ _NO_NAME: Final = {
 
 def resource_entries(
     broker: Broker, kind: ResourceType, name: str, synonyms: bool, documentation: bool
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """One entry a setting, as the answer has them.  Which are there depends on no group or client: each name
     has settings."""
     if not name:

@@ -6,15 +6,20 @@ Answers when this node has applied the start of the moves; ListPartitionReassign
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
 from tidegate.proto import controller_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import AlterPartitionReassignmentsRequest
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(
+    broker: Broker, context: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> Fields:
     may_change = getattr(request, "allow_replication_factor_change", True)
     wanted = pb.ReassignPartitionsRequest(keep_replication_factor=not may_change)
     for topic in request.topics:
@@ -25,7 +30,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
                 replicas=partition.replicas or (),
                 cancel=partition.replicas is None,
             )
-    answer: dict[str, Any] = {"throttle_time": 0, "allow_replication_factor_change": may_change}
+    answer: dict[str, object] = {"throttle_time": 0, "allow_replication_factor_change": may_change}
     if not wanted.partitions:
         return answer | {"error_code": ErrorCode.NONE, "error_message": None, "responses": []}
     try:
@@ -35,9 +40,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     except KafkaError as error:
         return answer | {"error_code": error.code, "error_message": error.message or None, "responses": []}
     await broker.topics.wait_for_metadata(reply.metadata_index)
-    topics: dict[str, list[dict[str, Any]]] = {}
+    topics: dict[str, list[dict[str, object]]] = {}
     for result in reply.results:
         partition_answer = {"error_code": ErrorCode(result.error), "error_message": result.message or None}
-        topics.setdefault(result.topic, []).append({"partition_index": result.partition} | partition_answer)
+        topics.setdefault(result.topic, []).append({"partition_index": result.partition, **partition_answer})
     responses = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
     return answer | {"error_code": ErrorCode.NONE, "error_message": None, "responses": responses}

@@ -3,15 +3,18 @@ want."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
 from tidegate.proto import controller_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import CreatePartitionsRequest
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(broker: Broker, context: RequestContext, request: CreatePartitionsRequest) -> Fields:
     wanted = pb.CreatePartitionsRequest(validate_only=request.validate_only)
     unassigned = {
         topic.name for topic in request.topics if topic.assignments is not None and not topic.assignments
@@ -47,7 +50,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     return {"throttle_time": 0, "results": results}
 
 
-def _unassigned(name: str) -> dict[str, Any]:
+def _unassigned(name: str) -> dict[str, object]:
     """An empty list of assignments is one that assigns nothing; it is no wish to have the partitions
     placed."""
     message = "the list of assignments is empty: give one for each new partition, or none at all"

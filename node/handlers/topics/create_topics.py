@@ -6,7 +6,8 @@ topic id is missing.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tidegate.node.serving.broker import Broker
@@ -16,10 +17,13 @@ from tidegate.proto import controller_pb2 as pb
 from tidegate.storage.topic_config import parsed_topic_config
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import CreatableTopic, CreateTopicsRequest
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest) -> Fields:
     wanted = pb.CreateTopicsRequest(validate_only=request.validate_only)
-    results: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, object]] = {}
     for topic in request.topics:
         try:
             _check(topic)
@@ -36,10 +40,13 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
                 topic.assignments,
                 broker.configuration.integer("default.replication.factor"),
             ),
-            config=broker.topics.new_topic_config({entry.name: entry.value for entry in topic.configs}),
+            config=broker.topics.new_topic_config(
+                {entry.name: entry.value for entry in topic.configs if entry.value is not None}
+            ),
         )
-        for assignment in sorted(topic.assignments, key=lambda a: a.partition_index):
-            new.assignments.add(replicas=assignment.broker_ids)
+        replicas = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
+        for index in sorted(replicas):
+            new.assignments.add(replicas=replicas[index])
     if wanted.topics:
         await _create(broker, wanted, milliseconds(request.timeout) / 1000, results)
     return {
@@ -48,7 +55,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     }
 
 
-def _check(topic: Any) -> None:
+def _check(topic: CreatableTopic) -> None:
     """What is lost when the controller is asked."""
     nulls = [entry.name for entry in topic.configs if entry.value is None]
     if nulls:
@@ -61,12 +68,12 @@ def _check(topic: Any) -> None:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
-def _or_default(value: int, assignments: Any, default: int) -> int:
+def _or_default(value: int, assignments: Collection[object], default: int) -> int:
     return default if value == -1 and not assignments else value
 
 
 async def _create(
-    broker: Broker, wanted: pb.CreateTopicsRequest, timeout_s: float, results: dict[str, dict[str, Any]]
+    broker: Broker, wanted: pb.CreateTopicsRequest, timeout_s: float, results: dict[str, dict[str, object]]
 ) -> None:
     try:
         reply = await broker.topics.create(wanted, max(1.0, timeout_s))
@@ -100,7 +107,7 @@ async def _create(
         }
 
 
-def _failed(name: str, code: ErrorCode, message: str) -> dict[str, Any]:
+def _failed(name: str, code: ErrorCode, message: str) -> dict[str, object]:
     return {
         "name": name,
         "topic_id": None,

@@ -4,7 +4,7 @@ forgotten them."""
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 from tidegate.node.serving.broker import Broker
@@ -12,15 +12,19 @@ from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
 from tidegate.proto import controller_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import DeleteTopicsRequest, DeleteTopicsRequestV1, DeleteTopicsRequestV6
+
 Key = tuple[str | None, UUID | None]
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> Fields:
     if context.api_version >= 6:
-        asked: list[Key] = [(topic.name, topic.topic_id) for topic in request.topics]
+        topics = cast("DeleteTopicsRequestV6", request).topics
+        asked: list[Key] = [(topic.name, topic.topic_id) for topic in topics]
     else:
-        asked = [(name, None) for name in request.topic_names]
-    answers: dict[Key, dict[str, Any]] = {}
+        asked = [(name, None) for name in cast("DeleteTopicsRequestV1", request).topic_names]
+    answers: dict[Key, dict[str, object]] = {}
     wanted: list[Key] = []
     times = Counter(_names_what(broker, key) for key in asked)
     for key in dict.fromkeys(asked):
@@ -49,7 +53,7 @@ def _problem(key: Key, times: int) -> str | None:
     return "this topic is in the request more than once" if times > 1 else None
 
 
-async def _delete(broker: Broker, wanted: list[Key], timeout_s: float) -> dict[Key, dict[str, Any]]:
+async def _delete(broker: Broker, wanted: list[Key], timeout_s: float) -> dict[Key, dict[str, object]]:
     by_name = [key for key in wanted if key[0] is not None]
     by_id = [key for key in wanted if key[0] is None]
     ids = [topic_id.bytes for _, topic_id in by_id if topic_id is not None]
@@ -67,5 +71,5 @@ async def _delete(broker: Broker, wanted: list[Key], timeout_s: float) -> dict[K
     return found
 
 
-def _answer(name: str | None, topic_id: UUID | None, code: ErrorCode, message: str) -> dict[str, Any]:
+def _answer(name: str | None, topic_id: UUID | None, code: ErrorCode, message: str) -> dict[str, object]:
     return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message or None}

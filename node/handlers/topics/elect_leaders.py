@@ -6,18 +6,21 @@ The broker answers when it has applied the new leaders.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
 from tidegate.proto import controller_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import ElectLeadersRequest
+
 _PREFERRED: Final = 0
 _UNCLEAN: Final = 1
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: ElectLeadersRequest) -> Fields:
     election_type = getattr(request, "election_type", _PREFERRED)
     if election_type not in (_PREFERRED, _UNCLEAN):
         return {"throttle_time": 0, "error_code": ErrorCode.INVALID_REQUEST, "replica_election_results": []}
@@ -41,9 +44,13 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     return {"throttle_time": 0, "error_code": ErrorCode.NONE, "replica_election_results": topics}
 
 
-def _by_topic(results: list[tuple[str, int, ErrorCode, str]]) -> list[dict[str, Any]]:
-    topics: dict[str, list[dict[str, Any]]] = {}
+def _by_topic(results: list[tuple[str, int, ErrorCode, str]]) -> list[dict[str, object]]:
+    topics: dict[str, list[dict[str, object]]] = {}
     for name, index, code, message in results:
-        answer = {"partition_id": index, "error_code": code, "error_message": message or None}
+        answer: dict[str, object] = {
+            "partition_id": index,
+            "error_code": code,
+            "error_message": message or None,
+        }
         topics.setdefault(name, []).append(answer)
     return [{"topic": name, "partition_result": partitions} for name, partitions in topics.items()]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.controller.state.moves import moving
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
 from tidegate.wire.errors import ErrorCode
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import ListPartitionReassignmentsRequest
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(
+    broker: Broker, context: RequestContext, request: ListPartitionReassignmentsRequest
+) -> Fields:
     """Everything that moves when no topics are named; what does not move, or does not exist, is left out."""
     wanted = None
     if request.topics is not None:
         wanted = {(topic.name, index) for topic in request.topics for index in topic.partition_indexes}
-    topics: dict[str, list[dict[str, Any]]] = {}
+    topics: dict[str, list[dict[str, object]]] = {}
     for topic, number, partition in moving(broker.state):
         if wanted is None or (topic.name, number) in wanted:
             topics.setdefault(topic.name, []).append(

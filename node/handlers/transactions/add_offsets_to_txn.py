@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.controller.state.model import TopicState
 from tidegate.coordinator.transaction.events import AddOffsets
@@ -11,6 +11,9 @@ from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS, partition_fo
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext, for_version
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import AddOffsetsToTxnRequest
 
 
 async def _offsets_topic(broker: Broker) -> TopicState:
@@ -22,7 +25,7 @@ async def _offsets_topic(broker: Broker) -> TopicState:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest) -> Fields:
     try:
         topic = await _offsets_topic(broker)
         index = partition_for(request.group_id, len(topic.partitions))

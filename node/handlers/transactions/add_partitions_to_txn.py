@@ -7,25 +7,36 @@ partition leaders, which verify (4 and 5 with verify_only) or enlist (5) before 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from tidegate.coordinator.transaction.events import AddPartitions
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Deferred, Fields, RequestContext, for_version
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import (
+        AddPartitionsToTxnRequest,
+        AddPartitionsToTxnRequestV0,
+        AddPartitionsToTxnRequestV5,
+        AddPartitionsToTxnTopic,
+    )
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields | Deferred:
+
+async def handle(
+    broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
+) -> Fields | Deferred:
     if context.api_version >= 4:
         # A leader asks for all its producers on one connection: none of them waits for the commit of another
         # one's answer.
-        return Deferred(_answer_leader(broker, context, request))
+        return Deferred(_answer_leader(broker, context, cast("AddPartitionsToTxnRequestV5", request)))
+    of_client = cast("AddPartitionsToTxnRequestV0", request)
     results = await _add(
         broker,
-        request.v3_and_below_transactional_id,
-        request.v3_and_below_producer_id,
-        request.v3_and_below_producer_epoch,
-        request.v3_and_below_topics,
+        of_client.v3_and_below_transactional_id,
+        of_client.v3_and_below_producer_id,
+        of_client.v3_and_below_producer_epoch,
+        of_client.v3_and_below_topics,
         transaction_version=1,
         verify_only=False,
         fenced_known=context.api_version >= 2,
@@ -33,7 +44,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     return {"throttle_time": 0, "results_by_topic_v3_and_below": results}
 
 
-async def _answer_leader(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def _answer_leader(
+    broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequestV5
+) -> Fields:
     results = [
         {
             "transactional_id": transaction.transactional_id,
@@ -57,12 +70,12 @@ async def _add(
     transactional_id: str,
     producer_id: int,
     producer_epoch: int,
-    topics: Iterable[Any],
+    topics: Iterable[AddPartitionsToTxnTopic],
     *,
     transaction_version: int,
     verify_only: bool,
     fenced_known: bool = True,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     wanted = [(topic.name, index) for topic in topics for index in topic.partitions]
     refusals = broker.transactions.refusals(wanted)
     if refusals:
@@ -81,8 +94,8 @@ async def _add(
     return _results(codes)
 
 
-def _results(codes: dict[tuple[str, int], ErrorCode]) -> list[dict[str, Any]]:
-    topics: dict[str, list[dict[str, Any]]] = {}
+def _results(codes: dict[tuple[str, int], ErrorCode]) -> list[dict[str, object]]:
+    topics: dict[str, list[dict[str, object]]] = {}
     for (name, index), code in codes.items():
         topics.setdefault(name, []).append({"partition_index": index, "partition_error_code": code})
     return [{"name": name, "results_by_partition": partitions} for name, partitions in topics.items()]

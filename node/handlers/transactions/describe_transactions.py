@@ -3,22 +3,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.coordinator.transaction.events import DescribeTransactions
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import DescribeTransactionsRequest
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(broker: Broker, context: RequestContext, request: DescribeTransactionsRequest) -> Fields:
     return {
         "throttle_time": 0,
         "transaction_states": [await _describe(broker, name) for name in request.transactional_ids],
     }
 
 
-async def _describe(broker: Broker, transactional_id: str) -> dict[str, Any]:
+async def _describe(broker: Broker, transactional_id: str) -> dict[str, object]:
     try:
         reply = await broker.transactions.ask(transactional_id, DescribeTransactions(transactional_id))
     except KafkaError as error:

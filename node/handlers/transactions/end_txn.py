@@ -7,15 +7,18 @@ next transaction.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.coordinator.transaction.events import EndTxn
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext, for_version
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import EndTxnRequest
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(broker: Broker, context: RequestContext, request: EndTxnRequest) -> Fields:
     event = EndTxn(
         request.transactional_id,
         request.producer_id,

@@ -3,15 +3,18 @@ id."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.coordinator.transaction.events import InitProducerId
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Fields, RequestContext, for_version, milliseconds
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import InitProducerIdRequest
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+
+async def handle(broker: Broker, context: RequestContext, request: InitProducerIdRequest) -> Fields:
     producer_id, producer_epoch = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
     try:
         if (producer_id == -1) is not (producer_epoch == -1):

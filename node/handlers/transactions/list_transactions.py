@@ -6,7 +6,7 @@ Kafka; the loop is shared between the ids, for a pattern made for that takes mor
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tidegate.coordinator.group.consumer.patterns import UnsupportedPattern, topic_pattern
 from tidegate.coordinator.transaction.events import ListTransactions
@@ -14,11 +14,14 @@ from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import CooperativeYield, Fields, RequestContext
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import ListTransactionsRequest
+
 _MATCH_COST: Final = CooperativeYield.BYTES // 16
 """Sixteen ids at a time."""
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: ListTransactionsRequest) -> Fields:
     event = ListTransactions(
         frozenset(request.state_filters),
         frozenset(request.producer_id_filters),

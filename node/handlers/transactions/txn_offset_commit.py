@@ -8,7 +8,7 @@ under a guard.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tidegate.coordinator.group.events import TxnOffsetCommit
 from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS
@@ -18,11 +18,14 @@ from tidegate.node.serving.requests import Fields, RequestContext, for_version
 from tidegate.storage.log.log import VerificationGuard
 from tidegate.wire.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import TxnOffsetCommitRequest
+
 # The first version whose clients know TRANSACTION_ABORTABLE.
 ABORTABLE_FROM: Final = 4
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> Fields:
     known, answer = split_known(broker, request.topics)
     if not known:
         return {"throttle_time": 0, "topics": answer(lambda _key: ErrorCode.NONE)}
@@ -55,7 +58,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
 
 
 async def _verified(
-    broker: Broker, context: RequestContext, request: Any, partition: int
+    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest, partition: int
 ) -> VerificationGuard | None:
     """The guard for this transaction's first append at the offsets partition; None when it has appended
     already."""

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tidegate.node.coordinators.marker_writing import Marker, MarkerWrites
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Deferred, Fields, RequestContext
 
+if TYPE_CHECKING:
+    from tidegate.wire.request_types import WriteTxnMarkersRequest
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Deferred:
+
+async def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest) -> Deferred:
     writes = MarkerWrites(broker.replicas, broker.groups, broker.clock)
     for each in request.markers:
         version = getattr(each, "transaction_version", 0)
@@ -23,7 +26,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Defer
     return Deferred(_answer(request, writes))
 
 
-async def _answer(request: Any, writes: MarkerWrites) -> Fields:
+async def _answer(request: WriteTxnMarkersRequest, writes: MarkerWrites) -> Fields:
     await writes.all_known()
     codes = writes.codes
     return {
