@@ -24,7 +24,7 @@ from collections import Counter
 from pathlib import Path
 
 from tidegate.bench.cluster.fixture import make_topic, running
-from tidegate.client.administration.admin import NewTopic
+from tidegate.client.administration.admin import NewTopic  # type: ignore[attr-defined]
 from tidegate.processes.local_cluster import LocalNode
 
 SETTLED_S = 8.0
@@ -81,10 +81,10 @@ def show_profile(node: LocalNode, output: Path) -> None:
         for frame in set(frames):
             total[frame] += int(count)
     print(f"node {node.id}: samples in the function itself, samples with all it calls")
-    for frame, count in own.most_common(25):
-        print(f"{count:8} {total[frame]:8}  {frame}")
-    for frame, count in total.most_common(45):
-        print(f"         {count:8}  {frame}")
+    for frame, samples in own.most_common(25):
+        print(f"{samples:8} {total[frame]:8}  {frame}")
+    for frame, samples in total.most_common(45):
+        print(f"         {samples:8}  {frame}")
 
 
 async def measure(root: Path, nodes: int, partitions: int, seconds: float, profile: bool) -> None:

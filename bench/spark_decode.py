@@ -73,7 +73,8 @@ def main() -> None:
         total = batches * records
         size = sum(batch.nbytes for batch in decode_batches(target, chunk, found))
         cost = best_ns(
-            lambda target=target, chunk=chunk, found=found: list(decode_batches(target, chunk, found)), total
+            lambda target=target, chunk=chunk, found=found: list(decode_batches(target, chunk, found)),  # type: ignore[misc]
+            total,
         )
         name = f"{batches} x {records} {codec.name.lower()}, {len(columns)} columns"
         print(f"{name:<44}{cost:>10.0f}{size / total / cost * 1000:>8.0f}")

@@ -78,7 +78,7 @@ def settings(target: Target, **more: object) -> dict[str, object]:
 def create_topic(target: Target, name: str, partitions: int, timeout_s: float = 30.0) -> None:
     """Creates the topic and waits until every partition has a leader that answers."""
     deadline = time.monotonic() + timeout_s
-    admin = AdminClient({**settings(target), "error_cb": quiet})
+    admin = AdminClient(settings(target) | {"error_cb": quiet})  # type: ignore[arg-type]
     topic = NewTopic(name, partitions, target.replicas, config=dict(target.topic_config))
     while True:
         try:
@@ -103,7 +103,7 @@ def create_topic(target: Target, name: str, partitions: int, timeout_s: float = 
 
 
 def delete_topic(target: Target, name: str) -> None:
-    admin = AdminClient({**settings(target), "error_cb": quiet})  # must live until the answer arrives
+    admin = AdminClient(settings(target) | {"error_cb": quiet})  # type: ignore[arg-type]  # must live until the answer arrives
     admin.delete_topics([name])[name].result(30)
 
 

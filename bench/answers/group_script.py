@@ -58,7 +58,7 @@ def make_groups(side: Side, topic_id: UUID) -> str:
     assert joined.error_code == 0, joined
     synced = side.ask(None, ApiKey.SYNC_GROUP, 5, _sync(CLASSIC, member_id, 1))
     assert synced.error_code == 0, synced
-    heartbeat = _heartbeat(CONSUMER, MEMBER, 0) | {"subscribed_topic_names": [TOPIC], "topic_partitions": []}
+    heartbeat = _heartbeat(CONSUMER, MEMBER, 0) | {"subscribed_topic_names": [TOPIC], "topic_partitions": []}  # type: ignore[operator]
     joined = side.ask(None, ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, heartbeat)
     assert joined.error_code == 0, joined
     return member_id

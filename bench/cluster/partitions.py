@@ -194,6 +194,7 @@ async def _pings(nodes: list[LocalNode]) -> AsyncIterator[list[float]]:
         for task in tasks:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        failed = [result for result in results if not isinstance(result, asyncio.CancelledError)]
+        ended = [result for result in results if isinstance(result, BaseException)]
+        failed = [error for error in ended if not isinstance(error, asyncio.CancelledError)]
         if failed:
             raise failed[0]

@@ -7,6 +7,7 @@ import random
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
@@ -27,7 +28,8 @@ def batch_of(size: int) -> bytearray:
 
 def batch_of_records(size: int, record_bytes: Sequence[int]) -> bytearray:
     """A batch of about `size` bytes, in records whose sizes are drawn from these."""
-    draw, records = random.Random(1), []
+    draw = random.Random(1)
+    records: list[Any] = []
     while size > 0:
         length = draw.choice(record_bytes)
         records.append(NewRecord(b"key-%08d" % len(records), b"v" * (length - 22), (), NOW_MS))

@@ -95,7 +95,6 @@ class FakeRun(Run):
     """Time goes on only by `load`."""
 
     time = 0.0
-    led: ClassVar[dict[Partition, int]] = {A: 2, B: 3}
     broken_during_load: Exception | None = None
 
     def now(self) -> float:
@@ -107,7 +106,7 @@ class FakeRun(Run):
             raise self.broken_during_load
 
     async def leaders(self) -> dict[Partition, int]:
-        return self.led
+        return self.led  # type: ignore[attr-defined]
 
     async def recovery(self, *_: object, **__: object) -> Recovery:
         return Recovery("fault", 1, "every client", 0.1, 0.1)
@@ -122,12 +121,17 @@ class FakeRun(Run):
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRun:
     outcome = RunOutcome("test", 1, 1.0, tmp_path)
     found = FakeRun(
-        FakeCluster(), FakeWorkload(), History(lambda: 0.0), outcome, random.Random(1), lambda _: None
-    )  # type: ignore[arg-type]
+        FakeCluster(),  # type: ignore[arg-type]
+        FakeWorkload(),  # type: ignore[arg-type]
+        History(lambda: 0.0),
+        outcome,
+        random.Random(1),
+        lambda _: None,
+    )
     found.lab = FakeLab()  # type: ignore[assignment]
 
     async def pick(_: Run) -> Target:
-        return targets.leading(found.led, found.cluster.nodes[1], "leader")
+        return targets.leading(found.led, found.cluster.nodes[1], "leader")  # type: ignore[attr-defined]
 
     monkeypatch.setattr(targets, "leader", pick)
     monkeypatch.setattr(targets, "controller", pick)
@@ -196,7 +200,7 @@ async def test_a_cut_is_healed_also_when_the_scenario_fails(
     with pytest.raises(ConnectionError):
         await scenario.inject(run)
     assert run.lab.cuts
-    assert run.lab.heals == 1
+    assert run.lab.heals == 1  # type: ignore[attr-defined]
 
 
 async def test_a_lost_session_or_a_long_gap_of_starved_nodes_fails_the_run(run: FakeRun) -> None:
@@ -264,7 +268,7 @@ async def test_a_folder_that_fails_silently_or_keeps_leaderships_fails_the_run(
         "others lead what was in the folder",
     ]
     run.outcome.verdicts.clear()
-    run.led = {A: 1, B: 3}
+    run.led = {A: 1, B: 3}  # type: ignore[attr-defined]
     says(monkeypatch, True)
     await disk_faults.sync_fails(run)
     assert failed(run) == []
@@ -275,7 +279,7 @@ async def test_only_a_fail_stop_passes_when_a_journal_cannot_be_flushed(
     run: FakeRun, monkeypatch: pytest.MonkeyPatch, code: int | None, passed: bool
 ) -> None:
     for node in run.cluster.nodes:
-        node.exit_code = code  # type: ignore[misc]
+        node.exit_code = code  # type: ignore[attr-defined]
     await disk_faults.journal_sync_fails(run)
     assert (failed(run) == []) is passed
 

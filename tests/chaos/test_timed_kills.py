@@ -164,6 +164,6 @@ def test_a_transaction_that_stays_prepared_is_reported(
     async def advance(_: float) -> None:
         cluster.clock.advance(1)
 
-    monkeypatch.setattr(timed_kills.asyncio, "sleep", advance)
+    monkeypatch.setattr(timed_kills.asyncio, "sleep", advance)  # type: ignore[attr-defined]
     with pytest.raises(FaultInjectionError, match="node 2 says PrepareCommit"):
         asyncio.run(wait_completed(cluster, InjectedFault(1, 0.0, -9, "t"), timeout_s=3))  # type: ignore[arg-type]

@@ -382,7 +382,7 @@ def test_the_summaries_of_commands_that_are_not_loaded_are_their_own() -> None:
     for entry in entry_points(group=command_line.ENTRY_POINT_GROUP):
         loaded = entry.load()
         own[entry.name] = (
-            (loaded.info.help if isinstance(loaded, typer.Typer) else loaded.__doc__).strip().splitlines()[0]
+            (loaded.info.help if isinstance(loaded, typer.Typer) else loaded.__doc__).strip().splitlines()[0]  # type: ignore[union-attr]
         )
     assert own == command_line.SUMMARIES
 

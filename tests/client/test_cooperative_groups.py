@@ -83,7 +83,7 @@ class Member:
 
     @property
     def holds(self) -> Places:
-        return {tuple(each) for each in self.consumer.assignment()}
+        return {tuple(each) for each in self.consumer.assignment()}  # type: ignore[misc]
 
     def gone(self) -> Places:
         return set().union(*(partitions for what, partitions in self.events if what != "assigned"))

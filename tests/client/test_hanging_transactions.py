@@ -131,7 +131,7 @@ async def test_a_partition_missing_at_the_coordinator_hangs_with_any_producer_id
         async def owned(*_: object) -> list[object]:
             return [type(owner)(owner.transactional_id, HANGING, owner.state, owner.coordinator)]
 
-        admin.list_transactions = owned  # type: ignore[method-assign,assignment]
+        admin.list_transactions = owned  # type: ignore[assignment]
         (again,) = await admin.hanging_transactions([("flights", 0)], idle_ms=0)
         assert again.transactional_id == "owner"
         assert "has not got this partition" in again.why

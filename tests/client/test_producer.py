@@ -426,7 +426,7 @@ async def test_wrong_use_is_refused_with_advice(broker: Any) -> None:
         ({"transactional_id": ""}, "transactional_id"),
     ):
         with pytest.raises(ValueError, match=said):
-            Producer(broker.bootstrap, **wrong)  # type: ignore[arg-type]
+            Producer(broker.bootstrap, **wrong)
 
 
 async def test_no_broker_is_said_in_one_sentence() -> None:

@@ -31,7 +31,7 @@ def at_work(
 
 def cases_of_module(request: pytest.FixtureRequest) -> list[str]:
     """Of all tests of the module that were chosen."""
-    return sorted({case_of(item) for item in request.session.items if item.module is request.module})
+    return sorted({case_of(item) for item in request.session.items if item.module is request.module})  # type: ignore[attr-defined]
 
 
 def case_of(item: Any) -> str:

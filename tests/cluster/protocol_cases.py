@@ -178,7 +178,7 @@ async def group_with_offset(world: World) -> str:
 async def _produce(world: World, version: int) -> Any:
     topic, topic_id = await new_topic_with_id(world)
     part = [{"name": topic, "topic_id": topic_id, "partition_data": [{"index": 0, "records": records(2)}]}]
-    answer = {
+    answer: dict[str, Any] = {
         "index": 0, "error_code": 0, "base_offset": 0, "log_append_time": None, "log_start_offset": 0,
         "record_errors": [],
         "error_message": None, "current_leader": {"leader_id": -1, "leader_epoch": -1},

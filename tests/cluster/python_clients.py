@@ -215,7 +215,7 @@ class _ConfluentReader(Reader):
         for message in self.consumer.consume(500, POLL_S):
             error = message.error()
             if error is None:
-                found.append((message.partition(), message.offset(), message.value()))
+                found.append((message.partition(), message.offset(), message.value()))  # type: ignore[arg-type]
             # it says so, and looks for the coordinator again
             elif error.code() != KafkaError.NOT_COORDINATOR:
                 raise KafkaException(error)

@@ -129,7 +129,7 @@ class Reader:
             if message.error():
                 self.errors.append(str(message.error()))
             else:
-                self.values.append(message.value())
+                self.values.append(message.value())  # type: ignore[arg-type]
 
         self.consumer.close()
 

@@ -24,7 +24,7 @@ def program(
     request: pytest.FixtureRequest, shared_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Program]:
     """The program at work on the cases of one class, which names the client."""
-    cases = sorted({case_of(item) for item in request.session.items if item.cls is request.cls})
+    cases = sorted({case_of(item) for item in request.session.items if item.cls is request.cls})  # type: ignore[attr-defined]
     with at_work(request.cls.client, shared_cluster, cases, tmp_path_factory) as program:
         yield program
 

@@ -90,8 +90,8 @@ async def read_all(cluster: LocalCluster, topic: str) -> dict[bytes, bytes]:
         async with asyncio.timeout(30):
             while await consumer.position((topic, 0)) < end:
                 for record in await consumer.poll(timeout_s=0.2):
-                    found.pop(record.key, None)
-                    found.update({record.key: record.value} if record.value is not None else {})
+                    found.pop(record.key, None)  # type: ignore[arg-type]
+                    found.update({record.key: record.value} if record.value is not None else {})  # type: ignore[dict-item]
     return found
 
 

@@ -53,7 +53,7 @@ def read_by_librdkafka(bootstrap: str, topic: str, rack: str) -> list[bytes]:
             message = consumer.poll(30)
             assert message is not None
             assert message.error() is None
-            values.append(message.value())
+            values.append(message.value())  # type: ignore[arg-type]
     finally:
         consumer.close()
     return values

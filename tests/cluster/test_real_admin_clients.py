@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tidegate.client.blocking import Admin
@@ -54,7 +55,7 @@ class TestConfluentKafka:
             "what was not named is gone"
         )
 
-    def test_a_throttle_is_set_and_taken_back(self, admin, conformance_node: LocalCluster) -> None:  # type: ignore[no-untyped-def]
+    def test_a_throttle_is_set_and_taken_back(self, admin: Any, conformance_node: LocalCluster) -> None:
         """Of all nodes by our own client: librdkafka knows no resource without a name."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
@@ -107,7 +108,9 @@ class TestConfluentKafka:
         (future,) = admin.delete_records([TopicPartition(topic, 0, 3)]).values()
         assert future.result(20).low_watermark == 3
 
-    def test_a_state_topic_is_refused_with_the_reason(self, admin, conformance_node: LocalCluster) -> None:  # type: ignore[no-untyped-def]
+    def test_a_state_topic_is_refused_with_the_reason(
+        self, admin: Any, conformance_node: LocalCluster
+    ) -> None:
         from confluent_kafka import KafkaError, KafkaException, Producer
         from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
@@ -139,8 +142,8 @@ class TestKafkaPython:
         admin.close()
 
     def test_the_cluster_its_folders_and_leaders_are_described(
-        self, admin, conformance_node: LocalCluster
-    ) -> None:  # type: ignore[no-untyped-def]
+        self, admin: Any, conformance_node: LocalCluster
+    ) -> None:
         from kafka.protocol.admin import ElectionType
 
         described = admin.describe_cluster()

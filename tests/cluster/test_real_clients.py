@@ -92,7 +92,7 @@ class TestConfluentKafka:
             for _ in range(600):
                 message = consumer.poll(0.1)
                 if message is not None and message.error() is None:
-                    found.append(message.value())
+                    found.append(message.value())  # type: ignore[arg-type]
                 if len(found) >= count:
                     break
             extra = consumer.poll(1.0)

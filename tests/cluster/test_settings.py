@@ -127,7 +127,7 @@ async def test_what_librdkafka_sends_in_any_codec_is_kept_in_the_topics(
         assert await asyncio.to_thread(producer.flush, 30) == 0
     data = await stored(asker, name, len(sent))
     headers = [header for _position, header in iterate_headers(data)]
-    codec = Compression.NONE if target == "uncompressed" else Compression[target.upper()]
+    codec = Compression.NONE if target == "uncompressed" else Compression[target.upper()]  # type: ignore[assignment]
     assert {header.compression for header in headers} == {codec}
     assert [
         record.value for position, _header in iterate_headers(data) for record in decode_batch(data, position)

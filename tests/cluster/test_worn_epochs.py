@@ -169,5 +169,5 @@ def test_java(name: str, worn: LocalCluster, tmp_path_factory: pytest.TempPathFa
         pytest.fail(str(error))
     for case, expected in JAVA_CASES.items():
         saw: dict[str, Any] = program.saw(case, CASE_TIMEOUT_S)
-        assert {key: saw[key] for key in expected} == expected
+        assert {key: saw[key] for key in expected} == expected  # type: ignore[attr-defined]
     program.close()

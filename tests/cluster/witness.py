@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
@@ -133,7 +134,7 @@ async def raw_produce(
 
 
 async def raw_fetch(
-    address: str, topic: str, offset: int, *, partition: int = 0, **fields: int
+    address: str, topic: str, offset: int, *, partition: int = 0, **fields: Any
 ) -> FetchResponsePartition:
     async with raw_connection(address) as connection:
         request = FetchRequest(topics=[(topic, [FetchPartition(partition, offset, 1 << 20, **fields)])])

@@ -236,7 +236,7 @@ def test_a_member_of_the_elr_is_elected_when_the_isr_is_empty(monkeypatch: pytes
     def elected() -> int:
         controller = PlannerCluster()
         controller.join(1, 2, 3)
-        controller.topic(**{"min.insync.replicas": "2", "flush.policy": "os"})
+        controller.topic(**{"min.insync.replicas": "2", "flush.policy": "os"})  # type: ignore[arg-type]
         controller.lose(3)
         controller.lose(2)
         controller.lose(1)

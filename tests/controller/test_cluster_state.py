@@ -212,7 +212,7 @@ def warmed_up() -> Applier:
         applier.broker(node_id, unfence=False)
     for node_id, epoch in ((1, 2), (2, 3), (3, 4)):
         applier(unfence_of(node_id, epoch))
-    applier(creation(topic_id=UUID(int=1), **{MIN_IN_SYNC_REPLICAS_CONFIG: "2"}))
+    applier(creation(topic_id=UUID(int=1), **{MIN_IN_SYNC_REPLICAS_CONFIG: "2"}))  # type: ignore[arg-type]
     applier(creation("u", (2, 1), 2, UUID(int=2)))
     return applier
 
@@ -444,13 +444,13 @@ def test_a_fenced_broker_neither_enters_the_isr_nor_leads(applier: Applier) -> N
     applier.topic()
     applier(change(isr=(1, 2)), fence_of(3, applier.state.brokers[3].broker_epoch))
     for fields in ({"isr": (1, 2, 3)}, {"isr": (1, 3), "leader": 3}):
-        refused = applier(change(expected_partition_epoch=1, **fields))  # type: ignore[arg-type]
+        refused = applier(change(expected_partition_epoch=1, **fields))
         assert refused.value == (ErrorCode.INELIGIBLE_REPLICA,)
     assert applier.state.topics["t"].partitions[0].isr == (1, 2)
 
 
 def test_a_lower_min_insync_replicas_empties_the_elr_in_the_same_entry(applier: Applier) -> None:
-    applier.topic(**{MIN_IN_SYNC_REPLICAS_CONFIG: "2"})
+    applier.topic(**{MIN_IN_SYNC_REPLICAS_CONFIG: "2"})  # type: ignore[arg-type]
     applier(change(isr=(1,), elr=(2, 3)))
     assert applier.state.topics["t"].partitions[0].elr == (2, 3)
     result = applier(config_change(min_insync_replicas="1"))
@@ -459,7 +459,7 @@ def test_a_lower_min_insync_replicas_empties_the_elr_in_the_same_entry(applier: 
 
 
 def test_an_elr_next_to_a_large_enough_isr_is_not_kept(applier: Applier) -> None:
-    applier.topic(**{MIN_IN_SYNC_REPLICAS_CONFIG: "2"})
+    applier.topic(**{MIN_IN_SYNC_REPLICAS_CONFIG: "2"})  # type: ignore[arg-type]
     applier(change(isr=(1, 2), elr=(3,)))
     assert applier.state.topics["t"].partitions[0].elr == ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from .controller_cluster import QUICK, ControllerCluster, registration
 
 
 @pytest.fixture(params=[1, 3])
-async def cluster(request: pytest.FixtureRequest, tmp_path: Path):
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ControllerCluster]:
     cluster = ControllerCluster(tmp_path, request.param)
     await cluster.start()
     yield cluster
@@ -33,7 +34,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path):
 
 
 @pytest.fixture
-async def three(tmp_path: Path):
+async def three(tmp_path: Path) -> AsyncIterator[ControllerCluster]:
     cluster = ControllerCluster(tmp_path, 3)
     await cluster.start()
     yield cluster
@@ -120,7 +121,7 @@ async def test_brokers_register_follow_and_see_the_topics_they_create(cluster: C
     assert result.error == 0
     assert result.partitions == 6
     for broker in brokers:
-        await eventually(lambda broker=broker: "flights" in broker.state.topics)
+        await eventually(lambda broker=broker: "flights" in broker.state.topics)  # type: ignore[misc]
         topic = broker.state.topics["flights"]
         assert sorted({p.leader for p in topic.partitions.values()}) == [1, 2, 3]
         assert broker.state.topic_by_id(topic.topic_id) is topic
@@ -182,7 +183,7 @@ async def test_the_loss_of_the_active_controller_loses_nothing(three: Controller
     await eventually(lambda: returned.applied_index >= new.metadata.applied_index)
     assert set(returned.state.topics) == {"before", "after"}
     for broker in brokers:
-        await eventually(lambda broker=broker: set(broker.state.topics) == {"before", "after"})
+        await eventually(lambda broker=broker: set(broker.state.topics) == {"before", "after"})  # type: ignore[misc]
         assert not broker.state.brokers[broker.node_id].fenced, (
             "a new controller gives every broker a whole session"
         )

@@ -323,7 +323,7 @@ def test_every_setting_and_value_has_the_level_that_it_came_with() -> None:
     """A new one belongs into `SETTING_LEVELS` or `VALUE_LEVELS`: the released version stops when it meets one
     in the metadata."""
     assert TOPIC_CONFIGS.keys() - FIRST_SETTINGS == features.SETTING_LEVELS.keys()
-    assert node_settings.BROKER_SETTINGS.keys() == node_settings.NODE_SETTING_LEVELS.keys()
+    assert node_settings.BROKER_SETTINGS.keys() == node_settings.NODE_SETTING_LEVELS.keys()  # type: ignore[attr-defined]
     levels = (*features.SETTING_LEVELS.values(), *node_settings.NODE_SETTING_LEVELS.values())
     assert all(1 < level <= SUPPORTED[METADATA_VERSION][1] for level in levels)
     for name, first in FIRST_CHOICES.items():

@@ -114,8 +114,10 @@ async def test_a_failing_controller_of_the_same_process_ends_the_stream(one: Con
 @pytest.fixture
 def follower() -> MetadataFollower:
     client = ControllerClient(
-        {1: "127.0.0.1:1", 2: "127.0.0.1:2"}, SystemClock(), channel_factory=lambda target: None
-    )  # type: ignore[arg-type, return-value]
+        {1: "127.0.0.1:1", 2: "127.0.0.1:2"},
+        SystemClock(),
+        channel_factory=lambda target: None,  # type: ignore[arg-type, return-value]
+    )
     return MetadataFollower(client, 7, SystemClock())
 
 
@@ -225,7 +227,7 @@ class Forgetful(controller_pb2_grpc.ControllerServicer):
 
 async def test_a_request_whose_answer_was_lost_is_repeated_and_done_once(one: ControllerCluster) -> None:
     controller = await one.active()
-    forgetful = Forgetful(controller.service)
+    forgetful = Forgetful(controller.service)  # type: ignore[abstract]
     server = network.grpc_server()
     controller_pb2_grpc.add_ControllerServicer_to_server(forgetful, server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -200,14 +200,14 @@ def test_a_shutting_down_broker_is_not_handed_the_leadership(controller: Planner
 
 
 def test_new_replicas_are_elected_uncleanly_only_after_the_old_ones(controller: PlannerCluster) -> None:
-    controller.topic(**{"unclean.leader.election.enable": "true"})
+    controller.topic(**{"unclean.leader.election.enable": "true"})  # type: ignore[arg-type]
     ask(controller, 4, 2, 3)
     controller.lose(1, 2, 3)
     assert controller.partition().leader == 4, "the topic chose to go on with what there is"
     controller.join(3, incarnation="second")
     other = PlannerCluster()
     other.join(1, 2, 3, 4)
-    other.topic(**{"unclean.leader.election.enable": "true"})
+    other.topic(**{"unclean.leader.election.enable": "true"})  # type: ignore[arg-type]
     ask(other, 4, 2, 3)
     alter(other, 1, (1,))
     other.lose(1)
@@ -244,7 +244,8 @@ def test_what_does_not_exist_or_is_named_twice_is_refused(controller: PlannerClu
 
 def test_a_state_topic_keeps_the_replicas_that_its_promise_needs(controller: PlannerCluster) -> None:
     controller.topic(
-        TRANSACTION_STATE_TOPIC, **{MIN_IN_SYNC_REPLICAS_CONFIG: "2", "cleanup.policy": "compact"}
+        TRANSACTION_STATE_TOPIC,
+        **{MIN_IN_SYNC_REPLICAS_CONFIG: "2", "cleanup.policy": "compact"},  # type: ignore[arg-type]
     )
     error, message = ask(controller, 4, name=TRANSACTION_STATE_TOPIC)
     assert error == ErrorCode.POLICY_VIOLATION
@@ -302,7 +303,7 @@ def test_an_assignment_that_makes_no_sense_is_refused_by_the_state_itself(
     controller: PlannerCluster, fields: dict[str, list[int]]
 ) -> None:
     controller.topic()
-    change = pb.PartitionChange(partition=0, leader=1, isr=[1, 2, 3], last_known_leader=1, **fields)
+    change = pb.PartitionChange(partition=0, leader=1, isr=[1, 2, 3], last_known_leader=1, **fields)  # type: ignore[arg-type]
     found = partition_changes.changed_partition(
         controller.state.brokers,
         controller.state.features,

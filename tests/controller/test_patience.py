@@ -72,7 +72,7 @@ async def test_heartbeats_to_the_controller_of_this_process_need_no_network() ->
     async def here(request: rpc.HeartbeatRequest, _context: Any) -> rpc.HeartbeatReply:
         return rpc.HeartbeatReply(status=rpc.Status(controller_epoch=1), metadata_index=request.applied_index)
 
-    client.heartbeats_here(1, here)
+    client.heartbeats_here(1, here)  # type: ignore[arg-type]
     client.active_id = 1
     assert (await client.heartbeat(rpc.HeartbeatRequest(node_id=1, applied_index=5))).metadata_index == 5
     assert asked == []
@@ -87,7 +87,7 @@ async def test_the_controller_of_this_process_sends_its_broker_to_the_active_one
             status=rpc.Status(error=int(ErrorCode.NOT_CONTROLLER), controller_id_plus_one=3)
         )
 
-    client.heartbeats_here(1, here)
+    client.heartbeats_here(1, here)  # type: ignore[arg-type]
     client.active_id = 1
     assert (await client.heartbeat(rpc.HeartbeatRequest(node_id=1))).metadata_index == 7
     assert asked == ["2"]
@@ -101,7 +101,7 @@ async def test_a_local_controller_that_fails_counts_as_unreachable() -> None:
     async def here(_request: rpc.HeartbeatRequest, _context: Any) -> rpc.HeartbeatReply:
         raise ValueError("a defect")
 
-    client.heartbeats_here(1, here)
+    client.heartbeats_here(1, here)  # type: ignore[arg-type]
     client.active_id = 1
     assert (await client.heartbeat(rpc.HeartbeatRequest(node_id=1), timeout_s=20.0)).metadata_index == 7
     assert asked == ["2"]
@@ -114,7 +114,7 @@ async def test_a_local_controller_that_hangs_costs_a_heartbeat_its_timeout_only(
         await asyncio.Event().wait()
         raise AssertionError
 
-    client.heartbeats_here(1, here)
+    client.heartbeats_here(1, here)  # type: ignore[arg-type]
     client.active_id = 1
     with pytest.raises(KafkaError) as refused:
         await client.heartbeat(rpc.HeartbeatRequest(node_id=1), timeout_s=PATIENCE_S, patience_s=PATIENCE_S)

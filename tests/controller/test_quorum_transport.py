@@ -140,7 +140,7 @@ async def test_malformed_frames_are_counted(voter: Voter) -> None:
 async def test_without_the_schema_check_garbage_would_reach_raft(
     voter: Voter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = module.decode
+    real = module.decode  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "decode", lambda raw: VOTE if raw == b"\x00" else real(raw))
     _reader, writer = await asyncio.open_connection("127.0.0.1", voter.transport.port)
     writer.write(frame(encode(HONEST)) + frame(b"\x00"))
@@ -154,7 +154,7 @@ async def test_voters_find_each_other_and_a_replaced_connection_is_ignored() -> 
     for node in nodes:
         await node.transport.start()
     for node in nodes:
-        await eventually(lambda node=node: node.up == set(voters) - {node.transport.node_id})
+        await eventually(lambda node=node: node.up == set(voters) - {node.transport.node_id})  # type: ignore[misc]
     nodes[0].transport.send(2, VOTE)
     nodes[1].transport.send(1, VOTE)
     nodes[2].transport.send(1, replace(VOTE, term=9))

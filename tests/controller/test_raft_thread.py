@@ -27,7 +27,7 @@ def test_a_paused_voter_handles_the_leaders_frames_before_pre_votes() -> None:
 
 def test_all_else_is_handled_as_it_came() -> None:
     came = [VOTE_FOR_ME, LEADERS_NEWS, PeerUp(2, 2), LEADERS_NEWS]
-    assert in_order(came) == came
+    assert in_order(came) == came  # type: ignore[arg-type]
 
 
 class Core:

@@ -47,7 +47,7 @@ def all_but_one_lost(controller: PlannerCluster) -> None:
 
 def allow_unclean(controller: PlannerCluster) -> None:
     change = rpc.AlterConfigsRequest(
-        topics=[{"name": "t", "set": {"unclean.leader.election.enable": "true"}}]
+        topics=[{"name": "t", "set": {"unclean.leader.election.enable": "true"}}]  # type: ignore[list-item]
     )
     controller.carry_out(Plan(topics.plan_configuration(controller.state, change).operations))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -134,22 +134,22 @@ def test_one_request_adds_no_more_partitions_than_can_be_planned_in_one_go(
         (simple("t", 1, 1, **{"min.insync.replicas": "x"}), ErrorCode.INVALID_CONFIG, "min.insync.replicas"),
         (simple("__consumer_offsets", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION, "brokers"),
         (
-            rpc.NewTopic(name="t", partitions=3, assignments=[{"replicas": [1]}]),
+            rpc.NewTopic(name="t", partitions=3, assignments=[{"replicas": [1]}]),  # type: ignore[list-item]
             ErrorCode.INVALID_REQUEST,
             "either",
         ),
         (
-            rpc.NewTopic(name="t", assignments=[{"replicas": [1, 1]}]),
+            rpc.NewTopic(name="t", assignments=[{"replicas": [1, 1]}]),  # type: ignore[list-item]
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "distinct",
         ),
         (
-            rpc.NewTopic(name="t", assignments=[{"replicas": [9]}]),
+            rpc.NewTopic(name="t", assignments=[{"replicas": [9]}]),  # type: ignore[list-item]
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "broker 9",
         ),
         (
-            rpc.NewTopic(name="t", assignments=[{"replicas": [1]}, {"replicas": [1, 2]}]),
+            rpc.NewTopic(name="t", assignments=[{"replicas": [1]}, {"replicas": [1, 2]}]),  # type: ignore[list-item]
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "same number",
         ),
@@ -224,10 +224,10 @@ def test_partitions_are_added_and_never_taken_away(controller: PlannerCluster) -
 
 def test_a_compacted_topic_stays_compacted(controller: PlannerCluster) -> None:
     """Its logs have gaps, which logs that are not compacted may not have."""
-    create(controller, simple("t", **{"cleanup.policy": "compact"}))
+    create(controller, simple("t", **{"cleanup.policy": "compact"}))  # type: ignore[arg-type]
 
-    def refused(**change: object) -> str:
-        request = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", **change)])  # type: ignore[arg-type]
+    def refused(**change: Any) -> str:
+        request = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", **change)])
         plans = topics.plan_configuration(controller.state, request)
         controller.carry_out(Plan(plans.operations))
         return str(plans.results[0].message)
@@ -240,10 +240,10 @@ def test_a_compacted_topic_stays_compacted(controller: PlannerCluster) -> None:
 
 
 def test_configurations_are_validated_as_they_will_be(controller: PlannerCluster) -> None:
-    create(controller, simple("t", **{"retention.ms": "5", "cleanup.policy": "compact"}))
+    create(controller, simple("t", **{"retention.ms": "5", "cleanup.policy": "compact"}))  # type: ignore[arg-type]
 
-    def configure(**change: object) -> rpc.TopicResult:
-        request = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", **change)])  # type: ignore[arg-type]
+    def configure(**change: Any) -> rpc.TopicResult:
+        request = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", **change)])
         plans = topics.plan_configuration(controller.state, request)
         controller.carry_out(Plan(plans.operations))
         return plans.results[0]
@@ -255,8 +255,8 @@ def test_configurations_are_validated_as_they_will_be(controller: PlannerCluster
     assert controller.state.topics["t"].config == {"retention.ms": "9", "cleanup.policy": "compact"}
 
 
-def settings_change(controller: PlannerCluster, name: str, **change: object) -> rpc.TopicResult:
-    request = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name=name, **change)])  # type: ignore[arg-type]
+def settings_change(controller: PlannerCluster, name: str, **change: Any) -> rpc.TopicResult:
+    request = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name=name, **change)])
     plans = topics.plan_configuration(controller.state, request)
     controller.carry_out(Plan(plans.operations))
     return plans.results[0]
@@ -314,7 +314,7 @@ def test_a_request_with_very_many_keys_is_looked_at_in_one_pass() -> None:
 def test_a_topic_named_twice_in_a_request_is_rejected_both_times(controller: PlannerCluster) -> None:
     create(controller, simple("t", 1), simple("other", 1))
     more = rpc.CreatePartitionsRequest(
-        topics=[{"name": "t", "total": 3}, {"name": "other", "total": 2}, {"name": "t", "total": 4}]
+        topics=[{"name": "t", "total": 3}, {"name": "other", "total": 2}, {"name": "t", "total": 4}]  # type: ignore[list-item]
     )
     plans = topics.plan_enlargement(controller.state, controller.config, more, applied_before=False)
     assert [result.error for result in plans.results] == [
@@ -325,7 +325,7 @@ def test_a_topic_named_twice_in_a_request_is_rejected_both_times(controller: Pla
     controller.carry_out(Plan(plans.operations))
     assert len(controller.state.topics["t"].partitions) == 1
     assert len(controller.state.topics["other"].partitions) == 2
-    change = rpc.AlterConfigsRequest(topics=[{"name": "t", "set": {"segment.ms": "5"}}] * 2)
+    change = rpc.AlterConfigsRequest(topics=[{"name": "t", "set": {"segment.ms": "5"}}] * 2)  # type: ignore[list-item]
     assert [r.error for r in topics.plan_configuration(controller.state, change).results] == [
         ErrorCode.INVALID_REQUEST
     ] * 2
@@ -482,7 +482,7 @@ def test_nothing_is_placed_while_no_broker_can_lead() -> None:
 def test_topics_are_made_and_enlarged_with_a_replica_away_outside_the_isr(controller: PlannerCluster) -> None:
     controller.lose(3)
     create(controller, simple("t", 2, 3))
-    more = rpc.CreatePartitionsRequest(topics=[{"name": "t", "total": 4}])
+    more = rpc.CreatePartitionsRequest(topics=[{"name": "t", "total": 4}])  # type: ignore[list-item]
     plans = topics.plan_enlargement(controller.state, controller.config, more, applied_before=False)
     controller.carry_out(Plan(plans.operations))
     partitions = controller.state.topics["t"].partitions
@@ -498,7 +498,9 @@ def test_topics_are_made_and_enlarged_with_a_replica_away_outside_the_isr(contro
     assert refused.error == ErrorCode.INVALID_REPLICATION_FACTOR
     assert "none can lead" in refused.message
     (assigned,) = create(
-        controller, rpc.NewTopic(name="mine", assignments=[{"replicas": [3, 1]}]), sequence=3
+        controller,
+        rpc.NewTopic(name="mine", assignments=[{"replicas": [3, 1]}]),  # type: ignore[list-item]
+        sequence=3,
     )
     assert assigned.error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from tidegate.coordinator.group.classic.events import ClassicGroupConfig
@@ -61,7 +61,7 @@ class Consumers(Driver):
             "topic_names": topics or ("flights",),
             "owned": frozenset(),
         }
-        return self.beat(member_id, 0, **(answers | fields))
+        return self.beat(member_id, 0, **cast("dict[str, Any]", answers | fields))
 
     def settle(self, *member_ids: str) -> None:
         """Every member follows the coordinator's answers until no answer changes."""

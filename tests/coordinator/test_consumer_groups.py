@@ -84,7 +84,7 @@ def counted_assignor(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(subscriptions))
         return assign_uniform(subscriptions, *rest)
 
-    monkeypatch.setitem(groups_module.ASSIGNORS, "uniform", assign)  # type: ignore[arg-type]
+    monkeypatch.setitem(groups_module.ASSIGNORS, "uniform", assign)  # type: ignore[attr-defined]
     return sizes
 
 

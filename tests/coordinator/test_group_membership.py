@@ -122,7 +122,10 @@ class Groups(Driver):
                 self.join(f"j{other}", f"m{other}")
         generation: int = self.replies["j1"].generation
         self.sync(
-            "s1", "m1", generation, **{f"m{number}": b"a%d" % number for number in range(1, members + 1)}
+            "s1",
+            "m1",
+            generation,
+            **{f"m{number}": b"a%d" % number for number in range(1, members + 1)},  # type: ignore[arg-type]
         )
         for number in range(2, members + 1):
             self.sync(f"s{number}", f"m{number}", generation)

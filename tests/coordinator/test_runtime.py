@@ -497,7 +497,8 @@ def test_a_marker_that_arrives_while_loading_is_replayed_after_it() -> None:
     driver = Driver(lambda partition, epoch: Summing(), log=log)
     driver.runtime.begin_load(0, 2, 1)
     log.epochs[0] = 2
-    producer, done = ProducerIdentity(7, 1), []
+    producer = ProducerIdentity(7, 1)
+    done: list[Any] = []
     driver.runtime.replay_marker(0, 2, producer, False, log.append_marker(0, producer, False), done.append)
     driver.runtime.load_batches(0, 2, bytes(log.data[0]))
     driver.runtime.finish_load(0, 2)

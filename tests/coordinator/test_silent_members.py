@@ -64,7 +64,7 @@ class ClassicLives:
         self.groups = Groups()
         self.groups.load()
         self.now_ms = self.groups.now_ms
-        session = {"session_timeout_ms": SESSION_MS}
+        session: dict[str, Any] = {"session_timeout_ms": SESSION_MS}
         live = self.groups.join("live", **session)
         assert live is not None
         assert live.generation == 1
@@ -81,7 +81,7 @@ class ClassicLives:
     def rejoin(self) -> None:
         reply = self.groups.join("rejoin", self.live, session_timeout_ms=SESSION_MS)
         if reply is not None and not isinstance(reply, KafkaError):
-            self.groups.sync("sync", self.live, reply.generation, **{self.live: b"share"})
+            self.groups.sync("sync", self.live, reply.generation, **{self.live: b"share"})  # type: ignore[arg-type]
 
     def load(self) -> None:
         log = self.groups.log

@@ -108,7 +108,7 @@ def fast_failovers(skip_barrier: bool) -> World:
     world.coordinators.fetch(b)
     assert b.end == a.end > c.end, "B has it, C has not, it is not committed"
     assert a.watermark == c.end, "B has it, C has not, it is not committed"
-    world.random.choice = lambda nodes: nodes[0]  # type: ignore[method-assign]
+    world.random.choice = lambda nodes: nodes[0]  # type: ignore[assignment]
     world.coordinators.kill(a)
     world.coordinators.state.in_sync.discard(0)
     assert world.coordinators.leader is b
@@ -150,7 +150,7 @@ def commit_at_a_deposed_coordinator(shard: Callable[..., TransactionShard]) -> W
     reaches node 0."""
     world = World(0, replace(QUIET_NETWORK, transaction_version=1, shard=shard), clients=0)
     target = 0
-    world.random.choice = lambda nodes: next((n for n in nodes if n.number == target), nodes[0])  # type: ignore[method-assign]
+    world.random.choice = lambda nodes: next((n for n in nodes if n.number == target), nodes[0])  # type: ignore[assignment, attr-defined]
     client = world.client("client")
 
     def settle() -> None:

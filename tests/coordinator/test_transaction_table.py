@@ -49,7 +49,8 @@ ID, PID, EPOCH, NOW = "orders", 1000, 3, 10_000_000
 # with 4, EPOCH is the last that a client may hold: every bump gives it another producer id
 EPOCHS = (32767, 4)
 P0, P1 = TransactionPartition("flights", 0), TransactionPartition("flights", 1)
-S, T = TransactionState, Stimulus
+S = TransactionState
+T = Stimulus
 
 # Columns: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, Dead.  Each is "error
 # state".
@@ -351,6 +352,6 @@ def test_an_empty_transactional_id_is_refused(event: Any) -> None:
 
 def test_a_broken_rule_is_caught_before_the_record_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ablation: a table that lets Empty commit trips over the transition check."""
-    monkeypatch.setitem(shard_module.RULES, (S.EMPTY, T.COMMIT), Action.PREPARE_COMMIT)
+    monkeypatch.setitem(shard_module.RULES, (S.EMPTY, T.COMMIT), Action.PREPARE_COMMIT)  # type: ignore[attr-defined]
     with pytest.raises(AssertionError, match="PREPARE_COMMIT may not follow EMPTY"):
         decide(make(S.EMPTY, version=2), EndTxn(ID, PID, EPOCH, True, 2))

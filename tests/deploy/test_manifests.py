@@ -72,8 +72,8 @@ def test_a_drain_leaves_a_quorum_and_enough_in_sync_replicas(folder: str, nodes:
         ("transaction.state.log.replication.factor", "transaction.state.log.min.isr"),
         ("offsets.topic.replication.factor", "offsets.topic.min.isr"),
     ):
-        assert settings[replicas] - budget["maxUnavailable"] >= settings[in_sync] >= 2
-        assert settings[replicas] <= nodes
+        assert settings[replicas] - budget["maxUnavailable"] >= settings[in_sync] >= 2  # type: ignore[operator]
+        assert settings[replicas] <= nodes  # type: ignore[operator]
 
 
 def flat(table: dict[str, object], prefix: str = "") -> dict[str, object]:

@@ -278,14 +278,14 @@ async def test_a_controller_that_answers_late_costs_no_session(watched: Watched)
     async def late(request: pb.HeartbeatRequest, timeout_s: float, patience_s: float) -> pb.HeartbeatReply:
         due = asyncio.get_running_loop().create_future()
         answers.append(due)
-        watched.clock.call_later(0.8 * SESSION_S, lambda: due.done() or due.set_result(None))
+        watched.clock.call_later(0.8 * SESSION_S, lambda: due.done() or due.set_result(None))  # type: ignore[arg-type]
         await due
         return pb.HeartbeatReply(fenced=False)
 
-    watched.controller.heartbeat = late  # type: ignore[method-assign]
+    watched.controller.heartbeat = late
     for _ in range(60):
         sent = len(answers)
-        await eventually(lambda sent=sent: len(answers) != sent)
+        await eventually(lambda sent=sent: len(answers) != sent)  # type: ignore[misc]
         await watched.pass_time(0.5)
     assert watched.notices == []
 

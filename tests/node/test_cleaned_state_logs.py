@@ -99,8 +99,12 @@ class StateLog:
     def load(self, shard: Any) -> Any:
         """As `CoordinatorHost` does it, a few batches at a time."""
         runtime: CoordinatorRuntime[Any, Any, Any] = CoordinatorRuntime(
-            "state", lambda *_: shard, self, lambda *_: None, steady_ms=lambda: self.now_ms
-        )  # type: ignore[arg-type]
+            "state",
+            lambda *_: shard,
+            self,  # type: ignore[arg-type]
+            lambda *_: None,
+            steady_ms=lambda: self.now_ms,
+        )
         self.settle()
         end, position = self.log.log_end_offset, self.log.log_start_offset
         runtime.begin_load(0, 3, end, position)

@@ -267,7 +267,7 @@ def test_every_setting_has_a_sentence_and_a_default_within_its_bounds() -> None:
         if setting.kind is int and setting.default is not None:
             assert setting.minimum is not None
             assert setting.maximum is not None
-            assert setting.minimum <= setting.default <= setting.maximum, key
+            assert setting.minimum <= setting.default <= setting.maximum, key  # type: ignore[operator]
 
 
 def test_every_setting_is_read_by_some_module() -> None:

@@ -34,7 +34,9 @@ async def test_every_folder_tells_its_own_room_and_a_failed_one_is_not_asked(tmp
         directory=SimpleNamespace(offline_folders=[folders[2]], futures={}),
         reserves=DiskReserves(Volumes(), folders, 0),
     )
-    answer = await describe_log_dirs.handle(cast(Any, broker), cast(Any, None), SimpleNamespace(topics=None))
+    answer: Any = await describe_log_dirs.handle(
+        cast(Any, broker), cast(Any, None), cast(Any, SimpleNamespace(topics=None))
+    )
     described = [
         (each["error_code"], each["log_dir"], each["total_bytes"], each["usable_bytes"])
         for each in answer["results"]

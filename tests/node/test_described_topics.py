@@ -98,12 +98,12 @@ class Asked:
         return await self._ask(version, [SimpleNamespace(name=name, topic_id=None) for name in names])
 
     async def _ask(self, version: int, topics: list[Any] | None) -> Any:
-        request = SimpleNamespace(topics=topics, allow_auto_topic_creation=False)
+        request: Any = SimpleNamespace(topics=topics, allow_auto_topic_creation=False)
         answer = await metadata.handle(self.broker, self._context(ApiKey.METADATA, version), request)
         return decoded(version, answer)
 
     async def pages(self) -> Any:
-        request = SimpleNamespace(topics=[], cursor=None, response_partition_limit=100_000)
+        request: Any = SimpleNamespace(topics=[], cursor=None, response_partition_limit=100_000)
         return await describe_topic_partitions.handle(self.broker, self._context(75, 0), request)
 
     def _context(self, key: int, version: int) -> RequestContext:
@@ -111,11 +111,11 @@ class Asked:
 
     async def fresh(self, version: int = 12) -> Any:
         """The answer of a broker that has described nothing yet."""
-        kept, self.broker.described_topics = self.broker.described_topics, DescribedTopics()
+        kept, self.broker.described_topics = self.broker.described_topics, DescribedTopics()  # type: ignore[misc]
         try:
             return await self.all(version)
         finally:
-            self.broker.described_topics = kept
+            self.broker.described_topics = kept  # type: ignore[misc]
 
 
 def decoded(version: int, answer: Encoded) -> Any:

@@ -64,9 +64,9 @@ class Folder:
             configuration,
             self.disk,
             self.clock,
-            lambda: self.replicas,
+            lambda: self.replicas,  # type: ignore[arg-type, return-value]
             self.commit.request,
-            configuration.integer,  # type: ignore[arg-type, return-value]
+            configuration.integer,
         )
 
     def topic(self, name: str, config: LogConfig = COMPACTED, *, fill: int = 40, age_ms: int = 0) -> Replica:

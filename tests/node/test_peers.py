@@ -84,7 +84,7 @@ async def code_of(work: Any) -> ErrorCode:
 async def test_many_requests_share_one_connection_and_each_gets_its_own_answer(
     remote: Remote, peer: Peer
 ) -> None:
-    remote.script = lambda connection, number: (
+    remote.script = lambda connection, number: (  # type: ignore[assignment]
         connection.send(struct.pack(">i", number), str(number).encode()) and None
     )
     answers = await asyncio.gather(*(ask(peer) for _ in range(50)))
@@ -104,7 +104,7 @@ async def test_a_lost_connection_fails_its_requests_and_the_next_reconnects(
 
 
 async def test_a_response_out_of_order_fails_all_waiting_requests(remote: Remote, peer: Peer) -> None:
-    remote.script = lambda connection, number: (
+    remote.script = lambda connection, number: (  # type: ignore[assignment]
         connection.send(struct.pack(">i", number + 1), b"wrong") and None
     )
     assert await code_of(ask(peer)) is ErrorCode.NETWORK_EXCEPTION
@@ -153,7 +153,7 @@ async def test_a_request_that_is_given_up_does_not_disturb_the_next(remote: Remo
     given_up.cancel()
     with pytest.raises(asyncio.CancelledError):
         await given_up
-    remote.script = lambda connection, number: (
+    remote.script = lambda connection, number: (  # type: ignore[assignment]
         [remote.echo(connection, n) for n in (number - 1, number)] and None
     )
     assert await ask(peer) == b"answer"

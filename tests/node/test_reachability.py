@@ -90,7 +90,7 @@ async def test_a_broker_beats_early_only_for_what_is_news() -> None:
     metadata = SimpleNamespace(state=SimpleNamespace(brokers={2: broker(2, 20)}))
     cluster, own = ClusterView(1, cast(Any, metadata), cast(Any, None), SystemClock()), (1, 7)
     reached_by = ReachedBy()
-    node = Finding(cluster, cast(Any, lifecycle), reached_by, cast(Any, None), SystemClock(), early.append)
+    node = Finding(cluster, cast(Any, lifecycle), reached_by, cast(Any, None), SystemClock(), early.append)  # type: ignore[arg-type]
     for epoch, is_found in (
         (99999999999999999, False),
         (19, False),

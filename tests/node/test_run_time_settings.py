@@ -21,7 +21,7 @@ from .test_configuration import loaded
 
 
 def test_what_is_set_at_run_time_holds_at_once_and_the_file_again_afterwards() -> None:
-    configuration = loaded(**{CATCH_UP_SETTING: 9})
+    configuration = loaded(**{CATCH_UP_SETTING: 9})  # type: ignore[arg-type]
     limits: list[int | None] = []
     state = ClusterState()
     clock, settings = ManualClock(), RunTimeSettings(configuration)
@@ -34,7 +34,7 @@ def test_what_is_set_at_run_time_holds_at_once_and_the_file_again_afterwards() -
         SimpleNamespace(topics_changed=lambda: None),
     )
     parts: list[Any] = [SimpleNamespace(broker_epoch=1), replicas, directory, groups]
-    application = MetadataApplication(cluster, settings, *parts, clock)
+    application = MetadataApplication(cluster, settings, *parts, clock=clock)  # type: ignore[misc]
 
     def applied(configs: dict[int, dict[str, str]] | None = None) -> None:
         state.index += 1
@@ -76,7 +76,7 @@ async def test_a_new_default_for_all_topics_is_applied_in_slices() -> None:
         SimpleNamespace(topics_changed=lambda: None),
     )
     parts: list[Any] = [SimpleNamespace(broker_epoch=1), replicas, directory, groups]
-    application = MetadataApplication(cluster, RunTimeSettings(loaded()), *parts, clock)
+    application = MetadataApplication(cluster, RunTimeSettings(loaded()), *parts, clock=clock)  # type: ignore[misc]
 
     def applied(retention_ms: str = "", *, changed: tuple[tuple[str, int], ...] = ()) -> None:
         state.index += 1

@@ -171,7 +171,7 @@ async def test_a_partition_that_the_answer_leaves_out_is_not_taken_for_enlisted(
     async def forgetful(*_: Any) -> Any:
         return SimpleNamespace(error_code=0, results_by_transaction=[])
 
-    coordinator.request = forgetful  # type: ignore[method-assign]
+    coordinator.request = forgetful  # type: ignore[assignment]
     assert await coordinator.enlist() is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
@@ -339,7 +339,9 @@ async def test_enlistments_of_one_leader_do_not_wait_for_each_other() -> None:
             transactional_id=name, producer_id=7, producer_epoch=0, topics=topics, verify_only=True
         )
         outcome = await add_partitions_to_txn.handle(
-            broker, _version(4), SimpleNamespace(transactions=[question])
+            broker,
+            _version(4),
+            SimpleNamespace(transactions=[question]),  # type: ignore[arg-type]
         )
         assert isinstance(outcome, Deferred), "the connection goes on with the next request"
         answers.append(asyncio.ensure_future(outcome.answer))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tidegate.runtime.disk import RealDisk
@@ -25,7 +26,7 @@ from tidegate.wire.records import (
 from .cluster import Cluster
 
 NOW_MS = 1_700_000_000_000
-CONFIG = {"cleanup_policy": "compact", "segment_bytes": "1024", "delete_retention_ms": "0"}
+CONFIG: dict[str, Any] = {"cleanup_policy": "compact", "segment_bytes": "1024", "delete_retention_ms": "0"}
 
 
 def data(
@@ -198,7 +199,7 @@ async def test_a_replica_made_after_the_topic_was_compacted_once_is_filled(
         monkeypatch.setattr(Log, "allow_offset_gaps", lambda log: None)
     cluster = await cluster_with_a_cleaned_leader(tmp_path)
     now = cluster.partitions["t", 0]
-    cluster.partitions["t", 0] = replace(now, config=now.config | {"cleanup.policy": "delete"})
+    cluster.partitions["t", 0] = replace(now, config=now.config | {"cleanup.policy": "delete"})  # type: ignore[operator]
     cluster.publish([cluster.partitions["t", 0]])
     cluster.start(3)
     cluster.publish([cluster.partitions["t", 0]], to=[3])

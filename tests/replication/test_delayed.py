@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tidegate.replication.partition.leader import PartitionLeader
@@ -27,9 +28,10 @@ def leader_at(high_watermark: int) -> PartitionLeader:
 
 
 def test_acknowledgements_complete_in_offset_order_even_when_added_out_of_order() -> None:
-    waiters, answered = AckWaiters(), []
+    waiters = AckWaiters()
+    answered: list[Any] = []
     for offset in (5, 9, 7, 5):
-        waiters.add(offset, 100.0, lambda code, offset=offset: answered.append((offset, code)))
+        waiters.add(offset, 100.0, lambda code, offset=offset: answered.append((offset, code)))  # type: ignore[misc]
     assert waiters.complete(leader_at(4)) == 0
     assert waiters.complete(leader_at(7)) == 3
     assert answered == [(5, ErrorCode.NONE), (5, ErrorCode.NONE), (7, ErrorCode.NONE)]
@@ -37,7 +39,8 @@ def test_acknowledgements_complete_in_offset_order_even_when_added_out_of_order(
 
 
 def test_a_shrunken_isr_at_completion_is_said() -> None:
-    waiters, answered = AckWaiters(), []
+    waiters = AckWaiters()
+    answered: list[Any] = []
     waiters.add(5, 100.0, answered.append)
     leader = leader_at(6)
     leader.on_metadata(1, (1,))
@@ -46,7 +49,8 @@ def test_a_shrunken_isr_at_completion_is_said() -> None:
 
 
 def test_expiry_takes_only_what_is_due() -> None:
-    waiters, answered = AckWaiters(), []
+    waiters = AckWaiters()
+    answered: list[Any] = []
     waiters.add(5, 1.0, answered.append)
     waiters.add(6, 3.0, answered.append)
     assert waiters.expire(2.0, ErrorCode.REQUEST_TIMED_OUT) == 1

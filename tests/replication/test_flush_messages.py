@@ -21,7 +21,7 @@ from .test_moved_replicas import committed, write
 class FakeLog(SimpleNamespace):
     """What is looked at of a log."""
 
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 @pytest.fixture

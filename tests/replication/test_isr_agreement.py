@@ -106,7 +106,7 @@ class Walk:
         self.known = self.active.state.copy()  # what node 1 has applied
         self.history.clear()
         self.metadata: Any = SimpleNamespace(state=self.known)
-        self.view = ClusterView(1, self.metadata, cast(ControllerClient, None), ManualClock())
+        self.view = ClusterView(1, self.metadata, cast(ControllerClient, None), ManualClock())  # type: ignore[arg-type]
         self.client = ControllerClient({1: "a:1", 2: "b:2"}, ManualClock())
         self.client.note_answer(1, rpc.Status(controller_epoch=1))
         self.leader = self.lead()
@@ -121,7 +121,10 @@ class Walk:
         request = rpc.CreateTopicsRequest(
             topics=[
                 rpc.NewTopic(
-                    name="t", partitions=-1, replication_factor=-1, assignments=[{"replicas": replicas}]
+                    name="t",
+                    partitions=-1,
+                    replication_factor=-1,
+                    assignments=[{"replicas": replicas}],  # type: ignore[list-item]
                 )
             ],
             request_id=rpc.RequestId(client_id="test", sequence=1),

@@ -73,7 +73,7 @@ async def test_a_large_batch_is_unfolded_in_a_thread_and_appended(
 ) -> None:
     threads = BatchThreads()
     unfolded: list[tuple[bool, int]] = []
-    unfold = record_check.decompress
+    unfold = record_check.decompress  # type: ignore[attr-defined]
 
     def noted(codec: Compression, data: memoryview, max_bytes: int, scratch: Scratch) -> memoryview:
         unfolded.append((threading.current_thread() is threading.main_thread(), max_bytes))

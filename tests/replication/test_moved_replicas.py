@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tidegate.replication.fetching import follower_fetches
@@ -32,12 +33,12 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     await cluster.stop_all()
 
 
-def change(cluster: Cluster, *, topic: str = "t", new_epoch: bool = False, **fields: object) -> Assignment:
+def change(cluster: Cluster, *, topic: str = "t", new_epoch: bool = False, **fields: Any) -> Assignment:
     """One metadata entry about the partition, applied everywhere."""
     now = cluster.partitions[topic, 0]
     now = replace(
         now, partition_epoch=now.partition_epoch + 1, leader_epoch=now.leader_epoch + int(new_epoch), **fields
-    )  # type: ignore[arg-type]
+    )
     cluster.partitions[topic, 0] = now
     cluster.publish([now])
     return now
@@ -191,7 +192,7 @@ async def test_ablation_a_throttle_on_isr_members_delays_them(
     slow: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PartitionLeader, "is_catching_up", lambda *_: True)
-    monkeypatch.setattr(follower_fetches.CatchUpThrottle, "allowance", lambda *_: 0)
+    monkeypatch.setattr(follower_fetches.CatchUpThrottle, "allowance", lambda *_: 0)  # type: ignore[attr-defined]
     slow.create()
     assert (
         await slow.managers[1].wait_committed("t", 0, 1, write(slow, 1, "y"), 300)

@@ -64,11 +64,11 @@ class Asked:
     def ask(self, timestamp_ms: int, epoch: int = -1) -> asyncio.Task[Any]:
         partition = SimpleNamespace(partition_index=0, timestamp=timestamp_ms, current_leader_epoch=epoch)
         topics = [SimpleNamespace(name="t", partitions=[partition])]
-        request = SimpleNamespace(replica_id=-2, isolation_level=0, topics=topics)
+        request: Any = SimpleNamespace(replica_id=-2, isolation_level=0, topics=topics)
 
         async def asked() -> Any:
             answer = await list_offsets.handle(self.broker, RequestContext(2, 9, 1, "c", "h"), request)
-            return answer["topics"][0]["partitions"][0]
+            return answer["topics"][0]["partitions"][0]  # type: ignore[index]
 
         return asyncio.create_task(asked())
 
@@ -90,7 +90,7 @@ async def test_the_loop_goes_on_while_a_batch_is_decoded(
 ) -> None:
     await asked.append(NOW_MS)
     decoded_in: list[int] = []
-    decode = lookup.decode_batch
+    decode = lookup.decode_batch  # type: ignore[attr-defined]
 
     def noted(data: bytes, **rest: Any) -> Any:
         found = decode(data, **rest)

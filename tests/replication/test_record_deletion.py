@@ -6,6 +6,7 @@ import asyncio
 import errno
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tidegate.replication.fetching.offsets import EARLIEST
@@ -22,7 +23,7 @@ from .cluster import Cluster, batch_of
 
 
 async def cluster_with_records(
-    tmp_path: Path, count: int = 10, wait_max_ms: int = 60_000, lag_max_ms: int = 30_000, **config: str
+    tmp_path: Path, count: int = 10, wait_max_ms: int = 60_000, lag_max_ms: int = 30_000, **config: Any
 ) -> Cluster:
     # A waiting follower must get the new log start.
     cluster = Cluster(tmp_path, wait_max_ms=wait_max_ms, lag_max_ms=lag_max_ms)
@@ -194,7 +195,7 @@ async def test_a_deletion_waits_while_the_isr_is_below_the_minimum(
 ) -> None:
     """A replica that left the ISR may be elected by then (KIP-966), and has the records still.  Ablation: the
     leader answers."""
-    cluster = await cluster_with_records(tmp_path, **{"min.insync.replicas": "2"})
+    cluster = await cluster_with_records(tmp_path, **{"min.insync.replicas": "2"})  # type: ignore[arg-type]
     await cluster.stop(2)
     await cluster.stop(3)
     cluster.elect(1, isr=(1,))

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tidegate.replication.fetching import follower_fetches
@@ -446,7 +447,8 @@ async def follower_that_could_not_take_an_answer(tmp_path: Path, monkeypatch: py
     for node in (1, 2):
         cluster.start(node)
     cluster.create(replicas=(1, 2), isr=(1, 2))
-    on_answer, ignored = PartitionFollower.on_answer, []
+    on_answer = PartitionFollower.on_answer
+    ignored: list[Any] = []
 
     def stale_once(core: PartitionFollower, sent: FetchPosition, answer: Answer, log: LogView) -> Action:
         if answer.high_watermark == 1 and not ignored:

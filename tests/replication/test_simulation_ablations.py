@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tidegate.chaos.sim.replication.history import History
@@ -399,7 +399,7 @@ def focused(seed: int, *faults: tuple[str, float], **changes: Any) -> Options:
         "produce_pause_s": 0.03,
         "faults": faults,
     }
-    return replace(draw_first(Random(seed)), **(base | changes))
+    return replace(draw_first(Random(seed)), **cast("dict[str, Any]", base | changes))
 
 
 def anything(seed: int) -> Options | None:

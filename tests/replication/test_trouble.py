@@ -102,7 +102,8 @@ async def test_a_high_watermark_that_was_not_adopted_is_sent_again(
     """Nothing else may happen at the partition for long, and consumers read from this follower (KIP-392)."""
     cluster, _ = started(tmp_path)
     cluster.create()
-    sound, failed = Replica.carry_out, []
+    sound = Replica.carry_out
+    failed: list[Any] = []
 
     def carry_out(replica: Replica, action: Append | Truncate | Restart) -> bool:
         news = isinstance(action, Append) and not action.records and action.high_watermark == 1
@@ -125,7 +126,8 @@ async def test_an_answer_that_was_not_carried_out_is_asked_for_again(
     """The leader would send what is in it only when something else happens at the partition."""
     cluster, _ = started(tmp_path)
     cluster.create()
-    sound, failed = LeaderFetcher._carry_out, []
+    sound = LeaderFetcher._carry_out
+    failed: list[Any] = []
 
     async def carry_out(fetcher: LeaderFetcher, positions: Any, response: FetchResponse) -> None:
         if not failed and any(part.records for _, parts in response.topics for part in parts):
@@ -228,9 +230,9 @@ async def test_a_follower_that_has_no_room_to_cut_its_log_tries_again_until_it_h
     )
     assert cluster.log(1).log_end_offset == 2
     assert not cluster.log(1).is_offline
-    assert cluster.managers[2].replica(*key).leader.follower(1).fetch_offset < 0, (
+    assert cluster.managers[2].replica(*key).leader.follower(1).fetch_offset < 0, (  # type: ignore[union-attr]
         "what diverges counts for nothing"
-    )  # type: ignore[union-attr]
+    )
     disks[1].full = False
     await eventually(lambda: cluster.log(1).latest_epoch == elected.leader_epoch, "it was cut and follows")
     reads = [cluster.log(node).read(0, 10_000, upper_offset=9) for node in (1, 2)]

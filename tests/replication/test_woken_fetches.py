@@ -45,7 +45,7 @@ async def test_fetches_that_one_append_wakes_share_the_turns(
         request = FetchRequest(
             max_wait_ms=60_000, topics=[("t", [FetchPartition(0, 0, 1000, -1, topic_id=TOPIC_ID)])]
         )
-        how = {"turn": lambda: Turn(turns, account)} if turns_taken else {}
+        how: dict[str, Any] = {"turn": lambda: Turn(turns, account)} if turns_taken else {}
         return await turns.metered(account, manager.fetch(request, **how))
 
     async def count_rounds() -> None:

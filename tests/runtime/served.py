@@ -87,5 +87,7 @@ def framed(*payloads: bytes) -> bytes:
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
-        record.fields["reason"] for record in caplog.records if record.getMessage() == "connection_refused"
-    ]  # type: ignore[attr-defined]
+        record.fields["reason"]  # type: ignore[attr-defined]
+        for record in caplog.records
+        if record.getMessage() == "connection_refused"
+    ]

@@ -37,8 +37,8 @@ def test_a_short_write_is_a_full_disk(
     disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = disk.open(tmp_path / "a", create=True)
-    monkeypatch.setattr(module.os, "pwrite", lambda fd, data, position: len(data) - 1)
-    monkeypatch.setattr(module.os, "pwritev", lambda fd, data, position: 1)
+    monkeypatch.setattr(module.os, "pwrite", lambda fd, data, position: len(data) - 1)  # type: ignore[attr-defined]
+    monkeypatch.setattr(module.os, "pwritev", lambda fd, data, position: 1)  # type: ignore[attr-defined]
     for write in (lambda: file.write_at(0, b"12345"), lambda: file.write_vector_at(0, [b"12", b"345"])):
         with pytest.raises(OSError, match="of 5 bytes could be written") as caught:
             write()
@@ -51,7 +51,7 @@ def test_a_read_that_stops_early_goes_on(
     file = disk.open(tmp_path / "a", create=True)
     file.write_at(0, b"0123456789")
     pread = os.pread
-    monkeypatch.setattr(module.os, "pread", lambda fd, length, position: pread(fd, min(3, length), position))
+    monkeypatch.setattr(module.os, "pread", lambda fd, length, position: pread(fd, min(3, length), position))  # type: ignore[attr-defined]
     assert file.read_at(1, 8) == b"12345678"
     assert file.read_at(5, 100) == b"56789"
 
@@ -79,8 +79,8 @@ def test_an_atomic_write_syncs_the_file_before_the_rename_and_the_folder_after_i
         steps.append("rename")
         rename(source, target)
 
-    monkeypatch.setattr(module.os, "fsync", noted_fsync)
-    monkeypatch.setattr(module.os, "rename", noted_rename)
+    monkeypatch.setattr(module.os, "fsync", noted_fsync)  # type: ignore[attr-defined]
+    monkeypatch.setattr(module.os, "rename", noted_rename)  # type: ignore[attr-defined]
     disk.write_atomic(tmp_path / "state", b"new")
     assert steps == ["sync file", "rename", "sync folder"]
     assert disk.read(tmp_path / "state") == b"new"
@@ -90,7 +90,7 @@ def test_an_atomic_write_that_fails_leaves_the_old_content(
     disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk.write_atomic(tmp_path / "state", b"old")
-    monkeypatch.setattr(module.os, "write", lambda fd, data: len(data) - 1)
+    monkeypatch.setattr(module.os, "write", lambda fd, data: len(data) - 1)  # type: ignore[attr-defined]
     with pytest.raises(OSError, match=r"only \d+ of 11 bytes could be written"):
         disk.write_atomic(tmp_path / "state", b"new content")
     monkeypatch.undo()

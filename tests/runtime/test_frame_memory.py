@@ -144,7 +144,8 @@ async def test_a_large_frame_gets_memory_as_it_comes() -> None:
             sent = 0
             for upto in (1, 4, 16, 64, 80):
                 await eventually(
-                    lambda upto=upto: budget.used_bytes == upto * MIB, f"{upto} MiB to be granted"
+                    lambda upto=upto: budget.used_bytes == upto * MIB,  # type: ignore[misc]
+                    f"{upto} MiB to be granted",
                 )
                 await asyncio.to_thread(peer.sendall, bytes(upto * MIB - sent))
                 sent = upto * MIB
@@ -196,7 +197,7 @@ async def test_a_frame_that_comes_fast_enough_is_left_alone_while_others_wait() 
             for look in range(1, 16):
                 expected = connection._progress + 2 * RATE_MIN
                 steady.sendall(bytes(2 * RATE_MIN))
-                await eventually(lambda expected=expected: connection._progress >= expected, "the bytes")
+                await eventually(lambda expected=expected: connection._progress >= expected, "the bytes")  # type: ignore[misc]
                 served.server.look_after(now + 2 * look)
                 assert connection.is_open, f"closed after {2 * look} s"
             await asyncio.to_thread(steady.sendall, bytes(900_000 + 4 - 1000 - 15 * 2 * RATE_MIN))
@@ -233,8 +234,9 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
         await eventually(lambda: len(served.handlers) == 3, "all connections")
         handlers = {handler.connection.peer: handler for handler in served.handlers}
         names = [
-            ":".join(map(str, c._transport.get_extra_info("sockname")[:2])) for c in (idle, talking, owed)
-        ]  # type: ignore[union-attr]
+            ":".join(map(str, c._transport.get_extra_info("sockname")[:2]))  # type: ignore[union-attr]
+            for c in (idle, talking, owed)
+        ]
         handlers[names[2]].connection.owes_answer = True
         now = time_by_hand(served)
         served.server.look_after(now)

@@ -107,7 +107,7 @@ async def test_many_answers_to_one_packet_leave_in_few_writes() -> None:
         transport = served.handlers[0].connection._transport
         assert transport is not None
         original = transport.write
-        transport.write = lambda data: (writes.append(len(data)), original(data))[1]  # type: ignore[method-assign]
+        transport.write = lambda data: (writes.append(len(data)), original(data))[1]
         connection._transport.write(framed(*[b"x" * 20] * 50))  # type: ignore[union-attr]
         await eventually(lambda: len(recorder.frames) == 50, "all echoes")
         assert len(writes) <= 3
@@ -142,7 +142,7 @@ async def test_a_paused_connection_delivers_nothing_and_loses_nothing() -> None:
             connection.send(payload)
         for count in range(1, 6):
             await eventually(
-                lambda count=count: served.handlers and len(served.handlers[0].frames) >= count,
+                lambda count=count: served.handlers and len(served.handlers[0].frames) >= count,  # type: ignore[misc]
                 f"frame {count}",
             )
             for _ in range(5):
@@ -268,11 +268,11 @@ def test_the_log_says_how_many_lines_it_left_out(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING):
         for now in (0, 1, 2, 3, 11):
             limiter.warning(now, "event", n=now)
-    assert [record.fields for record in caplog.records] == [
+    assert [record.fields for record in caplog.records] == [  # type: ignore[attr-defined]
         {"n": 0},
         {"n": 1},
         {"n": 11, "suppressed_before": 2},
-    ]  # type: ignore[attr-defined]
+    ]
 
 
 async def test_a_handler_that_fails_loses_its_connection_and_no_other(
@@ -630,9 +630,9 @@ async def test_grpc_carries_large_messages_and_rejects_a_port_in_use() -> None:
             network.bind_grpc(other, HOST, port)
         payload = random.Random(1).randbytes(10 << 20)
         async with network.grpc_channel(f"{HOST}:{port}") as channel:
-            assert await channel.unary_unary("/a/b")(payload) == payload[::-1]
+            assert await channel.unary_unary("/a/b")(payload) == payload[::-1]  # type: ignore[arg-type]
         with network.grpc_channel_blocking(f"{HOST}:{port}") as blocking:
-            assert await asyncio.to_thread(blocking.unary_unary("/a/b"), payload) == payload[::-1]
+            assert await asyncio.to_thread(blocking.unary_unary("/a/b"), payload) == payload[::-1]  # type: ignore[arg-type]
     finally:
         await server.stop(0)
 

@@ -124,7 +124,7 @@ class ScriptedNode(data_pb2_grpc.DataServicer):
             if changed is None:
                 self._require_leader(request, context)
                 context.abort(grpc.StatusCode.UNAVAILABLE, "the script says so")
-            yield changed
+            yield changed  # type: ignore[misc]
             number += 1
 
     def _require_leader(self, request: Any, context: Any) -> None:
@@ -159,10 +159,10 @@ def scripted() -> Iterator[Script]:
     servers: dict[int, grpc.Server] = {}
     for node in (0, 1):
         servers[node] = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
-        data_pb2_grpc.add_DataServicer_to_server(ScriptedNode(node, script), servers[node])
+        data_pb2_grpc.add_DataServicer_to_server(ScriptedNode(node, script), servers[node])  # type: ignore[abstract]
         script.endpoints[node] = f"127.0.0.1:{servers[node].add_insecure_port('127.0.0.1:0')}"
         servers[node].start()
-    script.stop = lambda node: servers[node].stop(0)
+    script.stop = lambda node: servers[node].stop(0)  # type: ignore[assignment]
     yield script
     for server in servers.values():
         server.stop(0)

@@ -47,8 +47,8 @@ def stub_of(cluster: ServedCluster, node: int) -> data_pb2_grpc.DataStub:
 
 
 def detail_of(failure: grpc.RpcError) -> pb.ErrorDetail:
-    found = dict(failure.trailing_metadata())["tidegate-error-bin"]  # type: ignore[attr-defined]
-    return pb.ErrorDetail.FromString(found)
+    found: dict[str, Any] = dict(failure.trailing_metadata())["tidegate-error-bin"]  # type: ignore[arg-type, index]
+    return pb.ErrorDetail.FromString(found)  # type: ignore[arg-type]
 
 
 def read(
@@ -116,7 +116,7 @@ def test_offsets_by_timestamp(client: DataClient) -> None:
     records = [pair for step in history(0, 400) for pair in step.records]
     middle = records[len(records) // 2].timestamp_ms
     found = client.offsets(topic, [offset_query(0, timestamp_ms=middle)], read_committed=True)[0].offset
-    every = {}
+    every: dict[Any, Any] = {}
     offset = 0
     for step in history(0, 400):
         every |= {offset + n: record.timestamp_ms for n, record in enumerate(step.records)}
@@ -158,7 +158,7 @@ def test_a_node_that_does_not_lead_names_the_leader(cluster: ServedCluster) -> N
 def test_what_cannot_be_answered_is_refused_with_its_code(
     cluster: ServedCluster, change: dict[str, object], code: ErrorCode
 ) -> None:
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "topic": "flights",
         "partition": 0,
         "leader_epoch": -1,
@@ -285,7 +285,7 @@ def turns(cluster: ServedCluster) -> Iterator[RangeTurns]:
     set_turns(cluster, before)
 
 
-def first_records(**more: bool) -> pb.ReadRangeRequest:
+def first_records(**more: Any) -> pb.ReadRangeRequest:
     return pb.ReadRangeRequest(topic="flights", partition=0, leader_epoch=-1, start=0, end=5, **more)
 
 
@@ -422,11 +422,11 @@ def test_without_the_second_look_a_read_of_a_lost_leadership_would_be_sent(
         cluster.fill("flights", 0, history(6, 50), leader=1)
 
         def lose_leadership(read: object) -> tuple[bytes, int]:
-            monkeypatch.setattr(data_service.begin_bulk_read.__globals__["BulkRead"], "run", original)
+            monkeypatch.setattr(data_service.begin_bulk_read.__globals__["BulkRead"], "run", original)  # type: ignore[attr-defined]
             cluster.move("flights", 0, 2)
             return original(read)
 
-        bulk_read = data_service.begin_bulk_read.__globals__["BulkRead"]
+        bulk_read = data_service.begin_bulk_read.__globals__["BulkRead"]  # type: ignore[attr-defined]
         original = bulk_read.run
         request = pb.ReadRangeRequest(topic="flights", partition=0, leader_epoch=-1, start=0, end=20)
         monkeypatch.setattr(bulk_read, "run", lose_leadership)

@@ -6,6 +6,7 @@ import pickle
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tidegate.proto import data_pb2 as pb
@@ -444,7 +445,7 @@ def test_records_that_are_gone_fail_the_read_unless_loss_is_accepted(
 def test_the_filter_starts_anew_with_the_list_of_every_stream(client: DataClient, scripted: Script) -> None:
     """Producer 7 aborts its first transaction and commits its second; the stream breaks between every two
     chunks."""
-    log = []
+    log: list[Any] = []
     for producer_id, kind in [
         (7, None),
         (-1, None),

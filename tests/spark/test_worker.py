@@ -29,7 +29,7 @@ def test_connections_stay_open_between_tasks(scripted: Script, channels: Channel
     reader = read.reader(read.schema())
     tasks = reader.partitions()
     assert len(tasks) == 20
-    rows = [row for task in tasks for batch in reader.read(task) for row in batch.column(4).to_pylist()]
+    rows = [row for task in tasks for batch in reader.read(task) for row in batch.column(4).to_pylist()]  # type: ignore[union-attr]
     assert rows == [0, 1, 2, 3, 4, 5] * 20
     assert channels.opened == 2
 
@@ -40,7 +40,7 @@ def test_a_channel_to_a_node_that_is_away_does_not_outlive_its_task(
     """gRPC would go on trying to connect, from every idle worker."""
     read = TidegateSource({"bootstrap": f"127.0.0.1:1,{scripted.endpoints[1]}", "subscribe": "flights"})
     reader = read.reader(read.schema())
-    assert sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task)) == 30
+    assert sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task)) == 30  # type: ignore[union-attr]
     assert set(channels._open) == set(scripted.endpoints.values())
 
 

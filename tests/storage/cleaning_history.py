@@ -8,6 +8,7 @@ after a restart that replays it from its beginning.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
@@ -283,7 +284,7 @@ class CleaningHistory:
             if first is None or self.now_ms < first + DELETE_RETENTION_MS:
                 assert offset in there, f"what stands at {offset} went before its time"
 
-    def check_times(self, batches: list[object]) -> None:
+    def check_times(self, batches: Sequence[object]) -> None:
         records = [r for b in stored(self.log) if not b.header.is_control for r in decode_batch(b.data)]
         for timestamp in {r.timestamp_ms for r in records[::7]}:
             found = self.log.offset_for_timestamp(timestamp, self.log.log_end_offset)

@@ -4,6 +4,7 @@ comes first."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -224,7 +225,7 @@ def plan(
     cleaned_to: int = 0,
     settled: int = 1000,
     stamps: tuple[int, ...] = (),
-    **config: int,
+    **config: Any,
 ) -> Cleanable | None:
     stamps = stamps or (NOW_MS,) * len(sizes)
     return plan_cleaning(

@@ -8,6 +8,7 @@ largest sizes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
@@ -100,7 +101,7 @@ def test_our_transactions_and_markers_are_read_by_others(reader: str) -> None:
     append(log, batch(1, pid=8, epoch=0, sequence=0))
     append(log, batch(1, pid=7, epoch=5, sequence=0, transactional=True))
     append_marker(log, marker(7, 6, commit=True, coordinator_epoch=9))
-    found = list(read_by(reader, segment_bytes(disk)))
+    found: list[Any] = list(read_by(reader, segment_bytes(disk)))
     facts = [
         (b.is_transactional, b.is_control_batch, b.producer_id, b.producer_epoch, b.base_sequence)
         for b, _rows in found
@@ -131,8 +132,8 @@ def test_foreign_clients_read_cleaned_segments_with_empty_batches(reader: str) -
         "the last batch of a live producer stays, empty"
     )
     found = list(read_by(reader, data))
-    assert [b.base_offset for b, _rows in found] == [header.base_offset for header in headers]
-    assert [b.next_offset for b, _rows in found] == [header.next_offset for header in headers]
+    assert [b.base_offset for b, _rows in found] == [header.base_offset for header in headers]  # type: ignore[attr-defined]
+    assert [b.next_offset for b, _rows in found] == [header.next_offset for header in headers]  # type: ignore[attr-defined]
     ours = [record for position, _header in iterate_headers(data) for record in decode_batch(data, position)]
     assert (
         [row[0] for _batch, rows in found for row in rows] == [record.offset for record in ours] == [22, 23]
@@ -161,7 +162,7 @@ def test_batches_of_others_are_stored_as_they_are_and_read_by_us(
     stored = bytes(log.read(1, 10 << 20, upper_offset=log.log_end_offset).data)
     assert stored[16:] == data[16:], "all behind the leader epoch is the producer's"
     found = [tuple(record) for record in decode_batch(stored)]
-    assert [(r[0], r[1], r[2], r[3], tuple(r[4])) for r in found] == rows_of(SETS[records], 1)
+    assert [(r[0], r[1], r[2], r[3], tuple(r[4])) for r in found] == rows_of(SETS[records], 1)  # type: ignore[arg-type]
     log.flush_now()
     again = open_log(disk, config=LogConfig())
     assert bytes(again.read(1, 10 << 20, upper_offset=again.log_end_offset).data) == stored

@@ -54,8 +54,8 @@ def test_a_new_log_goes_to_the_folder_with_the_fewest_and_stays_there() -> None:
     folders.delete("t", 1)
     folders.create("t", ID, 6, LogConfig(), now_ms=NOW_MS)
     assert where(folders, 6) == B
-    for partition in folders.logs:
-        append(folders.logs[partition], batch(1))
+    for log in folders.logs.values():
+        append(log, batch(1))
     again = restarted(disk, folders, C, B, A)
     assert again.previous_broker_epoch == 3
     assert set(again.logs) == set(folders.logs)

@@ -406,7 +406,7 @@ def test_a_failing_disk_takes_the_folder_offline() -> None:
     def fails(*_args: object) -> None:
         raise OSError(5, "no")
 
-    directory.notes.note_flush = fails  # type: ignore[method-assign]
+    directory.notes.note_flush = fails  # type: ignore[assignment]
     append(log, batch(1))
     log.flush_now()
     assert directory.is_offline

@@ -171,7 +171,7 @@ def test_ablation_a_truncation_that_keeps_the_recovery_point_is_found(
 
 
 def test_ablation_a_recovery_that_does_not_check_batches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    trusting = recovery.scan_batches
+    trusting = recovery.scan_batches  # type: ignore[attr-defined]
     monkeypatch.setattr(recovery, "scan_batches", lambda *args, check=False, **rest: trusting(*args, **rest))
     assert first_broken(StorageHistory) is not None
 
@@ -191,7 +191,7 @@ def test_ablation_a_swap_without_a_decision_is_found(monkeypatch: pytest.MonkeyP
     decided: dict[object, list[int]] = {}
 
     def decide(disk, directory, old_bases, new_base):  # type: ignore[no-untyped-def]
-        path = replacement.swap_path(directory, new_base)
+        path = replacement.swap_path(directory, new_base)  # type: ignore[attr-defined]
         decided[path] = list(old_bases)
         return path
 

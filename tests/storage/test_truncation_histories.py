@@ -131,10 +131,10 @@ def test_a_flush_that_was_cancelled_has_synced_no_folder() -> None:
     log.begin_flush()
     log.truncate_to(3 if log.log_end_offset > 3 else 2)
     synced: list[Path] = []
-    sync, disk.sync_directory = disk.sync_directory, synced.append  # type: ignore[method-assign,assignment]
+    sync, disk.sync_directory = disk.sync_directory, synced.append  # type: ignore[assignment]
     append(log, batch(1))
     log.flush_now()
-    disk.sync_directory = sync  # type: ignore[method-assign]
+    disk.sync_directory = sync
     assert log.directory in synced
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidegate.runtime.disk import Disk
 from tidegate.storage.log.log import AppendInfo, AppendOrigin, Log, LogConfig, VerificationGuard
@@ -63,7 +63,7 @@ def open_log(
     config: LogConfig = SMALL,
     clean: bool = False,
     recovery_point: int = 0,
-    **rest: int,
+    **rest: Any,
 ) -> Log:
     return Log.open(
         disk,

@@ -20,7 +20,7 @@ from tidegate.chaos.load.processes import Plan
 from tidegate.chaos.run.harness import Run, run_scenario
 from tidegate.chaos.run.timed_kills import InjectedFault
 from tidegate.chaos.scenarios.named import BETWEEN_S, NamedScenario
-from tidegate.client.administration.admin import Admin, NewTopic
+from tidegate.client.administration.admin import Admin, NewTopic  # type: ignore[attr-defined]
 from tidegate.processes.local_cluster import LocalClusterError, LocalNode, OtherVersion
 from tidegate.processes.node_process import last_words
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -74,7 +74,7 @@ class GroupOfTheNewerProtocol:
             error = message.error()
             if error is None:
                 with self._lock:
-                    self.seen.add((message.topic(), message.partition(), message.offset()))
+                    self.seen.add((message.topic(), message.partition(), message.offset()))  # type: ignore[arg-type]
             elif error.fatal():
                 self.errors.append(str(error))
                 break

@@ -52,7 +52,7 @@ def _value(field: FieldShape, entity_type: Any, rng: random.Random, depth: int) 
 def _inner_type(entity_type: Any, name: str) -> Any:
     annotation = next(field.type for field in fields(entity_type) if field.name == name)
     while not is_dataclass(annotation):
-        annotation = next(part for part in annotation.__args__ if part not in (type(None), ...))
+        annotation = next(part for part in annotation.__args__ if part not in (type(None), ...))  # type: ignore[union-attr]
     return annotation
 
 
