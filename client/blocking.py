@@ -62,6 +62,18 @@ SEND_CHUNK_RECORDS: Final = 500
 TASKS_END_S: Final = 5.0
 
 
+def _documented_by(source: type) -> Callable[[type[T]], type[T]]:
+    """Methods without a docstring do what those of `source` do, and get theirs."""
+
+    def document(own: type[T]) -> type[T]:
+        for name, member in vars(own).items():
+            if not name.startswith("_") and callable(member) and not member.__doc__:
+                member.__doc__ = getattr(source, name).__doc__
+        return own
+
+    return document
+
+
 class _LoopThread:
     """An event loop in a daemon thread; `call` runs a coroutine there and waits for it.
 
@@ -159,6 +171,7 @@ class Send(NamedTuple):
     timestamp_ms: int | None = None
 
 
+@_documented_by(AsyncProducer)
 class Producer:
     """See `tidegate.client.Producer`."""
 
@@ -246,6 +259,7 @@ class Producer:
 
     @property
     def state(self) -> State:
+        """The state of the transaction."""
         return self._producer.state
 
     def begin(self) -> None:
@@ -296,6 +310,7 @@ def _acknowledgement(source: asyncio.Future[RecordMetadata]) -> Future[RecordMet
     return target
 
 
+@_documented_by(AsyncConsumer)
 class Consumer:
     """See `tidegate.client.Consumer`.  Rebalance listeners are coroutines and run on the consumer's own
     thread."""
@@ -430,6 +445,7 @@ class Consumer:
         return self._thread.call(self._consumer.committed(partitions))
 
 
+@_documented_by(AsyncAdmin)
 class Admin:
     """See `tidegate.client.Admin`."""
 

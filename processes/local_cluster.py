@@ -112,14 +112,17 @@ class LocalNode:
 
     @property
     def kafka_address(self) -> str:
+        """host:port of its listener for Kafka's protocol."""
         return f"{self.host}:{self.ports.kafka}"
 
     @property
     def grpc_address(self) -> str:
+        """host:port of its listener for gRPC: the controller's, the data and the admin services."""
         return f"{self.host}:{self.ports.grpc}"
 
     @property
     def metrics_address(self) -> str:
+        """host:port where /metrics, /healthz and /readyz are."""
         return f"{self.host}:{self.ports.metrics}"
 
     @property
@@ -129,6 +132,7 @@ class LocalNode:
 
     @property
     def running(self) -> bool:
+        """Whether its process is there, ready or not."""
         return self._process.running
 
     async def start(self) -> None:
@@ -433,6 +437,7 @@ class LocalCluster:
 
     @property
     def nodes(self) -> list[LocalNode]:
+        """All nodes, running or not, by their ids."""
         return [self._nodes[node_id] for node_id in sorted(self._nodes)]
 
     def node(self, node_id: int) -> LocalNode:

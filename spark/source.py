@@ -65,12 +65,16 @@ class TidegateSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """The name for `spark.read.format(...)`."""
         return FORMAT
 
     def schema(self) -> StructType:
+        """The columns of Spark's Kafka source: key, value, topic, partition, offset, timestamp, timestampType,
+        and headers with the option `includeHeaders`."""
         return spark_schema(include_headers=self._parsed.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of the columns that `schema` has."""
         return TidegateReader(self._parsed, projected_columns(schema))
 
 
@@ -85,6 +89,8 @@ class TidegateReader(DataSourceReader):
         self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
+        """One range of offsets a task.  On the driver.  Raises ReadError, or OptionError for an option that
+        does not fit the topics."""
         client = self._connect()
         if self._options.ignored:
             log.warning("options_without_meaning_here", options=", ".join(self._options.ignored))
@@ -96,6 +102,8 @@ class TidegateReader(DataSourceReader):
             client.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The range's records as Arrow batches, by offset.  In a task.  Raises ReadError when no node serves
+        them, KafkaError for a batch that cannot be decoded."""
         if gc.get_freeze_count() == 0:
             # PySpark's daemon collects before every task; a fifth of the cost of a task when all is frozen
             gc.freeze()

@@ -58,6 +58,7 @@ class Admin:
         )
 
     async def start(self) -> None:
+        """Connects to one of the bootstrap addresses.  Raises ConnectionFailed when none answers."""
         try:
             await self._cluster.start()
         except BaseException:
@@ -65,6 +66,7 @@ class Admin:
             raise
 
     async def close(self) -> None:
+        """Closes all connections; a second call does nothing."""
         await self._cluster.close()
 
     async def __aenter__(self) -> Admin:
@@ -142,9 +144,11 @@ class Admin:
         return await operations.broker_settings(self._cluster, node_id)
 
     async def list_reassignments(self) -> list[PartitionMove]:
+        """The partitions whose replicas are being moved, with those that come and those that go."""
         return await operations.list_reassignments(self._cluster, self._timeout_s)
 
     async def describe_features(self) -> list[FeatureLevel]:
+        """Each feature with its finalised level and the levels that every node supports."""
         return await operations.describe_features(self._cluster)
 
     async def update_features(
@@ -252,6 +256,7 @@ class Admin:
         return self._cluster.features
 
     async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """(topic, partition) -> the offset at which its log starts."""
         found = await self.offsets_for_times(dict.fromkeys(partitions, EARLIEST))
         return {key: entry.offset for key, entry in found.items()}
 

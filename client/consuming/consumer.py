@@ -355,9 +355,11 @@ class Consumer:
         self._fetcher.pause(partitions, True)
 
     def resume(self, *partitions: tuple[str, int]) -> None:
+        """Delivers records of these partitions again, from the position where `pause` met them."""
         self._fetcher.pause(partitions, False)
 
     def paused(self) -> set[tuple[str, int]]:
+        """The assigned partitions that `pause` stopped."""
         return self._fetcher.paused()
 
     async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
