@@ -69,8 +69,8 @@ class TidegateSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns of Spark's Kafka source: key, value, topic, partition, offset, timestamp, timestampType,
-        and headers with the option `includeHeaders`."""
+        """The columns of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
+        timestampType, and headers with the option `includeHeaders`."""
         return spark_schema(include_headers=self._parsed.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:

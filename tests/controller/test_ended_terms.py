@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tidegate.controller.remote.client import ControllerClient
@@ -37,7 +38,7 @@ class TwoControllers:
             self.client, "_stub", lambda node_id: SimpleNamespace(AlterPartitions=self._answer_of(node_id))
         )
 
-    def _answer_of(self, node_id: int):
+    def _answer_of(self, node_id: int) -> Any:
         async def answer(request: rpc.AlterPartitionsRequest, timeout: float) -> rpc.AlterPartitionsReply:
             self.asked.append((node_id, request.controller_epoch))
             if node_id == 2:

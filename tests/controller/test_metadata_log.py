@@ -475,7 +475,7 @@ async def test_an_entry_of_an_earlier_term_whose_index_is_reused_is_dropped() ->
     """Another leader's short term replaced it.  Without an end it would count as in flight for the life of
     the process."""
     log = MetadataLog.__new__(MetadataLog)
-    log._waiting, log.status = {}, QuorumStatus(2, 5, 1, True, 0, 0)
+    log._waiting, log.status = {}, QuorumStatus(2, 5, 1, True, 0, 0)  # type: ignore[arg-type]
     earlier, later = (asyncio.get_running_loop().create_future() for _ in range(2))
     log._handle(_Accepted(earlier, 7, 3))
     log._handle(_Accepted(later, 7, 5))

@@ -31,8 +31,8 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .controller_cluster import registration
 
-SAFE = {MIN_IN_SYNC_REPLICAS_CONFIG: "2", FLUSH_POLICY_CONFIG: "os"}
-FLUSHED = {MIN_IN_SYNC_REPLICAS_CONFIG: "2"}
+SAFE: dict[str, Any] = {MIN_IN_SYNC_REPLICAS_CONFIG: "2", FLUSH_POLICY_CONFIG: "os"}
+FLUSHED: dict[str, Any] = {MIN_IN_SYNC_REPLICAS_CONFIG: "2"}
 
 
 @dataclass
@@ -70,15 +70,15 @@ class PlannerCluster:
         self.carry_out(self.planner.register(request))
         self.planner.registered(node_id, self.now)
 
-    def beat(self, node_id: int, **fields: object) -> None:
+    def beat(self, node_id: int, **fields: Any) -> None:
         self.carry_out(self.planner.heartbeat(self.heartbeat(node_id, **fields), self.now))
 
-    def heartbeat(self, node_id: int, **fields: object) -> rpc.HeartbeatRequest:
+    def heartbeat(self, node_id: int, **fields: Any) -> rpc.HeartbeatRequest:
         values = {
             "broker_epoch": self.state.brokers[node_id].broker_epoch,
             "applied_index": self.state.index,
         } | fields
-        return rpc.HeartbeatRequest(node_id=node_id, **values)  # type: ignore[arg-type]
+        return rpc.HeartbeatRequest(node_id=node_id, **values)
 
     def join(self, *node_ids: int, incarnation: str = "first", clean: bool = False) -> None:
         for node_id in node_ids:
@@ -89,7 +89,10 @@ class PlannerCluster:
         request = rpc.CreateTopicsRequest(
             topics=[
                 rpc.NewTopic(
-                    name=name, partitions=-1, replication_factor=-1, assignments=[{"replicas": replicas}]
+                    name=name,
+                    partitions=-1,
+                    replication_factor=-1,
+                    assignments=[{"replicas": replicas}],  # type: ignore[list-item]
                 )
             ],
             allow_internal=True,
@@ -440,7 +443,7 @@ def test_flush_policy_always_needs_all_replicas_in_sync(controller: PlannerClust
     controller.disks = {1: "a", 2: "b", 3: "c"}
     controller.join(1, 2, 3, incarnation="with a disk")
     controller.topic(**SAFE)
-    request = rpc.AlterConfigsRequest(topics=[{"name": "t", "set": {"flush.policy": "always"}}])
+    request = rpc.AlterConfigsRequest(topics=[{"name": "t", "set": {"flush.policy": "always"}}])  # type: ignore[list-item]
     controller.lose(1)
     controller.lose(2)
     controller.lose(3)
@@ -459,7 +462,7 @@ def test_flush_policy_always_needs_all_replicas_in_sync(controller: PlannerClust
         last_known_leader=present.leader,
     )
     changes = pb.ChangePartitions(
-        topics=[{"topic_id": controller.state.topics["t"].topic_id.bytes, "partitions": [whole]}]
+        topics=[{"topic_id": controller.state.topics["t"].topic_id.bytes, "partitions": [whole]}]  # type: ignore[list-item]
     )
     controller.carry_out(Plan([pb.Operation(change_partitions=changes)]))
     controller.carry_out(Plan(topics.plan_configuration(controller.state, request).operations))
@@ -570,7 +573,7 @@ def test_leaderships_return_to_the_preferred_replica_once_it_is_in_sync(controll
 
 
 def alter(
-    controller: PlannerCluster, node_id: int, isr: tuple[int, ...], *, attempt: int = 0, **fields: object
+    controller: PlannerCluster, node_id: int, isr: tuple[int, ...], *, attempt: int = 0, **fields: Any
 ) -> ErrorCode:
     partition, topic = controller.partition(), controller.state.topics["t"]
     values: dict[str, object] = {
@@ -638,7 +641,7 @@ def test_an_isr_change_that_does_not_hold_is_refused(
     error: ErrorCode,
 ) -> None:
     controller.topic()
-    assert alter(controller, node_id, isr, **fields) == error
+    assert alter(controller, node_id, isr, **fields) == error  # type: ignore[arg-type]
     assert controller.partition().partition_epoch == 0
 
 

@@ -13,6 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tidegate.chaos.command import app
@@ -150,7 +151,7 @@ def test_a_member_may_be_killed_at_every_change_of_its_disk(role: str) -> None:
         trailing_entries=3,
         snapshot_chunk_bytes=4000,
     )
-    quiet = {
+    quiet: dict[str, Any] = {
         "delay_s": 0.002,
         "lag_s": 0.0,
         "operation_every_s": 0.02,
@@ -161,7 +162,7 @@ def test_a_member_may_be_killed_at_every_change_of_its_disk(role: str) -> None:
     for change in range(CHANGES):
         simulation = QuorumSimulation(replace(options, seed=change))
         simulation.begin()
-        assert simulation.pass_time(5.0, lambda s=simulation: s.ledger.acknowledged > 12)
+        assert simulation.pass_time(5.0, lambda s=simulation: s.ledger.acknowledged > 12)  # type: ignore[misc]
         leader = simulation.cluster.leader()
         assert leader is not None
         member = (
@@ -175,8 +176,8 @@ def test_a_member_may_be_killed_at_every_change_of_its_disk(role: str) -> None:
             member.start()
         life = member.process.life
         member.cut_is_of_power, member.disk.cut_after = False, change
-        assert simulation.pass_time(3.0, lambda m=member, life=life: m.process.life > life), "it was killed"
-        assert simulation.pass_time(3.0, lambda m=member: m.is_up)
+        assert simulation.pass_time(3.0, lambda m=member, life=life: m.process.life > life), "it was killed"  # type: ignore[misc]
+        assert simulation.pass_time(3.0, lambda m=member: m.is_up)  # type: ignore[misc]
         simulation.pass_time(0.3)
         simulation.faults.cut_all_power()
         simulation.heal()

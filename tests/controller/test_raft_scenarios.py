@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tidegate.chaos.sim.quorum.ablations import (
@@ -33,7 +34,7 @@ from tidegate.controller.raft.replication import Replication
 
 @contextlib.contextmanager
 def quorum(
-    parts: Parts | None = None, voters: int = 3, delay_s: float = 0.002, seed: int = 1, **timings: float
+    parts: Parts | None = None, voters: int = 3, delay_s: float = 0.002, seed: int = 1, **timings: Any
 ) -> Iterator[QuorumSimulation]:
     """Only the test proposes commands and causes faults."""
     drawn = QuorumOptions.draw(seed, voters).only()
@@ -44,7 +45,7 @@ def quorum(
         trailing_entries=10,
         snapshot_chunk_bytes=4000,
     )
-    quiet = {
+    quiet: dict[str, Any] = {
         "delay_s": delay_s,
         "lag_s": 0.0,
         "operation_every_s": 0.0,

@@ -60,7 +60,8 @@ class Offsets(Driver):
 
     def mark(self, commit: bool, producer_id: int = 7) -> list[Any]:
         """The node appended a marker; returns its answer, once all is committed."""
-        producer, done = ProducerIdentity(producer_id, 0), []
+        producer = ProducerIdentity(producer_id, 0)
+        done: list[Any] = []
         offset = self.log.append_marker(0, producer, commit)
         self.runtime.replay_marker(0, self.log.epochs[0], producer, commit, offset, done.append)
         assert done == []
