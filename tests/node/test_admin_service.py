@@ -23,7 +23,7 @@ async def admin() -> AsyncIterator[admin_pb2_grpc.AdminAsyncStub]:
     port = bind_grpc(server, "127.0.0.1", 0)
     await server.start()
     async with grpc_channel(f"127.0.0.1:{port}") as channel:
-        yield admin_pb2_grpc.AdminAsyncStub(channel)
+        yield admin_pb2_grpc.AdminStub(channel)
     await server.stop(None)
 
 
