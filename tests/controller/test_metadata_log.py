@@ -377,7 +377,7 @@ async def test_the_first_start_waits_for_all_voters_and_names_the_missing(tmp_pa
     logs = Logs(tmp_path, 3)
     await logs.start(1, 2)
     for log in logs.running.values():
-        await eventually(lambda log=log: "not seen yet: 3;" in log.status.waits_for)
+        await eventually(lambda log=log: "not seen yet: 3;" in log.status.waits_for)  # type: ignore[misc]
         assert log.status.not_voting == (1, 2)
         assert not log.is_active
         assert log.term == 0
@@ -412,7 +412,7 @@ async def test_a_voter_that_lost_its_disk_forgets_no_vote_and_returns(tmp_path: 
     await asyncio.sleep(4 * QUICK.election_s_max)
     assert behind.leader_id == -1
     assert wiped.term == 0
-    assert behind.term == behind._thread._core.journal[-1][2]
+    assert behind.term == behind._thread._core.journal[-1][2]  # type: ignore[union-attr]
     await logs.start(1)
     await eventually(lambda: not any(log.status.not_voting for log in logs.running.values()))
     await logs.same()

@@ -270,7 +270,8 @@ async def test_a_new_leader_keeps_acknowledged_records_and_the_old_one_truncates
     assert await write(cluster.managers[2], "new") is ErrorCode.NONE
     for node in (1, 2, 3):
         await eventually(
-            lambda node=node: cluster.log(node).high_watermark == 2, f"node {node} is up to date"
+            lambda node=node: cluster.log(node).high_watermark == 2,  # type: ignore[misc]
+            f"node {node} is up to date",
         )
         data = cluster.log(node).read(0, 1 << 20, upper_offset=2).data
         assert values_of(FetchResponsePartition(0, records=data)) == ["kept", "new"]
@@ -331,7 +332,7 @@ async def test_an_unflushed_tail_is_flushed_before_the_first_fetch(cluster: Clus
     """A former leader's fetch offset vouches for its own tail, too."""
     cluster.create()
     manager = cluster.managers[1]
-    manager._flushes.start = lambda replica: None  # type: ignore[method-assign]
+    manager._flushes.start = lambda replica: None
     append(manager, "a")
     await eventually(lambda: cluster.log(2).flushed_end_offset == 1, "a follower has it")
     assert cluster.log(1).flushed_end_offset == 0
@@ -630,7 +631,7 @@ async def test_a_stricter_flush_policy_flushes_earlier_records_on_every_replica(
         )
         assert all(log.needs_flush for log in logs), "with flush.policy=os no replica has flushed them"
         now = cluster.partitions["t", 0]
-        cluster.publish([replace(now, config=now.config | {"flush.policy": "always"})])
+        cluster.publish([replace(now, config=now.config | {"flush.policy": "always"})])  # type: ignore[operator]
         await eventually(
             lambda: not any(log.needs_flush for log in logs), "all replicas flush what they have"
         )

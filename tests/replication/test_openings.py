@@ -41,7 +41,7 @@ class Node:
         self.directory.open_all(now_ms=0)
         self.commit = GroupCommit(threads=1)
         self.manager = ReplicaManager(
-            1, self.directory, self.commit, SystemClock(), self._alter, self._no_transport,
+            1, self.directory, self.commit, SystemClock(), self._alter, self._no_transport,  # type: ignore[arg-type]
             listener=PartitionListener(
                 on_elected=lambda _topic, partition, epoch, _log: self.led.append((partition, epoch)),
                 on_offline=lambda _topic, partition, _reason: self.offline.append(partition),

@@ -178,7 +178,7 @@ class ServedCluster:
             lambda _topic: LogConfig.from_topic_config(self._configs), now_ms=FIRST_TIMESTAMP_MS
         )
         commit = GroupCommit(1)
-        replicas = ReplicaManager(number, directory, commit, SystemClock(), _no_changes, _no_transport)
+        replicas = ReplicaManager(number, directory, commit, SystemClock(), _no_changes, _no_transport)  # type: ignore[arg-type]
         threads = BatchThreads()
         service = DataService(replicas, lambda: self.metadata, commit.request, threads)  # type: ignore[arg-type,return-value]
         server = grpc_server()

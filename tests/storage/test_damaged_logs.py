@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -28,7 +29,7 @@ TOPIC = UUID(int=7)
 SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=300)
 
 
-def opened(disk: LyingDisk, **options: int) -> LogDirectory:
+def opened(disk: LyingDisk, **options: Any) -> LogDirectory:
     directory = LogDirectory(disk, DATA, "c", 1, **options)
     directory.open_all(now_ms=NOW_MS)
     return directory
@@ -196,7 +197,7 @@ def test_logs_recover_in_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     meeting, met = threading.Barrier(4, timeout=20), []
     load = LogLoader.open
 
-    def met_load(self: LogLoader, key: tuple[str, int], *args: object, **options: object) -> Log:
+    def met_load(self: LogLoader, key: tuple[str, int], *args: object, **options: Any) -> Log:
         met.append(meeting.wait())
         return load(self, key, *args, **options)  # type: ignore[arg-type]
 
