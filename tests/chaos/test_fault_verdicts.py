@@ -95,6 +95,7 @@ class FakeRun(Run):
     """Time goes on only by `load`."""
 
     time = 0.0
+    led: dict[Partition, int] = {A: 2, B: 3}  # noqa: RUF012 no test changes it
     broken_during_load: Exception | None = None
 
     def now(self) -> float:
@@ -106,7 +107,7 @@ class FakeRun(Run):
             raise self.broken_during_load
 
     async def leaders(self) -> dict[Partition, int]:
-        return self.led  # type: ignore[attr-defined]
+        return self.led
 
     async def recovery(self, *_: object, **__: object) -> Recovery:
         return Recovery("fault", 1, "every client", 0.1, 0.1)
@@ -131,7 +132,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRun:
     found.lab = FakeLab()  # type: ignore[assignment]
 
     async def pick(_: Run) -> Target:
-        return targets.leading(found.led, found.cluster.nodes[1], "leader")  # type: ignore[attr-defined]
+        return targets.leading(found.led, found.cluster.nodes[1], "leader")
 
     monkeypatch.setattr(targets, "leader", pick)
     monkeypatch.setattr(targets, "controller", pick)
@@ -268,7 +269,7 @@ async def test_a_folder_that_fails_silently_or_keeps_leaderships_fails_the_run(
         "others lead what was in the folder",
     ]
     run.outcome.verdicts.clear()
-    run.led = {A: 1, B: 3}  # type: ignore[attr-defined]
+    run.led = {A: 1, B: 3}
     says(monkeypatch, True)
     await disk_faults.sync_fails(run)
     assert failed(run) == []

@@ -491,7 +491,7 @@ def test_a_group_too_large_for_a_downgrade_stays_a_consumer_group(
     groups.join("c")
     names = [f"m{number}" for number in range(19)]
     protocols = (("range", subscription("flights", user_data=b"x" * 60_000)),)
-    answer = {"protocols": protocols, "session_timeout_ms": 3 * SESSION_MS}
+    answer: dict[str, Any] = {"protocols": protocols, "session_timeout_ms": 3 * SESSION_MS}
     for name in names:
         groups.classic("", new_member_id=name, **answer)
 
@@ -632,7 +632,9 @@ class AnyOrder:
                 shares[owners[number % len(owners)]].append(number)
         if joined.leader:
             self.reading[name] = frozenset()  # an eager assignor: everything was given up before the join
-        assignments = {each: share(*mine) for each, mine in shares.items()} if joined.leader == name else {}
+        assignments: dict[str, Any] = (
+            {each: share(*mine) for each, mine in shares.items()} if joined.leader == name else {}
+        )
         self.await_or_finish(name, self.groups.sync(name, joined.generation, **assignments))
 
     def consumer_round(self, name: str) -> None:

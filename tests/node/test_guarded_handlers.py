@@ -115,7 +115,7 @@ async def test_a_request_is_of_one_producer() -> None:
 
     parts = []
     for index, producer_id in enumerate((7, 8)):
-        identity = {
+        identity: dict[str, Any] = {
             "producer_id": producer_id,
             "producer_epoch": 0,
             "base_sequence": 0,
@@ -146,7 +146,7 @@ async def test_a_produce_takes_a_new_guard_before_each_question() -> None:
     part = produce._Part("t", 0, batch, ProduceResponsePartition(0), parse_header(batch))
 
     async def ask(*_: Any, before_asking: Any, **__: Any) -> dict[Any, ErrorCode]:
-        for _ in range(3):
+        for _ in range(3):  # type: ignore[assignment]
             before_asking()
         return {("t", 0): ErrorCode.NONE}
 
@@ -305,9 +305,9 @@ async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
         ),
     )
     context, request = RequestContext(10, 3, 1, "c", "h"), SimpleNamespace(key="group", key_type=0)
-    assert (await find_coordinator.handle(broker, context, request))["node_id"] == 1
+    assert (await find_coordinator.handle(broker, context, request))["node_id"] == 1  # type: ignore[arg-type]
     lifecycle.holds_session = False
-    answer = await find_coordinator.handle(broker, context, request)
+    answer = await find_coordinator.handle(broker, context, request)  # type: ignore[arg-type]
     assert (answer["error_code"], answer["node_id"]) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
 
 

@@ -80,7 +80,7 @@ class Served:
         self.answers: dict[int, asyncio.Future[None]] = {}
         self.changed = asyncio.Event()
         self.clients: list[Client] = []
-        self.budgets: list[listener.ByteBudget] = []
+        self.budgets: list[listener.ByteBudget] = []  # type: ignore[name-defined]
         self.metrics = Metrics(1, "test", lambda: EMPTY)
         self.broker = cast(
             Broker,
@@ -165,7 +165,8 @@ class Served:
     async def running(self) -> AsyncIterator[Served]:
         hot = {ApiKey.FETCH: self.handle, ApiKey.API_VERSIONS: self.handle}
         self.server = await listen(
-            self.broker, Handlers({}, hot, {ApiKey.METADATA: self.begin, ApiKey.PRODUCE: self.produce})
+            self.broker,
+            Handlers({}, hot, {ApiKey.METADATA: self.begin, ApiKey.PRODUCE: self.produce}),  # type: ignore[arg-type]
         )
         try:
             yield self
@@ -429,7 +430,7 @@ async def gone(served: Served) -> None:
 async def slow() -> AsyncIterator[Served]:
     """A listener whose requests take a millisecond each."""
     served = Served()
-    served.broker.clock = WorkClock()
+    served.broker.clock = WorkClock()  # type: ignore[misc]
     async with served.running():
         yield served
 
@@ -497,8 +498,8 @@ async def lending(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     """A listener whose large frames count against `budgets[0]`, and whose requests take a millisecond
     each."""
     served = Served()
-    served.broker.clock = WorkClock()
-    served.broker.configuration = loaded(
+    served.broker.clock = WorkClock()  # type: ignore[misc]
+    served.broker.configuration = loaded(  # type: ignore[misc]
         "socket.request.max.bytes=200000",
         listeners=[
             "PLAINTEXT://127.0.0.1:0",
@@ -507,7 +508,7 @@ async def lending(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
             "METRICS://127.0.0.1:0",
         ],
     )
-    made = listener.ByteBudget
+    made = listener.ByteBudget  # type: ignore[attr-defined]
     monkeypatch.setattr(
         listener, "ByteBudget", lambda most: served.budgets.append(made(most)) or served.budgets[0]
     )

@@ -248,7 +248,7 @@ def registration_before_fencing(patch: Patch) -> None:
         existing = table.by_id.get(op.node_id)
         if existing is not None:
             table.by_id[op.node_id] = replace(existing, fenced=True)
-        return register(table, op, TopicTable(), changes)
+        return register(table, op, TopicTable(), changes)  # type: ignore[call-arg]
 
     patch.setattr(BrokerTable, "register", at_once)
     patch.setattr(ControllerPlanner, "_changes_after_restart", lambda controller, existing, request: [])
