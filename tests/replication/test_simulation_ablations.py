@@ -244,11 +244,11 @@ def registration_before_fencing(patch: Patch) -> None:
     """docs/semantics.md M5: a broker is given a new epoch while it still is in ISRs."""
     register = BrokerTable.register
 
-    def at_once(table: BrokerTable, op: Any, topics: TopicTable, changes: Any) -> Any:
+    def at_once(table: BrokerTable, op: Any, topics: TopicTable, features: Any, changes: Any) -> Any:
         existing = table.by_id.get(op.node_id)
         if existing is not None:
             table.by_id[op.node_id] = replace(existing, fenced=True)
-        return register(table, op, TopicTable(), changes)  # type: ignore[call-arg]
+        return register(table, op, TopicTable(), features, changes)
 
     patch.setattr(BrokerTable, "register", at_once)
     patch.setattr(ControllerPlanner, "_changes_after_restart", lambda controller, existing, request: [])
