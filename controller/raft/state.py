@@ -4,8 +4,8 @@
 
 The contract between a step and `core`, which carries it out, in this order (docs/raft.md Q1 to Q3):
 
-1. `persist`: each change is durable when it was carried out, with every change before it.  Only appended
-   entries may wait: they are written, and durable with the next sync, or at once with `must_sync`.
+1. `persist`: each change is durable when it was carried out.  Only appended entries may wait: they are
+   durable with the next sync, with any later change but a stored snapshot, or at once with `must_sync`.
 2. `send`: only now, because a message speaks of terms, votes and entries that must be on this disk.  A
    leader's frames may leave before its own entries are durable; its acknowledgement of itself does not.
 3. `apply`: what is committed, for the state machine.
@@ -268,7 +268,7 @@ class VoterState:
         self._persist(StoreVoterRecords(voter_records, voting))
 
     def _persist(self, change: Change) -> None:
-        """Any change but an append is durable with everything before it."""
+        """Any change but an append and a stored snapshot is durable with everything before it."""
         self.ready.persist.append(change)
         self.log.stable_index = self.log.last_index
 
