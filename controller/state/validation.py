@@ -162,7 +162,8 @@ class StateValidator:
             if partition.leader not in (NO_LEADER, None if before is None else before.leader):
                 joined.add(partition.leader)
             for node_id in joined:
-                if not state.brokers[node_id].active:
+                member = state.brokers.get(node_id)
+                if member is None or not member.active:
                     yield f"{name}-{number}: broker {node_id} joined the ISR, or leads, and is not active"
 
 
