@@ -3,7 +3,7 @@ modes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -119,18 +119,7 @@ def groups_reset_offsets(
             resets = _resets(chosen[0], given[chosen[0]], found)
             if from_file is not None and not resets:
                 raise ValueError(f"--from-file {from_file}: it names no partition of {', '.join(found)}")
-            rows, failed = list[_Row](), False
-            for group in found:
-                try:
-                    new = await _new_offsets(admin, group, wanted, resets.get(group))
-                    if execute and new:
-                        await admin.set_group_offsets(group, new)
-                    rows += [
-                        _Row(group, name, number, offset) for (name, number), offset in sorted(new.items())
-                    ]
-                except RequestError as error:
-                    complain(f"{group}: {error}")
-                    failed = True
+            rows, failed = await _reset_groups(admin, found, wanted, resets, execute=execute)
         if rows and not (execute or export or dry_run or json):
             warn("nothing was changed: --execute does it")
         if rows or json or not failed:
@@ -139,6 +128,28 @@ def groups_reset_offsets(
             raise typer.Exit(1)
 
     run(work())
+
+
+async def _reset_groups(
+    admin: Admin,
+    groups: Sequence[str],
+    wanted: Sequence[tuple[str, list[int]]],
+    resets: Mapping[str, Reset],
+    *,
+    execute: bool,
+) -> tuple[list[_Row], bool]:
+    """The new offsets, which with `execute` are committed, and whether a group failed."""
+    rows, failed = list[_Row](), False
+    for group in groups:
+        try:
+            new = await _new_offsets(admin, group, wanted, resets.get(group))
+            if execute and new:
+                await admin.set_group_offsets(group, new)
+            rows += [_Row(group, name, number, offset) for (name, number), offset in sorted(new.items())]
+        except RequestError as error:
+            complain(f"{group}: {error}")
+            failed = True
+    return rows, failed
 
 
 def _resets(mode: Mode, value: object, names: Sequence[str]) -> dict[str, Reset]:
