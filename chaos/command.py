@@ -33,8 +33,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 @app.command("list")
 def list_scenarios(json: Json = False) -> None:
     """Show the scenarios."""
-    from tidegate.client.command_line.output import show_json, show_table
-
+    from ..client.command_line.output import show_json, show_table
     from .scenarios.table import SCENARIOS
 
     if json:
@@ -60,8 +59,7 @@ def run_scenarios(
     json: Json = False,
 ) -> None:
     """Run scenarios, one after the other.  Exit code 1 when a check fails."""
-    from tidegate.client.command_line.output import complain, run
-
+    from ..client.command_line.output import complain, run
     from .scenarios.table import SCENARIOS
 
     names = list(SCENARIOS) if name == ALL else [name]
@@ -98,8 +96,7 @@ def simulate_storage(
 ) -> None:
     """Random histories of logs on faulty disks, compared with a model.  Exit code 1 when a promise does not
     hold."""
-    from tidegate.client.command_line.output import complain
-
+    from ..client.command_line.output import complain
     from .sim.runs import run_seeds
     from .sim.storage.kinds import KINDS, history_of
 
@@ -184,8 +181,7 @@ def check_again(
     json: Json = False,
 ) -> None:
     """Check the history of a former run again.  Exit code 1 when it has an anomaly."""
-    from tidegate.client.command_line.output import complain, show_json
-
+    from ..client.command_line.output import complain, show_json
     from .checks import archive
     from .checks.checker import check
     from .checks.history import HistoryError
@@ -212,7 +208,7 @@ def check_again(
 
 def _show_runs(report: RunsReport, simulator: str, json: bool) -> None:
     """Prints what a run of seeds found, and how to repeat the first history that is broken."""
-    from tidegate.client.command_line.output import complain, show_json
+    from ..client.command_line.output import complain, show_json
 
     if json:
         show_json(report.document())

@@ -11,9 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tidegate.processes.local_cluster import LocalCluster
-    from tidegate.wire.errors import ErrorCode, KafkaError
-
+    from ..processes.local_cluster import LocalCluster
+    from ..wire.errors import ErrorCode, KafkaError
     from .administration.admin import Admin
     from .administration.descriptions import NewTopic
     from .connecting.errors import (

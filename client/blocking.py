@@ -24,8 +24,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
-from tidegate.wire.errors import ErrorCode
-
+from ..wire.errors import ErrorCode
 from .administration.admin import (
     Admin as AsyncAdmin,
 )

@@ -12,7 +12,7 @@ from struct import Struct, pack
 from typing import Final
 from uuid import UUID
 
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ..wire.errors import ErrorCode, KafkaError
 
 CLASSIC_STRING_MAX: Final = 32_767
 

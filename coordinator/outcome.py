@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ..wire.errors import ErrorCode, KafkaError
 
 EventT = TypeVar("EventT")
 ReplyT = TypeVar("ReplyT")

@@ -37,9 +37,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
-from tidegate.runtime import logs
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import (
+from ..runtime import logs
+from ..wire.errors import ErrorCode, KafkaError
+from ..wire.records import (
     BatchHeader,
     ControlType,
     NewRecord,
@@ -48,7 +48,6 @@ from tidegate.wire.records import (
     encode_batch,
     iterate_headers,
 )
-
 from .outcome import (
     APPEND_ERRORS,
     NO_TOKEN,

@@ -16,9 +16,8 @@ import socket
 import sys
 from pathlib import Path
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import RealDisk
-
+from ..runtime import logs
+from ..runtime.disk import RealDisk
 from .node import Node, StartError
 from .settings.configuration import SETTINGS, Configuration, ConfigurationError, load
 

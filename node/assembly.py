@@ -11,23 +11,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc.aio
-from tidegate import __version__
-from tidegate.controller.remote.client import ControllerClient
-from tidegate.controller.remote.metadata_follower import MetadataFollower
-from tidegate.controller.state.validation import StateValidator
-from tidegate.proto import controller_pb2 as pb
-from tidegate.replication.broker_view import BrokerView, PartitionListener
-from tidegate.replication.fetching.configuration import ReplicationConfig
-from tidegate.replication.fetching.fetcher import FetcherLimits, FetchTransport
-from tidegate.replication.manager import ReplicaManager
-from tidegate.runtime.clock import Clock
-from tidegate.runtime.disk import Disk
-from tidegate.runtime.kernel_sync import KernelSync
-from tidegate.runtime.network import grpc_server
-from tidegate.storage.folders.data_folders import DataFolders
-from tidegate.storage.log.group_commit import GroupCommit
-from tidegate.storage.log.log import Log
 
+from .. import __version__
+from ..controller.remote.client import ControllerClient
+from ..controller.remote.metadata_follower import MetadataFollower
+from ..controller.state.validation import StateValidator
+from ..proto import controller_pb2 as pb
+from ..replication.broker_view import BrokerView, PartitionListener
+from ..replication.fetching.configuration import ReplicationConfig
+from ..replication.fetching.fetcher import FetcherLimits, FetchTransport
+from ..replication.manager import ReplicaManager
+from ..runtime.clock import Clock
+from ..runtime.disk import Disk
+from ..runtime.kernel_sync import KernelSync
+from ..runtime.network import grpc_server
+from ..storage.folders.data_folders import DataFolders
+from ..storage.log.group_commit import GroupCommit
+from ..storage.log.log import Log
 from .cluster.cluster_view import ClusterView
 from .cluster.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from .cluster.isr_requests import IsrRequests

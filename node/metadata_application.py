@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.features import check_known
-from tidegate.controller.state.model import ApplyResult, TopicState
-from tidegate.replication.manager import ReplicaManager
-from tidegate.replication.partition.assignment import Assignment
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
-from tidegate.storage.folders.data_folders import DataFolders
-from tidegate.wire.errors import KafkaError
-
+from ..controller.state.cluster_state import ClusterState
+from ..controller.state.features import check_known
+from ..controller.state.model import ApplyResult, TopicState
+from ..replication.manager import ReplicaManager
+from ..replication.partition.assignment import Assignment
+from ..runtime import logs
+from ..runtime.clock import Clock
+from ..storage.folders.data_folders import DataFolders
+from ..wire.errors import KafkaError
 from .cluster.cluster_view import ClusterView
 from .coordinators.group_coordination import GroupCoordination
 from .lifecycle.broker_lifecycle import BrokerLifecycle

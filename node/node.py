@@ -17,30 +17,29 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tidegate import __version__
-from tidegate.controller.planning.planner import ControllerConfig
-from tidegate.controller.raft.contract import RaftTimings
-from tidegate.controller.service.controller_node import ControllerNode
-from tidegate.controller.service.metadata_log import MetadataLog, MetadataLogUnusable
-from tidegate.controller.state.features import SUPPORTED, as_messages
-from tidegate.controller.state.offline_replicas import encode_replicas
-from tidegate.controller.state.validation import StateValidator
-from tidegate.proto import admin_pb2, admin_pb2_grpc, data_pb2_grpc
-from tidegate.proto import controller_pb2 as pb
-from tidegate.runtime import logs
-from tidegate.runtime.clock import SystemClock, until_next
-from tidegate.runtime.disk import RealDisk
-from tidegate.runtime.http import HttpServer, Page, serve_pages
-from tidegate.runtime.network import FrameServer, bind_grpc, opening
-from tidegate.runtime.tls import MutualTls, TlsError
-from tidegate.storage.directory.async_delete import AsyncFileDeleter
-from tidegate.storage.directory.folder_owner import DirectoryRefused, bind_folders
-from tidegate.storage.directory.log_loader import FolderOptions
-from tidegate.storage.directory.opening_progress import OpeningStopped
-from tidegate.storage.directory.set_aside import DamagedRetention
-from tidegate.storage.folders.data_folders import DataFolders
-from tidegate.wire.errors import KafkaError
-
+from .. import __version__
+from ..controller.planning.planner import ControllerConfig
+from ..controller.raft.contract import RaftTimings
+from ..controller.service.controller_node import ControllerNode
+from ..controller.service.metadata_log import MetadataLog, MetadataLogUnusable
+from ..controller.state.features import SUPPORTED, as_messages
+from ..controller.state.offline_replicas import encode_replicas
+from ..controller.state.validation import StateValidator
+from ..proto import admin_pb2, admin_pb2_grpc, data_pb2_grpc
+from ..proto import controller_pb2 as pb
+from ..runtime import logs
+from ..runtime.clock import SystemClock, until_next
+from ..runtime.disk import RealDisk
+from ..runtime.http import HttpServer, Page, serve_pages
+from ..runtime.network import FrameServer, bind_grpc, opening
+from ..runtime.tls import MutualTls, TlsError
+from ..storage.directory.async_delete import AsyncFileDeleter
+from ..storage.directory.folder_owner import DirectoryRefused, bind_folders
+from ..storage.directory.log_loader import FolderOptions
+from ..storage.directory.opening_progress import OpeningStopped
+from ..storage.directory.set_aside import DamagedRetention
+from ..storage.folders.data_folders import DataFolders
+from ..wire.errors import KafkaError
 from .assembly import assemble
 from .handlers import HANDLERS
 from .lifecycle.log_recovery import open_logs, page_while_opening

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.replication.replica.replica import Replica
-
+from ..replication.replica.replica import Replica
 from .observation.metrics import NodeView, PartitionMetrics
 from .serving.broker import Broker
 from .upkeep.log_upkeep import UpkeepView

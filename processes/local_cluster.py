@@ -37,15 +37,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tidegate.runtime.clock import Clock, SystemClock
-from tidegate.runtime.disk import RealDisk
-from tidegate.runtime.http import get
-
+from ..runtime.clock import Clock, SystemClock
+from ..runtime.disk import RealDisk
+from ..runtime.http import get
 from .local_ports import Hosts, LocalClusterError, Loopback, NodePorts, Reservations, ask_status, require_free
 from .node_process import NodeProcess, last_words, log_size
 
 if TYPE_CHECKING:
-    from tidegate.proto.admin_pb2 import StatusReply
+    from ..proto.admin_pb2 import StatusReply
 
 __all__ = ["ForeignNode", "LocalCluster", "LocalClusterError", "LocalNode", "NodePorts", "NotReady"]
 
@@ -280,8 +279,8 @@ class LocalNode:
     ) -> None:
         """Arms a fault point of the node: it kills itself at the next pass whose context has the values of
         `match`, or meets an error at every one (see runtime/faults.py)."""
-        from tidegate.proto import admin_pb2, admin_pb2_grpc
-        from tidegate.runtime.network import grpc_channel
+        from ..proto import admin_pb2, admin_pb2_grpc
+        from ..runtime.network import grpc_channel
 
         request = admin_pb2.ArmFaultRequest(
             point=point,

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tidegate.runtime.clock import Clock
-from tidegate.runtime.disk import FileLock, RealDisk
+from ..runtime.clock import Clock
+from ..runtime.disk import FileLock, RealDisk
 
 if TYPE_CHECKING:
-    from tidegate.proto.admin_pb2 import StatusReply
+    from ..proto.admin_pb2 import StatusReply
 
 HOST: Final = "127.0.0.1"
 PORTS_FROM: Final = 12_000
@@ -115,7 +115,7 @@ class Reservations:
         return NodePorts(node_id, *(self._free_port() for _ in range(4)))
 
     def _free_port(self) -> int:
-        from tidegate.runtime.network import port_is_free
+        from ..runtime.network import port_is_free
 
         count = PORTS_TO - PORTS_FROM
         start = int(self._clock.random() * count)
@@ -148,8 +148,8 @@ class Reservations:
 
 async def ask_status(address: str, timeout_s: float) -> StatusReply:
     """The own status of the node at this gRPC address.  Raises grpc.aio.AioRpcError when none answers."""
-    from tidegate.proto import admin_pb2, admin_pb2_grpc
-    from tidegate.runtime.network import grpc_channel
+    from ..proto import admin_pb2, admin_pb2_grpc
+    from ..runtime.network import grpc_channel
 
     # A channel a call: a kept one backs off for long after the node was down.
     async with grpc_channel(address) as channel:
@@ -161,7 +161,7 @@ async def ask_status(address: str, timeout_s: float) -> StatusReply:
 
 async def require_free(ports: NodePorts, base_port_option: str) -> None:
     """Raises LocalClusterError when a port of this host that the node is to listen on is taken."""
-    from tidegate.runtime.network import port_is_free
+    from ..runtime.network import port_is_free
 
     for use, port in ports.by_use.items():
         if not port_is_free(port):

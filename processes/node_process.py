@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from tidegate.runtime.disk import RealDisk
+from ..runtime.disk import RealDisk
 
 LOG_TAIL_BYTES: Final = 16_384
 ERROR_MARKS: Final = ("tidegate-node: ", " ERROR ", " CRITICAL ", "Error: ")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidegate.storage.log.log import Log
-
+from ..storage.log.log import Log
 from .fetching.client_sessions import TopicNameOf
 from .fetching.nearby import RackOf
 from .partition.assignment import Eligibility, EligibilityOf

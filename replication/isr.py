@@ -18,11 +18,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Container, Sequence
 from dataclasses import dataclass
 
-from tidegate.runtime import logs
-from tidegate.runtime.calm_logs import Outage, RateLimitedLines
-from tidegate.runtime.clock import Clock, Timer
-from tidegate.wire.errors import KafkaError
-
+from ..runtime import logs
+from ..runtime.calm_logs import Outage, RateLimitedLines
+from ..runtime.clock import Clock, Timer
+from ..wire.errors import KafkaError
 from .partition.assignment import IsrChange, IsrResult
 from .partition.leader import AlterOutcome, PartitionLeader, PendingChange
 from .replica.replica import Replica

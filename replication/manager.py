@@ -29,19 +29,18 @@ from contextlib import nullcontext
 from typing import Any
 from uuid import UUID
 
-from tidegate.runtime import logs
-from tidegate.runtime.calm_logs import RateLimitedLines
-from tidegate.runtime.clock import Clock
-from tidegate.storage.directory.log_directory import LogDirectory
-from tidegate.storage.folders.data_folders import DataFolders
-from tidegate.storage.log.admission import CheckedBatches
-from tidegate.storage.log.group_commit import GroupCommit
-from tidegate.storage.log.log import AppendInfo, AppendOrigin, EpochEnd, Log, VerificationGuard
-from tidegate.storage.log.lookup import DecodedBatches
-from tidegate.storage.recovery.recovery import CorruptLog
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.fetch import FetchRequest, FetchResponse
-
+from ..runtime import logs
+from ..runtime.calm_logs import RateLimitedLines
+from ..runtime.clock import Clock
+from ..storage.directory.log_directory import LogDirectory
+from ..storage.folders.data_folders import DataFolders
+from ..storage.log.admission import CheckedBatches
+from ..storage.log.group_commit import GroupCommit
+from ..storage.log.log import AppendInfo, AppendOrigin, EpochEnd, Log, VerificationGuard
+from ..storage.log.lookup import DecodedBatches
+from ..storage.recovery.recovery import CorruptLog
+from ..wire.errors import ErrorCode, KafkaError
+from ..wire.fetch import FetchRequest, FetchResponse
 from .broker_view import BrokerView, PartitionListener
 from .fetching import offsets
 from .fetching.client_fetches import ClientFetches
@@ -51,7 +50,7 @@ from .fetching.fetcher_manager import FetcherManager
 from .fetching.follower_fetches import FollowerFetches
 from .isr import AlterPartition, IsrChanges
 from .partition.assignment import Assignment
-from .partition.lease import Lease
+from .partition.lease import LeadershipLease
 from .record_deletion import RecordDeletions
 from .replica.delayed import AckCallback
 from .replica.delayed_produce import DelayedProduce
@@ -92,7 +91,7 @@ class ReplicaManager:
         self._is_closing = False
         self._moved: set[Replica] = set()  # high watermarks to report on the next turn of the loop
         self._role_lines = RateLimitedLines(_log, "role_changed", "roles_changed")
-        self.lease = Lease(node_id, broker.holds_session)
+        self.lease = LeadershipLease(node_id, broker.holds_session)
         self._log_opener = ReplicaLogOpener(
             node_id, directory, clock, config.limits.producer_id_expiration_ms, self.apply,
             listener.on_offline,

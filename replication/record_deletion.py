@@ -16,11 +16,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tidegate.runtime.clock import Clock
-from tidegate.storage.log.log import Log
-from tidegate.storage.topic_config import CleanupPolicy
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ..runtime.clock import Clock
+from ..storage.log.log import Log
+from ..storage.topic_config import CleanupPolicy
+from ..wire.errors import ErrorCode, KafkaError
 from .partition.leader import PartitionLeader
 from .replica.replica import Replica
 

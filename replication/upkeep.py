@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
-
+from ..runtime import logs
+from ..runtime.clock import Clock
 from .replica.hosted import HostedReplicas
 from .replica.replica import Replica
 

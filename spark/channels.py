@@ -12,7 +12,8 @@ import threading
 from typing import Final
 
 import grpc
-from tidegate.runtime.network import grpc_channel_blocking
+
+from ..runtime.network import grpc_channel_blocking
 
 # How long one attempt to connect may take (gRPC's name is misleading).  The brokers' 100 ms among themselves
 # are too short here: Spark starts its workers all at once, and a node that shares the machine with them

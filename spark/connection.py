@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
-from tidegate.proto import data_pb2, data_pb2_grpc
-from tidegate.runtime.clock import Clock, SystemClock
-from tidegate.runtime.logs import get
-from tidegate.wire.errors import ErrorCode
 
+from ..proto import data_pb2, data_pb2_grpc
+from ..runtime.clock import Clock, SystemClock
+from ..runtime.logs import get
+from ..wire.errors import ErrorCode
 from .channels import Channels
 from .kafka_address import grpc_addresses
 from .retry import RetryBudget, StallWatchdog

@@ -43,8 +43,7 @@ def count(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Count committed records, from indexes: no data is read."""
-    from tidegate.runtime import logs
-
+    from ..runtime import logs
     from .connection import ReadError
     from .counting import counts_of
     from .options import OptionError

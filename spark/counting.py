@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidegate.wire.errors import ErrorCode
-
+from ..wire.errors import ErrorCode
 from .connection import DataClient, ReadError, TopicView, offset_query
 from .fetch import RangeRequest, deletion_is_accepted, where_to_resume
 from .options import RETRY_TIMEOUT_MS_DEFAULT, parse_bootstrap

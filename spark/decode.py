@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import BatchHeader
 
+from ..wire.errors import ErrorCode, KafkaError
+from ..wire.records import BatchHeader
 from .decompression import Budget, Malformed, Section, decompress_pieces
 from .schema import ARROW_HEADERS_TYPE, COLUMNS, arrow_schema
 

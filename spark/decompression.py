@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from tidegate.wire.compression import Compression, decompress
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import HEADER_BYTES, BatchHeader
+
+from ..wire.compression import Compression, decompress
+from ..wire.errors import ErrorCode, KafkaError
+from ..wire.records import HEADER_BYTES, BatchHeader
 
 # of a batch's attributes; looked at here because making an enum costs more than a small batch
 COMPRESSION_BITS: Final = 0x07

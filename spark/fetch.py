@@ -19,11 +19,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
-from tidegate.proto import data_pb2
-from tidegate.runtime.logs import get
-from tidegate.wire.errors import ErrorCode
-from tidegate.wire.records import BatchHeader, validate_batch
-
+from ..proto import data_pb2
+from ..runtime.logs import get
+from ..wire.errors import ErrorCode
+from ..wire.records import BatchHeader, validate_batch
 from .connection import DataClient, ReadError, StreamLost
 from .visibility import VisibilityFilter
 

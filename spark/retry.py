@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from tidegate.runtime.clock import Clock
+from ..runtime.clock import Clock
 
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_LAST_S: Final = 1.0

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
-from tidegate.runtime.logs import configure, get
 
+from ..runtime.logs import configure, get
 from .channels import Channels
 from .connection import DataClient
 from .counting import count_range

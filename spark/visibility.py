@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidegate.wire.records import BatchHeader, ControlType, decode_marker
+from ..wire.records import BatchHeader, ControlType, decode_marker
 
 
 class VisibilityFilter:

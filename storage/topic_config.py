@@ -29,8 +29,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tidegate.wire.compression import Compression
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ..wire.compression import Compression
+from ..wire.errors import ErrorCode, KafkaError
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from tidegate.processes.local_cluster import LocalCluster
 
-from bench.kafka_peer import KafkaCluster, default_cache, jars
-
+from ..kafka_peer import KafkaCluster, default_cache, jars
 from .group_script import announced, groups
 from .known import known
 from .script import ONE_NODE, THREE_NODES, after_restart, before_restart

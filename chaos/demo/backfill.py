@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidegate.spark.session import local_session, stop_session
-
+from ...spark.session import local_session, stop_session
 from .flights import DailyTotal
 
 SCHEMA = (

@@ -12,16 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.client.connecting.errors import (
+from ...client.connecting.errors import (
     AbortableError,
     CommitOutcomeUnknown,
     RequestError,
     RetriableError,
 )
-from tidegate.client.producing.producer import Producer
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
-
+from ...client.producing.producer import Producer
+from ...runtime import logs
+from ...runtime.clock import Clock
 from .flights import Flight
 
 log = logs.get(__name__)

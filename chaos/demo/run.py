@@ -19,19 +19,19 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from tidegate.chaos.run.timed_kills import (
+
+from ...client.administration.admin import Admin
+from ...client.administration.descriptions import NewTopic
+from ...processes.local_cluster import LocalCluster, LocalNode
+from ...runtime import logs
+from ...runtime.clock import Clock, SystemClock
+from ...runtime.disk import RealDisk
+from ..run.timed_kills import (
     InjectedFault,
     kill_active_controller,
     kill_coordinator_mid_commit,
     wait_completed,
 )
-from tidegate.client.administration.admin import Admin
-from tidegate.client.administration.descriptions import NewTopic
-from tidegate.processes.local_cluster import LocalCluster, LocalNode
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock, SystemClock
-from tidegate.runtime.disk import RealDisk
-
 from .backfill import Backfill, run_backfill
 from .checks import Check, check_all
 from .flights import Flight, load_flights

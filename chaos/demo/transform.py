@@ -11,18 +11,17 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tidegate.client.connecting.errors import (
+from ...client.connecting.errors import (
     AbortableError,
     CommitOutcomeUnknown,
     GroupChanged,
     RequestError,
     RetriableError,
 )
-from tidegate.client.consuming.consumer import Consumer, ConsumerRecord
-from tidegate.client.producing.producer import Producer
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
-
+from ...client.consuming.consumer import Consumer, ConsumerRecord
+from ...client.producing.producer import Producer
+from ...runtime import logs
+from ...runtime.clock import Clock
 from .flights import LATE_MINUTES
 
 log = logs.get(__name__)

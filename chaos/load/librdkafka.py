@@ -14,9 +14,8 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from tidegate.chaos.checks.history import OpenOp, Partition
-from tidegate.runtime import logs
-
+from ...runtime import logs
+from ..checks.history import OpenOp, Partition
 from .outcomes import Ending, TransactionOutcome
 from .processes import PAUSE_AFTER_FAILURE_S, POLL_S, WorkloadContext
 

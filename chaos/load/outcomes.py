@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from tidegate.chaos.checks.history import OpenOp
-from tidegate.client.connecting.errors import AbortableError, CommitOutcomeUnknown, FatalError, ProducerFenced
-from tidegate.client.producing.producer import Producer, RecordMetadata
-from tidegate.client.producing.transaction_manager import State
-from tidegate.wire.errors import KafkaError
+from ...client.connecting.errors import AbortableError, CommitOutcomeUnknown, FatalError, ProducerFenced
+from ...client.producing.producer import Producer, RecordMetadata
+from ...client.producing.transaction_manager import State
+from ...wire.errors import KafkaError
+from ..checks.history import OpenOp
 
 COMMIT_QUESTIONS_MAX: Final = 3
 

@@ -21,14 +21,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from tidegate.chaos.checks.history import History, OpenOp, Partition, Send
-from tidegate.client.connecting.errors import FatalError
-from tidegate.client.consuming.consumer import Consumer, ConsumerRecord, RebalanceListener
-from tidegate.client.producing.producer import Producer
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
-from tidegate.wire.errors import KafkaError
-
+from ...client.connecting.errors import FatalError
+from ...client.consuming.consumer import Consumer, ConsumerRecord, RebalanceListener
+from ...client.producing.producer import Producer
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...wire.errors import KafkaError
+from ..checks.history import History, OpenOp, Partition, Send
 from . import outcomes
 from .outcomes import Ending, Sent, TransactionOutcome
 from .progress import Commit, Progress

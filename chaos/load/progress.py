@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from tidegate.chaos.checks.history import Partition
+from ..checks.history import Partition
 
 DISTURBANCES_MAX = 1000
 

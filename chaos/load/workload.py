@@ -17,15 +17,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.chaos.checks.evidence import FinalLogs
-from tidegate.chaos.checks.history import History, Partition, Value
-from tidegate.client.administration.admin import Admin
-from tidegate.client.administration.descriptions import NewTopic
-from tidegate.client.consuming.consumer import Consumer
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
-from tidegate.wire.errors import KafkaError
-
+from ...client.administration.admin import Admin
+from ...client.administration.descriptions import NewTopic
+from ...client.consuming.consumer import Consumer
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...wire.errors import KafkaError
+from ..checks.evidence import FinalLogs
+from ..checks.history import History, Partition, Value
 from .librdkafka import LibrdkafkaPlainWriter, LibrdkafkaReader, LibrdkafkaWriter
 from .processes import (
     Life,

@@ -31,8 +31,7 @@ from tempfile import gettempdir
 from types import TracebackType
 from typing import Final, Self
 
-from tidegate.runtime.disk import FileLock, RealDisk
-
+from ...runtime.disk import FileLock, RealDisk
 from .undo import MissingRight, UndoProcess
 
 CLIENTS: Final = 254

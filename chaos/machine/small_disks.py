@@ -15,8 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tidegate.runtime.disk import RealDisk
-
+from ...runtime.disk import RealDisk
 from .undo import MissingRight, UndoProcess
 
 BALLAST: Final = "ballast"

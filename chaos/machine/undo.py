@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Final
 
-from tidegate.processes.local_cluster import LocalClusterError
+from ...processes.local_cluster import LocalClusterError
 
 READY_TIMEOUT_S: Final = 10.0
 GONE_TIMEOUT_S: Final = 10.0

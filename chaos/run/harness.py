@@ -29,24 +29,24 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import grpc
-from tidegate.chaos.checks import archive
-from tidegate.chaos.checks.checker import check
-from tidegate.chaos.checks.history import History, Op, Partition
-from tidegate.chaos.load.librdkafka import available
-from tidegate.chaos.load.processes import Plan
-from tidegate.chaos.load.progress import Commit
-from tidegate.chaos.load.workload import FinalRead, Workload
-from tidegate.chaos.machine.lagging_names import MovingHosts
-from tidegate.chaos.machine.network_lab import NetworkLab
-from tidegate.chaos.machine.small_disks import SmallDisks
-from tidegate.chaos.machine.undo import MissingRight
-from tidegate.client.administration.admin import Admin
-from tidegate.client.connecting.metadata import PartitionMetadata
-from tidegate.processes.local_cluster import LocalCluster, LocalClusterError, LocalNode, OtherVersion
-from tidegate.proto.admin_pb2 import StatusReply
-from tidegate.runtime import logs
-from tidegate.wire.errors import KafkaError
 
+from ...client.administration.admin import Admin
+from ...client.connecting.metadata import PartitionMetadata
+from ...processes.local_cluster import LocalCluster, LocalClusterError, LocalNode, OtherVersion
+from ...proto.admin_pb2 import StatusReply
+from ...runtime import logs
+from ...wire.errors import KafkaError
+from ..checks import archive
+from ..checks.checker import check
+from ..checks.history import History, Op, Partition
+from ..load.librdkafka import available
+from ..load.processes import Plan
+from ..load.progress import Commit
+from ..load.workload import FinalRead, Workload
+from ..machine.lagging_names import MovingHosts
+from ..machine.network_lab import NetworkLab
+from ..machine.small_disks import SmallDisks
+from ..machine.undo import MissingRight
 from .node_logs import count_logs
 from .outcome import Recovery, RunOutcome
 from .replicas import compare_replicas

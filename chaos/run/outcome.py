@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate.chaos.checks.anomaly import AnomalyKind
-from tidegate.chaos.checks.checker import Report
-
+from ..checks.anomaly import AnomalyKind
+from ..checks.checker import Report
 from .node_logs import LEVELS, Counted, loud
 
 PROMISES: Final[Mapping[str, tuple[AnomalyKind, ...]]] = {

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from tidegate.chaos.checks.history import Partition
-from tidegate.processes.local_cluster import LocalCluster, LocalNode
-from tidegate.wire.records import BatchHeader, iterate_headers
+from ...processes.local_cluster import LocalCluster, LocalNode
+from ...wire.records import BatchHeader, iterate_headers
+from ..checks.history import Partition
 
 Batch = tuple[BatchHeader, bytes]
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tidegate.chaos.checks.history import Partition
-from tidegate.chaos.load.progress import Commit
-from tidegate.client.administration.admin import Admin
-from tidegate.processes.local_cluster import LocalNode
-
+from ...client.administration.admin import Admin
+from ...processes.local_cluster import LocalNode
+from ..checks.history import Partition
+from ..load.progress import Commit
 from .harness import Run
 from .timed_kills import InjectedFault, wait_coordinator
 

@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import grpc
-from tidegate.client.administration.admin import Admin
-from tidegate.client.administration.descriptions import TransactionDescription
-from tidegate.client.connecting.errors import RequestError, RetriableError
-from tidegate.processes.local_cluster import POLL_INTERVAL_S, LocalCluster, LocalNode
-from tidegate.runtime import logs
+
+from ...client.administration.admin import Admin
+from ...client.administration.descriptions import TransactionDescription
+from ...client.connecting.errors import RequestError, RetriableError
+from ...processes.local_cluster import POLL_INTERVAL_S, LocalCluster, LocalNode
+from ...runtime import logs
 
 log = logs.get(__name__)
 

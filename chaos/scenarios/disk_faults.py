@@ -12,17 +12,16 @@ import urllib.error
 import urllib.request
 from typing import Final
 
-from tidegate.chaos.checks.history import Partition
-from tidegate.chaos.machine.small_disks import empty, fill
-from tidegate.chaos.run import targets
-from tidegate.chaos.run.harness import RECHECK_INTERVAL_S, SECOND_FOLDER, Run
-from tidegate.chaos.run.targets import Target
-from tidegate.chaos.run.timed_kills import FaultInjectionError, InjectedFault
-from tidegate.client.administration.admin import Admin
-from tidegate.client.administration.descriptions import NewTopic
-from tidegate.processes.local_cluster import LocalNode
-from tidegate.wire.errors import KafkaError
-
+from ...client.administration.admin import Admin
+from ...client.administration.descriptions import NewTopic
+from ...processes.local_cluster import LocalNode
+from ...wire.errors import KafkaError
+from ..checks.history import Partition
+from ..machine.small_disks import empty, fill
+from ..run import targets
+from ..run.harness import RECHECK_INTERVAL_S, SECOND_FOLDER, Run
+from ..run.targets import Target
+from ..run.timed_kills import FaultInjectionError, InjectedFault
 from .named import BETWEEN_S, NamedScenario
 
 FULL_DISK_BYTES: Final = 48 << 20

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.chaos.load.processes import Plan
-from tidegate.chaos.run.harness import Run
+from ..load.processes import Plan
+from ..run.harness import Run
 
 BETWEEN_S: Final = 1.0
 """Load between two faults, so that the second does not hide the first."""

@@ -12,12 +12,11 @@ from functools import partial
 from itertools import permutations
 from typing import Final
 
-from tidegate.chaos.machine.network_lab import CLIENTS, NetworkLab
-from tidegate.chaos.run import targets
-from tidegate.chaos.run.harness import Run
-from tidegate.chaos.run.targets import Pick, Target
-from tidegate.chaos.run.timed_kills import InjectedFault
-
+from ..machine.network_lab import CLIENTS, NetworkLab
+from ..run import targets
+from ..run.harness import Run
+from ..run.targets import Pick, Target
+from ..run.timed_kills import InjectedFault
 from .named import BETWEEN_S, LONGER_THAN_A_SESSION, NamedScenario
 
 Pairs = Iterable[tuple[int, int]]

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegate.chaos.load.processes import Plan
-from tidegate.chaos.run.harness import Run
-
+from ..load.processes import Plan
+from ..run.harness import Run
 from .named import BETWEEN_S, NamedScenario
 
 LAG_S: Final = 30.0

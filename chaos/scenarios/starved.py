@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegate.chaos.load.processes import Plan
-from tidegate.chaos.machine.cpu_quota import CpuQuota
-from tidegate.chaos.run.harness import Run
-
+from ..load.processes import Plan
+from ..machine.cpu_quota import CpuQuota
+from ..run.harness import Run
 from .named import BETWEEN_S, NamedScenario
 
 CPU_MS_PER_SECOND: Final = 20

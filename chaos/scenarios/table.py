@@ -13,10 +13,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tidegate.chaos.run import targets
-from tidegate.chaos.run.harness import Run
-from tidegate.chaos.run.targets import Pick
-from tidegate.chaos.run.timed_kills import (
+from ..run import targets
+from ..run.harness import Run
+from ..run.targets import Pick
+from ..run.timed_kills import (
     BEFORE_MARKERS,
     InjectedFault,
     kill_at,
@@ -25,7 +25,6 @@ from tidegate.chaos.run.timed_kills import (
     kill_node,
     wait_completed,
 )
-
 from .disk_faults import SICK_DISKS
 from .named import BETWEEN_S, LONGER_THAN_A_SESSION, NamedScenario
 from .network_scenarios import CUTS

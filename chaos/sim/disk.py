@@ -40,7 +40,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from tidegate.runtime.disk import ReadFailed
+from ...runtime.disk import ReadFailed
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer

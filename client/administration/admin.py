@@ -11,19 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from tidegate.client.connecting.cluster import Cluster
-from tidegate.client.connecting.metadata import TopicView
-from tidegate.client.requests.offset_requests import (
+from ...runtime.clock import Clock, SystemClock
+from ..connecting.cluster import Cluster
+from ..connecting.metadata import TopicView
+from ..requests.offset_requests import (
     EARLIEST,
     LATEST,
     OffsetAtTime,
     committed_offsets,
     list_offsets,
 )
-from tidegate.client.requests.record_deletion import delete_records
-from tidegate.client.requests.transaction_requests import CommittedOffset, Offsets
-from tidegate.runtime.clock import Clock, SystemClock
-
+from ..requests.record_deletion import delete_records
+from ..requests.transaction_requests import CommittedOffset, Offsets
 from . import group_admin, operations, topic_admin, transaction_admin
 from .descriptions import (
     ClusterDescription,

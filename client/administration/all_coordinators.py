@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate.client.connecting.cluster import Backoff, Cluster, top_level_code
-from tidegate.client.connecting.errors import ConnectionFailed
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode
+from ..connecting.cluster import Backoff, Cluster, top_level_code
+from ..connecting.errors import ConnectionFailed
 
 
 async def ask_all(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidegate.client.connecting.metadata import BrokerAddress, PartitionMetadata
-from tidegate.client.requests.assignors import TopicPartitions
+from ..connecting.metadata import BrokerAddress, PartitionMetadata
+from ..requests.assignors import TopicPartitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
-from tidegate.client.connecting.cluster import Cluster, CoordinatorKind, require_none, top_level_code
-from tidegate.client.connecting.errors import GroupChanged, RequestError
-from tidegate.client.requests.offset_requests import commit_offsets
-from tidegate.client.requests.transaction_requests import GroupMetadata, Offsets
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode
-
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode
+from ..connecting.cluster import Cluster, CoordinatorKind, require_none, top_level_code
+from ..connecting.errors import GroupChanged, RequestError
+from ..requests.offset_requests import commit_offsets
+from ..requests.transaction_requests import GroupMetadata, Offsets
 from .all_coordinators import ask_all
 from .descriptions import GroupListing
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidegate.client.connecting.cluster import Cluster, CoordinatorKind, require_none, top_level_code
-from tidegate.client.requests.assignors import TopicPartitions, decode_assignment
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode, KafkaError
+from ..connecting.cluster import Cluster, CoordinatorKind, require_none, top_level_code
+from ..requests.assignors import TopicPartitions, decode_assignment
 
 # Answers of a node without this consumer group, or without consumer groups at all (group.version 0, or an
 # older release).

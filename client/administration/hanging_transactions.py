@@ -16,11 +16,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from tidegate.client.connecting.cluster import Cluster, require_none
-from tidegate.client.connecting.errors import RequestError, RetriableError, sentence
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode
-
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode
+from ..connecting.cluster import Cluster, require_none
+from ..connecting.errors import RequestError, RetriableError, sentence
 from .descriptions import ProducerDescription, TopicDescription, TransactionDescription, TransactionListing
 
 TRANSACTION_STATE: Final = "__transaction_state"

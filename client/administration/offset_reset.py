@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
-from tidegate.client.connecting.errors import RequestError
-from tidegate.wire.errors import ErrorCode
+from ...wire.errors import ErrorCode
+from ..connecting.errors import RequestError
 
 Key = tuple[str, int]
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?", re.IGNORECASE)

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidegate import __version__
-from tidegate.client.connecting.cluster import Cluster, require_none, top_level_code
-from tidegate.client.connecting.errors import ConnectionFailed, RequestError, error_for
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ... import __version__
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode, KafkaError
+from ..connecting.cluster import Cluster, require_none, top_level_code
+from ..connecting.errors import ConnectionFailed, RequestError, error_for
 
 Key = tuple[str, int]
 UPGRADE: Final = 1

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from tidegate.client.connecting.cluster import Backoff, Cluster, require_none
-from tidegate.client.connecting.errors import ConnectionFailed, RequestError, error_for
-from tidegate.client.connecting.metadata import TopicView
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode, KafkaError
+from ..connecting.cluster import Backoff, Cluster, require_none
+from ..connecting.errors import ConnectionFailed, RequestError, error_for
+from ..connecting.metadata import TopicView
 from .descriptions import ConfigEntry, NewTopic, TopicDescription
 
 TOPIC_RESOURCE: Final = 2

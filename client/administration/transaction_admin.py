@@ -7,11 +7,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
-from tidegate.client.connecting.cluster import Cluster, CoordinatorKind, require_none, top_level_code
-from tidegate.client.requests.describe_transactions import decode_described_transactions
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode
-
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode
+from ..connecting.cluster import Cluster, CoordinatorKind, require_none, top_level_code
+from ..requests.describe_transactions import decode_described_transactions
 from .all_coordinators import ask_all
 from .descriptions import ProducerDescription, TransactionDescription, TransactionListing
 

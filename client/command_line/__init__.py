@@ -16,8 +16,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Final
 
 import typer
-from tidegate import __version__
 
+from ... import __version__
 from .brokers import brokers, features
 from .cluster import cluster, dev
 from .listing import groups, status, topics

@@ -13,8 +13,7 @@ from .partitions import until_settled
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tidegate.client.administration.admin import Admin
-
+    from ..administration.admin import Admin
     from .draining import Drain
 
 features = typer.Typer(

@@ -13,7 +13,7 @@ import typer
 from .output import complain, run, settings_of, show_json, show_table, warn
 
 if TYPE_CHECKING:
-    from tidegate.processes.local_cluster import LocalCluster, LocalNode
+    from ...processes.local_cluster import LocalCluster, LocalNode
 
 cluster = typer.Typer(no_args_is_help=True, help="Run several nodes on this machine.")
 
@@ -50,7 +50,7 @@ def dev(
 
 
 async def _dev(data: Path, port: int | None, settings: list[str]) -> None:
-    from tidegate.processes.local_cluster import LocalCluster, LocalClusterError
+    from ...processes.local_cluster import LocalCluster, LocalClusterError
 
     chosen = port if port is not None or LocalCluster.exists(data) else DEFAULT_PORT
     cluster = LocalCluster(
@@ -143,7 +143,7 @@ async def _up(
     timeout_s: float | None,
     json: bool,
 ) -> None:
-    from tidegate.processes.local_cluster import LocalCluster, LocalClusterError, NotReady
+    from ...processes.local_cluster import LocalCluster, LocalClusterError, NotReady
 
     chosen = base_port if base_port is not None or LocalCluster.exists(data) else DEFAULT_PORT
     cluster = LocalCluster(
@@ -232,7 +232,7 @@ def status(data: Data = CLUSTER_FOLDER, json: Json = False) -> None:
 
 
 async def _status(data: Path, json: bool) -> None:
-    from tidegate.processes.local_cluster import LocalCluster
+    from ...processes.local_cluster import LocalCluster
 
     await _show(LocalCluster.attach(data), json)
 
@@ -250,7 +250,7 @@ def down(
 
 
 async def _down(data: Path, timeout_s: float, json: bool) -> None:
-    from tidegate.processes.local_cluster import LocalCluster
+    from ...processes.local_cluster import LocalCluster
 
     cluster = LocalCluster.attach(data)
     stopped = sorted(await cluster.down(timeout_s))
@@ -288,7 +288,8 @@ async def _show(cluster: LocalCluster, json: bool) -> None:
 
 async def _describe(node: LocalNode) -> dict[str, Any]:
     import grpc
-    from tidegate.processes.local_cluster import ForeignNode
+
+    from ...processes.local_cluster import ForeignNode
 
     row: dict[str, Any] = {
         "node": node.id,
@@ -338,9 +339,10 @@ async def _vote(node: LocalNode) -> dict[str, Any]:
     """Whether a controller has a vote, and if not, what it waits for.  A controller reports this before it is
     ready."""
     import grpc
-    from tidegate.processes.local_cluster import STATUS_TIMEOUT_S
-    from tidegate.proto import controller_pb2, controller_pb2_grpc
-    from tidegate.runtime.network import grpc_channel
+
+    from ...processes.local_cluster import STATUS_TIMEOUT_S
+    from ...proto import controller_pb2, controller_pb2_grpc
+    from ...runtime.network import grpc_channel
 
     try:
         async with grpc_channel(node.grpc_address) as channel:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tidegate.client.administration.operations import DataFolder
+    from ..administration.operations import DataFolder
 
 FULL_BELOW_BYTES: Final = 1 << 20
 """With less room a node takes no records any more (`node/upkeep/disk_reserve.py`)."""

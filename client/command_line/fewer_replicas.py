@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidegate.client.administration.descriptions import TopicDescription
-    from tidegate.client.administration.operations import PartitionMove
+    from ..administration.descriptions import TopicDescription
+    from ..administration.operations import PartitionMove
 
 MIN_IN_SYNC_REPLICAS = "min.insync.replicas"
 SHOWN_MAX = 5

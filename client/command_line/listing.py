@@ -7,18 +7,18 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from tidegate.client.connecting.errors import error_for
-from tidegate.wire.errors import ErrorCode
 
+from ...wire.errors import ErrorCode
+from ..connecting.errors import error_for
 from . import disks
 from .output import refuse_unknown, run, settings_of, show_json, show_table, warn
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from tidegate.client.administration.admin import Admin
-    from tidegate.client.administration.operations import PartitionMove
-    from tidegate.client.connecting.metadata import TopicView
+    from ..administration.admin import Admin
+    from ..administration.operations import PartitionMove
+    from ..connecting.metadata import TopicView
 
     Joining = Mapping[tuple[str, int], Collection[int]]
 
@@ -62,13 +62,13 @@ answered by then."""
 
 
 def connect(bootstrap: str) -> Admin:
-    from tidegate.client.administration.admin import Admin
+    from ..administration.admin import Admin
 
     return Admin(bootstrap)
 
 
 def connect_to_read(bootstrap: str) -> Admin:
-    from tidegate.client.administration.admin import Admin
+    from ..administration.admin import Admin
 
     return Admin(bootstrap, timeout_s=READ_S_MAX)
 
@@ -145,7 +145,7 @@ def topics_create(
     """Create topics and wait until they can be written."""
 
     async def work() -> None:
-        from tidegate.client.administration.descriptions import NewTopic
+        from ..administration.descriptions import NewTopic
 
         settings = settings_of(config, "--config")
         if partitions == 0:
@@ -219,7 +219,7 @@ def topics_describe(
     """Show partitions, leaders, replicas, offsets and settings."""
 
     async def work() -> None:
-        from tidegate.client.requests.offset_requests import EARLIEST, LATEST
+        from ..requests.offset_requests import EARLIEST, LATEST
 
         async with connect_to_read(bootstrap) as admin:
             described = await admin.describe_topics(names)
@@ -476,7 +476,7 @@ def groups_describe(
     """Show a group's members, offsets and lag."""
 
     async def work() -> None:
-        from tidegate.client.requests.offset_requests import LATEST
+        from ..requests.offset_requests import LATEST
 
         async with connect_to_read(bootstrap) as admin:
             described = await admin.describe_group(group)

@@ -32,10 +32,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Runs a command's coroutine.  Exits with 1 on a known error, with 130 on Ctrl-C, and with 141 and no
     message when the reader of standard output has ended (`| head`): that is no error."""
     import typer
-    from tidegate.client.connecting.errors import ConnectionFailed
-    from tidegate.processes.local_cluster import LocalClusterError
-    from tidegate.runtime import logs
-    from tidegate.wire.errors import KafkaError
+
+    from ...processes.local_cluster import LocalClusterError
+    from ...runtime import logs
+    from ...wire.errors import KafkaError
+    from ..connecting.errors import ConnectionFailed
 
     logs.configure(level="ERROR")
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -15,9 +15,9 @@ from .listing import LOCAL, Bootstrap, Json, connect
 from .output import CommandError, run, show_json, show_table, warn
 
 if TYPE_CHECKING:
-    from tidegate.client.administration.admin import Admin
-    from tidegate.client.administration.descriptions import TopicDescription
-    from tidegate.client.administration.operations import PartitionMove
+    from ..administration.admin import Admin
+    from ..administration.descriptions import TopicDescription
+    from ..administration.operations import PartitionMove
 
 partitions = typer.Typer(no_args_is_help=True, help="Move partitions to other brokers, elect leaders.")
 
@@ -194,7 +194,7 @@ def _partition(text: str) -> tuple[str, int]:
 
 
 def _targets_of(file: Path) -> dict[tuple[str, int], list[int]]:
-    from tidegate.runtime.disk import RealDisk
+    from ...runtime.disk import RealDisk
 
     try:
         plan: Any = json_format.loads(RealDisk().read(file))

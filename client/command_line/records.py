@@ -9,17 +9,17 @@ from collections import deque
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from tidegate.client.connecting.errors import CommitOutcomeUnknown
-from tidegate.wire.errors import KafkaError
 
+from ...wire.errors import KafkaError
+from ..connecting.errors import CommitOutcomeUnknown
 from .listing import INT32_MAX, LOCAL, Bootstrap, Json
 from .output import CommandError, plain, run, show_json, warn
 from .standard_input import StandardInput
 
 if TYPE_CHECKING:
-    from tidegate.client.consuming.consumer import Consumer, ConsumerRecord
-    from tidegate.client.producing.producer import Producer
-    from tidegate.client.producing.sender import RecordMetadata
+    from ..consuming.consumer import Consumer, ConsumerRecord
+    from ..producing.producer import Producer
+    from ..producing.sender import RecordMetadata
 
 # Short: a user at a terminal should soon learn that a topic's name is misspelt.
 MAX_BLOCK_S = 10.0
@@ -73,7 +73,7 @@ def produce(
         return text.encode(errors="surrogateescape")
 
     async def work() -> int:
-        from tidegate.client.producing.producer import Producer
+        from ..producing.producer import Producer
 
         headers = tuple((name, encoded(value)) for name, value in settings_of(header, "--header").items())
         producer = Producer(
@@ -252,7 +252,7 @@ def consume(
     """Read records and print their values, one per line, until Ctrl-C (or --max, --idle)."""
 
     async def work() -> None:
-        from tidegate.client.consuming.consumer import Consumer
+        from ..consuming.consumer import Consumer
 
         consumer = Consumer(
             bootstrap,

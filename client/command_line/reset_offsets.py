@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from tidegate.client.administration.offset_reset import (
+
+from ...runtime.clock import SystemClock
+from ...runtime.disk import RealDisk
+from ...wire.errors import ErrorCode
+from ..administration.offset_reset import (
     Key,
     Known,
     Mode,
@@ -21,16 +25,12 @@ from tidegate.client.administration.offset_reset import (
     parse_file,
     parse_topic,
 )
-from tidegate.client.connecting.errors import RequestError, error_for
-from tidegate.runtime.clock import SystemClock
-from tidegate.runtime.disk import RealDisk
-from tidegate.wire.errors import ErrorCode
-
+from ..connecting.errors import RequestError, error_for
 from .listing import LOCAL, Bootstrap, Json, connect
 from .output import complain, run, show_json, show_table, warn
 
 if TYPE_CHECKING:
-    from tidegate.client.administration.admin import Admin
+    from ..administration.admin import Admin
 
 INACTIVE = ("Empty", "Dead")  # Dead: the group does not exist yet
 

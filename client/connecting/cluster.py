@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock, SystemClock
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...runtime import logs
+from ...runtime.clock import Clock, SystemClock
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode, KafkaError
 from .connection import BrokerConnection
 from .errors import ConnectionFailed, FatalError, RequestError, RetriableError, error_for
 from .metadata import ClusterView, TopicView, parse_bootstrap

@@ -16,13 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tidegate import __version__
-from tidegate.runtime import logs
-from tidegate.runtime.network import FrameConnection, connect_frames, why_not_connected
-from tidegate.wire import codec
-from tidegate.wire.api import SUPPORTED, ApiKey
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ... import __version__
+from ...runtime import logs
+from ...runtime.network import FrameConnection, connect_frames, why_not_connected
+from ...wire import codec
+from ...wire.api import SUPPORTED, ApiKey
+from ...wire.errors import ErrorCode, KafkaError
 from .errors import ConnectionFailed, FatalError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...wire.errors import ErrorCode, KafkaError
 
 
 class RetriableError(KafkaError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from tidegate.wire.errors import ErrorCode
+from ...wire.errors import ErrorCode
 
 NO_LEADER: Final = -1
 

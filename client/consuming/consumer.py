@@ -21,10 +21,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from dataclasses import dataclass
 from typing import Unpack
 
-from tidegate.client.connecting.cluster import Cluster
-from tidegate.client.connecting.errors import FatalError, GroupChanged, NoOffset, RequestError, RetriableError
-from tidegate.client.requests.assignors import by_topic
-from tidegate.client.requests.offset_requests import (
+from ...runtime import logs
+from ...runtime.clock import Clock, SystemClock
+from ...wire.errors import ErrorCode
+from ..connecting.cluster import Cluster
+from ..connecting.errors import FatalError, GroupChanged, NoOffset, RequestError, RetriableError
+from ..requests.assignors import by_topic
+from ..requests.offset_requests import (
     EARLIEST,
     LATEST,
     OffsetAtTime,
@@ -33,11 +36,7 @@ from tidegate.client.requests.offset_requests import (
     committed_offsets,
     list_offsets,
 )
-from tidegate.client.requests.transaction_requests import CommittedOffset, GroupMetadata, Offsets
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock, SystemClock
-from tidegate.wire.errors import ErrorCode
-
+from ..requests.transaction_requests import CommittedOffset, GroupMetadata, Offsets
 from .fetched import ConsumerRecord
 from .fetcher import Fetcher
 from .group_membership import GroupMembership

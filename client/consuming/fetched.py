@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tidegate.wire.errors import KafkaError
-from tidegate.wire.records import (
+from ...wire.errors import KafkaError
+from ...wire.records import (
     ControlType,
     Record,
     decode_batch,

@@ -19,22 +19,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.client.connecting.cluster import Backoff, Cluster
-from tidegate.client.connecting.errors import ConnectionFailed, error_for
-from tidegate.client.connecting.metadata import NO_LEADER
-from tidegate.runtime import logs
-from tidegate.wire import codec
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.fetch import NAMES_TO as FETCH_NAMES_TO
-from tidegate.wire.fetch import (
+from ...runtime import logs
+from ...wire import codec
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.fetch import NAMES_TO as FETCH_NAMES_TO
+from ...wire.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponsePartition,
     encode_fetch_request,
     parse_fetch_response,
 )
-
+from ..connecting.cluster import Backoff, Cluster
+from ..connecting.errors import ConnectionFailed, error_for
+from ..connecting.metadata import NO_LEADER
 from .fetched import ConsumerRecord, FetchedRecords
 
 log = logs.get(__name__)

@@ -23,9 +23,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tidegate.client.connecting.cluster import Backoff, Cluster, CoordinatorKind, top_level_code
-from tidegate.client.connecting.errors import FatalError, RetriableError, error_for, sentence
-from tidegate.client.requests.assignors import (
+from ...runtime import logs
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode, KafkaError
+from ..connecting.cluster import Backoff, Cluster, CoordinatorKind, top_level_code
+from ..connecting.errors import FatalError, RetriableError, error_for, sentence
+from ..requests.assignors import (
     ASSIGNORS,
     COOPERATIVE,
     ClassicAssignor,
@@ -36,10 +39,7 @@ from tidegate.client.requests.assignors import (
     encode_assignment,
     encode_subscription,
 )
-from tidegate.client.requests.transaction_requests import GroupMetadata
-from tidegate.runtime import logs
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ..requests.transaction_requests import GroupMetadata
 
 log = logs.get(__name__)
 

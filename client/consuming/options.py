@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypedDict
 
-from tidegate.client.requests.offset_requests import EARLIEST, LATEST
-
+from ..requests.offset_requests import EARLIEST, LATEST
 from .fetcher import FetchSettings
 from .group_membership import MembershipSettings
 

@@ -36,8 +36,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tidegate.client.requests.transaction_requests import NO_IDENTITY, Identity
-from tidegate.wire.records import NewRecord
+from ...wire.records import NewRecord
+from ..requests.transaction_requests import NO_IDENTITY, Identity
 
 SEQUENCE_MASK: Final = 0x7FFFFFFF  # after 2^31-1 comes 0 (rule I3)
 BATCH_OVERHEAD_BYTES: Final = 61

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypedDict
 
-from tidegate.wire.compression import Compression
-
+from ...wire.compression import Compression
 from .accumulator import Limits
 from .partitioner import Partitioner
 from .sender import SenderSettings

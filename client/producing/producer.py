@@ -22,8 +22,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Unpack
 
-from tidegate.client.connecting.cluster import Cluster
-from tidegate.client.connecting.errors import (
+from ...runtime import logs
+from ...runtime.clock import Clock, SystemClock
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import NewRecord
+from ..connecting.cluster import Cluster
+from ..connecting.errors import (
     AbortableError,
     BufferExhausted,
     CommitOutcomeUnknown,
@@ -37,8 +41,8 @@ from tidegate.client.connecting.errors import (
     family,
     sentence,
 )
-from tidegate.client.connecting.metadata import NO_LEADER, TopicView
-from tidegate.client.requests.transaction_requests import (
+from ..connecting.metadata import NO_LEADER, TopicView
+from ..requests.transaction_requests import (
     NO_IDENTITY,
     CommittedOffset,
     EndAnswer,
@@ -47,11 +51,6 @@ from tidegate.client.requests.transaction_requests import (
     Offsets,
     TransactionRequests,
 )
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock, SystemClock
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import NewRecord
-
 from .accumulator import BATCH_OVERHEAD_BYTES, Accumulator
 from .options import ProducerOptions, ProducerSettings
 from .partitioner import StickyChooser, partition_of_key

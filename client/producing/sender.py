@@ -19,9 +19,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tidegate.client.connecting.cluster import Backoff, Cluster
-from tidegate.client.connecting.connection import BrokerConnection
-from tidegate.client.connecting.errors import (
+from ...runtime import logs
+from ...wire import codec
+from ...wire.api import ApiKey
+from ...wire.compression import Compression
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.produce import ProduceResponsePartition, encode_produce_request, parse_produce_response
+from ...wire.records import encode_batch
+from ..connecting.cluster import Backoff, Cluster
+from ..connecting.connection import BrokerConnection
+from ..connecting.errors import (
     AbortableError,
     ConnectionFailed,
     DeliveryTimeout,
@@ -31,16 +38,8 @@ from tidegate.client.connecting.errors import (
     family,
     sentence,
 )
-from tidegate.client.connecting.metadata import NO_LEADER
-from tidegate.client.requests.transaction_requests import PRODUCE_TV2, TransactionRequests
-from tidegate.runtime import logs
-from tidegate.wire import codec
-from tidegate.wire.api import ApiKey
-from tidegate.wire.compression import Compression
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.produce import ProduceResponsePartition, encode_produce_request, parse_produce_response
-from tidegate.wire.records import encode_batch
-
+from ..connecting.metadata import NO_LEADER
+from ..requests.transaction_requests import PRODUCE_TV2, TransactionRequests
 from .accumulator import Accumulator, ProducerBatch
 from .transaction_manager import State, TransactionManager
 

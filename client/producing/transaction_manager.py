@@ -30,9 +30,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from tidegate.client.connecting.errors import RequestError
-from tidegate.client.requests.transaction_requests import NO_IDENTITY, Identity
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...wire.errors import ErrorCode, KafkaError
+from ..connecting.errors import RequestError
+from ..requests.transaction_requests import NO_IDENTITY, Identity
 
 TopicPartition = tuple[str, int]
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...wire.errors import ErrorCode, KafkaError
 
 TopicPartitions = dict[str, list[int]]
 Partition = tuple[str, int]

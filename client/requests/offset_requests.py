@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from tidegate.client.connecting.cluster import Backoff, Cluster, CoordinatorKind
-from tidegate.client.connecting.errors import (
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode, KafkaError
+from ..connecting.cluster import Backoff, Cluster, CoordinatorKind
+from ..connecting.errors import (
     ConnectionFailed,
     FatalError,
     GroupChanged,
@@ -23,10 +25,7 @@ from tidegate.client.connecting.errors import (
     error_for,
     sentence,
 )
-from tidegate.client.connecting.metadata import NO_LEADER
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ..connecting.metadata import NO_LEADER
 from .transaction_requests import CommittedOffset, GroupMetadata, Offsets, offset_topics, worst_offset_code
 
 EARLIEST: Final = -2

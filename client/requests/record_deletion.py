@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tidegate.client.connecting.cluster import Backoff, Cluster
-from tidegate.client.connecting.errors import ConnectionFailed, RequestError, error_for
-from tidegate.client.connecting.metadata import NO_LEADER, no_partition
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode
+from ..connecting.cluster import Backoff, Cluster
+from ..connecting.errors import ConnectionFailed, RequestError, error_for
+from ..connecting.metadata import NO_LEADER, no_partition
 
 _REPEATED: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT})
 STORAGE_PATIENCE_S: Final = 5.0

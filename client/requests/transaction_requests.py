@@ -14,8 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidegate.client.connecting.cluster import Backoff, Cluster, CoordinatorKind, top_level_code
-from tidegate.client.connecting.errors import (
+from ...runtime import logs
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode, KafkaError
+from ..connecting.cluster import Backoff, Cluster, CoordinatorKind, top_level_code
+from ..connecting.errors import (
     ConnectionFailed,
     Family,
     FatalError,
@@ -24,9 +27,6 @@ from tidegate.client.connecting.errors import (
     family,
     sentence,
 )
-from tidegate.runtime import logs
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode, KafkaError
 
 log = logs.get(__name__)
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.features import Ranges, highest_known, shown, shown_ranges
-from tidegate.controller.state.model import METADATA_VERSION, name_of_metadata_level
-from tidegate.controller.state.topic_defaults import missing_defaults
-from tidegate.proto import controller_pb2 as rpc
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...proto import controller_pb2 as rpc
+from ...proto import metadata_pb2 as pb
+from ...wire.errors import ErrorCode, KafkaError
+from ..state.cluster_state import ClusterState
+from ..state.features import Ranges, highest_known, shown, shown_ranges
+from ..state.model import METADATA_VERSION, name_of_metadata_level
+from ..state.topic_defaults import missing_defaults
 from .planner import Plan
 
 

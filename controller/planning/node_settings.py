@@ -12,22 +12,21 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from tidegate.controller.state.broker_settings import (
+from ...proto import controller_pb2 as rpc
+from ...proto import metadata_pb2 as pb
+from ...storage.topic_config import ConfigType, parsed_topic_config, split_list
+from ...wire.errors import ErrorCode, KafkaError
+from ..state.broker_settings import (
     BROKER_SETTINGS,
     CATCH_UP_SETTING,
     CLEANER_SETTING,
     parsed_setting,
 )
-from tidegate.controller.state.cluster_state import ALL_NODES, ClusterState
-from tidegate.controller.state.features import require_level, require_setting_levels
-from tidegate.controller.state.model import MIN_IN_SYNC_REPLICAS_CONFIG, NODE_SETTINGS_LEVEL, RESOURCES_LEVEL
-from tidegate.controller.state.topic_defaults import inherited
-from tidegate.controller.state.topic_settings import check_stays_compacted, edited
-from tidegate.proto import controller_pb2 as rpc
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.storage.topic_config import ConfigType, parsed_topic_config, split_list
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ..state.cluster_state import ALL_NODES, ClusterState
+from ..state.features import require_level, require_setting_levels
+from ..state.model import MIN_IN_SYNC_REPLICAS_CONFIG, NODE_SETTINGS_LEVEL, RESOURCES_LEVEL
+from ..state.topic_defaults import inherited
+from ..state.topic_settings import check_stays_compacted, edited
 from .topics import TopicPlan, TopicPlans
 
 NODE_SETTING_LEVELS: Final[Mapping[str, int]] = {

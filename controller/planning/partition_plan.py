@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.elections import Wanted, change_operations
-from tidegate.controller.state.model import PartitionState
-from tidegate.proto import controller_pb2 as rpc
-from tidegate.wire.errors import ErrorCode
-
+from ...proto import controller_pb2 as rpc
+from ...wire.errors import ErrorCode
+from ..state.cluster_state import ClusterState
+from ..state.elections import Wanted, change_operations
+from ..state.model import PartitionState
 from .planner import Plan
 
 Key = tuple[str, int]

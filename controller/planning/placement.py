@@ -15,8 +15,8 @@ from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidegate.controller.state.model import BrokerState, TopicState
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...wire.errors import ErrorCode, KafkaError
+from ..state.model import BrokerState, TopicState
 
 
 @dataclass(slots=True)

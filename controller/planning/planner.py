@@ -22,9 +22,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tidegate.controller.state.broker_listeners import checked_listeners, encode_listeners
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.elections import (
+from ...proto import controller_pb2 as rpc
+from ...proto import metadata_pb2 as pb
+from ...runtime.host_names import host_problem
+from ...wire.errors import ErrorCode, KafkaError
+from ..state.broker_listeners import checked_listeners, encode_listeners
+from ..state.cluster_state import ClusterState
+from ..state.elections import (
     Settler,
     Wanted,
     change_operations,
@@ -32,8 +36,8 @@ from tidegate.controller.state.elections import (
     forget_disk,
     preferred_leader,
 )
-from tidegate.controller.state.features import level_problem, ranges_of, require_level
-from tidegate.controller.state.model import (
+from ..state.features import level_problem, ranges_of, require_level
+from ..state.model import (
     LISTENERS_LEVEL,
     MOVES_LEVEL,
     NO_BROKER_EPOCH,
@@ -44,15 +48,11 @@ from tidegate.controller.state.model import (
     TopicState,
     metadata_level,
 )
-from tidegate.controller.state.moves import advanced, moving
-from tidegate.controller.state.offline_replicas import decode_replicas, encode_replicas
-from tidegate.controller.state.reachability import Reachability
-from tidegate.controller.state.resource_settings import GROUP_LIMITS, GroupLimits
-from tidegate.controller.state.topic_defaults import missing_defaults
-from tidegate.proto import controller_pb2 as rpc
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.runtime.host_names import host_problem
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ..state.moves import advanced, moving
+from ..state.offline_replicas import decode_replicas, encode_replicas
+from ..state.reachability import Reachability
+from ..state.resource_settings import GROUP_LIMITS, GroupLimits
+from ..state.topic_defaults import missing_defaults
 
 REPLICAS_SHOWN_MAX = 5
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.elections import Wanted
-from tidegate.controller.state.features import require_level
-from tidegate.controller.state.model import (
+from ...proto import controller_pb2 as rpc
+from ...wire.errors import ErrorCode, KafkaError
+from ..state.cluster_state import ClusterState
+from ..state.elections import Wanted
+from ..state.features import require_level
+from ..state.model import (
     MIN_IN_SYNC_REPLICAS_CONFIG,
     MOVES_LEVEL,
     PartitionState,
     TopicState,
 )
-from tidegate.controller.state.moves import reassigned
-from tidegate.proto import controller_pb2 as rpc
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ..state.moves import reassigned
 from .partition_plan import PartitionPlan
 
 LOST = ErrorCode.INVALID_UPDATE_VERSION, "the partition changed while its move was planned: ask again"

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.elections import Wanted, preferred_leader, settle
-from tidegate.controller.state.model import NO_LEADER, UNCLEAN_ELECTION_CONFIG, PartitionState, TopicState
-from tidegate.controller.state.reachability import Reached
-from tidegate.proto import controller_pb2 as rpc
-from tidegate.wire.errors import ErrorCode
-
+from ...proto import controller_pb2 as rpc
+from ...wire.errors import ErrorCode
+from ..state.cluster_state import ClusterState
+from ..state.elections import Wanted, preferred_leader, settle
+from ..state.model import NO_LEADER, UNCLEAN_ELECTION_CONFIG, PartitionState, TopicState
+from ..state.reachability import Reached
 from .partition_plan import Key, PartitionPlan
 
 LOST = (

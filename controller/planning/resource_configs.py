@@ -10,21 +10,20 @@ from collections import Counter
 from functools import partial
 from typing import Final
 
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.features import require_level
-from tidegate.controller.state.model import RESOURCES_LEVEL
-from tidegate.controller.state.resource_settings import (
+from ...proto import controller_pb2 as rpc
+from ...proto import metadata_pb2 as pb
+from ...wire.errors import ErrorCode, KafkaError
+from ..state.cluster_state import ClusterState
+from ..state.features import require_level
+from ..state.model import RESOURCES_LEVEL
+from ..state.resource_settings import (
     SETTINGS_OF,
     ConfigKind,
     GroupLimits,
     ResourceType,
     check_config,
 )
-from tidegate.controller.state.topic_settings import edited
-from tidegate.proto import controller_pb2 as rpc
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ..state.topic_settings import edited
 from .topics import TopicPlan, TopicPlans
 
 RESOURCES_MAX: Final = 10_000

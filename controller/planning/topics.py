@@ -13,22 +13,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
-from tidegate.controller.state.cluster_state import ALL_NODES, ClusterState
-from tidegate.controller.state.elections import Wanted, change_operations
-from tidegate.controller.state.features import require_setting_levels
-from tidegate.controller.state.model import INTERNAL_TOPICS, PartitionState, TopicState, topic_name_problem
-from tidegate.controller.state.topic_defaults import controllers_defaults, inherited
-from tidegate.controller.state.topic_settings import (
+from ...proto import controller_pb2 as rpc
+from ...proto import metadata_pb2 as pb
+from ...storage.topic_config import parsed_topic_config
+from ...wire.errors import ErrorCode, KafkaError
+from ..state.cluster_state import ALL_NODES, ClusterState
+from ..state.elections import Wanted, change_operations
+from ..state.features import require_setting_levels
+from ..state.model import INTERNAL_TOPICS, PartitionState, TopicState, topic_name_problem
+from ..state.topic_defaults import controllers_defaults, inherited
+from ..state.topic_settings import (
     check_may_be_flushed,
     check_state_topic,
     check_stays_compacted,
     future_config,
 )
-from tidegate.proto import controller_pb2 as rpc
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.storage.topic_config import parsed_topic_config
-from tidegate.wire.errors import ErrorCode, KafkaError
-
 from .placement import Load, check_assignments, place
 from .planner import ControllerConfig
 

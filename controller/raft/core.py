@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from tidegate.runtime import faults, logs
-from tidegate.runtime.calm_logs import Outage
-
+from ...runtime import faults, logs
+from ...runtime.calm_logs import Outage
 from .contract import FollowerView, Outbox, Proposal, QuorumStatus, RaftTimings, Role, StateMachine
 from .log import RaftLog
 from .messages import Message

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidegate.runtime.disk import Disk
+    from ...runtime.disk import Disk
 
 _CRC = struct.Struct("<I")
 _POSITION = struct.Struct("<QQ")

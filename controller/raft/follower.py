@@ -7,8 +7,7 @@ and stops the node.  Acknowledgements wait until `release`: what they confirm is
 
 from __future__ import annotations
 
-from tidegate.runtime import logs
-
+from ...runtime import logs
 from .contract import Role
 from .election import Election
 from .failure import RaftFatal

@@ -36,14 +36,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from tidegate.runtime import faults, logs
-
+from ...runtime import faults, logs
 from .durable_note import DurableNote, LogPosition
 from .failure import RaftFatal
 from .messages import Entry, VoterRecord
 
 if TYPE_CHECKING:
-    from tidegate.runtime.disk import Disk, File
+    from ...runtime.disk import Disk, File
 
 log = logs.get(__name__)
 

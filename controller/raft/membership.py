@@ -61,8 +61,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidegate.runtime import logs
-
+from ...runtime import logs
 from .failure import RaftFatal
 from .messages import VoterRecord, VoterStatus
 

@@ -20,13 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate.runtime import faults
-
+from ...runtime import faults
 from .failure import RaftFatal
 from .messages import SnapshotChunk
 
 if TYPE_CHECKING:
-    from tidegate.runtime.disk import Disk
+    from ...runtime.disk import Disk
 
 CHUNKS_IN_FLIGHT_MAX = 4
 SNAPSHOT_BYTES_MAX = 4 << 30

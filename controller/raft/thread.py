@@ -22,8 +22,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
-from tidegate.runtime import logs
-
+from ...runtime import logs
 from .contract import Proposal, Role
 from .core import RaftCore
 from .messages import VoteRequest, VoterStatus

@@ -24,14 +24,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tidegate.runtime import logs, network
-from tidegate.runtime.calm_logs import Outage
-from tidegate.runtime.tls import MutualTls, certified_nodes
-
+from ...runtime import logs, network
+from ...runtime.calm_logs import Outage
+from ...runtime.tls import MutualTls, certified_nodes
 from .messages import FRAME_BYTES_MAX, Hello, MalformedMessage, Message, Ping, decode, encode
 
 if TYPE_CHECKING:
-    from tidegate.runtime.clock import Clock
+    from ...runtime.clock import Clock
 
 log = logs.get(__name__)
 

@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from tidegate.runtime import logs
-
+from ...runtime import logs
 from .contract import FollowerView, Proposal, Role
 from .election import Election
 from .failure import RaftFatal

@@ -16,15 +16,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
-from tidegate.proto import controller_pb2 as pb
-from tidegate.proto import controller_pb2_grpc
-from tidegate.runtime import logs, network
-from tidegate.wire.errors import ErrorCode, KafkaError
+
+from ...proto import controller_pb2 as pb
+from ...proto import controller_pb2_grpc
+from ...runtime import logs, network
+from ...wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tidegate.runtime.clock import Clock
+    from ...runtime.clock import Clock
 
 log = logs.get(__name__)
 

@@ -22,16 +22,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.model import ApplyResult
-from tidegate.controller.state.validation import StateValidator
-from tidegate.proto import controller_pb2 as pb
-from tidegate.runtime import logs
-from tidegate.wire.errors import ErrorCode
+
+from ...proto import controller_pb2 as pb
+from ...runtime import logs
+from ...wire.errors import ErrorCode
+from ..state.cluster_state import ClusterState
+from ..state.model import ApplyResult
+from ..state.validation import StateValidator
 
 if TYPE_CHECKING:
-    from tidegate.runtime.clock import Clock
-
+    from ...runtime.clock import Clock
     from .client import ControllerClient
 
 log = logs.get(__name__)

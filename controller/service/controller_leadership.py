@@ -16,17 +16,16 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner, Plan
-from tidegate.controller.state.model import INITIAL_FEATURES
-from tidegate.runtime import logs
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...runtime import logs
+from ...wire.errors import ErrorCode, KafkaError
+from ..planning.planner import ControllerConfig, ControllerPlanner, Plan
+from ..state.model import INITIAL_FEATURES
 from .metadata_log import MetadataLog, NotController
 from .pipeline import PlanPipeline, Proposed
 from .service import ControllerService
 
 if TYPE_CHECKING:
-    from tidegate.runtime.clock import Clock
+    from ...runtime.clock import Clock
 
 log = logs.get(__name__)
 

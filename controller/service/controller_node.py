@@ -9,19 +9,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidegate.controller.planning.planner import ControllerConfig
-from tidegate.controller.raft.thread import exit_process
-from tidegate.controller.state.model import ApplyResult
-from tidegate.controller.state.validation import StateValidator
-from tidegate.proto import controller_pb2_grpc
-
+from ...proto import controller_pb2_grpc
+from ..planning.planner import ControllerConfig
+from ..raft.thread import exit_process
+from ..state.model import ApplyResult
+from ..state.validation import StateValidator
 from .controller_leadership import ControllerLeadership
 from .metadata_log import MetadataLog, NotController
 from .service import AskVoter, ControllerService
 
 if TYPE_CHECKING:
     import grpc
-    from tidegate.runtime.clock import Clock
+
+    from ...runtime.clock import Clock
 
 
 class ControllerNode:

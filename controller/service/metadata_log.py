@@ -23,13 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate.controller.raft.contract import FollowerView, Proposal, QuorumStatus, RaftTimings, Role
-from tidegate.controller.raft.core import RaftCore
-from tidegate.controller.raft.failure import RaftFatal
-from tidegate.controller.raft.journal import JOURNAL_ID_MAX, DurableJournal
-from tidegate.controller.raft.messages import Entry
-from tidegate.controller.raft.snapshot_store import Snapshot, SnapshotStore
-from tidegate.controller.raft.thread import (
+from ...runtime import logs
+from ...wire.errors import ErrorCode, KafkaError
+from ..raft.contract import FollowerView, Proposal, QuorumStatus, RaftTimings, Role
+from ..raft.core import RaftCore
+from ..raft.failure import RaftFatal
+from ..raft.journal import JOURNAL_ID_MAX, DurableJournal
+from ..raft.messages import Entry
+from ..raft.snapshot_store import Snapshot, SnapshotStore
+from ..raft.thread import (
     BindCluster,
     Inspect,
     RaftThread,
@@ -37,18 +39,16 @@ from tidegate.controller.raft.thread import (
     Stop,
     exit_process,
 )
-from tidegate.controller.raft.transport import PeerEvent, QuorumTransport
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.features import UnknownLevel, check_known
-from tidegate.controller.state.model import ApplyResult
-from tidegate.controller.state.snapshot import features_in
-from tidegate.runtime import logs
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ..raft.transport import PeerEvent, QuorumTransport
+from ..state.cluster_state import ClusterState
+from ..state.features import UnknownLevel, check_known
+from ..state.model import ApplyResult
+from ..state.snapshot import features_in
 
 if TYPE_CHECKING:
-    from tidegate.runtime.clock import Clock
-    from tidegate.runtime.disk import Disk, FileLock
-    from tidegate.runtime.tls import MutualTls
+    from ...runtime.clock import Clock
+    from ...runtime.disk import Disk, FileLock
+    from ...runtime.tls import MutualTls
 
 log = logs.get(__name__)
 

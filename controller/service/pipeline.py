@@ -31,15 +31,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...proto import metadata_pb2 as pb
+from ...wire.errors import ErrorCode, KafkaError
 from .metadata_log import NotController, ProposalUnknown
 
 if TYPE_CHECKING:
-    from tidegate.controller.state.cluster_state import ClusterState
-    from tidegate.controller.state.model import ApplyResult
-
+    from ..state.cluster_state import ClusterState
+    from ..state.model import ApplyResult
     from .metadata_log import MetadataLog
 
 PROPOSAL_S_MAX = 8.0

@@ -17,31 +17,31 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
-from tidegate.controller.planning import topics
-from tidegate.controller.planning.feature_updates import plan_update
-from tidegate.controller.planning.node_settings import plan_node_configuration
-from tidegate.controller.planning.partition_plan import PartitionPlan
-from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner, Plan
-from tidegate.controller.planning.reassignments import plan_reassignments
-from tidegate.controller.planning.requested_elections import plan_elections
-from tidegate.controller.planning.resource_configs import plan_resource_configuration
-from tidegate.controller.raft.contract import Contact, FollowerView
-from tidegate.controller.raft.voter import COMMAND_BYTES_MAX
-from tidegate.controller.state.features import SUPPORTED, Ranges, as_messages, ranges_of, shown
-from tidegate.controller.state.model import ApplyResult
-from tidegate.proto import controller_pb2 as rpc
-from tidegate.proto import controller_pb2_grpc
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.runtime import logs
-from tidegate.runtime.clock import until_next
-from tidegate.wire.errors import ErrorCode, KafkaError
 
+from ...proto import controller_pb2 as rpc
+from ...proto import controller_pb2_grpc
+from ...proto import metadata_pb2 as pb
+from ...runtime import logs
+from ...runtime.clock import until_next
+from ...wire.errors import ErrorCode, KafkaError
+from ..planning import topics
+from ..planning.feature_updates import plan_update
+from ..planning.node_settings import plan_node_configuration
+from ..planning.partition_plan import PartitionPlan
+from ..planning.planner import ControllerConfig, ControllerPlanner, Plan
+from ..planning.reassignments import plan_reassignments
+from ..planning.requested_elections import plan_elections
+from ..planning.resource_configs import plan_resource_configuration
+from ..raft.contract import Contact, FollowerView
+from ..raft.voter import COMMAND_BYTES_MAX
+from ..state.features import SUPPORTED, Ranges, as_messages, ranges_of, shown
+from ..state.model import ApplyResult
 from .metadata_log import MetadataLog, NotController
 from .pipeline import PlanPipeline, Proposed
 
 if TYPE_CHECKING:
-    from tidegate.controller.state.cluster_state import ClusterState
-    from tidegate.runtime.clock import Clock
+    from ...runtime.clock import Clock
+    from ..state.cluster_state import ClusterState
 
 log = logs.get(__name__)
 

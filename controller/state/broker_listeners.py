@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from tidegate.proto import controller_pb2 as rpc
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.runtime.host_names import host_problem
-from tidegate.runtime.listeners import PORT_MAX, Listener, SecurityProtocol
+from ...proto import controller_pb2 as rpc
+from ...proto import metadata_pb2 as pb
+from ...runtime.host_names import host_problem
+from ...runtime.listeners import PORT_MAX, Listener, SecurityProtocol
 
 LISTENERS_MAX: Final = 64
 NAME_LENGTH_MAX: Final = 255

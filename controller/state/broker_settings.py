@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidegate.storage.topic_config import TOPIC_CONFIGS, ConfigKey, ConfigType, shortened, wrong_value
+from ...storage.topic_config import TOPIC_CONFIGS, ConfigKey, ConfigType, shortened, wrong_value
 
 CATCH_UP_SETTING: Final = "replica.catch.up.max.bytes.per.second"
 CLEANER_SETTING: Final = "log.cleaner.io.max.bytes.per.second"

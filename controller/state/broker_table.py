@@ -10,9 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.wire.errors import ErrorCode
-
+from ...proto import metadata_pb2 as pb
+from ...wire.errors import ErrorCode
 from .broker_listeners import decode_listeners
 from .changes import Changes, Refused
 from .model import LISTENERS_LEVEL, NO_BROKER_EPOCH, BrokerState, Value, metadata_level

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.wire.errors import ErrorCode
-
+from ...proto import metadata_pb2 as pb
+from ...wire.errors import ErrorCode
 from .model import ApplyResult, DeletedTopic, Value
 
 _Key = TypeVar("_Key", bound=Hashable)

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from google.protobuf.message import DecodeError
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.wire.errors import ErrorCode
 
+from ...proto import metadata_pb2 as pb
+from ...wire.errors import ErrorCode
 from . import snapshot
 from .broker_table import BrokerTable
 from .changes import Changes, Refused, with_change

@@ -19,8 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
-from tidegate.proto import metadata_pb2 as pb
-
+from ...proto import metadata_pb2 as pb
 from .model import NO_BROKER_EPOCH, NO_LEADER, PartitionState, TopicState
 from .reachability import Reached
 

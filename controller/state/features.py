@@ -31,9 +31,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from tidegate.proto import controller_pb2 as rpc
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...proto import controller_pb2 as rpc
+from ...wire.errors import ErrorCode, KafkaError
 from .model import (
     FEATURE_LEVEL_MIN,
     FORMER_METADATA_VERSION,

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from tidegate.runtime.listeners import Listener
-from tidegate.wire.errors import ErrorCode
+from ...runtime.listeners import Listener
+from ...wire.errors import ErrorCode
 
 NO_LEADER = -1
 ALL_NODES = -1  # the key of the settings for every node that has none of its own

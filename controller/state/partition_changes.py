@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.wire.errors import ErrorCode
-
+from ...proto import metadata_pb2 as pb
+from ...wire.errors import ErrorCode
 from .model import (
     MOVES_LEVEL,
     NO_BROKER_EPOCH,

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tidegate.wire.errors import ErrorCode
-
+from ...wire.errors import ErrorCode
 from .model import Value
 
 PROPOSERS_MAX = 512

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from tidegate.storage.topic_config import split_list
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...storage.topic_config import split_list
+from ...wire.errors import ErrorCode, KafkaError
 
 
 class ResourceType(IntEnum):

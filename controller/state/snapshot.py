@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from google.protobuf.message import DecodeError
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.wire.errors import ErrorCode
 
+from ...proto import metadata_pb2 as pb
+from ...wire.errors import ErrorCode
 from .broker_listeners import decode_listeners, encode_listeners
 from .model import BrokerState, PartitionState, TopicState, Value
 from .offline_replicas import decode_replicas, encode_replicas

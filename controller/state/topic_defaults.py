@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tidegate.proto import metadata_pb2 as pb
-
+from ...proto import metadata_pb2 as pb
 from .broker_settings import BROKER_SETTINGS
 from .model import (
     ALL_NODES,

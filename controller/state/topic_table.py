@@ -10,9 +10,8 @@ from dataclasses import replace
 from itertools import islice
 from uuid import UUID
 
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.wire.errors import ErrorCode
-
+from ...proto import metadata_pb2 as pb
+from ...wire.errors import ErrorCode
 from .changes import Changes, Refused
 from .model import (
     INTERNAL_TOPICS,

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tidegate.coordinator.outcome import ShardOutcome
-from tidegate.wire.errors import ErrorCode
-
+from ...wire.errors import ErrorCode
+from ..outcome import ShardOutcome
 from .classic.events import (
     ClassicGroupConfig,
     ClassicReply,

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from tidegate.coordinator.outcome import Context, CoordinatorRecord, ProducerIdentity, ShardOutcome
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...wire.errors import ErrorCode, KafkaError
+from ..outcome import Context, CoordinatorRecord, ProducerIdentity, ShardOutcome
 from . import views
 from .classic import rebalance, records
 from .classic.events import Acknowledged

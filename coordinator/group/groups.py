@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from tidegate.coordinator import silence
-from tidegate.coordinator.batches import batch_bytes
-from tidegate.coordinator.outcome import Context, CoordinatorRecord, ShardOutcome
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...wire.errors import ErrorCode, KafkaError
+from .. import silence
+from ..batches import batch_bytes
+from ..outcome import Context, CoordinatorRecord, ShardOutcome
 from . import migration, views
 from .classic import rebalance, records
 from .classic import validation as classic_validation

@@ -20,11 +20,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tidegate.coordinator.batches import batch_bytes
-from tidegate.coordinator.fields import RecordFormatError
-from tidegate.coordinator.outcome import CoordinatorRecord
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...wire.errors import ErrorCode, KafkaError
+from ..batches import batch_bytes
+from ..fields import RecordFormatError
+from ..outcome import CoordinatorRecord
 from .classic.consumer_protocol import PROTOCOL_TYPE, read_assignment, read_subscription, write_assignment
 from .classic.membership import ClassicGroup, Member
 from .classic.state import GroupState

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tidegate.coordinator.outcome import CoordinatorRecord
-from tidegate.wire.errors import ErrorCode
-
+from ...wire.errors import ErrorCode
+from ..outcome import CoordinatorRecord
 from .classic.records import OffsetKey, OffsetValue, encode_offset_key, encode_offset_value
 from .events import FetchedOffset, GroupConfig, OffsetToCommit, TopicPartition
 

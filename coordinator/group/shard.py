@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tidegate.coordinator import silence
-from tidegate.coordinator.batches import BATCH_BYTES_MAX, in_batches
-from tidegate.coordinator.outcome import Context, ProducerIdentity, ReplayedRecord, ShardOutcome
-
+from .. import silence
+from ..batches import BATCH_BYTES_MAX, in_batches
+from ..outcome import Context, ProducerIdentity, ReplayedRecord, ShardOutcome
 from .classic import records
 from .classic.events import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
 from .classic.state import GroupState

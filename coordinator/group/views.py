@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.coordinator.fields import RecordFormatError
-
+from ..fields import RecordFormatError
 from .classic import consumer_protocol
 from .classic.membership import ClassicGroup
 from .classic.state import GroupState

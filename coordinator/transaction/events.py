@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tidegate.wire.errors import ErrorCode
-
+from ...wire.errors import ErrorCode
 from .state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

@@ -24,8 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tidegate.wire.errors import ErrorCode
-
+from ...wire.errors import ErrorCode
 from .events import MarkersWritten, SendMarkers, TransactionIdentity
 from .state import TransactionPartition
 

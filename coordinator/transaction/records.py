@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tidegate.coordinator.fields import FieldReader, FieldWriter, RecordFormatError
-
+from ..fields import FieldReader, FieldWriter, RecordFormatError
 from .state import TransactionMetadata, TransactionPartition, TransactionState
 
 KEY_VERSION = 0

@@ -41,15 +41,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tidegate.coordinator.outcome import (
+from ...wire.errors import ErrorCode, KafkaError
+from ..outcome import (
     Context,
     CoordinatorRecord,
     ProducerIdentity,
     ReplayedRecord,
     ShardOutcome,
 )
-from tidegate.wire.errors import ErrorCode, KafkaError
-
 from . import records
 from .awaiting_completion import RequestsAwaitingCompletion
 from .events import (

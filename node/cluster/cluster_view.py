@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from tidegate.controller.remote.client import ControllerClient
-from tidegate.controller.remote.metadata_follower import MetadataFollower
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.reachability import Life
-from tidegate.replication.partition.assignment import Eligibility
-from tidegate.runtime.clock import Clock
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...controller.remote.client import ControllerClient
+from ...controller.remote.metadata_follower import MetadataFollower
+from ...controller.state.cluster_state import ClusterState
+from ...controller.state.reachability import Life
+from ...replication.partition.assignment import Eligibility
+from ...runtime.clock import Clock
+from ...wire.errors import ErrorCode, KafkaError
 
 # How long a coordinator waits until it has applied the creation of its state topic.
 STATE_TOPIC_WAIT_S: Final = 1.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from tidegate.node.settings.configuration import Configuration
+from ..settings.configuration import Configuration
 
 TRANSACTION_STATE: Final = "__transaction_state"
 CONSUMER_OFFSETS: Final = "__consumer_offsets"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from tidegate.controller.remote.client import ControllerClient
-from tidegate.proto import controller_pb2 as pb
-from tidegate.replication.partition.assignment import IsrChange, IsrResult
-from tidegate.replication.partition.leader import REFUSED
-from tidegate.wire.errors import ErrorCode
-
+from ...controller.remote.client import ControllerClient
+from ...proto import controller_pb2 as pb
+from ...replication.partition.assignment import IsrChange, IsrResult
+from ...replication.partition.leader import REFUSED
+from ...wire.errors import ErrorCode
 from .cluster_view import ClusterView
 from .topic_creation import TOPIC_WAIT_S
 

@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidegate.controller.state.model import BrokerState
-from tidegate.runtime.network import FrameConnection, connect_frames
-from tidegate.wire import codec, fetch
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.fetch import FetchRequest, FetchResponse
+from ...controller.state.model import BrokerState
+from ...runtime.network import FrameConnection, connect_frames
+from ...wire import codec, fetch
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.fetch import FetchRequest, FetchResponse
 
 # Finds (host, port) of a node's Kafka listener; raises KafkaError BROKER_NOT_AVAILABLE.
 Resolve = Callable[[int], tuple[str, int]]

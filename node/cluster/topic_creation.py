@@ -7,13 +7,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from tidegate.controller.remote.client import ControllerClient
-from tidegate.controller.state.model import RESOURCES_LEVEL, TopicState, metadata_level
-from tidegate.node.settings.configuration import Configuration
-from tidegate.proto import controller_pb2 as pb
-from tidegate.runtime import logs
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...controller.remote.client import ControllerClient
+from ...controller.state.model import RESOURCES_LEVEL, TopicState, metadata_level
+from ...proto import controller_pb2 as pb
+from ...runtime import logs
+from ...wire.errors import ErrorCode, KafkaError
+from ..settings.configuration import Configuration
 from . import internal_topics
 from .cluster_view import ClusterView
 

@@ -16,13 +16,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Generic, TypeVar
 
-from tidegate.coordinator.batches import BATCH_BYTES_MAX, BATCH_HEADER_BYTES
-from tidegate.coordinator.runtime import CoordinatorLoadError, CoordinatorRuntime, Phase
-from tidegate.replication.manager import ReplicaManager
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
-from tidegate.storage.log.log import AppendOrigin, Log, VerificationGuard
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...coordinator.batches import BATCH_BYTES_MAX, BATCH_HEADER_BYTES
+from ...coordinator.runtime import CoordinatorLoadError, CoordinatorRuntime, Phase
+from ...replication.manager import ReplicaManager
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...storage.log.log import AppendOrigin, Log, VerificationGuard
+from ...wire.errors import ErrorCode, KafkaError
 
 log = logs.get(__name__)
 

@@ -9,32 +9,31 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
-from tidegate.controller.state.model import GROUP_VERSION, RESOURCES_LEVEL, metadata_level
-from tidegate.controller.state.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ResourceType
-from tidegate.coordinator.group.classic.events import ClassicGroupConfig
-from tidegate.coordinator.group.consumer.events import ConsumerGroupConfig, TopicShape
-from tidegate.coordinator.group.consumer.groups import patterns
-from tidegate.coordinator.group.consumer.patterns import (
+from ...controller.state.model import GROUP_VERSION, RESOURCES_LEVEL, metadata_level
+from ...controller.state.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ResourceType
+from ...coordinator.group.classic.events import ClassicGroupConfig
+from ...coordinator.group.consumer.events import ConsumerGroupConfig, TopicShape
+from ...coordinator.group.consumer.groups import patterns
+from ...coordinator.group.consumer.patterns import (
     MatchedTopics,
     UnsupportedPattern,
     is_former_pattern,
     topic_pattern,
 )
-from tidegate.coordinator.group.events import GroupConfig, GroupEvent, GroupReply, TopicsDeleted
-from tidegate.coordinator.group.policy import MigrationPolicy
-from tidegate.coordinator.group.shard import GroupShard
-from tidegate.coordinator.runtime import CoordinatorRuntime, Phase, ProducerIdentity, RuntimeConfig, ShardView
-from tidegate.node.cluster.cluster_view import ClusterView
-from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, partition_for
-from tidegate.node.lifecycle.broker_lifecycle import BrokerLifecycle
-from tidegate.node.settings.configuration import Configuration
-from tidegate.replication.manager import ReplicaManager
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
-from tidegate.runtime.turns import LoopTurns
-from tidegate.storage.log.log import Log
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...coordinator.group.events import GroupConfig, GroupEvent, GroupReply, TopicsDeleted
+from ...coordinator.group.policy import MigrationPolicy
+from ...coordinator.group.shard import GroupShard
+from ...coordinator.runtime import CoordinatorRuntime, Phase, ProducerIdentity, RuntimeConfig, ShardView
+from ...replication.manager import ReplicaManager
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...runtime.turns import LoopTurns
+from ...storage.log.log import Log
+from ...wire.errors import ErrorCode, KafkaError
+from ..cluster.cluster_view import ClusterView
+from ..cluster.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, partition_for
+from ..lifecycle.broker_lifecycle import BrokerLifecycle
+from ..settings.configuration import Configuration
 from .coordinator_host import CoordinatorHost, ReplicatedStateLog
 
 log = logs.get(__name__)

@@ -12,14 +12,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from tidegate.coordinator.transaction.events import MarkersWritten, SendMarkers
-from tidegate.coordinator.transaction.markers import MarkerBatch, MarkerQueue, MarkerResult
-from tidegate.coordinator.transaction.state import TransactionPartition
-from tidegate.node.cluster.peers import Peers
-from tidegate.runtime import faults, logs
-from tidegate.runtime.clock import Clock
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...coordinator.transaction.events import MarkersWritten, SendMarkers
+from ...coordinator.transaction.markers import MarkerBatch, MarkerQueue, MarkerResult
+from ...coordinator.transaction.state import TransactionPartition
+from ...runtime import faults, logs
+from ...runtime.clock import Clock
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode, KafkaError
+from ..cluster.peers import Peers
 
 log = logs.get(__name__)
 

@@ -13,14 +13,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tidegate.coordinator.outcome import ProducerIdentity
-from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
-from tidegate.replication.manager import ReplicaManager
-from tidegate.runtime.clock import Clock
-from tidegate.storage.log.log import AppendOrigin
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import ControlType, encode_marker
-
+from ...coordinator.outcome import ProducerIdentity
+from ...replication.manager import ReplicaManager
+from ...runtime.clock import Clock
+from ...storage.log.log import AppendOrigin
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import ControlType, encode_marker
+from ..cluster.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from .group_coordination import GroupCoordination
 
 COMMIT_WAIT_MS: Final = 20_000

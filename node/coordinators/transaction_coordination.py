@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any, Final
 
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.coordinator.runtime import CoordinatorRuntime, RuntimeConfig, ShardView
-from tidegate.coordinator.transaction.events import (
+from ...controller.state.cluster_state import ClusterState
+from ...coordinator.runtime import CoordinatorRuntime, RuntimeConfig, ShardView
+from ...coordinator.transaction.events import (
     MarkersWritten,
     NeedProducerIds,
     SendMarkers,
@@ -20,20 +20,19 @@ from tidegate.coordinator.transaction.events import (
     TransactionEvent,
     TransactionReply,
 )
-from tidegate.coordinator.transaction.markers import MarkerBatch
-from tidegate.coordinator.transaction.shard import TransactionShard
-from tidegate.coordinator.transaction.state import TransactionPartition
-from tidegate.node.cluster.cluster_view import ClusterView
-from tidegate.node.cluster.internal_topics import TRANSACTION_STATE, partition_for
-from tidegate.node.cluster.peers import Peers
-from tidegate.node.lifecycle.broker_lifecycle import BrokerLifecycle
-from tidegate.node.settings.configuration import Configuration
-from tidegate.replication.manager import ReplicaManager
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
-from tidegate.storage.log.log import Log
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...coordinator.transaction.markers import MarkerBatch
+from ...coordinator.transaction.shard import TransactionShard
+from ...coordinator.transaction.state import TransactionPartition
+from ...replication.manager import ReplicaManager
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...storage.log.log import Log
+from ...wire.errors import ErrorCode, KafkaError
+from ..cluster.cluster_view import ClusterView
+from ..cluster.internal_topics import TRANSACTION_STATE, partition_for
+from ..cluster.peers import Peers
+from ..lifecycle.broker_lifecycle import BrokerLifecycle
+from ..settings.configuration import Configuration
 from .coordinator_host import CoordinatorHost, ReplicatedStateLog
 from .marker_sender import Codes, MarkerSender
 from .marker_writing import Marker, MarkerWrites

@@ -17,15 +17,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from tidegate.coordinator.transaction.events import AddPartitions
-from tidegate.node.cluster.internal_topics import TRANSACTION_STATE, partition_for
-from tidegate.node.cluster.peers import Peers
-from tidegate.node.cluster.topic_creation import TopicCreation
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
-from tidegate.wire.api import ApiKey
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...coordinator.transaction.events import AddPartitions
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode, KafkaError
+from ..cluster.internal_topics import TRANSACTION_STATE, partition_for
+from ..cluster.peers import Peers
+from ..cluster.topic_creation import TopicCreation
 from .transaction_coordination import TransactionCoordination
 
 log = logs.get(__name__)

@@ -34,23 +34,23 @@ from uuid import UUID
 
 import grpc
 import grpc.aio
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.node.serving.batch_threads import BatchThreads
-from tidegate.proto import data_pb2 as pb
-from tidegate.proto import data_pb2_grpc
-from tidegate.replication.fetching.offsets import LATEST
-from tidegate.replication.manager import ReplicaManager
-from tidegate.replication.replica.replica import Replica
-from tidegate.runtime import logs
-from tidegate.storage.log.bulk_read import BulkRead, begin_bulk_read
-from tidegate.storage.log.counting import CountInvalidated, begin_count, count_stop
-from tidegate.storage.log.health import unreadable
-from tidegate.storage.log.log import Log
-from tidegate.storage.log.lookup import DecodedBatches
-from tidegate.wire.compression import decompress
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import HEADER_BYTES, parse_header
 
+from ...controller.state.cluster_state import ClusterState
+from ...proto import data_pb2 as pb
+from ...proto import data_pb2_grpc
+from ...replication.fetching.offsets import LATEST
+from ...replication.manager import ReplicaManager
+from ...replication.replica.replica import Replica
+from ...runtime import logs
+from ...storage.log.bulk_read import BulkRead, begin_bulk_read
+from ...storage.log.counting import CountInvalidated, begin_count, count_stop
+from ...storage.log.health import unreadable
+from ...storage.log.log import Log
+from ...storage.log.lookup import DecodedBatches
+from ...wire.compression import decompress
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import HEADER_BYTES, parse_header
+from ..serving.batch_threads import BatchThreads
 from .range_turns import RangeTurns, Turn
 
 log = logs.get(__name__)

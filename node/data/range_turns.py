@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...wire.errors import ErrorCode, KafkaError
 
 ACTIVE_MAX: Final = 128
 WAITING_MAX: Final = 4096

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tidegate.node.serving.listener import Handlers
-from tidegate.wire.api import ApiKey
-
+from ...wire.api import ApiKey
+from ..serving.listener import Handlers
 from .cluster import (
     alter_replica_log_dirs,
     api_versions,

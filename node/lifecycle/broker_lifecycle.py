@@ -22,17 +22,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.controller.remote.client import ControllerClient
-from tidegate.controller.remote.metadata_follower import SILENCE_S_MAX
-from tidegate.controller.state.offline_replicas import Replica, encode_replicas
-from tidegate.controller.state.reachability import Life
-from tidegate.proto import controller_pb2 as pb
-from tidegate.runtime import logs
-from tidegate.runtime.calm_logs import Outage
-from tidegate.runtime.clock import Clock, until_next
-from tidegate.wire.errors import ErrorCode, KafkaError
-
-from .lease import Change, HeartbeatAnswer, Lease
+from ...controller.remote.client import ControllerClient
+from ...controller.remote.metadata_follower import SILENCE_S_MAX
+from ...controller.state.offline_replicas import Replica, encode_replicas
+from ...controller.state.reachability import Life
+from ...proto import controller_pb2 as pb
+from ...runtime import logs
+from ...runtime.calm_logs import Outage
+from ...runtime.clock import Clock, until_next
+from ...wire.errors import ErrorCode, KafkaError
+from .lease import AnsweredHeartbeat, Change, SessionLease
 
 log = logs.get(__name__)
 
@@ -114,7 +113,7 @@ class BrokerLifecycle:
         self._reached_by = reached_by
         self.not_reached_by: tuple[int, ...] = ()
         """The running brokers that have not connected to this one yet, by the controller's newest answer."""
-        self._lease = Lease(session_timeout_s, clock.monotonic())
+        self._lease = SessionLease(session_timeout_s, clock.monotonic())
         self._unanswered = Outage(log, "heartbeat_failed")
         self._number = self._newest_answered = 0
         self._in_flight: dict[int, asyncio.Task[None]] = {}
@@ -277,7 +276,7 @@ class BrokerLifecycle:
         self._unanswered.over(self._clock.monotonic())
         session_s = reply.session_timeout_ms / 1000
         self._answered(
-            HeartbeatAnswer(
+            AnsweredHeartbeat(
                 sent_at, reply.status.controller_epoch, reply.metadata_index, reply.fenced, session_s
             )
         )
@@ -286,7 +285,7 @@ class BrokerLifecycle:
         if reply.should_shutdown:  # the controller does not take this back in this broker epoch
             self._may_stop.set()
 
-    def _answered(self, answer: HeartbeatAnswer) -> None:
+    def _answered(self, answer: AnsweredHeartbeat) -> None:
         if self._lease.shorten(answer):
             log.info(
                 "session_shortened", session_s=self._lease.session_s, controller_epoch=answer.controller_epoch

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tidegate.controller.state.model import BrokerState
-from tidegate.controller.state.reachability import Life
-from tidegate.node.cluster.cluster_view import ClusterView
-from tidegate.node.cluster.peers import confirm_identity
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
-
+from ...controller.state.model import BrokerState
+from ...controller.state.reachability import Life
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ..cluster.cluster_view import ClusterView
+from ..cluster.peers import confirm_identity
 from .broker_lifecycle import BrokerLifecycle
 from .reachability import TIMEOUT_S, Ask, Asked, Prober, Question, ReachedBy
 

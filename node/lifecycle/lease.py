@@ -31,7 +31,7 @@ from enum import Enum, auto
 
 
 @dataclass(slots=True, frozen=True)
-class HeartbeatAnswer:
+class AnsweredHeartbeat:
     """The content of one answered heartbeat."""
 
     sent_at: float
@@ -49,7 +49,7 @@ class Change(Enum):
     REGAINED = auto()
 
 
-class Lease:
+class SessionLease:
     """See the module's docstring.  `session_s` is at most the broker's own session timeout and that of the
     registration."""
 
@@ -96,7 +96,7 @@ class Lease:
         self._held = False
         return Change.LOST
 
-    def shorten(self, answer: HeartbeatAnswer) -> bool:
+    def shorten(self, answer: AnsweredHeartbeat) -> bool:
         """Called before `end_when_over` and `answered`, because by this controller's session timeout the
         lease may be over already. True when the lease ends earlier than before."""
         if answer.controller_epoch < self._controller_epoch or answer.session_s <= 0:
@@ -107,7 +107,7 @@ class Lease:
         self.session_s = self._granted_s
         return True
 
-    def answered(self, answer: HeartbeatAnswer, applied_index: int, now: float) -> Change | None:
+    def answered(self, answer: AnsweredHeartbeat, applied_index: int, now: float) -> Change | None:
         """An answer arrives at `now`, with the metadata applied up to `applied_index`; called after
         `end_when_over`."""
         if answer.controller_epoch < self._controller_epoch:
@@ -125,7 +125,7 @@ class Lease:
         self._held = True
         return Change.REGAINED
 
-    def _note_heard(self, answer: HeartbeatAnswer, now: float) -> None:
+    def _note_heard(self, answer: AnsweredHeartbeat, now: float) -> None:
         before = self._heard_sent_at if answer.controller_epoch == self._controller_epoch else None
         if before is None or now >= before + self._granted_s:
             self._known_index = answer.metadata_index

@@ -13,11 +13,12 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
-from tidegate.runtime.http import Page
-from tidegate.storage.directory.log_directory import OpenReport
-from tidegate.storage.folders.data_folders import DataFolders
+
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...runtime.http import Page
+from ...storage.directory.log_directory import OpenReport
+from ...storage.folders.data_folders import DataFolders
 
 log = logs.get(__name__)
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from tidegate.controller.state.model import BrokerState
-from tidegate.controller.state.reachability import Life
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
-from tidegate.wire.errors import KafkaError
+from ...controller.state.model import BrokerState
+from ...controller.state.reachability import Life
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...wire.errors import KafkaError
 
 log = logs.get(__name__)
 

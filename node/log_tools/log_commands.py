@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 if TYPE_CHECKING:
-    from tidegate.storage.inspection.directory import DataFolder
-    from tidegate.storage.inspection.dump import Row
-    from tidegate.storage.inspection.findings import Finding
-    from tidegate.storage.inspection.partition import PartitionReport
+    from ...storage.inspection.directory import DataFolder
+    from ...storage.inspection.dump import Row
+    from ...storage.inspection.findings import Finding
+    from ...storage.inspection.partition import PartitionReport
 
 UNUSABLE: Final = 2
 PROGRESS_BYTES: Final = 256 * 1024 * 1024
@@ -37,8 +37,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines, one
 @contextmanager
 def _speaking() -> Iterator[None]:
     """What a user can do something about becomes one line; a reader that has gone (head) is no error."""
-    from tidegate.runtime import logs
-    from tidegate.storage.inspection.directory import NotInspectable
+    from ...runtime import logs
+    from ...storage.inspection.directory import NotInspectable
 
     logs.configure(level="ERROR")
     try:
@@ -60,7 +60,7 @@ def _speaking() -> Iterator[None]:
 
 
 def _range(text: str) -> tuple[int, int]:
-    from tidegate.storage.inspection.dump import EVERY_OFFSET
+    from ...storage.inspection.dump import EVERY_OFFSET
 
     first, dots, end = text.partition("..")
     try:
@@ -92,10 +92,9 @@ def dump(
     json: Json = False,
 ) -> None:
     """Show what is in a log's files.  Works on a node that runs, and on what is left of one."""
-    from tidegate.runtime.disk import RealDisk
-    from tidegate.runtime.lock_probe import is_locked
-    from tidegate.storage.inspection import dump as inspection_dump
-
+    from ...runtime.disk import RealDisk
+    from ...runtime.lock_probe import is_locked
+    from ...storage.inspection import dump as inspection_dump
     from .log_output import print_json, print_tables
 
     first, end = _range(offsets)
@@ -112,9 +111,8 @@ def dump(
 
 
 def _decoded(rows: Iterator[Row], path: Path, topic: str) -> Iterator[Row]:
-    from tidegate.storage.directory.log_directory import parse_name
-    from tidegate.storage.inspection.directory import NotInspectable
-
+    from ...storage.directory.log_directory import parse_name
+    from ...storage.inspection.directory import NotInspectable
     from .log_decode import TOPICS, decoded
 
     names = [parse_name(folder.name) for folder in (path.absolute(), path.absolute().parent)]
@@ -142,12 +140,12 @@ def verify(
 ) -> None:
     """Find every violated invariant, without a node.  Nothing is changed.  Exit code 0: sound, 1: not, 2:
     cannot look."""
-    from tidegate.runtime.clock import SystemClock
-    from tidegate.runtime.disk import RealDisk
-    from tidegate.runtime.lock_probe import is_locked
-    from tidegate.storage.inspection.directory import DataFolder, VerificationOptions
-    from tidegate.storage.inspection.directory import verify as look
-    from tidegate.storage.inspection.findings import Severity
+    from ...runtime.clock import SystemClock
+    from ...runtime.disk import RealDisk
+    from ...runtime.lock_probe import is_locked
+    from ...storage.inspection.directory import DataFolder, VerificationOptions
+    from ...storage.inspection.directory import verify as look
+    from ...storage.inspection.findings import Severity
 
     progress = _Progress(is_shown=sys.stderr.isatty() and not json)
     manner = VerificationOptions(SystemClock().wall_ms(), is_locked, frozenset(compacted), progress.add)
@@ -180,8 +178,7 @@ def _about(folder: DataFolder) -> str:
 
 
 def _print_report(report: DataFolder | PartitionReport) -> None:
-    from tidegate.storage.inspection.directory import DataFolder
-
+    from ...storage.inspection.directory import DataFolder
     from .log_output import print_json
 
     if isinstance(report, DataFolder):

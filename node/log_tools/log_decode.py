@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Any, Final
 
-from tidegate.coordinator import silence
-from tidegate.coordinator.fields import RecordFormatError
-from tidegate.coordinator.group.classic import records as group_records
-from tidegate.coordinator.group.consumer import records as consumer_records
-from tidegate.coordinator.group.consumer.events import Partitions
-from tidegate.coordinator.transaction import records as transaction_records
-from tidegate.storage.inspection.dump import Row
+from ...coordinator import silence
+from ...coordinator.fields import RecordFormatError
+from ...coordinator.group.classic import records as group_records
+from ...coordinator.group.consumer import records as consumer_records
+from ...coordinator.group.consumer.events import Partitions
+from ...coordinator.transaction import records as transaction_records
+from ...storage.inspection.dump import Row
 
 TRANSACTIONS: Final = "__transaction_state"
 GROUPS: Final = "__consumer_offsets"

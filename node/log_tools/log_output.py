@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from tidegate.storage.inspection.dump import Row
+from ...storage.inspection.dump import Row
 
 TABLE_ROWS: Final = 500
 WIDTH_OF_PIPES: Final = 500

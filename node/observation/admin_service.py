@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import grpc
-from tidegate.proto import admin_pb2 as pb
-from tidegate.proto import admin_pb2_grpc
-from tidegate.runtime import faults, logs
+
+from ...proto import admin_pb2 as pb
+from ...proto import admin_pb2_grpc
+from ...runtime import faults, logs
 
 log = logs.get(__name__)
 

@@ -24,7 +24,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, M
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
-from tidegate.controller.state.resource_settings import (
+
+from ...controller.state.resource_settings import (
     INTERVAL,
     MATCH,
     METRICS,
@@ -32,9 +33,9 @@ from tidegate.controller.state.resource_settings import (
     ResourceType,
     matching_patterns,
 )
-from tidegate.storage.topic_config import split_list
-from tidegate.wire.compression import Compression, decompress
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...storage.topic_config import split_list
+from ...wire.compression import Compression, decompress
+from ...wire.errors import ErrorCode, KafkaError
 
 TELEMETRY_BYTES_MAX: Final = 1 << 20
 UNFOLDED_BYTES_MAX: Final = 4 << 20

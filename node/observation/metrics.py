@@ -14,9 +14,10 @@ from operator import attrgetter
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from tidegate.coordinator.shard_view import Phase, ShardView
-from tidegate.node.upkeep.log_upkeep import UpkeepView
-from tidegate.wire.errors import ErrorCode
+
+from ...coordinator.shard_view import Phase, ShardView
+from ...wire.errors import ErrorCode
+from ..upkeep.log_upkeep import UpkeepView
 
 LATENCY_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SHARD_LABELS = ("topic", "partition")

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from tidegate.storage.log.lookup import BatchNotDecoded, DecodedBatches
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...storage.log.lookup import BatchNotDecoded, DecodedBatches
+from ...wire.errors import ErrorCode, KafkaError
 
 THREADS: Final = 2
 LOOKED_INTO_MAX: Final = 32

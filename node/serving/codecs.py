@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tidegate.wire import codec
-from tidegate.wire.api import ApiKey, advertised
+from ...wire import codec
+from ...wire.api import ApiKey, advertised
 
 DUTY_MAX: Final = 0.002
 _BY_HAND: Final = (ApiKey.PRODUCE, ApiKey.FETCH)

@@ -16,13 +16,13 @@ from decimal import Decimal
 from math import isfinite
 from typing import Final
 
-from tidegate.controller.state.broker_settings import BROKER_SETTINGS
-from tidegate.controller.state.cluster_state import ALL_NODES
-from tidegate.controller.state.model import INTERNAL_TOPICS, TopicState
-from tidegate.controller.state.topic_defaults import NodeConfigs, inherited
-from tidegate.node.cluster.internal_topics import STATE_SEGMENT_BYTES
-from tidegate.node.settings.configuration import SETTINGS, Configuration
-from tidegate.storage.topic_config import TOPIC_CONFIGS, ConfigType
+from ...controller.state.broker_settings import BROKER_SETTINGS
+from ...controller.state.cluster_state import ALL_NODES
+from ...controller.state.model import INTERNAL_TOPICS, TopicState
+from ...controller.state.topic_defaults import NodeConfigs, inherited
+from ...storage.topic_config import TOPIC_CONFIGS, ConfigType
+from ..cluster.internal_topics import STATE_SEGMENT_BYTES
+from ..settings.configuration import SETTINGS, Configuration
 
 SOURCE_TOPIC: Final = 1
 SOURCE_DYNAMIC_BROKER: Final = 2

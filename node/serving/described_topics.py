@@ -14,8 +14,8 @@ from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from tidegate.controller.state.cluster_state import ClusterState, TopicState
-from tidegate.wire.errors import ErrorCode
+from ...controller.state.cluster_state import ClusterState, TopicState
+from ...wire.errors import ErrorCode
 
 VARIANTS_MAX: Final = 8
 

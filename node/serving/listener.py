@@ -27,9 +27,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from tidegate.runtime import logs
-from tidegate.runtime.calm_logs import RateLimitedLines
-from tidegate.runtime.network import (
+from ...runtime import logs
+from ...runtime.calm_logs import RateLimitedLines
+from ...runtime.network import (
     ByteBudget,
     FrameConnection,
     FrameLease,
@@ -38,13 +38,12 @@ from tidegate.runtime.network import (
     LogLimiter,
     opening,
 )
-from tidegate.runtime.turns import LoopTurns, Turn
-from tidegate.wire import api, codec, produce
-from tidegate.wire.api import ApiKey
-from tidegate.wire.codec import RequestHeader
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.primitives import RequestTooLarge
-
+from ...runtime.turns import LoopTurns, Turn
+from ...wire import api, codec, produce
+from ...wire.api import ApiKey
+from ...wire.codec import RequestHeader
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.primitives import RequestTooLarge
 from .broker import Broker
 from .requests import ClientSoftware, Deferred, Encoded, Fields, RequestContext, Staged, worst_error
 

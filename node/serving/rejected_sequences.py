@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from tidegate.controller.state.model import TOPIC_NAME_LENGTH_MAX
-from tidegate.wire.errors import ErrorCode
+from ...controller.state.model import TOPIC_NAME_LENGTH_MAX
+from ...wire.errors import ErrorCode
 
 REMEMBERED_MAX: Final = 10_000
 REMEMBERED_S: Final = 30.0

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tidegate.wire.errors import ErrorCode
+from ...wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer

@@ -20,18 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate.controller.state.resource_settings import (
+from ...controller.state.resource_settings import (
     CONSUMER_HEARTBEAT,
     CONSUMER_SESSION,
     GROUP_LIMITS,
     GroupLimits,
 )
-from tidegate.coordinator.group.consumer.assignors import ASSIGNORS
-from tidegate.coordinator.group.policy import MigrationPolicy
-from tidegate.runtime.host_names import host_problem
-from tidegate.runtime.listeners import ListenerError
-from tidegate.runtime.tls import TlsFiles
-
+from ...coordinator.group.consumer.assignors import ASSIGNORS
+from ...coordinator.group.policy import MigrationPolicy
+from ...runtime.host_names import host_problem
+from ...runtime.listeners import ListenerError
+from ...runtime.tls import TlsFiles
 from .node_listeners import (
     ADVERTISED,
     CONTROLLERS,

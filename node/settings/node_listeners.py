@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidegate.runtime.listeners import (
+from ...runtime.listeners import (
     WILDCARDS,
     Listener,
     ListenerError,

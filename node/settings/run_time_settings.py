@@ -4,8 +4,8 @@ what topics inherit of them.  Read on the node's loop.
 
 from __future__ import annotations
 
-from tidegate.controller.planning.node_settings import effective
-from tidegate.controller.state.broker_settings import (
+from ...controller.planning.node_settings import effective
+from ...controller.state.broker_settings import (
     BROKER_SETTINGS,
     CATCH_UP_SETTING,
     CONNECTIONS_OVERRIDES_SETTING,
@@ -17,11 +17,10 @@ from tidegate.controller.state.broker_settings import (
     PRODUCER_ID_EXPIRATION_SETTING,
     connection_overrides,
 )
-from tidegate.controller.state.model import TopicState
-from tidegate.controller.state.topic_defaults import NodeConfigs, inherited
-from tidegate.replication.fetching.configuration import ReplicationLimits
-from tidegate.runtime.network import FrameServer
-
+from ...controller.state.model import TopicState
+from ...controller.state.topic_defaults import NodeConfigs, inherited
+from ...replication.fetching.configuration import ReplicationLimits
+from ...runtime.network import FrameServer
 from .configuration import Configuration
 
 

@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import OUT_OF_SPACE, Disk, File, FileLock
-from tidegate.storage.folders.data_folders import DataFolders
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, Disk, File, FileLock
+from ...storage.folders.data_folders import DataFolders
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer

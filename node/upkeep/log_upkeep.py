@@ -24,26 +24,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from tidegate.controller.state.broker_settings import (
+from ...controller.state.broker_settings import (
     CLEANER_BACKOFF_SETTING,
     CLEANER_BUFFER_SETTING,
     CLEANER_SETTING,
 )
-from tidegate.node.settings.configuration import Configuration
-from tidegate.replication.replica.replica import Replica, Role
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock, until_next
-from tidegate.runtime.disk import OUT_OF_SPACE, Disk
-from tidegate.storage.checkpoint import CheckpointInvalid
-from tidegate.storage.cleaning.cleaner import (
+from ...replication.replica.replica import Replica, Role
+from ...runtime import logs
+from ...runtime.clock import Clock, until_next
+from ...runtime.disk import OUT_OF_SPACE, Disk
+from ...storage.checkpoint import CheckpointInvalid
+from ...storage.cleaning.cleaner import (
     Cleaning,
     CleaningResult,
     ConcurrentTruncation,
     begin_cleaning,
     cleanable_part,
 )
-from tidegate.storage.cleaning.plan import Cleanable, dirtiest
-from tidegate.storage.cleaning.positions import (
+from ...storage.cleaning.plan import Cleanable, dirtiest
+from ...storage.cleaning.positions import (
     CLEANER_CHECKPOINT,
     CleanerPosition,
     PositionKey,
@@ -52,11 +51,11 @@ from tidegate.storage.cleaning.positions import (
     encode_positions,
     position_of,
 )
-from tidegate.storage.cleaning.retention import apply_retention
-from tidegate.storage.log.log import Log
-from tidegate.storage.segment.batch_scan import InvalidBatch
-from tidegate.wire.errors import KafkaError
-
+from ...storage.cleaning.retention import apply_retention
+from ...storage.log.log import Log
+from ...storage.segment.batch_scan import InvalidBatch
+from ...wire.errors import KafkaError
+from ..settings.configuration import Configuration
 from .timed_flushes import LOOK_INTERVAL_S, TimedFlushes
 
 log = logs.get(__name__)

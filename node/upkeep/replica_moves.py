@@ -14,11 +14,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
-from tidegate.storage.folders.data_folders import DataFolders
-from tidegate.storage.moving.future_replica import SLICE_BYTES, FutureReplica
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...storage.folders.data_folders import DataFolders
+from ...storage.moving.future_replica import SLICE_BYTES, FutureReplica
+from ...wire.errors import ErrorCode, KafkaError
 
 RETRY_S = 10.0
 LOOK_S = 0.2

@@ -8,8 +8,8 @@ supplies the time.
 
 from __future__ import annotations
 
-from tidegate.replication.replica.replica import Replica
-from tidegate.storage.log.log import Log
+from ...replication.replica.replica import Replica
+from ...storage.log.log import Log
 
 LOOK_INTERVAL_S = 1.0
 

@@ -21,20 +21,19 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from uuid import UUID
 
-from tidegate.replication.partition.history import find_divergence
-from tidegate.replication.replica.delayed import FetchWaiter
-from tidegate.replication.replica.reading import UNKNOWN, failed_answer, read_batches
-from tidegate.replication.replica.replica import Replica
-from tidegate.runtime.clock import Clock
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.fetch import (
+from ...runtime.clock import Clock
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.fetch import (
     AbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchResponsePartition,
 )
-
+from ..partition.history import find_divergence
+from ..replica.delayed import FetchWaiter
+from ..replica.reading import UNKNOWN, failed_answer, read_batches
+from ..replica.replica import Replica
 from .client_sessions import SESSIONS_MAX, ClientSession, ClientSessions, FetchPart, TopicNameOf
 from .nearby import NONE, RackOf, nearby_replica
 

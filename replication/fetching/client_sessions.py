@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
-from tidegate.controller.state.model import TOPIC_NAME_LENGTH_MAX
-from tidegate.wire.errors import ErrorCode
-from tidegate.wire.fetch import FetchPartition, FetchRequest, FetchResponsePartition
+from ...controller.state.model import TOPIC_NAME_LENGTH_MAX
+from ...wire.errors import ErrorCode
+from ...wire.fetch import FetchPartition, FetchRequest, FetchResponsePartition
 
 FULL_EPOCH = 0
 FINAL_EPOCH = -1

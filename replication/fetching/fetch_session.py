@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-from tidegate.replication.replica.delayed import WATERMARK_NEWS_S, FetchWaiter, FetchWatchers
-from tidegate.wire.errors import ErrorCode
-from tidegate.wire.fetch import FetchPartition, FetchRequest
+from ...wire.errors import ErrorCode
+from ...wire.fetch import FetchPartition, FetchRequest
+from ..replica.delayed import WATERMARK_NEWS_S, FetchWaiter, FetchWatchers
 
 Key = tuple[str, int]
 

@@ -23,7 +23,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidegate.replication.partition.follower import (
+from ...runtime import logs
+from ...runtime.calm_logs import Outage, RateLimitedLines
+from ...runtime.clock import Clock
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
+from ..partition.follower import (
     Answer,
     Append,
     BackOff,
@@ -34,14 +39,8 @@ from tidegate.replication.partition.follower import (
     Restart,
     Truncate,
 )
-from tidegate.replication.replica.catch_up_throttle import CatchUpThrottle
-from tidegate.replication.replica.replica import Replica
-from tidegate.runtime import logs
-from tidegate.runtime.calm_logs import Outage, RateLimitedLines
-from tidegate.runtime.clock import Clock
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
-
+from ..replica.catch_up_throttle import CatchUpThrottle
+from ..replica.replica import Replica
 from .fetch_session import FULL_EPOCH
 
 Key = tuple[str, int]

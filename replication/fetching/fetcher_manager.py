@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from tidegate.replication.replica.catch_up_throttle import CatchUpThrottle
-from tidegate.replication.replica.replica import Replica
-from tidegate.runtime.calm_logs import RateLimitedLines
-from tidegate.runtime.clock import Clock
-
+from ...runtime.calm_logs import RateLimitedLines
+from ...runtime.clock import Clock
+from ..replica.catch_up_throttle import CatchUpThrottle
+from ..replica.replica import Replica
 from .fetcher import FetcherLimits, LeaderFetcher, TransportFactory
 
 

@@ -24,15 +24,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from tidegate.replication.partition.follower import FetchPosition
-from tidegate.replication.replica.catch_up_throttle import CatchUpThrottle
-from tidegate.replication.replica.delayed import WATERMARK_NEWS_S, FetchWaiter
-from tidegate.replication.replica.reading import failed_answer, read_batches
-from tidegate.replication.replica.replica import Replica
-from tidegate.runtime.clock import Clock, until_next
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
-
+from ...runtime.clock import Clock, until_next
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
+from ..partition.follower import FetchPosition
+from ..replica.catch_up_throttle import CatchUpThrottle
+from ..replica.delayed import WATERMARK_NEWS_S, FetchWaiter
+from ..replica.reading import failed_answer, read_batches
+from ..replica.replica import Replica
 from .configuration import ReplicationLimits
 from .fetch_session import NO_SESSION_EPOCH, SESSIONS_MAX, Facts, FollowerSession, News, SessionTable
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegate.replication.partition.leader import PartitionLeader
+from ..partition.leader import PartitionLeader
 
 RackOf = Callable[[int], str]
 """The rack of a live broker; empty when it has none, or is not live."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.replication.partition.leader import PartitionLeader
-from tidegate.replication.replica.replica import Replica
-from tidegate.storage.log.lookup import DecodedBatches
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...storage.log.lookup import DecodedBatches
+from ...wire.errors import ErrorCode, KafkaError
+from ..partition.leader import PartitionLeader
+from ..replica.replica import Replica
 
 LATEST = -1
 EARLIEST = -2

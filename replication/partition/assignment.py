@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tidegate.wire.errors import ErrorCode
+from ...wire.errors import ErrorCode
 
 
 class Eligibility(enum.Enum):

@@ -34,7 +34,7 @@ import enum
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidegate.wire.errors import ErrorCode
+from ...wire.errors import ErrorCode
 
 
 class EpochEndView(Protocol):

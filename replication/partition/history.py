@@ -7,8 +7,7 @@ other records.
 
 from __future__ import annotations
 
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...wire.errors import ErrorCode, KafkaError
 from .follower import LogView
 
 

@@ -30,8 +30,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...wire.errors import ErrorCode, KafkaError
 from .assignment import UNKNOWN_BROKER_EPOCH, Assignment, Eligibility, IsrMember, IsrProposal, IsrResult
 
 NEVER_S = float("-inf")

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegate.runtime import logs
-from tidegate.runtime.calm_logs import Outage
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...runtime import logs
+from ...runtime.calm_logs import Outage
+from ...wire.errors import ErrorCode, KafkaError
 
 _log = logs.get(__name__)
 
 
-class Lease:
+class LeadershipLease:
     """`holds_session()`: the session with the controller is not over, by the clock."""
 
     def __init__(self, node_id: int, holds_session: Callable[[], bool]) -> None:

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidegate.replication.partition.leader import PartitionLeader
-from tidegate.runtime.clock import Clock, Timer
-from tidegate.wire.errors import ErrorCode
+from ...runtime.clock import Clock, Timer
+from ...wire.errors import ErrorCode
+from ..partition.leader import PartitionLeader
 
 AckCallback = Callable[[ErrorCode], None]
 

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegate.replication.partition.lease import Lease
-from tidegate.runtime.clock import Clock, Timer
-from tidegate.wire.errors import ErrorCode
-
+from ...runtime.clock import Clock, Timer
+from ...wire.errors import ErrorCode
+from ..partition.lease import LeadershipLease
 from .delayed import SWEEP_INTERVAL_S, AckCallback
 from .replica import Replica, Role
 
@@ -25,7 +24,7 @@ class DelayedProduce:
     """See the module's text."""
 
     def __init__(
-        self, clock: Clock, lease: Lease, waiting_max: int, progress: Callable[[Replica], None]
+        self, clock: Clock, lease: LeadershipLease, waiting_max: int, progress: Callable[[Replica], None]
     ) -> None:
         """`progress` moves a replica's high watermark as far as allowed now."""
         self._clock = clock

@@ -11,10 +11,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tidegate.runtime import logs
-from tidegate.storage.log.group_commit import GroupCommit
-from tidegate.wire.errors import KafkaError
-
+from ...runtime import logs
+from ...storage.log.group_commit import GroupCommit
+from ...wire.errors import KafkaError
 from .replica import Replica, Role
 
 _log = logs.get(__name__)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
-from tidegate.replication.partition.leader import PartitionLeader
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...wire.errors import ErrorCode, KafkaError
+from ..partition.leader import PartitionLeader
 from .replica import Replica, Role
 
 Key = tuple[str, int]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.fetch import FetchResponsePartition
-
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.fetch import FetchResponsePartition
 from .replica import Replica
 
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -15,22 +15,21 @@ import enum
 from dataclasses import replace
 from uuid import UUID
 
-from tidegate.controller.state.model import INTERNAL_TOPICS
-from tidegate.replication.partition.assignment import NO_LEADER, Assignment, Eligibility, EligibilityOf
-from tidegate.replication.partition.follower import (
+from ...controller.state.model import INTERNAL_TOPICS
+from ...runtime import logs
+from ...storage.log.log import FlushPolicy, Log
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import iterate_headers
+from ..partition.assignment import NO_LEADER, Assignment, Eligibility, EligibilityOf
+from ..partition.follower import (
     Append,
     FetchPosition,
     PartitionFollower,
     Restart,
     Truncate,
 )
-from tidegate.replication.partition.history import find_divergence
-from tidegate.replication.partition.leader import LeaderStart, PartitionLeader, check_epoch
-from tidegate.runtime import logs
-from tidegate.storage.log.log import FlushPolicy, Log
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import iterate_headers
-
+from ..partition.history import find_divergence
+from ..partition.leader import LeaderStart, PartitionLeader, check_epoch
 from .catch_up_throttle import is_throttled
 from .delayed import AckWaiters, FetchWatchers
 

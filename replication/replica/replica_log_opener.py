@@ -19,14 +19,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from tidegate.replication.partition.assignment import Assignment
-from tidegate.runtime import logs
-from tidegate.runtime.clock import Clock
-from tidegate.storage.directory.creation import Creation, NewLog
-from tidegate.storage.folders.data_folders import DataFolders
-from tidegate.storage.log.log import Log, LogConfig
-from tidegate.storage.topic_config import unread_settings
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...storage.directory.creation import Creation, NewLog
+from ...storage.folders.data_folders import DataFolders
+from ...storage.log.log import Log, LogConfig
+from ...storage.topic_config import unread_settings
+from ...wire.errors import ErrorCode, KafkaError
+from ..partition.assignment import Assignment
 
 Key = tuple[str, int]
 

@@ -27,15 +27,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from tidegate.runtime import faults
-from tidegate.runtime.disk import Disk
-from tidegate.storage.log.log import Log
-from tidegate.storage.log.replacement import Replacement, Stage
-from tidegate.storage.segment.batch_scan import CHUNK_BYTES, ScannedBatch, scan_batches
-from tidegate.storage.segment.segment import Segment
-from tidegate.storage.segment.transaction_index import AbortedRanges
-from tidegate.wire.records import BatchHeader
-
+from ...runtime import faults
+from ...runtime.disk import Disk
+from ...wire.records import BatchHeader
+from ..log.log import Log
+from ..log.replacement import Replacement, Stage
+from ..segment.batch_scan import CHUNK_BYTES, ScannedBatch, scan_batches
+from ..segment.segment import Segment
+from ..segment.transaction_index import AbortedRanges
 from .compaction import CleaningCounts, Compaction, KeyMap, note_keys
 from .plan import Cleanable, SegmentFacts, group_segments, plan_cleaning
 from .producers import offsets_to_keep

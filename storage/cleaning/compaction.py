@@ -31,9 +31,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
 
-from tidegate.storage.segment.transaction_index import AbortedRanges
-from tidegate.wire.records import BatchHeader, decode_marker
-
+from ...wire.records import BatchHeader, decode_marker
+from ..segment.transaction_index import AbortedRanges
 from .records import delete_horizon_ms, records_bytes, rewritten, scan_records
 
 HASH_BYTES = 16

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from tidegate.storage.segment.offset_index import OFFSET_SPAN_MAX
-from tidegate.storage.topic_config import LogConfig
+from ..segment.offset_index import OFFSET_SPAN_MAX
+from ..topic_config import LogConfig
 
 KeyT = TypeVar("KeyT")
 

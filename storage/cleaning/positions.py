@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from tidegate.storage.checkpoint import encode_checkpoint, parse_checkpoint
-from tidegate.storage.log.log import Log
+from ..checkpoint import encode_checkpoint, parse_checkpoint
+from ..log.log import Log
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 PositionKey = tuple[UUID, int]

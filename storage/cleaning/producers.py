@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
-from tidegate.storage.producers.producer_state import NO_EPOCH
-from tidegate.storage.segment.batch_scan import ScannedBatch
-from tidegate.wire.records import decode_marker
+from ...wire.records import decode_marker
+from ..producers.producer_state import NO_EPOCH
+from ..segment.batch_scan import ScannedBatch
 
 NOTHING = -1
 

@@ -21,10 +21,11 @@ from struct import Struct
 from typing import NamedTuple
 
 from crc32c import crc32c
-from tidegate.wire.compression import compress, decompress
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.primitives import read_zigzag, zigzag
-from tidegate.wire.records import DELETE_HORIZON, HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
+
+from ...wire.compression import compress, decompress
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.primitives import read_zigzag, zigzag
+from ...wire.records import DELETE_HORIZON, HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
 
 _COMPRESSION_MASK = 0x07
 _HEADER = Struct(">qiibIhiqqqhii")

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tidegate.storage.log.log import Log
-from tidegate.storage.segment.time_index import NO_TIMESTAMP
-from tidegate.storage.topic_config import CleanupPolicy, LogConfig
-
+from ..log.log import Log
+from ..segment.time_index import NO_TIMESTAMP
+from ..topic_config import CleanupPolicy, LogConfig
 from .plan import SegmentFacts
 
 

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from tidegate.runtime import logs
+from ...runtime import logs
 
 JOBS_MAX = 1000
 log = logs.get(__name__)

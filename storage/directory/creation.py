@@ -23,12 +23,11 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import encode_value
-from tidegate.storage.log.log import Log, LogConfig
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...runtime import logs
+from ...runtime.disk import Disk
+from ...wire.errors import ErrorCode, KafkaError
+from ..checkpoint import encode_value
+from ..log.log import Log, LogConfig
 from .folder_notes import PartitionKey
 from .stored_config import LOG_CONFIG, encode_config
 

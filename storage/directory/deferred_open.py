@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import OUT_OF_SPACE
-from tidegate.storage.durability.flush_notes import Identity, identity_of
-from tidegate.storage.log.log import Log
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE
+from ...wire.errors import ErrorCode, KafkaError
+from ..durability.flush_notes import Identity, identity_of
+from ..log.log import Log
 from .folder_notes import PartitionKey
 from .found_logs import FoundLog
 

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import OUT_OF_SPACE, Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, encode_checkpoint, parse_checkpoint
-from tidegate.storage.durability.flush_notes import FLUSH_NOTES, FlushNotes, Identity, read_flush_notes
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, Disk
+from ..checkpoint import CheckpointInvalid, encode_checkpoint, parse_checkpoint
+from ..durability.flush_notes import FLUSH_NOTES, FlushNotes, Identity, read_flush_notes
 
 PARTITION_CHECKPOINT = "partition-checkpoint"
 log = logs.get(__name__)

@@ -19,9 +19,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from crc32c import crc32c
-from tidegate.runtime import logs
-from tidegate.runtime.disk import OUT_OF_SPACE, Disk
-from tidegate.storage.checkpoint import CheckpointInvalid
+
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, Disk
+from ..checkpoint import CheckpointInvalid
 
 META_PROPERTIES = "meta.properties"
 VERSION = "1"

@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import Disk, ReadFailed
-from tidegate.storage.checkpoint import CheckpointInvalid, parse_value
-from tidegate.storage.log.health import unreadable
-from tidegate.storage.topic_config import LogConfig
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...runtime import logs
+from ...runtime.disk import Disk, ReadFailed
+from ...wire.errors import ErrorCode, KafkaError
+from ..checkpoint import CheckpointInvalid, parse_value
+from ..log.health import unreadable
+from ..topic_config import LogConfig
 from .creation import PARTITION_METADATA
 from .folder_notes import PartitionKey
 from .stored_config import LOG_CONFIG, decode_config

@@ -30,16 +30,15 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import OUT_OF_SPACE, Disk, FileLock, ReadFailed
-from tidegate.storage.checkpoint import CheckpointInvalid, encode_value, parse_value
-from tidegate.storage.durability.flush_notes import Identity, identity_of
-from tidegate.storage.log.closing import CLOSING_THREADS, close_in_threads, close_log
-from tidegate.storage.log.health import DISK_FAILED, ReadErrors
-from tidegate.storage.log.log import CorruptLog, Log, LogConfig
-from tidegate.storage.segment.open_files import OpenFiles
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, Disk, FileLock, ReadFailed
+from ...wire.errors import ErrorCode, KafkaError
+from ..checkpoint import CheckpointInvalid, encode_value, parse_value
+from ..durability.flush_notes import Identity, identity_of
+from ..log.closing import CLOSING_THREADS, close_in_threads, close_log
+from ..log.health import DISK_FAILED, ReadErrors
+from ..log.log import CorruptLog, Log, LogConfig
+from ..segment.open_files import OpenFiles
 from .creation import Creation, FolderShare, NewLog, Results
 from .deferred_open import DeferredOpen
 from .folder_notes import FolderNotes, PartitionCheckpoint, PartitionKey

@@ -10,13 +10,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.runtime.disk import Disk, ReadFailed
-from tidegate.storage.durability.flush_notes import identity_of
-from tidegate.storage.log.health import unreadable
-from tidegate.storage.log.log import Log, LogConfig
-from tidegate.storage.segment.open_files import OPEN_FILES_MAX, OpenFiles
-from tidegate.wire.errors import KafkaError
-
+from ...runtime.disk import Disk, ReadFailed
+from ...wire.errors import KafkaError
+from ..durability.flush_notes import identity_of
+from ..log.health import unreadable
+from ..log.log import Log, LogConfig
+from ..segment.open_files import OPEN_FILES_MAX, OpenFiles
 from .async_delete import AsyncFileDeleter
 from .folder_notes import FolderNotes, PartitionCheckpoint, PartitionKey
 from .found_logs import FoundLog

@@ -23,8 +23,8 @@ import enum
 from collections.abc import Mapping
 from pathlib import Path
 
-from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, encode_value, parse_value
+from ...runtime.disk import Disk
+from ..checkpoint import CheckpointInvalid, encode_value, parse_value
 
 REPLICA_MOVE = "replica-move"
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import Disk
-from tidegate.storage.log.log import Log, LogConfig
-
+from ...runtime import logs
+from ...runtime.disk import Disk
+from ..log.log import Log, LogConfig
 from .folder_notes import PartitionKey
 from .stored_config import LOG_CONFIG, encode_config
 

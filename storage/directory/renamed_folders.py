@@ -12,12 +12,11 @@ from itertools import count
 from pathlib import Path
 from uuid import UUID
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import Disk
-from tidegate.storage.durability.flush_notes import identity_of
-from tidegate.storage.log.log import Log
-from tidegate.storage.log.removal import Removal
-
+from ...runtime import logs
+from ...runtime.disk import Disk
+from ..durability.flush_notes import identity_of
+from ..log.log import Log
+from ..log.removal import Removal
 from .async_delete import AsyncFileDeleter
 from .folder_notes import FolderNotes, PartitionKey
 

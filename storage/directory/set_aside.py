@@ -12,10 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import OUT_OF_SPACE, Disk
-from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
-
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, Disk
+from ..checkpoint import decode_checkpoint, encode_checkpoint
 from .folder_notes import PartitionKey
 
 DAMAGED_SUFFIX = "-damaged"

@@ -14,8 +14,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
-from tidegate.storage.topic_config import CleanupPolicy, FlushPolicy, LogConfig, TimestampType
+from ..checkpoint import decode_checkpoint, encode_checkpoint
+from ..topic_config import CleanupPolicy, FlushPolicy, LogConfig, TimestampType
 
 LOG_CONFIG = "log-config"
 _ENUMS: dict[str, type[Enum]] = {"flush_policy": FlushPolicy, "timestamp_type": TimestampType}

@@ -24,19 +24,19 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tidegate.runtime import faults, logs
-from tidegate.runtime.disk import OUT_OF_SPACE, Disk
-from tidegate.runtime.kernel_sync import KernelSync, Sync
-from tidegate.storage.checkpoint import encode_checkpoint
-from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT, EpochCache
-from tidegate.storage.producers.producer_snapshot import encode_snapshot
-from tidegate.storage.producers.producer_state import ProducerState
-from tidegate.storage.segment.checksums import STILL_OPEN
-from tidegate.storage.segment.count_index import CountIndex
-from tidegate.storage.segment.pending_indexes import PendingIndexFiles
-from tidegate.storage.segment.segment import Segment
-from tidegate.storage.segment.segment_files import segment_path
-from tidegate.storage.segment.swap import INDEX_SUFFIXES
+from ...runtime import faults, logs
+from ...runtime.disk import OUT_OF_SPACE, Disk
+from ...runtime.kernel_sync import KernelSync, Sync
+from ..checkpoint import encode_checkpoint
+from ..epoch_cache import EPOCH_CHECKPOINT, EpochCache
+from ..producers.producer_snapshot import encode_snapshot
+from ..producers.producer_state import ProducerState
+from ..segment.checksums import STILL_OPEN
+from ..segment.count_index import CountIndex
+from ..segment.pending_indexes import PendingIndexFiles
+from ..segment.segment import Segment
+from ..segment.segment_files import segment_path
+from ..segment.swap import INDEX_SUFFIXES
 
 RESUME_BYTES = 64 * 1024 * 1024
 RESUME_PRODUCERS = 16384

@@ -39,8 +39,9 @@ from struct import Struct
 from uuid import UUID
 
 from crc32c import crc32c
-from tidegate.runtime import logs
-from tidegate.runtime.disk import OUT_OF_SPACE, Disk, File
+
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, Disk, File
 
 FLUSH_NOTES = "flush-notes"
 FILE_BYTES_MAX = 256 * 1024

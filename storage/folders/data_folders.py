@@ -28,13 +28,14 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import Disk
-from tidegate.storage.directory.creation import Creation, NewLog
-from tidegate.storage.directory.folder_notes import PartitionKey
-from tidegate.storage.directory.log_directory import DirectoryRefused, LogDirectory, OpenReport, parse_name
-from tidegate.storage.directory.log_loader import DEFAULT_OPTIONS, FolderOptions
-from tidegate.storage.directory.move_state import (
+from ...runtime import logs
+from ...runtime.disk import Disk
+from ...wire.errors import ErrorCode, KafkaError
+from ..directory.creation import Creation, NewLog
+from ..directory.folder_notes import PartitionKey
+from ..directory.log_directory import DirectoryRefused, LogDirectory, OpenReport, parse_name
+from ..directory.log_loader import DEFAULT_OPTIONS, FolderOptions
+from ..directory.move_state import (
     MoveState,
     TwinLogs,
     Verdict,
@@ -42,12 +43,10 @@ from tidegate.storage.directory.move_state import (
     resolve_twins,
     write_move_state,
 )
-from tidegate.storage.directory.opening_progress import OpeningProgress
-from tidegate.storage.directory.set_aside import DamagedRetention, remove_old_damaged
-from tidegate.storage.log.log import CorruptLog, Log, LogConfig
-from tidegate.storage.moving.future_replica import FutureReplica
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ..directory.opening_progress import OpeningProgress
+from ..directory.set_aside import DamagedRetention, remove_old_damaged
+from ..log.log import CorruptLog, Log, LogConfig
+from ..moving.future_replica import FutureReplica
 from .folder_ids import FolderIds
 
 PREFERRED_MAX = 100_000

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import OUT_OF_SPACE, Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
-from tidegate.storage.directory.folder_owner import DirectoryRefused
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, Disk
+from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from ..directory.folder_owner import DirectoryRefused
 
 DATA_FOLDERS = "data-folders"
 _NODE, _MEMBER = "node", "member"

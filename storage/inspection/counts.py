@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections import deque
 from pathlib import Path
 
-from tidegate.runtime.disk import Disk
-from tidegate.storage.segment.count_index import CountIndexInvalid, Run, StoredCounts, decode_count_index
-from tidegate.wire.errors import KafkaError
-from tidegate.wire.records import BatchHeader, ControlType, decode_marker
-
+from ...runtime.disk import Disk
+from ...wire.errors import KafkaError
+from ...wire.records import BatchHeader, ControlType, decode_marker
+from ..segment.count_index import CountIndexInvalid, Run, StoredCounts, decode_count_index
 from .findings import Finding
 from .verification import StoredBatch
 

@@ -14,21 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
-from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, parse_value
-from tidegate.storage.cleaning.positions import CLEANER_CHECKPOINT, decode_positions
-from tidegate.storage.directory.creation import PARTITION_METADATA
-from tidegate.storage.directory.folder_notes import (
+from ...runtime.disk import Disk
+from ..checkpoint import CheckpointInvalid, parse_value
+from ..cleaning.positions import CLEANER_CHECKPOINT, decode_positions
+from ..directory.creation import PARTITION_METADATA
+from ..directory.folder_notes import (
     PARTITION_CHECKPOINT,
     PartitionCheckpoint,
     PartitionKey,
     decode_partition_checkpoint,
 )
-from tidegate.storage.directory.folder_owner import KEYS, VERSION, decode_owner
-from tidegate.storage.directory.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
-from tidegate.storage.directory.renamed_folders import DELETE_SUFFIX, FUTURE_SUFFIX
-from tidegate.storage.directory.set_aside import DAMAGED_SUFFIX
-
+from ..directory.folder_owner import KEYS, VERSION, decode_owner
+from ..directory.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
+from ..directory.renamed_folders import DELETE_SUFFIX, FUTURE_SUFFIX
+from ..directory.set_aside import DAMAGED_SUFFIX
 from .findings import Finding
 from .moves import Standings, has_log, is_future, judge_moves, read_standings
 from .partition import PartitionContext, PartitionReport, verify_partition

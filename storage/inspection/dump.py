@@ -25,25 +25,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint
-from tidegate.storage.cleaning.positions import CLEANER_CHECKPOINT
-from tidegate.storage.directory.creation import PARTITION_METADATA
-from tidegate.storage.directory.folder_notes import PARTITION_CHECKPOINT
-from tidegate.storage.directory.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
-from tidegate.storage.directory.stored_config import LOG_CONFIG
-from tidegate.storage.durability.flush_notes import FLUSH_NOTES, RECORD_BYTES, decode_flush_notes, identified
-from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT
-from tidegate.storage.log.log_start import LOG_START
-from tidegate.storage.producers.producer_snapshot import SnapshotInvalid, decode_snapshot
-from tidegate.storage.producers.producer_state import ProducerState
-from tidegate.storage.segment.checksums import SegmentChecksums
-from tidegate.storage.segment.count_index import CountIndexInvalid, decode_count_index
-from tidegate.storage.segment.swap import CLEANED, DELETED
-from tidegate.storage.segment.transaction_index import ENTRY_BYTES, decode_transaction_index
-from tidegate.wire.errors import KafkaError
-from tidegate.wire.records import BatchHeader, decode_batch, decode_marker
-
+from ...runtime.disk import Disk
+from ...wire.errors import KafkaError
+from ...wire.records import BatchHeader, decode_batch, decode_marker
+from ..checkpoint import CheckpointInvalid, decode_checkpoint
+from ..cleaning.positions import CLEANER_CHECKPOINT
+from ..directory.creation import PARTITION_METADATA
+from ..directory.folder_notes import PARTITION_CHECKPOINT
+from ..directory.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
+from ..directory.stored_config import LOG_CONFIG
+from ..durability.flush_notes import FLUSH_NOTES, RECORD_BYTES, decode_flush_notes, identified
+from ..epoch_cache import EPOCH_CHECKPOINT
+from ..log.log_start import LOG_START
+from ..producers.producer_snapshot import SnapshotInvalid, decode_snapshot
+from ..producers.producer_state import ProducerState
+from ..segment.checksums import SegmentChecksums
+from ..segment.count_index import CountIndexInvalid, decode_count_index
+from ..segment.swap import CLEANED, DELETED
+from ..segment.transaction_index import ENTRY_BYTES, decode_transaction_index
 from .directory import NotInspectable, is_partition_folder, looks_like_a_log, read_data_folder
 from .indexes import OFFSET_ENTRY, TIME_ENTRY
 from .verification import DamagedBytes, StoredBatch, list_partition, walk_batches

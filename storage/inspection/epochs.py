@@ -10,10 +10,9 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, parse_checkpoint
-from tidegate.storage.epoch_cache import parse_epoch
-
+from ...runtime.disk import Disk
+from ..checkpoint import CheckpointInvalid, parse_checkpoint
+from ..epoch_cache import parse_epoch
 from .findings import Finding
 
 

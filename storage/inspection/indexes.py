@@ -11,10 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 
-from tidegate.runtime.disk import Disk
-from tidegate.storage.segment.time_index import NO_TIMESTAMP
-from tidegate.wire.records import BatchHeader
-
+from ...runtime.disk import Disk
+from ...wire.records import BatchHeader
+from ..segment.time_index import NO_TIMESTAMP
 from .findings import Finding
 
 Report = Callable[[Finding], None]

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tidegate.runtime.disk import Disk
-from tidegate.storage.directory.folder_notes import PartitionKey
-from tidegate.storage.directory.found_logs import parse_name
-from tidegate.storage.directory.move_state import (
+from ...runtime.disk import Disk
+from ..directory.folder_notes import PartitionKey
+from ..directory.found_logs import parse_name
+from ..directory.move_state import (
     REPLICA_MOVE,
     MoveState,
     TwinLogs,
@@ -22,7 +22,6 @@ from tidegate.storage.directory.move_state import (
     read_move_state,
     resolve_twins,
 )
-
 from .findings import Finding
 
 Standings = dict[PartitionKey, dict[Path, MoveState]]

@@ -21,21 +21,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
-from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, parse_value
-from tidegate.storage.directory.creation import PARTITION_METADATA
-from tidegate.storage.directory.folder_notes import PartitionCheckpoint
-from tidegate.storage.directory.found_logs import was_in_use
-from tidegate.storage.directory.log_directory import DAMAGED, parse_name
-from tidegate.storage.directory.stored_config import LOG_CONFIG, decode_config
-from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT
-from tidegate.storage.log.log_start import LOG_START, read_log_start
-from tidegate.storage.producers.producer_snapshot import SnapshotInvalid, decode_snapshot
-from tidegate.storage.producers.producer_state import ProducerState
-from tidegate.storage.segment.transaction_index import TransactionIndexEntry
-from tidegate.storage.topic_config import LogConfig
-from tidegate.wire.records import BatchHeader
-
+from ...runtime.disk import Disk
+from ...wire.records import BatchHeader
+from ..checkpoint import CheckpointInvalid, parse_value
+from ..directory.creation import PARTITION_METADATA
+from ..directory.folder_notes import PartitionCheckpoint
+from ..directory.found_logs import was_in_use
+from ..directory.log_directory import DAMAGED, parse_name
+from ..directory.stored_config import LOG_CONFIG, decode_config
+from ..epoch_cache import EPOCH_CHECKPOINT
+from ..log.log_start import LOG_START, read_log_start
+from ..producers.producer_snapshot import SnapshotInvalid, decode_snapshot
+from ..producers.producer_state import ProducerState
+from ..segment.transaction_index import TransactionIndexEntry
+from ..topic_config import LogConfig
 from .counts import CountIndexCheck
 from .epochs import EpochHistoryCheck
 from .findings import Finding, Severity

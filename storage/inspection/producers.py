@@ -18,20 +18,19 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from tidegate.runtime.disk import Disk
-from tidegate.storage.producers.producer_snapshot import SnapshotInvalid, decode_snapshot
-from tidegate.storage.producers.producer_state import ProducerEntry, ProducerState
-from tidegate.storage.recovery.recovery import aborted_entries, replay_batch
-from tidegate.storage.segment.batch_scan import ScannedBatch
-from tidegate.storage.segment.transaction_index import (
+from ...runtime.disk import Disk
+from ...wire.errors import KafkaError
+from ...wire.records import BatchHeader, Marker, decode_marker, next_sequence
+from ..producers.producer_snapshot import SnapshotInvalid, decode_snapshot
+from ..producers.producer_state import ProducerEntry, ProducerState
+from ..recovery.recovery import aborted_entries, replay_batch
+from ..segment.batch_scan import ScannedBatch
+from ..segment.transaction_index import (
     ENTRY_BYTES,
     TransactionIndexEntry,
     decode_transaction_index,
 )
-from tidegate.storage.topic_config import LogConfig
-from tidegate.wire.errors import KafkaError
-from tidegate.wire.records import BatchHeader, Marker, decode_marker, next_sequence
-
+from ..topic_config import LogConfig
 from .findings import Finding
 from .verification import StoredBatch
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tidegate.runtime.disk import Disk
-from tidegate.storage.segment.checksums import STILL_OPEN, ChecksumsInvalid, decode_checksums
-from tidegate.storage.segment.transaction_index import ENTRY_BYTES
-
+from ...runtime.disk import Disk
+from ..segment.checksums import STILL_OPEN, ChecksumsInvalid, decode_checksums
+from ..segment.transaction_index import ENTRY_BYTES
 from .findings import Finding
 from .verification import FoundSegment
 

@@ -16,12 +16,12 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegate.runtime.disk import Disk, File
-from tidegate.storage.checkpoint import decode_checkpoint
-from tidegate.storage.directory.move_state import REPLICA_MOVE
-from tidegate.storage.segment.swap import CLEANED, DELETED, SEGMENT_SUFFIXES
-from tidegate.wire.errors import KafkaError
-from tidegate.wire.records import HEADER_BYTES, BatchHeader, parse_header, validate_batch
+from ...runtime.disk import Disk, File
+from ...wire.errors import KafkaError
+from ...wire.records import HEADER_BYTES, BatchHeader, parse_header, validate_batch
+from ..checkpoint import decode_checkpoint
+from ..directory.move_state import REPLICA_MOVE
+from ..segment.swap import CLEANED, DELETED, SEGMENT_SUFFIXES
 
 CHUNK_BYTES = 1024 * 1024
 BATCH_BYTES_MAX = 128 * 1024 * 1024

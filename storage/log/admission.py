@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.storage.producers.producer_state import AppendOrigin
-from tidegate.storage.topic_config import LogConfig, TimestampType
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.recompression import recompressed
-from tidegate.wire.record_check import NAMED_MAX, check_records, unfolded_bytes_max
-from tidegate.wire.records import (
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.recompression import recompressed
+from ...wire.record_check import NAMED_MAX, check_records, unfolded_bytes_max
+from ...wire.records import (
     DELETE_HORIZON,
     HEADER_BYTES,
     BatchHeader,
@@ -25,6 +23,8 @@ from tidegate.wire.records import (
     set_log_append_time,
     validate_batch,
 )
+from ..producers.producer_state import AppendOrigin
+from ..topic_config import LogConfig, TimestampType
 
 NO_APPEND_TIME = -1
 """The records keep their producer's timestamps."""

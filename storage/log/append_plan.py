@@ -11,18 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidegate.storage.producers.producer_state import (
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import BatchHeader, decode_marker, iterate_headers, validate_batch
+from ..producers.producer_state import (
     AppendOrigin,
     PreparedAppend,
     ProducerState,
     VerificationGuard,
 )
-from tidegate.storage.segment.count_index import TRANSACTIONAL_OR_CONTROL
-from tidegate.storage.segment.offset_index import OFFSET_SPAN_MAX
-from tidegate.storage.topic_config import LogConfig, TimestampType
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import BatchHeader, decode_marker, iterate_headers, validate_batch
-
+from ..segment.count_index import TRANSACTIONAL_OR_CONTROL
+from ..segment.offset_index import OFFSET_SPAN_MAX
+from ..topic_config import LogConfig, TimestampType
 from .admission import NO_APPEND_TIME, CheckedBatches, check_batches, stamp_batches
 
 _new = tuple.__new__

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidegate.runtime.disk import File
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import parse_header
-
+from ...runtime.disk import File
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import parse_header
 from .log import Log
 
 

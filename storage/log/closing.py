@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 
-from tidegate.wire.errors import KafkaError
-
+from ...wire.errors import KafkaError
 from .log import CorruptLog, Log
 
 CLOSING_THREADS = 4

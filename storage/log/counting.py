@@ -21,22 +21,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import File
-from tidegate.storage.segment.batch_scan import InvalidBatch, scan_batches
-from tidegate.storage.segment.count_file import (
+from ...runtime import logs
+from ...runtime.disk import File
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import BatchHeader, decode_batch
+from ..segment.batch_scan import InvalidBatch, scan_batches
+from ..segment.count_file import (
     HEADER_READ_BYTES,
     build_counts,
     encoded_counts,
     load_counts,
     load_total,
 )
-from tidegate.storage.segment.count_index import CountBelow, CountIndex, CountIndexInvalid, IsVoid, Total
-from tidegate.storage.segment.segment import Segment
-from tidegate.storage.segment.transaction_index import AbortedRanges, TransactionIndexEntry
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import BatchHeader, decode_batch
-
+from ..segment.count_index import CountBelow, CountIndex, CountIndexInvalid, IsVoid, Total
+from ..segment.segment import Segment
+from ..segment.transaction_index import AbortedRanges, TransactionIndexEntry
 from .log import Log
 
 UNKNOWN_SEGMENTS_MAX = 8

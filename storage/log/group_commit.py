@@ -19,12 +19,11 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import OUT_OF_SPACE
-from tidegate.runtime.kernel_sync import KernelSync
-from tidegate.storage.durability.flush import FlushTicket
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE
+from ...runtime.kernel_sync import KernelSync
+from ...wire.errors import ErrorCode, KafkaError
+from ..durability.flush import FlushTicket
 from .log import Log
 
 log = logs.get(__name__)

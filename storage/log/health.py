@@ -21,11 +21,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import OUT_OF_SPACE, ReadFailed
-from tidegate.storage.recovery.recovery import CorruptLog
-from tidegate.storage.segment.batch_scan import InvalidBatch
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, ReadFailed
+from ...wire.errors import ErrorCode, KafkaError
+from ..recovery.recovery import CorruptLog
+from ..segment.batch_scan import InvalidBatch
 
 DISK_FAILED = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EUCLEAN})
 """Errors of the disk itself, not of one request, such as a name that is too long or too many open files."""

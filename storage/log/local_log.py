@@ -20,22 +20,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from tidegate.runtime.disk import Disk
-from tidegate.storage.durability.flush import Durability, FlushTicket
-from tidegate.storage.epoch_cache import EpochCache
-from tidegate.storage.producers.producer_snapshot import encode_snapshot
-from tidegate.storage.producers.producer_state import ProducerState
-from tidegate.storage.recovery.index_rebuild import rebuild_transaction_index
-from tidegate.storage.recovery.recovery import LoadedLog, aborted_entries, reload_producers
-from tidegate.storage.segment.batch_scan import InvalidBatch
-from tidegate.storage.segment.checksums import STILL_OPEN
-from tidegate.storage.segment.segment import Segment
-from tidegate.storage.segment.segment_files import segment_path
-from tidegate.storage.segment.segment_list import Segments, TruncationPoint
-from tidegate.storage.segment.transaction_index import AbortedTransaction
-from tidegate.storage.topic_config import LogConfig
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...runtime.disk import Disk
+from ...wire.errors import ErrorCode, KafkaError
+from ..durability.flush import Durability, FlushTicket
+from ..epoch_cache import EpochCache
+from ..producers.producer_snapshot import encode_snapshot
+from ..producers.producer_state import ProducerState
+from ..recovery.index_rebuild import rebuild_transaction_index
+from ..recovery.recovery import LoadedLog, aborted_entries, reload_producers
+from ..segment.batch_scan import InvalidBatch
+from ..segment.checksums import STILL_OPEN
+from ..segment.segment import Segment
+from ..segment.segment_files import segment_path
+from ..segment.segment_list import Segments, TruncationPoint
+from ..segment.transaction_index import AbortedTransaction
+from ..topic_config import LogConfig
 from .append_plan import AppendPlan
 from .health import Health
 from .log_start import LogStart

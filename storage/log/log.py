@@ -30,25 +30,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tidegate.runtime import faults, logs
-from tidegate.runtime.disk import Disk
-from tidegate.storage.durability.flush import FlushTicket
-from tidegate.storage.epoch_cache import EpochCache, EpochEnd
-from tidegate.storage.producers.producer_state import AppendOrigin, ProducerView, VerificationGuard
-from tidegate.storage.recovery.recovery import (
+from ...runtime import faults, logs
+from ...runtime.disk import Disk
+from ...wire.errors import ErrorCode, KafkaError
+from ..durability.flush import FlushTicket
+from ..epoch_cache import EpochCache, EpochEnd
+from ..producers.producer_state import AppendOrigin, ProducerView, VerificationGuard
+from ..recovery.recovery import (
     CorruptLog,
     LoadedLog,
     load_log,
 )
-from tidegate.storage.segment.batch_scan import InvalidBatch
-from tidegate.storage.segment.batch_slices import ReadResult
-from tidegate.storage.segment.offset_index import OFFSET_SPAN_MAX
-from tidegate.storage.segment.open_files import OpenFiles
-from tidegate.storage.segment.segment_list import Segments
-from tidegate.storage.segment.transaction_index import AbortedTransaction
-from tidegate.storage.topic_config import FlushPolicy, LogConfig
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ..segment.batch_scan import InvalidBatch
+from ..segment.batch_slices import ReadResult
+from ..segment.offset_index import OFFSET_SPAN_MAX
+from ..segment.open_files import OpenFiles
+from ..segment.segment_list import Segments
+from ..segment.transaction_index import AbortedTransaction
+from ..topic_config import FlushPolicy, LogConfig
 from .admission import NO_APPEND_TIME, CheckedBatches
 from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_leader_append
 from .local_log import LocalLog
@@ -400,10 +399,10 @@ class Log:
         need no guard."""
         return self._producers.has_open_transaction(producer_id, epoch)
 
-    def start_verification(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard:
+    def fence_and_guard(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard:
         """A guard to hold while the transaction coordinator answers; the caller gives it to `append_leader`.
         Raises INVALID_PRODUCER_EPOCH."""
-        return self._producers.start_verification(producer_id, epoch, sequence)
+        return self._producers.fence_and_guard(producer_id, epoch, sequence)
 
     def producers(self) -> list[ProducerView]:
         return self._producers.views()

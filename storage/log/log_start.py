@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import OUT_OF_SPACE, Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, encode_value, parse_value
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, Disk
+from ..checkpoint import CheckpointInvalid, encode_value, parse_value
 
 LOG_START = "log-start"
 log = logs.get(__name__)

@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tidegate.storage.segment.batch_scan import scan_batches
-from tidegate.storage.segment.segment import Segment
-from tidegate.storage.segment.time_index import NO_TIMESTAMP
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import BatchHeader, decode_batch
-
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import BatchHeader, decode_batch
+from ..segment.batch_scan import scan_batches
+from ..segment.segment import Segment
+from ..segment.time_index import NO_TIMESTAMP
 from .admission import CHEAP_COMPRESSED_BYTES, CHEAP_RECORDS_LOOKED_INTO, CHEAP_UNFOLDED_BYTES
 
 CHEAP_BATCH_BYTES = 1 << 20

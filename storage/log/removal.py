@@ -30,14 +30,13 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import OUT_OF_SPACE, Disk
-from tidegate.storage.durability.flush import Durability, FlushTicket
-from tidegate.storage.segment.segment import Segment
-from tidegate.storage.segment.segment_files import segment_path
-from tidegate.storage.segment.segment_list import Segments
-from tidegate.storage.segment.swap import INDEX_SUFFIXES
-
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, Disk
+from ..durability.flush import Durability, FlushTicket
+from ..segment.segment import Segment
+from ..segment.segment_files import segment_path
+from ..segment.segment_list import Segments
+from ..segment.swap import INDEX_SUFFIXES
 from .health import Health
 
 log = logs.get(__name__)

@@ -34,12 +34,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tidegate.runtime.disk import Disk
-from tidegate.storage.durability.flush import Durability
-from tidegate.storage.segment.segment import Segment
-from tidegate.storage.segment.segment_list import Segments
-from tidegate.storage.segment.swap import decide_swap, finish_swap, swap_path
-
+from ...runtime.disk import Disk
+from ..durability.flush import Durability
+from ..segment.segment import Segment
+from ..segment.segment_list import Segments
+from ..segment.swap import decide_swap, finish_swap, swap_path
 from .health import Health
 
 

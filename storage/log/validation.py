@@ -10,10 +10,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 
-from tidegate.storage.epoch_cache import EpochCache
-from tidegate.storage.producers.producer_state import ProducerState
-from tidegate.storage.segment.segment import Segment
-
+from ..epoch_cache import EpochCache
+from ..producers.producer_state import ProducerState
+from ..segment.segment import Segment
 from .local_log import LocalLog
 
 

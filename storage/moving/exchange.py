@@ -8,8 +8,8 @@ of its own: it uses private names.
 
 from __future__ import annotations
 
-from tidegate.storage.log.log import Log
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ...wire.errors import ErrorCode, KafkaError
+from ..log.log import Log
 
 
 def settle(log: Log) -> None:

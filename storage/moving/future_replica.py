@@ -24,23 +24,22 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from tidegate.runtime import faults, logs
-from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import encode_value
-from tidegate.storage.directory.creation import PARTITION_METADATA
-from tidegate.storage.directory.folder_notes import PartitionKey
-from tidegate.storage.directory.found_logs import FoundLog, inspect_log_folder
-from tidegate.storage.directory.log_directory import LogDirectory
-from tidegate.storage.directory.move_state import MoveState, write_move_state
-from tidegate.storage.directory.stored_config import LOG_CONFIG, encode_config
-from tidegate.storage.durability.flush_notes import identity_of
-from tidegate.storage.log.bulk_read import BulkRead, begin_copy, bytes_from
-from tidegate.storage.log.log import Log
-from tidegate.storage.segment.batch_scan import InvalidBatch
-from tidegate.storage.segment.segment_files import segment_path
-from tidegate.storage.topic_config import LogConfig
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ...runtime import faults, logs
+from ...runtime.disk import Disk
+from ...wire.errors import ErrorCode, KafkaError
+from ..checkpoint import encode_value
+from ..directory.creation import PARTITION_METADATA
+from ..directory.folder_notes import PartitionKey
+from ..directory.found_logs import FoundLog, inspect_log_folder
+from ..directory.log_directory import LogDirectory
+from ..directory.move_state import MoveState, write_move_state
+from ..directory.stored_config import LOG_CONFIG, encode_config
+from ..durability.flush_notes import identity_of
+from ..log.bulk_read import BulkRead, begin_copy, bytes_from
+from ..log.log import Log
+from ..segment.batch_scan import InvalidBatch
+from ..segment.segment_files import segment_path
+from ..topic_config import LogConfig
 from .exchange import epochs_of, exchange, is_durable, is_flushing, reach_end, settle, take_over_start
 from .plan import SWAP_BYTES_LIMIT, SWAP_BYTES_MAX, Epochs, Step, View, agreeing_end, next_step
 

@@ -33,8 +33,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import BatchHeader, ControlType, Marker, next_sequence
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import BatchHeader, ControlType, Marker, next_sequence
 
 BATCHES_REMEMBERED = 5
 """Batches a producer may have in flight; as many are remembered to recognise duplicates (rule I1)."""
@@ -624,7 +624,7 @@ class ProducerState:
 
     # ---- verification --------------------------------------------------------------------------------------
 
-    def start_verification(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard:
+    def fence_and_guard(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard:
         """A guard for the first append of a transaction; requests of one transaction that come together share
         it.
 

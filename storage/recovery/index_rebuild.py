@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import OUT_OF_SPACE, Disk
-from tidegate.storage.segment.batch_scan import InvalidBatch
-from tidegate.storage.segment.segment_list import Segments
-from tidegate.storage.topic_config import LogConfig
-
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, Disk
+from ..segment.batch_scan import InvalidBatch
+from ..segment.segment_list import Segments
+from ..topic_config import LogConfig
 from .recovery import rebuild_aborted
 
 log = logs.get(__name__)

@@ -45,34 +45,34 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import CheckpointInvalid, encode_checkpoint, parse_checkpoint
-from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT, EpochCache, parse_epoch
-from tidegate.storage.producers.producer_snapshot import (
+from ...runtime import logs
+from ...runtime.disk import Disk
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import decode_marker
+from ..checkpoint import CheckpointInvalid, encode_checkpoint, parse_checkpoint
+from ..epoch_cache import EPOCH_CHECKPOINT, EpochCache, parse_epoch
+from ..producers.producer_snapshot import (
     SnapshotInvalid,
     decode_snapshot,
     encode_snapshot,
     has_right_checksum,
 )
-from tidegate.storage.producers.producer_state import AppendOrigin, PreparedAppend, ProducerState
-from tidegate.storage.segment.batch_scan import InvalidBatch, ScannedBatch, scan_batches
-from tidegate.storage.segment.checksums import (
+from ..producers.producer_state import AppendOrigin, PreparedAppend, ProducerState
+from ..segment.batch_scan import InvalidBatch, ScannedBatch, scan_batches
+from ..segment.checksums import (
     STILL_OPEN,
     ChecksumsInvalid,
     SegmentChecksums,
     decode_checksums,
 )
-from tidegate.storage.segment.offset_index import OFFSET_SPAN_MAX
-from tidegate.storage.segment.open_files import OpenFiles
-from tidegate.storage.segment.pending_indexes import PendingIndexFiles
-from tidegate.storage.segment.segment import Segment
-from tidegate.storage.segment.segment_files import segment_path
-from tidegate.storage.segment.swap import SEGMENT_SUFFIXES, SwapDamaged, finish_swaps
-from tidegate.storage.segment.transaction_index import TransactionIndexEntry
-from tidegate.storage.topic_config import LogConfig
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import decode_marker
+from ..segment.offset_index import OFFSET_SPAN_MAX
+from ..segment.open_files import OpenFiles
+from ..segment.pending_indexes import PendingIndexFiles
+from ..segment.segment import Segment
+from ..segment.segment_files import segment_path
+from ..segment.swap import SEGMENT_SUFFIXES, SwapDamaged, finish_swaps
+from ..segment.transaction_index import TransactionIndexEntry
+from ..topic_config import LogConfig
 
 _NO_LIMIT = 2**63 - 1
 log = logs.get(__name__)

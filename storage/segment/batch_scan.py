@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegate.runtime.disk import File
-from tidegate.wire.errors import KafkaError
-from tidegate.wire.records import HEADER_BYTES, BatchHeader, parse_header, validate_batch
+from ...runtime.disk import File
+from ...wire.errors import KafkaError
+from ...wire.records import HEADER_BYTES, BatchHeader, parse_header, validate_batch
 
 CHUNK_BYTES = 256 * 1024
 _LENGTH_MIN = HEADER_BYTES - 12

@@ -11,8 +11,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from tidegate.wire.records import HEADER_BYTES, LOG_OVERHEAD_BYTES
-
+from ...wire.records import HEADER_BYTES, LOG_OVERHEAD_BYTES
 from .batch_scan import InvalidBatch
 
 _BOUNDS = Struct(">qi4xb6xi").unpack_from  # of a header: base offset, length, magic, last offset delta

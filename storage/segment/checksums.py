@@ -24,7 +24,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from crc32c import crc32c
-from tidegate.storage.checkpoint import encode_checkpoint, parse_checkpoint
+
+from ..checkpoint import encode_checkpoint, parse_checkpoint
 
 STILL_OPEN = -1
 """End offset of a segment that was active: the base offset of the next one was not known yet."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import Disk, File
-from tidegate.wire.records import HEADER_BYTES, decode_marker, parse_header
-
+from ...runtime import logs
+from ...runtime.disk import Disk, File
+from ...wire.records import HEADER_BYTES, decode_marker, parse_header
 from .batch_scan import CHUNK_BYTES, scan_batches
 from .count_index import (
     HEAD,

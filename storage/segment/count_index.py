@@ -44,8 +44,9 @@ from struct import error as struct_error
 from typing import NamedTuple
 
 from crc32c import crc32c
-from tidegate.storage.producers.producer_state import CompletedTransaction
-from tidegate.wire.records import BatchHeader, ControlType, Marker
+
+from ...wire.records import BatchHeader, ControlType, Marker
+from ..producers.producer_state import CompletedTransaction
 
 INTERVALS_PER_ENTRY = 16
 """Index intervals between two entries: with the default of 4 KiB, at most 64 KiB of batches are walked over

@@ -22,7 +22,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Protocol
 
-from tidegate.runtime.disk import Disk, File
+from ...runtime.disk import Disk, File
 
 OPEN_FILES_MAX = 4096
 INDEX_BYTES_MAX = 64 * 1024 * 1024

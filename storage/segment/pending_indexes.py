@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import OUT_OF_SPACE, Disk
-
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, Disk
 from .segment import Segment
 from .transaction_index import TransactionIndexEntry
 

@@ -23,10 +23,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidegate.runtime import logs
-from tidegate.runtime.disk import File
-from tidegate.wire.records import BatchHeader, decode_marker, iterate_headers, parse_header
-
+from ...runtime import logs
+from ...runtime.disk import File
+from ...wire.records import BatchHeader, decode_marker, iterate_headers, parse_header
 from .batch_scan import CHUNK_BYTES, InvalidBatch, scan_batches
 from .batch_slices import NOTHING, ReadResult, trim
 from .checksums import checksums_of

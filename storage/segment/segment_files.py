@@ -14,9 +14,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from crc32c import crc32c
-from tidegate.runtime import logs
-from tidegate.runtime.disk import Disk, File
 
+from ...runtime import logs
+from ...runtime.disk import Disk, File
 from .checksums import ChecksumsInvalid, SegmentChecksums, decode_checksums
 from .open_files import OpenFiles
 from .swap import DELETED, SEGMENT_SUFFIXES

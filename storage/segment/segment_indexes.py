@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidegate.runtime import logs
-
+from ...runtime import logs
 from .checksums import SegmentChecksums
 from .offset_index import OffsetIndex
 from .segment_files import SegmentFiles

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import NamedTuple, overload
 
 from crc32c import crc32c
-from tidegate.storage.topic_config import LogConfig
-from tidegate.wire.records import HEADER_BYTES, parse_header
 
+from ...wire.records import HEADER_BYTES, parse_header
+from ..topic_config import LogConfig
 from .batch_slices import NOTHING, ReadResult
 from .offset_index import OFFSET_SPAN_MAX
 from .open_files import OpenFiles

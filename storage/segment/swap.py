@@ -28,9 +28,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from tidegate.runtime import faults, logs
-from tidegate.runtime.disk import Disk
-from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
+from ...runtime import faults, logs
+from ...runtime.disk import Disk
+from ..checkpoint import decode_checkpoint, encode_checkpoint
 
 INDEX_SUFFIXES = ("index", "timeindex", "countindex", "seal")
 """Written when a segment is complete; built again when they are missing."""

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from crc32c import crc32c
-from tidegate.runtime.disk import File
 
+from ...runtime.disk import File
 from .batch_scan import InvalidBatch
 from .checksums import SegmentChecksums
 from .segment_files import SegmentFiles

@@ -19,7 +19,7 @@ from tidegate.node.handlers.log import produce
 from tidegate.node.serving.rejected_sequences import RejectedSequences
 from tidegate.node.serving.requests import Encoded, RequestContext
 from tidegate.replication.manager import ReplicaManager
-from tidegate.replication.partition.lease import Lease
+from tidegate.replication.partition.lease import LeadershipLease
 from tidegate.runtime.clock import ManualClock
 from tidegate.storage.topic_config import LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -34,7 +34,7 @@ class Appends:
         self.made: list[dict[str, Any]] = []
         self.guards = 0
         self.holds_session = True
-        self.lease = Lease(1, lambda: self.holds_session)
+        self.lease = LeadershipLease(1, lambda: self.holds_session)
         self.config = LogConfig()
 
     def replica(self, topic: str, partition: int) -> Any:
@@ -52,7 +52,7 @@ class Appends:
     def transaction_open(self, producer_id: int, epoch: int) -> bool:
         return False
 
-    def start_verification(self, producer_id: int, epoch: int, sequence: int) -> str:
+    def fence_and_guard(self, producer_id: int, epoch: int, sequence: int) -> str:
         self.guards += 1
         return f"guard {self.guards}"
 
@@ -124,7 +124,7 @@ async def test_a_request_is_of_one_producer() -> None:
         batch = memoryview(encode_batch([NewRecord(None, b"v", (), 1)], **identity))
         parts.append(produce._Part("t", index, batch, ProduceResponsePartition(index), parse_header(batch)))
     broker = cast(Any, SimpleNamespace(replicas=appends, enlistment=SimpleNamespace(ask=ask)))
-    question = produce._enlist(broker, "tid", 12, parts)
+    question = produce._enlistment_of(broker, "tid", 12, parts)
     assert question is not None
     await question()
     assert [part.answer.error for part in parts] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
@@ -151,7 +151,7 @@ async def test_a_produce_takes_a_new_guard_before_each_question() -> None:
         return {("t", 0): ErrorCode.NONE}
 
     broker = cast(Any, SimpleNamespace(replicas=appends, enlistment=SimpleNamespace(ask=ask)))
-    asked = produce._enlist(broker, "tid", 12, [part])
+    asked = produce._enlistment_of(broker, "tid", 12, [part])
     assert asked is not None
     await asked()
     await produce._append(broker, -1, part)
@@ -183,7 +183,7 @@ async def test_a_leader_without_a_session_sends_transactions_to_its_successor_at
 
     appends.holds_session = lost == "meanwhile"
     broker = cast(Any, SimpleNamespace(replicas=appends, enlistment=SimpleNamespace(ask=ask)))
-    question = produce._enlist(broker, "tid", 12, [part])
+    question = produce._enlistment_of(broker, "tid", 12, [part])
     if question is not None:
         await question()
     assert part.answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER

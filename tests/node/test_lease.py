@@ -8,17 +8,17 @@ from itertools import permutations
 from random import Random
 
 import pytest
-from tidegate.node.lifecycle.lease import Change, HeartbeatAnswer, Lease
+from tidegate.node.lifecycle.lease import AnsweredHeartbeat, Change, SessionLease
 
 SESSION_S = 6.0
 
 
-def answer(sent_at: float, index: int = 10, *, epoch: int = 1, fenced: bool = False) -> HeartbeatAnswer:
-    return HeartbeatAnswer(sent_at, epoch, index, fenced)
+def answer(sent_at: float, index: int = 10, *, epoch: int = 1, fenced: bool = False) -> AnsweredHeartbeat:
+    return AnsweredHeartbeat(sent_at, epoch, index, fenced)
 
 
-def lease_with(*answers: HeartbeatAnswer, at: float = 0.0, applied: int = 100) -> Lease:
-    lease = Lease(SESSION_S, 0.0)
+def lease_with(*answers: AnsweredHeartbeat, at: float = 0.0, applied: int = 100) -> SessionLease:
+    lease = SessionLease(SESSION_S, 0.0)
     for each in answers:
         lease.end_when_over(at)
         lease.answered(each, applied, at)
@@ -38,7 +38,7 @@ def test_a_late_answer_counts_from_the_sending_of_its_heartbeat() -> None:
 
 
 def test_an_answer_that_comes_after_its_session_renews_nothing() -> None:
-    lease = Lease(SESSION_S, 0.0)
+    lease = SessionLease(SESSION_S, 0.0)
     assert lease.end_when_over(6.5) is Change.LOST
     assert lease.answered(answer(0.4), 100, 6.5) is None
     assert not lease.holds(6.5)
@@ -48,7 +48,7 @@ def test_an_answer_that_comes_after_its_session_renews_nothing() -> None:
 @pytest.mark.parametrize(
     "order", list(permutations((answer(1.0, 10), answer(2.0, 20, fenced=True), answer(3.0, 15))))
 )
-def test_whether_it_is_fenced_goes_by_the_newest_metadata(order: Iterable[HeartbeatAnswer]) -> None:
+def test_whether_it_is_fenced_goes_by_the_newest_metadata(order: Iterable[AnsweredHeartbeat]) -> None:
     assert lease_with(*order).fenced
 
 
@@ -87,12 +87,12 @@ def test_after_a_silent_session_the_lease_needs_the_metadata_of_the_answer() -> 
     assert lease.answered(answer(7.6, 60), 50, 7.7) is Change.REGAINED
 
 
-def granting(sent_at: float, session_s: float, *, epoch: int = 1, index: int = 10) -> HeartbeatAnswer:
-    return HeartbeatAnswer(sent_at, epoch, index, False, session_s)
+def granting(sent_at: float, session_s: float, *, epoch: int = 1, index: int = 10) -> AnsweredHeartbeat:
+    return AnsweredHeartbeat(sent_at, epoch, index, False, session_s)
 
 
 def take(
-    lease: Lease, answer: HeartbeatAnswer, now: float, applied: int = 100
+    lease: SessionLease, answer: AnsweredHeartbeat, now: float, applied: int = 100
 ) -> tuple[Change | None, Change | None]:
     """As the broker takes every answer."""
     lease.shorten(answer)
@@ -115,7 +115,7 @@ def take(
 def test_the_lease_goes_by_the_session_of_the_controller_that_answers(
     sessions: tuple[float, float], ends_at: float
 ) -> None:
-    lease = Lease(SESSION_S, 0.0)
+    lease = SessionLease(SESSION_S, 0.0)
     take(lease, granting(1.0, sessions[0], epoch=1), 1.1)
     take(lease, granting(2.0, sessions[1], epoch=2), 2.1)
     assert lease.left_s(2.1) == pytest.approx(ends_at - 2.1)
@@ -143,7 +143,7 @@ def test_after_a_silence_of_the_shorter_session_newer_metadata_is_needed() -> No
 
 
 def test_a_longer_session_brings_back_no_expired_lease() -> None:
-    lease = Lease(SESSION_S, 0.0)
+    lease = SessionLease(SESSION_S, 0.0)
     take(lease, granting(1.0, 2.0), 1.1)
     assert take(lease, granting(3.5, 6.0, epoch=2, index=120), 3.6, applied=119) == (Change.LOST, None)
     assert not lease.holds(3.6)
@@ -152,14 +152,14 @@ def test_a_longer_session_brings_back_no_expired_lease() -> None:
 
 
 def test_a_longer_session_counts_from_a_heartbeat_of_its_controller() -> None:
-    lease = Lease(SESSION_S, 0.0)
+    lease = SessionLease(SESSION_S, 0.0)
     take(lease, granting(2.0, 2.0), 2.1)
     take(lease, granting(1.0, 6.0, epoch=2), 2.2)
     assert lease.left_s(2.2) == pytest.approx(2.0 + 2.0 - 2.2)
 
 
 def test_the_session_of_a_deposed_controller_is_not_taken() -> None:
-    lease = Lease(SESSION_S, 0.0)
+    lease = SessionLease(SESSION_S, 0.0)
     take(lease, granting(1.0, 2.0, epoch=2), 1.1)
     take(lease, granting(1.2, 6.0, epoch=1), 1.3)
     assert not lease.holds(3.1)
@@ -182,7 +182,7 @@ class Rules:
             self.index += 1
             self.fenced, self.fenced_index = True, self.index
 
-    def hear(self, sent_at: float, now: float) -> HeartbeatAnswer:
+    def hear(self, sent_at: float, now: float) -> AnsweredHeartbeat:
         self.heard_at = now
         if self.fenced:
             self.index += 1
@@ -203,9 +203,9 @@ def test_counting_from_the_arrival_of_an_answer_breaks_the_lease() -> None:
 
 
 def history(random: Random, *, count_from_arrival: bool) -> str | None:
-    lease, controller = Lease(SESSION_S, 0.0), Rules()
+    lease, controller = SessionLease(SESSION_S, 0.0), Rules()
     to_controller: list[tuple[float, float]] = []
-    to_broker: list[tuple[float, HeartbeatAnswer]] = []
+    to_broker: list[tuple[float, AnsweredHeartbeat]] = []
     applied, quiet_until = 1, 0.0
 
     def delay() -> float:
@@ -227,7 +227,7 @@ def history(random: Random, *, count_from_arrival: bool) -> str | None:
         for due_at, each in sorted((pair for pair in to_broker if pair[0] <= now), key=lambda pair: pair[0]):
             to_broker.remove((due_at, each))
             seen = (
-                HeartbeatAnswer(now, each.controller_epoch, each.metadata_index, each.fenced)
+                AnsweredHeartbeat(now, each.controller_epoch, each.metadata_index, each.fenced)
                 if count_from_arrival
                 else each
             )

@@ -27,7 +27,7 @@ from tidegate.controller.state.model import BrokerState, PartitionState, TopicSt
 from tidegate.controller.state.topic_table import TopicTable
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.lifecycle.broker_lifecycle import BrokerLifecycle
-from tidegate.node.lifecycle.lease import Change, HeartbeatAnswer, Lease
+from tidegate.node.lifecycle.lease import AnsweredHeartbeat, Change, SessionLease
 from tidegate.replication.fetching import fetcher as fetcher_module
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.partition.assignment import UNKNOWN_BROKER_EPOCH, Assignment, Eligibility
@@ -351,23 +351,25 @@ def shorter_sessions_count_at_once(patch: Patch) -> None:
 def sessions_come_back_with_old_metadata(patch: Patch) -> None:
     """A controller that heard nothing for a session is asked for the metadata of its first answer only."""
 
-    def note_heard(lease: Lease, answer: HeartbeatAnswer, now: float) -> None:
+    def note_heard(lease: SessionLease, answer: AnsweredHeartbeat, now: float) -> None:
         if answer.controller_epoch > lease._controller_epoch or lease._heard_sent_at is None:
             lease._known_index, lease._heard_sent_at = answer.metadata_index, answer.sent_at
         lease._controller_epoch = answer.controller_epoch
         lease._heard_sent_at = max(lease._heard_sent_at, answer.sent_at)
 
-    patch.setattr(Lease, "_note_heard", note_heard)
+    patch.setattr(SessionLease, "_note_heard", note_heard)
 
 
 def answers_count_from_their_arrival(patch: Patch) -> None:
     """A heartbeat that is answered late renews the lease from then on, and not from when it was sent."""
-    answered = Lease.answered
+    answered = SessionLease.answered
 
-    def answered_now(lease: Lease, answer: HeartbeatAnswer, applied_index: int, now: float) -> Change | None:
+    def answered_now(
+        lease: SessionLease, answer: AnsweredHeartbeat, applied_index: int, now: float
+    ) -> Change | None:
         return answered(lease, replace(answer, sent_at=now), applied_index, now)
 
-    patch.setattr(Lease, "answered", answered_now)
+    patch.setattr(SessionLease, "answered", answered_now)
 
 
 def leaderships_return_unfound(patch: Patch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from tidegate.replication.partition.lease import Lease
+from tidegate.replication.partition.lease import LeadershipLease
 from tidegate.runtime.calm_logs import PATIENCE_S
 
 
@@ -16,13 +16,13 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def lease(caplog: pytest.LogCaptureFixture) -> Lease:
+def lease(caplog: pytest.LogCaptureFixture) -> LeadershipLease:
     caplog.set_level(logging.INFO)
-    return Lease(1, lambda: True)
+    return LeadershipLease(1, lambda: True)
 
 
 def test_a_session_that_is_lost_for_a_moment_asks_nothing_of_an_operator(
-    lease: Lease, caplog: pytest.LogCaptureFixture
+    lease: LeadershipLease, caplog: pytest.LogCaptureFixture
 ) -> None:
     lease.suspend("no answer", 3, 100.0)
     lease.summarize(3, 105.0)
@@ -32,7 +32,7 @@ def test_a_session_that_is_lost_for_a_moment_asks_nothing_of_an_operator(
 
 
 def test_leadership_that_stays_suspended_is_a_warning_again_and_again(
-    lease: Lease, caplog: pytest.LogCaptureFixture
+    lease: LeadershipLease, caplog: pytest.LogCaptureFixture
 ) -> None:
     lease.suspend("no answer", 3, 100.0)
     for second in range(101, 100 + 5 * int(PATIENCE_S)):
@@ -41,7 +41,7 @@ def test_leadership_that_stays_suspended_is_a_warning_again_and_again(
     assert levels == ["INFO", "WARNING", "WARNING", "WARNING"]
 
 
-def test_each_lost_session_is_logged(lease: Lease, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_lost_session_is_logged(lease: LeadershipLease, caplog: pytest.LogCaptureFixture) -> None:
     for begin in (100.0, 110.0):
         lease.suspend("no answer", 3, begin)
         lease.resume(3, begin + 1)

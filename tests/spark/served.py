@@ -236,7 +236,7 @@ class ServedCluster:
                 and step.ends is None
                 and not replica.log.transaction_open(step.producer_id)
             ):
-                guard = replica.log.start_verification(
+                guard = replica.log.fence_and_guard(
                     step.producer_id, 0, parse_header(step.data).base_sequence
                 )
             origin = AppendOrigin.CLIENT if step.ends is None else AppendOrigin.COORDINATOR

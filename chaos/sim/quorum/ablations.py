@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tidegate.chaos.sim.disk import Lie
-from tidegate.controller.raft.contract import Role
-from tidegate.controller.raft.election import Election
-from tidegate.controller.raft.follower import Follower
-from tidegate.controller.raft.journal import NO_VOTE, DurableJournal
-from tidegate.controller.raft.membership import VOTER_RETURNS, VoterMembership, decode_return
-from tidegate.controller.raft.messages import (
+from ....controller.raft.contract import Role
+from ....controller.raft.election import Election
+from ....controller.raft.follower import Follower
+from ....controller.raft.journal import NO_VOTE, DurableJournal
+from ....controller.raft.membership import VOTER_RETURNS, VoterMembership, decode_return
+from ....controller.raft.messages import (
     AppendEntries,
     AppendReply,
     Entry,
@@ -25,13 +24,13 @@ from tidegate.controller.raft.messages import (
     VoterRecord,
     VoterStatus,
 )
-from tidegate.controller.raft.snapshot_store import Snapshot, SnapshotStore
-from tidegate.controller.raft.state import StoreVoterRecords, VoterState
-from tidegate.controller.raft.voter import Voter
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.model import ApplyResult
-from tidegate.controller.state.proposers import CommandOutcome, ProposerTable
-
+from ....controller.raft.snapshot_store import Snapshot, SnapshotStore
+from ....controller.raft.state import StoreVoterRecords, VoterState
+from ....controller.raft.voter import Voter
+from ....controller.state.cluster_state import ClusterState
+from ....controller.state.model import ApplyResult
+from ....controller.state.proposers import CommandOutcome, ProposerTable
+from ..disk import Lie
 from .ledger import Ledger
 from .machine import Answer, Machine
 from .member import Parts

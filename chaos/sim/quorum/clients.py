@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidegate.controller.raft.contract import Role
-from tidegate.controller.state.model import NO_BROKER_EPOCH, ApplyResult
-from tidegate.proto import metadata_pb2 as pb
-
+from ....controller.raft.contract import Role
+from ....controller.state.model import NO_BROKER_EPOCH, ApplyResult
+from ....proto import metadata_pb2 as pb
 from .cluster import Cluster
 from .commands import Commands
 from .machine import Machine

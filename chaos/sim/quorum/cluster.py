@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tidegate.controller.raft.contract import Role
-from tidegate.controller.state.cluster_state import ClusterState
-
+from ....controller.raft.contract import Role
+from ....controller.state.cluster_state import ClusterState
 from .ledger import Ledger
 from .member import Member, Parts
 from .network import Network

@@ -12,22 +12,22 @@ from random import Random
 from typing import TypeVar
 from uuid import NAMESPACE_OID, uuid5
 
-from tidegate.controller.planning.feature_updates import plan_update
-from tidegate.controller.planning.node_settings import plan_node_configuration
-from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner, Plan
-from tidegate.controller.planning.reassignments import plan_reassignments
-from tidegate.controller.planning.requested_elections import plan_elections
-from tidegate.controller.planning.resource_configs import plan_resource_configuration
-from tidegate.controller.planning.topics import (
+from ....controller.planning.feature_updates import plan_update
+from ....controller.planning.node_settings import plan_node_configuration
+from ....controller.planning.planner import ControllerConfig, ControllerPlanner, Plan
+from ....controller.planning.reassignments import plan_reassignments
+from ....controller.planning.requested_elections import plan_elections
+from ....controller.planning.resource_configs import plan_resource_configuration
+from ....controller.planning.topics import (
     plan_configuration,
     plan_creation,
     plan_deletion,
     plan_enlargement,
 )
-from tidegate.controller.state.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
-from tidegate.controller.state.cluster_state import ALL_NODES, ClusterState
-from tidegate.controller.state.features import SUPPORTED, as_messages
-from tidegate.controller.state.model import (
+from ....controller.state.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
+from ....controller.state.cluster_state import ALL_NODES, ClusterState
+from ....controller.state.features import SUPPORTED, as_messages
+from ....controller.state.model import (
     FORMER_LEVEL_MAX,
     FORMER_METADATA_VERSION,
     METADATA_VERSION,
@@ -38,11 +38,11 @@ from tidegate.controller.state.model import (
     metadata_level,
     name_of_metadata_level,
 )
-from tidegate.controller.state.resource_settings import GROUP_LIMITS, ResourceType
-from tidegate.proto import controller_pb2 as rpc
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.runtime.listeners import SecurityProtocol
-from tidegate.wire.errors import KafkaError
+from ....controller.state.resource_settings import GROUP_LIMITS, ResourceType
+from ....proto import controller_pb2 as rpc
+from ....proto import metadata_pb2 as pb
+from ....runtime.listeners import SecurityProtocol
+from ....wire.errors import KafkaError
 
 _T = TypeVar("_T")
 BROKERS = (1, 2, 3, 4)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tidegate.controller.raft.contract import Role
-
+from ....controller.raft.contract import Role
 from .cluster import Cluster
 
 WATCH_EVERY_S = 0.004

@@ -22,15 +22,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NoReturn
 
-from tidegate.chaos.sim.runs import Broken
-from tidegate.controller.raft.contract import Role
-from tidegate.controller.raft.core import RaftCore
-from tidegate.controller.raft.messages import Entry
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.model import ApplyResult
-from tidegate.controller.state.validation import StateValidator, violations
-from tidegate.wire.errors import ErrorCode
-
+from ....controller.raft.contract import Role
+from ....controller.raft.core import RaftCore
+from ....controller.raft.messages import Entry
+from ....controller.state.cluster_state import ClusterState
+from ....controller.state.model import ApplyResult
+from ....controller.state.validation import StateValidator, violations
+from ....wire.errors import ErrorCode
+from ..runs import Broken
 from .options import QuorumOptions
 from .promises import Promises
 from .schedule import Schedule

@@ -7,13 +7,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from tidegate.controller.raft.contract import Proposal, QuorumStatus, Role
-from tidegate.controller.raft.messages import Entry
-from tidegate.controller.raft.snapshot_store import Snapshot, SnapshotStore
-from tidegate.controller.raft.thread import SnapshotStored
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.model import ApplyResult
-
+from ....controller.raft.contract import Proposal, QuorumStatus, Role
+from ....controller.raft.messages import Entry
+from ....controller.raft.snapshot_store import Snapshot, SnapshotStore
+from ....controller.raft.thread import SnapshotStored
+from ....controller.state.cluster_state import ClusterState
+from ....controller.state.model import ApplyResult
 from .ledger import Ledger
 from .options import QuorumOptions
 from .process import Process

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tidegate.chaos.sim.disk import Lie, LyingDisk, PowerCut
-from tidegate.controller.raft.core import RaftCore
-from tidegate.controller.raft.journal import DurableJournal
-from tidegate.controller.raft.messages import Message
-from tidegate.controller.raft.snapshot_store import SnapshotStore
-from tidegate.controller.raft.thread import Event
-from tidegate.controller.raft.voter import Voter
-
+from ....controller.raft.core import RaftCore
+from ....controller.raft.journal import DurableJournal
+from ....controller.raft.messages import Message
+from ....controller.raft.snapshot_store import SnapshotStore
+from ....controller.raft.thread import Event
+from ....controller.raft.voter import Voter
+from ..disk import Lie, LyingDisk, PowerCut
 from .ledger import Ledger
 from .machine import Machine
 from .network import Network

@@ -11,9 +11,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
 
-from tidegate.controller.raft.messages import AppendReply, Message, decode, encode
-from tidegate.controller.raft.transport import PeerDown, PeerEvent, PeerUp, Received
-
+from ....controller.raft.messages import AppendReply, Message, decode, encode
+from ....controller.raft.transport import PeerDown, PeerEvent, PeerUp, Received
 from .options import QuorumOptions
 from .process import Process
 from .schedule import Schedule

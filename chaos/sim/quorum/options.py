@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from tidegate.controller.raft.contract import RaftTimings
+from ....controller.raft.contract import RaftTimings
 
 VOTERS = (3, 3, 5, 1)
 SECONDS = 6.0

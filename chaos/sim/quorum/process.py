@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegate.chaos.sim.disk import PowerCut
-from tidegate.chaos.sim.runs import Broken
-from tidegate.controller.raft.core import RaftCore
-from tidegate.controller.raft.failure import RaftFatal
-from tidegate.controller.raft.thread import EVENTS_PER_ROUND_MAX, Event, RaftThread, in_order
-
+from ....controller.raft.core import RaftCore
+from ....controller.raft.failure import RaftFatal
+from ....controller.raft.thread import EVENTS_PER_ROUND_MAX, Event, RaftThread, in_order
+from ..disk import PowerCut
+from ..runs import Broken
 from .ledger import Ledger
 from .schedule import Schedule
 

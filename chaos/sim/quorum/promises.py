@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidegate.controller.raft.messages import AppendReply, Entry, Message, VoteReply, VoteRequest
+from ....controller.raft.messages import AppendReply, Entry, Message, VoteReply, VoteRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tidegate.controller.raft.journal import DurableJournal
+    from ....controller.raft.journal import DurableJournal
 
 
 @dataclass(slots=True)

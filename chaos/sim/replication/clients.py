@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.fetch import FetchPartition, FetchRequest
-from tidegate.wire.records import NewRecord, encode_batch, iterate_headers
-
+from ....wire.errors import ErrorCode, KafkaError
+from ....wire.fetch import FetchPartition, FetchRequest
+from ....wire.records import NewRecord, encode_batch, iterate_headers
 from .contents import GONE, Record
 from .network import Network
 from .node import Fetched, Produced, SimulatedNode

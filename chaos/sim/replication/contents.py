@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tidegate.storage.log.log import Log
-from tidegate.wire.records import iterate_headers
-
+from ....storage.log.log import Log
+from ....wire.records import iterate_headers
 from .node import SimulatedNode
 
 Key = tuple[UUID, int]

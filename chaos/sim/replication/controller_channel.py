@@ -14,8 +14,8 @@ from typing import Any
 
 import grpc
 from grpc.aio import AioRpcError, Metadata
-from tidegate.controller.service.service import ControllerService
 
+from ....controller.service.service import ControllerService
 from .network import Network
 from .virtual_loop import Process, current_process
 

@@ -9,14 +9,13 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.controller.planning import topics
-from tidegate.controller.state.elections import Wanted, change_operations
-from tidegate.controller.state.model import TopicState
-from tidegate.proto import controller_pb2 as pb_rpc
-from tidegate.proto import metadata_pb2 as pb
-from tidegate.wire.errors import KafkaError
-
+from ....controller.planning import topics
+from ....controller.state.elections import Wanted, change_operations
+from ....controller.state.model import TopicState
+from ....proto import controller_pb2 as pb_rpc
+from ....proto import metadata_pb2 as pb
+from ....wire.errors import KafkaError
+from ..disk import LyingDisk
 from .options import Options
 from .quorum import Quorum
 from .virtual_loop import VirtualLoop

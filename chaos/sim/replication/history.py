@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from tidegate.chaos.sim.runs import Broken
-from tidegate.controller.planning.planner import ControllerConfig
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.model import ApplyResult
-from tidegate.replication.replica.replica import Replica
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ....controller.planning.planner import ControllerConfig
+from ....controller.state.cluster_state import ClusterState
+from ....controller.state.model import ApplyResult
+from ....replication.replica.replica import Replica
+from ....wire.errors import ErrorCode, KafkaError
+from ..runs import Broken
 from .clients import CLIENTS, Clients, Consumer, Deleter, Producer
 from .clock import VirtualClock
 from .contents import agree

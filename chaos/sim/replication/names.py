@@ -12,8 +12,7 @@ from collections import Counter
 from functools import partial
 from random import Random
 
-from tidegate.controller.state.reachability import Life
-
+from ....controller.state.reachability import Life
 from .virtual_loop import VirtualLoop
 
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tidegate.wire.errors import KafkaError
-
+from ....wire.errors import KafkaError
 from .virtual_loop import Process, VirtualLoop
 
 Serve = Callable[[Process], Coroutine[Any, Any, Any] | None]

@@ -15,33 +15,32 @@ from random import Random
 from typing import Any, cast
 from uuid import UUID
 
-from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.controller.remote.client import ControllerClient
-from tidegate.controller.remote.metadata_follower import MetadataFollower
-from tidegate.controller.state.features import SUPPORTED, as_messages
-from tidegate.controller.state.model import BrokerState
-from tidegate.controller.state.offline_replicas import encode_replicas
-from tidegate.node.cluster.cluster_view import ClusterView
-from tidegate.node.cluster.isr_requests import IsrRequests
-from tidegate.node.lifecycle.broker_lifecycle import BrokerLifecycle
-from tidegate.node.lifecycle.finding import Finding
-from tidegate.node.lifecycle.reachability import Question, ReachedBy
-from tidegate.node.metadata_application import MetadataApplication
-from tidegate.node.settings.configuration import Configuration, load
-from tidegate.node.settings.run_time_settings import RunTimeSettings
-from tidegate.proto import controller_pb2 as pb
-from tidegate.replication.broker_view import BrokerView, PartitionListener
-from tidegate.replication.fetching.configuration import ReplicationConfig
-from tidegate.replication.fetching.fetcher import FetcherLimits
-from tidegate.replication.manager import ReplicaManager
-from tidegate.replication.replica.replica import Replica
-from tidegate.storage.directory.log_directory import DirectoryRefused
-from tidegate.storage.folders.data_folders import DataFolders
-from tidegate.storage.log.group_commit import GroupCommit
-from tidegate.storage.log.log import AppendOrigin
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.fetch import FetchRequest, FetchResponse
-
+from ....controller.remote.client import ControllerClient
+from ....controller.remote.metadata_follower import MetadataFollower
+from ....controller.state.features import SUPPORTED, as_messages
+from ....controller.state.model import BrokerState
+from ....controller.state.offline_replicas import encode_replicas
+from ....node.cluster.cluster_view import ClusterView
+from ....node.cluster.isr_requests import IsrRequests
+from ....node.lifecycle.broker_lifecycle import BrokerLifecycle
+from ....node.lifecycle.finding import Finding
+from ....node.lifecycle.reachability import Question, ReachedBy
+from ....node.metadata_application import MetadataApplication
+from ....node.settings.configuration import Configuration, load
+from ....node.settings.run_time_settings import RunTimeSettings
+from ....proto import controller_pb2 as pb
+from ....replication.broker_view import BrokerView, PartitionListener
+from ....replication.fetching.configuration import ReplicationConfig
+from ....replication.fetching.fetcher import FetcherLimits
+from ....replication.manager import ReplicaManager
+from ....replication.replica.replica import Replica
+from ....storage.directory.log_directory import DirectoryRefused
+from ....storage.folders.data_folders import DataFolders
+from ....storage.log.group_commit import GroupCommit
+from ....storage.log.log import AppendOrigin
+from ....wire.errors import ErrorCode, KafkaError
+from ....wire.fetch import FetchRequest, FetchResponse
+from ..disk import LyingDisk
 from .clock import VirtualClock
 from .controller_channel import ControllerChannel
 from .disks import DelayedFlushes

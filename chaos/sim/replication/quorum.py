@@ -17,15 +17,14 @@ from collections.abc import Callable
 from random import Random
 from typing import cast
 
-from tidegate.controller.planning.planner import ControllerConfig
-from tidegate.controller.raft.contract import RaftTimings
-from tidegate.controller.service.controller_leadership import ControllerLeadership
-from tidegate.controller.service.metadata_log import LogEntry, MetadataLog, NotController, ProposalUnknown
-from tidegate.controller.service.service import ControllerService
-from tidegate.controller.state.cluster_state import FIRST_INDEX, ClusterState
-from tidegate.controller.state.model import ApplyResult
-from tidegate.runtime.clock import Clock
-
+from ....controller.planning.planner import ControllerConfig
+from ....controller.raft.contract import RaftTimings
+from ....controller.service.controller_leadership import ControllerLeadership
+from ....controller.service.metadata_log import LogEntry, MetadataLog, NotController, ProposalUnknown
+from ....controller.service.service import ControllerService
+from ....controller.state.cluster_state import FIRST_INDEX, ClusterState
+from ....controller.state.model import ApplyResult
+from ....runtime.clock import Clock
 from .virtual_loop import Process, VirtualLoop
 
 LEADER_FALLBACK_S = RaftTimings().leader_fallback_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tidegate.node.lifecycle.broker_lifecycle import BrokerLifecycle
+from ....node.lifecycle.broker_lifecycle import BrokerLifecycle
 
 
 class SingleHeartbeats(BrokerLifecycle):

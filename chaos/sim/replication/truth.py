@@ -34,14 +34,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tidegate.chaos.sim.runs import Broken
-from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.model import NO_LEADER, ApplyResult, PartitionState, TopicState
-from tidegate.controller.state.validation import StateValidator
-from tidegate.replication.replica.replica import Replica
-from tidegate.storage.log.log import Log
-from tidegate.wire.records import iterate_headers
-
+from ....controller.state.cluster_state import ClusterState
+from ....controller.state.model import NO_LEADER, ApplyResult, PartitionState, TopicState
+from ....controller.state.validation import StateValidator
+from ....replication.replica.replica import Replica
+from ....storage.log.log import Log
+from ....wire.records import iterate_headers
+from ..runs import Broken
 from .contents import Contents, Record, agree
 from .names import Names
 from .node import SimulatedNode

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tidegate.chaos.sim.disk import PowerCut
-from tidegate.storage.log.log import AppendOrigin, Log
-from tidegate.wire.errors import KafkaError
-from tidegate.wire.records import (
+from ....storage.log.log import AppendOrigin, Log
+from ....wire.errors import KafkaError
+from ....wire.records import (
     ControlType,
     NewRecord,
     assign_in_place,
@@ -17,7 +16,7 @@ from tidegate.wire.records import (
     encode_marker,
     iterate_headers,
 )
-
+from ..disk import PowerCut
 from .checks import read_all
 from .model import LogModel
 from .steps import NOW_MS
@@ -77,7 +76,7 @@ class AppendSteps:
             offset += header.last_offset_delta + 1
             opens = header.is_transactional and not header.is_control
             if opens and not self.log.transaction_open(header.producer_id, header.producer_epoch):
-                guard = self.log.start_verification(
+                guard = self.log.fence_and_guard(
                     header.producer_id, header.producer_epoch, header.base_sequence
                 )
         with self._attempt(stored):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 from random import Random
 
-from tidegate.storage.log.log import Log, LogConfig
-from tidegate.storage.segment.batch_scan import scan_batches
-from tidegate.wire.records import iterate_headers
-
+from ....storage.log.log import Log, LogConfig
+from ....storage.segment.batch_scan import scan_batches
+from ....wire.records import iterate_headers
 from .count_checks import check_counts
 from .model import LogModel, ModelProducer, StoredBatch
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tidegate.storage.log.log import Log
-from tidegate.wire.records import ControlType, Record, decode_batch, decode_marker
-
+from ....storage.log.log import Log
+from ....wire.records import ControlType, Record, decode_batch, decode_marker
 from .model import LogModel, StoredBatch
 
 Identity = tuple[int, int, int, int, int, bool, bool]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from tidegate.storage.log.counting import count_now
-from tidegate.storage.log.log import Log
-from tidegate.wire.records import decode_batch
-
+from ....storage.log.counting import count_now
+from ....storage.log.log import Log
+from ....wire.records import decode_batch
 from .model import LogModel
 
 

@@ -23,18 +23,17 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from tidegate.chaos.sim.disk import Lie, LyingDisk, PowerCut
-from tidegate.chaos.sim.mounts import Mounts
-from tidegate.chaos.sim.runs import Step
-from tidegate.chaos.sim.turns import SeededThreads
-from tidegate.storage.directory.folder_notes import PartitionKey
-from tidegate.storage.directory.log_directory import LogDirectory
-from tidegate.storage.directory.log_loader import FolderOptions
-from tidegate.storage.folders.data_folders import DataFolders
-from tidegate.storage.log.log import Log, LogConfig
-from tidegate.storage.topic_config import CleanupPolicy
-from tidegate.wire.errors import KafkaError
-
+from ....storage.directory.folder_notes import PartitionKey
+from ....storage.directory.log_directory import LogDirectory
+from ....storage.directory.log_loader import FolderOptions
+from ....storage.folders.data_folders import DataFolders
+from ....storage.log.log import Log, LogConfig
+from ....storage.topic_config import CleanupPolicy
+from ....wire.errors import KafkaError
+from ..disk import Lie, LyingDisk, PowerCut
+from ..mounts import Mounts
+from ..runs import Step
+from ..turns import SeededThreads
 from .appends import AppendSteps
 from .checks import check_log, check_survivors
 from .steps import NOW_MS, broken

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from tidegate.chaos.sim.runs import Broken, Step
-from tidegate.chaos.sim.shrink import shrink
-
+from ..runs import Broken, Step
+from ..shrink import shrink
 from .folders_history import FoldersHistory
 from .log_history import StorageHistory
 from .moves_history import MovesHistory

@@ -27,18 +27,17 @@ from random import Random
 from typing import NamedTuple
 from uuid import UUID
 
-from tidegate.chaos.sim.disk import Lie, LyingDisk, PowerCut
-from tidegate.chaos.sim.runs import Step
-from tidegate.runtime.disk import OUT_OF_SPACE
-from tidegate.storage.cleaning.cleaner import clean_now
-from tidegate.storage.cleaning.retention import apply_retention
-from tidegate.storage.directory.log_directory import LogDirectory
-from tidegate.storage.directory.log_loader import FolderOptions
-from tidegate.storage.log.log import FlushTicket, Log, LogConfig
-from tidegate.storage.log.removal import Removal
-from tidegate.storage.topic_config import CleanupPolicy
-from tidegate.wire.errors import KafkaError
-
+from ....runtime.disk import OUT_OF_SPACE
+from ....storage.cleaning.cleaner import clean_now
+from ....storage.cleaning.retention import apply_retention
+from ....storage.directory.log_directory import LogDirectory
+from ....storage.directory.log_loader import FolderOptions
+from ....storage.log.log import FlushTicket, Log, LogConfig
+from ....storage.log.removal import Removal
+from ....storage.topic_config import CleanupPolicy
+from ....wire.errors import KafkaError
+from ..disk import Lie, LyingDisk, PowerCut
+from ..runs import Step
 from .appends import AppendSteps
 from .checks import check_log, check_survivors, forget_removed, read_all
 from .cleaning_checks import adopt_cleaned, check_aborted_are_gone

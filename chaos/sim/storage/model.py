@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidegate.wire.records import (
+from ....wire.records import (
     BatchHeader,
     ControlType,
     Record,

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tidegate.storage.directory.log_directory import LogDirectory
-from tidegate.storage.log.log import Log
-from tidegate.storage.log.replacement import Replacement
-from tidegate.storage.moving.future_replica import FutureReplica
-from tidegate.storage.segment.segment import Segment
-from tidegate.wire.errors import KafkaError
-
+from ....storage.directory.log_directory import LogDirectory
+from ....storage.log.log import Log
+from ....storage.log.replacement import Replacement
+from ....storage.moving.future_replica import FutureReplica
+from ....storage.segment.segment import Segment
+from ....wire.errors import KafkaError
 from .folders_history import CUTTABLE, WEIGHTS, FoldersHistory, Life
 
 TURNS_MAX = 400

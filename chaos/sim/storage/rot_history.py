@@ -19,16 +19,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from tidegate.chaos.sim.disk import Lie
-from tidegate.chaos.sim.runs import Step
-from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint
-from tidegate.storage.directory.creation import PARTITION_METADATA
-from tidegate.storage.directory.folder_notes import PARTITION_CHECKPOINT
-from tidegate.storage.directory.log_directory import META_PROPERTIES, DirectoryRefused, LogDirectory
-from tidegate.storage.log.log_start import LOG_START
-from tidegate.wire.errors import KafkaError
-from tidegate.wire.records import iterate_headers, validate_batch
-
+from ....storage.checkpoint import CheckpointInvalid, decode_checkpoint
+from ....storage.directory.creation import PARTITION_METADATA
+from ....storage.directory.folder_notes import PARTITION_CHECKPOINT
+from ....storage.directory.log_directory import META_PROPERTIES, DirectoryRefused, LogDirectory
+from ....storage.log.log_start import LOG_START
+from ....wire.errors import KafkaError
+from ....wire.records import iterate_headers, validate_batch
+from ..disk import Lie
+from ..runs import Step
 from .checks import check_log, check_survivors
 from .log_history import PARTITION, ROOT, TOPIC, Shape, StorageHistory
 from .steps import NOW_MS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from tidegate.chaos.sim.runs import Broken, Step
+from ..runs import Broken, Step
 
 NOW_MS = 1_700_000_000_000
 

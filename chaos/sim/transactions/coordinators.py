@@ -9,14 +9,13 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from tidegate.coordinator.runtime import CoordinatorRuntime, RuntimeConfig
-from tidegate.coordinator.transaction.events import SendMarkers, TransactionConfig
-from tidegate.coordinator.transaction.markers import MarkerBatch
-from tidegate.coordinator.transaction.shard import TransactionShard
-from tidegate.coordinator.transaction.state import TransactionPartition
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import assign_in_place
-
+from ....coordinator.runtime import CoordinatorRuntime, RuntimeConfig
+from ....coordinator.transaction.events import SendMarkers, TransactionConfig
+from ....coordinator.transaction.markers import MarkerBatch
+from ....coordinator.transaction.shard import TransactionShard
+from ....coordinator.transaction.state import TransactionPartition
+from ....wire.errors import ErrorCode, KafkaError
+from ....wire.records import assign_in_place
 from .environment import Environment
 from .partitions import DataPartition
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidegate.coordinator.transaction.markers import MarkerQueue
-from tidegate.coordinator.transaction.shard import TransactionShard
+from ....coordinator.transaction.markers import MarkerQueue
+from ....coordinator.transaction.shard import TransactionShard
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.coordinator.group.classic.records import OffsetKey, decode_key, decode_offset_value
-from tidegate.coordinator.transaction.events import SendMarkers
-from tidegate.coordinator.transaction.state import TransactionPartition
-from tidegate.storage.log.log import AppendOrigin, Log, LogConfig, VerificationGuard
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import ControlType, decode_batch, decode_marker, encode_marker, iterate_headers
+from ....coordinator.group.classic.records import OffsetKey, decode_key, decode_offset_value
+from ....coordinator.transaction.events import SendMarkers
+from ....coordinator.transaction.state import TransactionPartition
+from ....storage.log.log import AppendOrigin, Log, LogConfig, VerificationGuard
+from ....wire.errors import ErrorCode, KafkaError
+from ....wire.records import ControlType, decode_batch, decode_marker, encode_marker, iterate_headers
+from ..disk import LyingDisk
 
 DATA_PARTITIONS: Final = 3
 OFFSETS: Final = DATA_PARTITIONS

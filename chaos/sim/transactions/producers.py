@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from tidegate.coordinator.transaction.events import (
+from ....coordinator.transaction.events import (
     AddPartitions,
     EndTxn,
     InitProducerId,
     PartitionsReply,
     ProducerReply,
 )
-from tidegate.wire.errors import ErrorCode
-
+from ....wire.errors import ErrorCode
 from .environment import Environment
 from .partitions import DATA_PARTITIONS, OFFSETS
 from .requests import Requests

@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidegate.coordinator.group.classic.records import OffsetValue, encode_offset_key, encode_offset_value
-from tidegate.coordinator.transaction.events import AddPartitions, EndTxn
-from tidegate.storage.log.log import AppendOrigin, VerificationGuard
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import NewRecord, encode_batch
-
+from ....coordinator.group.classic.records import OffsetValue, encode_offset_key, encode_offset_value
+from ....coordinator.transaction.events import AddPartitions, EndTxn
+from ....storage.log.log import AppendOrigin, VerificationGuard
+from ....wire.errors import ErrorCode, KafkaError
+from ....wire.records import NewRecord, encode_batch
 from .coordinators import Coordinators
 from .environment import Environment
 from .partitions import NOW_MS, OFFSETS, DataPartition
@@ -66,7 +65,7 @@ class Requests:
                 if log.transaction_open(pid, epoch) or not environment.faults.verifies:
                     append(at, None)
                     return
-                guard = log.start_verification(pid, epoch, sequence)
+                guard = log.fence_and_guard(pid, epoch, sequence)
             except KafkaError as error:
                 answer(error.code)
                 return
@@ -80,7 +79,7 @@ class Requests:
                 return
             if not environment.faults.guard_before_question:
                 try:
-                    guard = partition.logs[at].start_verification(pid, epoch, sequence)
+                    guard = partition.logs[at].fence_and_guard(pid, epoch, sequence)
                 except KafkaError as error:
                     answer(error.code)
                     return

@@ -17,15 +17,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tidegate.chaos.sim.runs import Broken
-from tidegate.coordinator.group.classic.records import encode_offset_key
-from tidegate.coordinator.group.events import GroupConfig
-from tidegate.coordinator.group.shard import GroupShard
-from tidegate.coordinator.runtime import CoordinatorRuntime, Phase
-from tidegate.coordinator.transaction.shard import TransactionShard
-from tidegate.coordinator.transaction.state import TransactionPartition
-from tidegate.wire.records import iterate_headers
-
+from ....coordinator.group.classic.records import encode_offset_key
+from ....coordinator.group.events import GroupConfig
+from ....coordinator.group.shard import GroupShard
+from ....coordinator.runtime import CoordinatorRuntime, Phase
+from ....coordinator.transaction.shard import TransactionShard
+from ....coordinator.transaction.state import TransactionPartition
+from ....wire.records import iterate_headers
+from ..runs import Broken
 from .coordinators import Coordinators, Node
 from .environment import Environment
 from .faults import Faults

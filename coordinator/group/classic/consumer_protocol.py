@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.coordinator.fields import FieldReader, FieldWriter, RecordFormatError
+from ...fields import FieldReader, FieldWriter, RecordFormatError
 
 PROTOCOL_TYPE: Final = "consumer"
 NEWEST: Final = 3

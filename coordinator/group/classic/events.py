@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.wire.errors import ErrorCode
+from ....wire.errors import ErrorCode
 
 
 @dataclass(slots=True, frozen=True)

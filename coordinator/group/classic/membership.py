@@ -15,8 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ....wire.errors import ErrorCode, KafkaError
 from .events import DescribedMember, JoinedMember
 from .records import GroupValue, MemberValue
 from .state import VALID_PREVIOUS, GroupState

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ....wire.errors import ErrorCode, KafkaError
 from .events import (
     Acknowledged,
     ClassicGroupConfig,

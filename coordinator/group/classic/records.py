@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
-from tidegate.coordinator.fields import FieldReader, FieldWriter, RecordFormatError
+from ...fields import FieldReader, FieldWriter, RecordFormatError
 
 _OFFSET_KEY_VERSION = 1
 _GROUP_KEY_VERSION = 2

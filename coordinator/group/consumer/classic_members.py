@@ -20,15 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidegate.coordinator.fields import RecordFormatError
-from tidegate.coordinator.group.classic.consumer_protocol import (
+from ....wire.errors import ErrorCode, KafkaError
+from ...fields import RecordFormatError
+from ...outcome import Context
+from ..classic.consumer_protocol import (
     PROTOCOL_TYPE,
     NamedPartition,
     Subscription,
     read_subscription,
     write_assignment,
 )
-from tidegate.coordinator.group.classic.events import (
+from ..classic.events import (
     Heartbeat,
     JoinGroup,
     JoinReply,
@@ -38,9 +40,6 @@ from tidegate.coordinator.group.classic.events import (
     SyncGroup,
     SyncReply,
 )
-from tidegate.coordinator.outcome import Context
-from tidegate.wire.errors import ErrorCode, KafkaError
-
 from .events import Partitions, TopicCatalog
 from .group import NOTHING, ConsumerGroup, Draft
 from .groups import ClassicRequest, ConsumerGroups

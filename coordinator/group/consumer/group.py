@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from copy import copy
 
-from tidegate.coordinator.outcome import CoordinatorRecord
-
+from ...outcome import CoordinatorRecord
 from . import records
 from .events import Partitions, TopicIdPartition, TopicShape
 from .records import CurrentAssignment, Key, MemberMetadata, RecordKind, Value

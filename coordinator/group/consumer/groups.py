@@ -24,10 +24,9 @@ from enum import Enum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from tidegate.coordinator.outcome import Context, CoordinatorRecord
-from tidegate.coordinator.silence import Silences
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ....wire.errors import ErrorCode, KafkaError
+from ...outcome import Context, CoordinatorRecord
+from ...silence import Silences
 from . import records
 from .assignors import ASSIGNORS
 from .events import (

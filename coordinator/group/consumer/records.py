@@ -19,8 +19,7 @@ from itertools import groupby
 from typing import NamedTuple
 from uuid import UUID
 
-from tidegate.coordinator.fields import FieldReader, FieldWriter, RecordFormatError
-
+from ...fields import FieldReader, FieldWriter, RecordFormatError
 from .events import Partitions, TopicIdPartition, TopicShape
 from .state import MemberState
 

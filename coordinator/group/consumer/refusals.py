@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ....wire.errors import ErrorCode, KafkaError
 from .events import ConsumerGroupConfig, ConsumerGroupHeartbeat
 from .group import ConsumerGroup
 from .patterns import UnsupportedPattern, topic_pattern

@@ -10,13 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.runtime import logs
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....runtime import logs
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import AlterReplicaLogDirsRequest
+    from ....wire.request_types import AlterReplicaLogDirsRequest
 
 log = logs.get(__name__)
 

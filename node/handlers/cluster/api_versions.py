@@ -17,15 +17,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, cast
 
-from tidegate.controller.state.features import shown, shown_ranges
-from tidegate.node.lifecycle import reachability
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.wire import api
-from tidegate.wire.errors import ErrorCode
+from ....controller.state.features import shown, shown_ranges
+from ....wire import api
+from ....wire.errors import ErrorCode
+from ...lifecycle import reachability
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import ApiVersionsRequest, ApiVersionsRequestV4
+    from ....wire.request_types import ApiVersionsRequest, ApiVersionsRequestV4
 
 _SOFTWARE_LENGTH_MAX = 256  # as much as is remembered of a connection
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511

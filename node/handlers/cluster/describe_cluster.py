@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.wire.errors import ErrorCode
-
+from ....wire.errors import ErrorCode
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 from .authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, when_asked
 from .metadata import some_broker
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import DescribeClusterRequest
+    from ....wire.request_types import DescribeClusterRequest
 
 _BROKERS: Final = 1
 _CONTROLLERS: Final = 2

@@ -12,15 +12,15 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.replication.replica.replica import Replica
-from tidegate.runtime import logs
-from tidegate.storage.moving.future_replica import FutureReplica
-from tidegate.wire.errors import ErrorCode
+from ....replication.replica.replica import Replica
+from ....runtime import logs
+from ....storage.moving.future_replica import FutureReplica
+from ....wire.errors import ErrorCode
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import DescribeLogDirsRequest
+    from ....wire.request_types import DescribeLogDirsRequest
 
 log = logs.get(__name__)
 

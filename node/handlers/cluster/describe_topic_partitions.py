@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.controller.state.cluster_state import ClusterState, TopicState
-from tidegate.controller.state.model import topic_name_problem
-from tidegate.node.cluster.internal_topics import INTERNAL_TOPICS
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import CooperativeYield, Fields, RequestContext
-from tidegate.wire.errors import ErrorCode
-
+from ....controller.state.cluster_state import ClusterState, TopicState
+from ....controller.state.model import topic_name_problem
+from ....wire.errors import ErrorCode
+from ...cluster.internal_topics import INTERNAL_TOPICS
+from ...serving.broker import Broker
+from ...serving.requests import CooperativeYield, Fields, RequestContext
 from .authorized_operations import NOT_ASKED_FOR, ON_TOPIC
 from .metadata import isr_nodes, leader_on, live_brokers, offline_replicas
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import DescribeTopicPartitionsRequest
+    from ....wire.request_types import DescribeTopicPartitionsRequest
 
 _WORK_BYTES = 4096
 """As in metadata.py: the work on one partition."""

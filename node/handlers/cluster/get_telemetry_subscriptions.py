@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.node.observation.client_metrics import (
+from ...observation.client_metrics import (
     ACCEPTED_COMPRESSION,
     NO_INSTANCE,
     TELEMETRY_BYTES_MAX,
     ClientIdentity,
 )
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import GetTelemetrySubscriptionsRequest
+    from ....wire.request_types import GetTelemetrySubscriptionsRequest
 
 
 async def handle(

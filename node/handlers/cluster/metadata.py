@@ -15,26 +15,25 @@ from collections.abc import Collection, Hashable
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from tidegate.controller.state.cluster_state import ClusterState, TopicState
-from tidegate.controller.state.model import PartitionState, topic_name_problem
-from tidegate.node.cluster.internal_topics import INTERNAL_TOPICS
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import (
+from ....controller.state.cluster_state import ClusterState, TopicState
+from ....controller.state.model import PartitionState, topic_name_problem
+from ....wire import codec
+from ....wire.api import ApiKey
+from ....wire.encode import EncodedItems
+from ....wire.errors import ErrorCode
+from ...cluster.internal_topics import INTERNAL_TOPICS
+from ...serving.broker import Broker
+from ...serving.requests import (
     CooperativeYield,
     Encoded,
     RequestContext,
     most_severe_error,
     worst_error,
 )
-from tidegate.wire import codec
-from tidegate.wire.api import ApiKey
-from tidegate.wire.encode import EncodedItems
-from tidegate.wire.errors import ErrorCode
-
 from .authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC, when_asked
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import MetadataRequest
+    from ....wire.request_types import MetadataRequest
 
 IDS_ASKED_FROM: Final = 12
 LISTENER_NOT_FOUND_FROM: Final = 6

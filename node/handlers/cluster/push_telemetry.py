@@ -6,16 +6,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from tidegate.node.observation.client_metrics import NO_INSTANCE, decoded_points
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.runtime import logs
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ....runtime import logs
+from ....wire.errors import ErrorCode, KafkaError
+from ...observation.client_metrics import NO_INSTANCE, decoded_points
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 from .get_telemetry_subscriptions import identity
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import PushTelemetryRequest
+    from ....wire.request_types import PushTelemetryRequest
 
 log = logs.get(__name__)
 

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from tidegate.coordinator.group.consumer.events import DescribeConsumerGroup, DescribedConsumer, Partitions
-from tidegate.coordinator.group.consumer.records import by_topic
-from tidegate.node.coordinators.group_coordination import check_consumer_groups_enabled
-from tidegate.node.handlers.cluster.authorized_operations import NOT_ASKED_FOR, ON_GROUP, when_asked
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.group.consumer.events import DescribeConsumerGroup, DescribedConsumer, Partitions
+from ....coordinator.group.consumer.records import by_topic
+from ....wire.errors import ErrorCode, KafkaError
+from ...coordinators.group_coordination import check_consumer_groups_enabled
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
+from ..cluster.authorized_operations import NOT_ASKED_FOR, ON_GROUP, when_asked
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import ConsumerGroupDescribeRequest
+    from ....wire.request_types import ConsumerGroupDescribeRequest
 
 _CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tidegate.coordinator.group.consumer.events import ConsumerGroupHeartbeat, Partitions
-from tidegate.coordinator.group.consumer.records import by_topic
-from tidegate.node.coordinators.group_coordination import check_consumer_groups_enabled
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.group.consumer.events import ConsumerGroupHeartbeat, Partitions
+from ....coordinator.group.consumer.records import by_topic
+from ....wire.errors import ErrorCode, KafkaError
+from ...coordinators.group_coordination import check_consumer_groups_enabled
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext, milliseconds
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import ConsumerGroupHeartbeatRequest, OwnedTopic
+    from ....wire.request_types import ConsumerGroupHeartbeatRequest, OwnedTopic
 
 
 async def handle(broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Fields:

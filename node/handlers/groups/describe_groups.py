@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.coordinator.group.events import DescribeGroup
-from tidegate.node.handlers.cluster.authorized_operations import NOT_ASKED_FOR, ON_GROUP, when_asked
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.group.events import DescribeGroup
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
+from ..cluster.authorized_operations import NOT_ASKED_FOR, ON_GROUP, when_asked
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import DescribeGroupsRequest
+    from ....wire.request_types import DescribeGroupsRequest
 
 
 async def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Fields:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, partition_for
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....wire.errors import ErrorCode, KafkaError
+from ...cluster.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, partition_for
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import (
+    from ....wire.request_types import (
         FindCoordinatorRequest,
         FindCoordinatorRequestV0,
         FindCoordinatorRequestV6,

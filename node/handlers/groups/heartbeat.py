@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.coordinator.group.classic.events import Heartbeat
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.group.classic.events import Heartbeat
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import HeartbeatRequest
+    from ....wire.request_types import HeartbeatRequest
 
 
 async def handle(broker: Broker, context: RequestContext, request: HeartbeatRequest) -> Fields:

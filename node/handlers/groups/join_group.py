@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.coordinator.group.classic.events import JoinGroup
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Deferred, Fields, RequestContext, milliseconds
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.group.classic.events import JoinGroup
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Deferred, Fields, RequestContext, milliseconds
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import JoinGroupRequest
+    from ....wire.request_types import JoinGroupRequest
 
 
 async def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> Deferred:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from tidegate.coordinator.group.classic.events import LeaveGroup, LeavingMember
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.group.classic.events import LeaveGroup, LeavingMember
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import LeaveGroupRequest, LeaveGroupRequestV0, LeaveGroupRequestV5
+    from ....wire.request_types import LeaveGroupRequest, LeaveGroupRequestV0, LeaveGroupRequestV5
 
 
 async def handle(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> Fields:

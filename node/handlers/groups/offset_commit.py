@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tidegate.coordinator.group.events import OffsetCommit, OffsetToCommit
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.group.events import OffsetCommit, OffsetToCommit
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext, milliseconds
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import OffsetCommitRequest, OffsetCommitTopic, TxnOffsetCommitTopic
+    from ....wire.request_types import OffsetCommitRequest, OffsetCommitTopic, TxnOffsetCommitTopic
 
 
 async def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Fields:

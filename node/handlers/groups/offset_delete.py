@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.coordinator.group.events import DeleteOffsets
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.group.events import DeleteOffsets
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import OffsetDeleteRequest
+    from ....wire.request_types import OffsetDeleteRequest
 
 
 async def handle(broker: Broker, context: RequestContext, request: OffsetDeleteRequest) -> Fields:

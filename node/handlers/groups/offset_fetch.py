@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from tidegate.coordinator.group.events import FetchedOffset, OffsetFetch
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.group.events import FetchedOffset, OffsetFetch
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import (
+    from ....wire.request_types import (
         OffsetFetchGroup,
         OffsetFetchRequest,
         OffsetFetchRequestV1,

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.coordinator.group.classic.events import SyncGroup
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Deferred, Fields, RequestContext
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.group.classic.events import SyncGroup
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Deferred, Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import SyncGroupRequest
+    from ....wire.request_types import SyncGroupRequest
 
 
 async def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> Deferred | Fields:

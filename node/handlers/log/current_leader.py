@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidegate.node.serving.broker import Broker
-from tidegate.wire.endpoints import NodeEndpoint
+from ....wire.endpoints import NodeEndpoint
+from ...serving.broker import Broker
 
 
 def current_leader(broker: Broker, topic: str, partition: int) -> tuple[int, int] | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tidegate.node.cluster.internal_topics import INTERNAL_TOPICS
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....wire.errors import ErrorCode, KafkaError
+from ...cluster.internal_topics import INTERNAL_TOPICS
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext, milliseconds
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import DeleteRecordsRequest
+    from ....wire.request_types import DeleteRecordsRequest
 
 NO_LOW_WATERMARK = -1
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Deferred, Encoded, RequestContext, most_severe_error
-from tidegate.wire.errors import ErrorCode
-from tidegate.wire.fetch import (
+from ....wire.errors import ErrorCode
+from ....wire.fetch import (
     NAMES_TO,
     FetchRequest,
     FetchResponse,
@@ -19,7 +17,8 @@ from tidegate.wire.fetch import (
     encode_fetch_response,
     parse_fetch_request,
 )
-
+from ...serving.broker import Broker
+from ...serving.requests import Deferred, Encoded, RequestContext, most_severe_error
 from .current_leader import current_leader, endpoints
 
 ENDPOINTS_FROM = 16

@@ -17,12 +17,12 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import CooperativeYield, Fields, RequestContext
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import CooperativeYield, Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import ListOffsetsRequest
+    from ....wire.request_types import ListOffsetsRequest
 
 SPECIAL_FROM: Final = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
 """The version from which on a special timestamp is known; others have no meaning."""

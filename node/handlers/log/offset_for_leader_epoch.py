@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import OffsetForLeaderEpochRequest
+    from ....wire.request_types import OffsetForLeaderEpochRequest
 
 
 async def handle(broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest) -> Fields:

@@ -18,10 +18,29 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from tidegate.node.cluster.internal_topics import INTERNAL_TOPICS
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.rejected_sequences import Sender
-from tidegate.node.serving.requests import (
+from ....storage.log.admission import (
+    CheckedBatches,
+    check_and_recompress,
+    check_at_once,
+    is_cheap,
+    is_to_be_recompressed,
+)
+from ....storage.log.log import AppendInfo, AppendOrigin, VerificationGuard
+from ....wire.compression import Compression
+from ....wire.errors import ErrorCode, KafkaError
+from ....wire.produce import (
+    LEADER_FROM,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResponsePartition,
+    encode_produce_response,
+    parse_produce_request,
+)
+from ....wire.records import BatchHeader, parse_header
+from ...cluster.internal_topics import INTERNAL_TOPICS
+from ...serving.broker import Broker
+from ...serving.rejected_sequences import Sender
+from ...serving.requests import (
     CooperativeYield,
     Deferred,
     Encoded,
@@ -30,27 +49,7 @@ from tidegate.node.serving.requests import (
     for_version,
     most_severe_error,
 )
-from tidegate.node.upkeep.disk_reserve import is_out_of_room
-from tidegate.storage.log.admission import (
-    CheckedBatches,
-    check_and_recompress,
-    check_at_once,
-    is_cheap,
-    is_to_be_recompressed,
-)
-from tidegate.storage.log.log import AppendInfo, AppendOrigin, VerificationGuard
-from tidegate.wire.compression import Compression
-from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.produce import (
-    LEADER_FROM,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceResponsePartition,
-    encode_produce_response,
-    parse_produce_request,
-)
-from tidegate.wire.records import BatchHeader, parse_header
-
+from ...upkeep.disk_reserve import is_out_of_room
 from .current_leader import current_leader, endpoints
 
 Key = tuple[str, int]
@@ -109,7 +108,7 @@ def begin(broker: Broker, context: RequestContext, body: memoryview) -> Staged:
         for part in parts:
             _check(broker, context.api_version, request, part, times)
         if request.transactional_id is not None:
-            asked = _enlist(broker, request.transactional_id, context.api_version, parts)
+            asked = _enlistment_of(broker, request.transactional_id, context.api_version, parts)
     return Staged(asked, lambda: _write(broker, context, request, parts), unanswered=request.acks == 0)
 
 
@@ -166,7 +165,7 @@ def _check(broker: Broker, version: int, request: ProduceRequest, part: _Part, t
         _fail(part, error)
 
 
-def _enlist(
+def _enlistment_of(
     broker: Broker, transactional_id: str, version: int, parts: list[_Part]
 ) -> Callable[[], Awaitable[None]] | None:
     """What asks the coordinator about the partitions at which this transaction has not appended yet; None
@@ -182,9 +181,7 @@ def _enlist(
             log = broker.replicas.leader_log(part.topic, part.partition)
             if log.transaction_open(header.producer_id, header.producer_epoch):
                 continue
-            part.guard = log.start_verification(
-                header.producer_id, header.producer_epoch, header.base_sequence
-            )
+            part.guard = log.fence_and_guard(header.producer_id, header.producer_epoch, header.base_sequence)
         except KafkaError as error:
             _fail(part, error)
             continue
@@ -203,7 +200,7 @@ def _enlist(
             try:
                 broker.replicas.lease.require()
                 log = broker.replicas.leader_log(part.topic, part.partition)
-                part.guard = log.start_verification(
+                part.guard = log.fence_and_guard(
                     header.producer_id, header.producer_epoch, header.base_sequence
                 )
             except KafkaError as error:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegate.node.serving.broker import Broker
-from tidegate.proto import controller_pb2 as pb
-from tidegate.runtime import logs
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....proto import controller_pb2 as pb
+from ....runtime import logs
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
 
 _SOURCE: Final = 6
 _TYPE_STRING: Final = 2

@@ -7,18 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from tidegate.controller.state.features import require_level
-from tidegate.controller.state.model import RESOURCES_LEVEL
-from tidegate.controller.state.resource_settings import SETTINGS_OF, ResourceType
-from tidegate.node.serving.broker import Broker
-from tidegate.proto import controller_pb2 as pb
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ....controller.state.features import require_level
+from ....controller.state.model import RESOURCES_LEVEL
+from ....controller.state.resource_settings import SETTINGS_OF, ResourceType
+from ....proto import controller_pb2 as pb
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
 from .broker_loggers import alter_loggers
 from .describe_configs import BROKER, TOPIC
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import AlterConfigsResource, IncrementalAlterConfigsResource
+    from ....wire.request_types import AlterConfigsResource, IncrementalAlterConfigsResource
 
 R = TypeVar("R", "AlterConfigsResource", "IncrementalAlterConfigsResource")
 

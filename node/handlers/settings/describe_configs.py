@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tidegate.controller.state.model import topic_name_problem
-from tidegate.controller.state.resource_settings import SETTINGS_OF, ResourceType
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.described_settings import Described, DescribedSettings
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ....controller.state.model import topic_name_problem
+from ....controller.state.resource_settings import SETTINGS_OF, ResourceType
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.described_settings import Described, DescribedSettings
+from ...serving.requests import Fields, RequestContext
 from .broker_loggers import logger_entries
 from .resource_entries import resource_entries
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import DescribeConfigsRequest
+    from ....wire.request_types import DescribeConfigsRequest
 
 TOPIC: Final = 2
 BROKER: Final = 4

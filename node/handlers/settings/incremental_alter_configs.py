@@ -6,15 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.proto import controller_pb2 as pb
-from tidegate.wire.errors import ErrorCode, KafkaError
-
+from ....proto import controller_pb2 as pb
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 from .config_changes import alter
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import (
+    from ....wire.request_types import (
         IncrementalAlterConfigsRequest,
         IncrementalAlterConfigsResource,
     )

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
-from tidegate.controller.state.resource_settings import ResourceType
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.wire.errors import ErrorCode
+from ....controller.state.resource_settings import ResourceType
+from ....wire.errors import ErrorCode
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import ListConfigResourcesRequest, ListConfigResourcesRequestV1
+    from ....wire.request_types import ListConfigResourcesRequest, ListConfigResourcesRequestV1
 
 
 async def handle(broker: Broker, context: RequestContext, request: ListConfigResourcesRequest) -> Fields:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegate.controller.state.resource_settings import SETTINGS_OF, ResourceType
-from tidegate.node.serving.broker import Broker
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....controller.state.resource_settings import SETTINGS_OF, ResourceType
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
 
 _SOURCES: Final = {ResourceType.CLIENT_METRICS: 7, ResourceType.GROUP: 8}
 _SOURCE_DEFAULT: Final = 5

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
-from tidegate.proto import controller_pb2 as pb
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....proto import controller_pb2 as pb
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext, milliseconds
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import CreatePartitionsRequest
+    from ....wire.request_types import CreatePartitionsRequest
 
 
 async def handle(broker: Broker, context: RequestContext, request: CreatePartitionsRequest) -> Fields:

@@ -10,15 +10,15 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.described_settings import DescribedSettings
-from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
-from tidegate.proto import controller_pb2 as pb
-from tidegate.storage.topic_config import parsed_topic_config
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....proto import controller_pb2 as pb
+from ....storage.topic_config import parsed_topic_config
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.described_settings import DescribedSettings
+from ...serving.requests import Fields, RequestContext, milliseconds
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import CreatableTopic, CreateTopicsRequest
+    from ....wire.request_types import CreatableTopic, CreateTopicsRequest
 
 
 async def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest) -> Fields:

@@ -7,13 +7,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext, milliseconds
-from tidegate.proto import controller_pb2 as pb
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....proto import controller_pb2 as pb
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext, milliseconds
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import DeleteTopicsRequest, DeleteTopicsRequestV1, DeleteTopicsRequestV6
+    from ....wire.request_types import DeleteTopicsRequest, DeleteTopicsRequestV1, DeleteTopicsRequestV6
 
 Key = tuple[str | None, UUID | None]
 

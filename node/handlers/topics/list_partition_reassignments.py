@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.controller.state.moves import moving
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.wire.errors import ErrorCode
+from ....controller.state.moves import moving
+from ....wire.errors import ErrorCode
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import ListPartitionReassignmentsRequest
+    from ....wire.request_types import ListPartitionReassignmentsRequest
 
 
 async def handle(

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.controller.state.model import TopicState
-from tidegate.coordinator.transaction.events import AddOffsets
-from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS, partition_for
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext, for_version
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....controller.state.model import TopicState
+from ....coordinator.transaction.events import AddOffsets
+from ....wire.errors import ErrorCode, KafkaError
+from ...cluster.internal_topics import CONSUMER_OFFSETS, partition_for
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext, for_version
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import AddOffsetsToTxnRequest
+    from ....wire.request_types import AddOffsetsToTxnRequest
 
 
 async def _offsets_topic(broker: Broker) -> TopicState:

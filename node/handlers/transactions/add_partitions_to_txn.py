@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
-from tidegate.coordinator.transaction.events import AddPartitions
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Deferred, Fields, RequestContext, for_version
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.transaction.events import AddPartitions
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Deferred, Fields, RequestContext, for_version
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import (
+    from ....wire.request_types import (
         AddPartitionsToTxnRequest,
         AddPartitionsToTxnRequestV0,
         AddPartitionsToTxnRequestV5,

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.coordinator.transaction.events import DescribeTransactions
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.transaction.events import DescribeTransactions
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import DescribeTransactionsRequest
+    from ....wire.request_types import DescribeTransactionsRequest
 
 
 async def handle(broker: Broker, context: RequestContext, request: DescribeTransactionsRequest) -> Fields:

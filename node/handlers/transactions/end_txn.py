@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.coordinator.transaction.events import EndTxn
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext, for_version
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.transaction.events import EndTxn
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext, for_version
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import EndTxnRequest
+    from ....wire.request_types import EndTxnRequest
 
 
 async def handle(broker: Broker, context: RequestContext, request: EndTxnRequest) -> Fields:

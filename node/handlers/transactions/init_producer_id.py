@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.coordinator.transaction.events import InitProducerId
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext, for_version, milliseconds
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.transaction.events import InitProducerId
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext, for_version, milliseconds
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import InitProducerIdRequest
+    from ....wire.request_types import InitProducerIdRequest
 
 
 async def handle(broker: Broker, context: RequestContext, request: InitProducerIdRequest) -> Fields:

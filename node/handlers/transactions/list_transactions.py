@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tidegate.coordinator.group.consumer.patterns import UnsupportedPattern, topic_pattern
-from tidegate.coordinator.transaction.events import ListTransactions
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import CooperativeYield, Fields, RequestContext
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.group.consumer.patterns import UnsupportedPattern, topic_pattern
+from ....coordinator.transaction.events import ListTransactions
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import CooperativeYield, Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import ListTransactionsRequest
+    from ....wire.request_types import ListTransactionsRequest
 
 _MATCH_COST: Final = CooperativeYield.BYTES // 16
 """Sixteen ids at a time."""

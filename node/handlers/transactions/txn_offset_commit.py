@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tidegate.coordinator.group.events import TxnOffsetCommit
-from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS
-from tidegate.node.handlers.groups.offset_commit import split_known
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Fields, RequestContext, for_version
-from tidegate.storage.log.log import VerificationGuard
-from tidegate.wire.errors import ErrorCode, KafkaError
+from ....coordinator.group.events import TxnOffsetCommit
+from ....storage.log.log import VerificationGuard
+from ....wire.errors import ErrorCode, KafkaError
+from ...cluster.internal_topics import CONSUMER_OFFSETS
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext, for_version
+from ..groups.offset_commit import split_known
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import TxnOffsetCommitRequest
+    from ....wire.request_types import TxnOffsetCommitRequest
 
 # The first version whose clients know TRANSACTION_ABORTABLE.
 ABORTABLE_FROM: Final = 4
@@ -73,7 +73,7 @@ async def _verified(
         nonlocal guard, refusal
         try:
             log = broker.replicas.leader_log(CONSUMER_OFFSETS, partition)
-            guard = log.start_verification(request.producer_id, request.producer_epoch, -1)
+            guard = log.fence_and_guard(request.producer_id, request.producer_epoch, -1)
         except KafkaError as error:
             refusal = error
 

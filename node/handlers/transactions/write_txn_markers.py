@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.node.coordinators.marker_writing import Marker, MarkerWrites
-from tidegate.node.serving.broker import Broker
-from tidegate.node.serving.requests import Deferred, Fields, RequestContext
+from ...coordinators.marker_writing import Marker, MarkerWrites
+from ...serving.broker import Broker
+from ...serving.requests import Deferred, Fields, RequestContext
 
 if TYPE_CHECKING:
-    from tidegate.wire.request_types import WriteTxnMarkersRequest
+    from ....wire.request_types import WriteTxnMarkersRequest
 
 
 async def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest) -> Deferred:

@@ -10,7 +10,7 @@ import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tidegate.spark.session import local_session
+from .....spark.session import local_session
 
 
 def main() -> None:
