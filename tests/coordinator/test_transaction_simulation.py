@@ -316,7 +316,7 @@ ABLATIONS: dict[str, tuple[Faults, Callable[[pytest.MonkeyPatch], None], str]] =
     "epoch bumped twice after a failed fence": (Faults(shard=BumpsAgain, refuse=0.2), nothing,
         "failed|hanging"),
     "the last stable offset passes unreplicated markers": (
-        Faults(move=0.1), forgets_unreplicated_markers, "all is decided below",
+        Faults(move=0.1), forgets_unreplicated_markers, "is decided below",
     ),
     "producers are published before the write": (Faults(full=0.2), publishes_before_the_write,
         "lost|torn|hanging|failed"),

@@ -136,7 +136,8 @@ class DataPartition:
         ]
         if undecided and min(undecided) < self._exposed:
             what = (
-                f"the last stable offset was {self._exposed}, and at the next leader {min(undecided)} is not"
+                f"every transaction is decided below the last stable offset {self._exposed}, and at the next "
+                f"leader the one that begins at {min(undecided)} is open"
             )
             self.violations.append(f"{self.name.partition}: {what}")
         for log in self.logs:
