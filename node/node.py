@@ -1,7 +1,7 @@
 """One node: makes its parts, starts them in order, and stops them in the reverse order.
 
-Start: data folder (locked, recovered) -> gRPC and the metadata quorum -> registration -> metadata applied up
-to it -> Kafka listener -> unfenced by heartbeats -> ready.
+Start: data folder (locked, recovered) -> gRPC and the metadata quorum -> Kafka listener bound ->
+registration -> metadata applied up to it -> requests served -> unfenced by heartbeats -> ready.
 
 Stop (SIGTERM): leaderships handed over -> listener closed -> coordinators -> replicas flushed and closed,
 clean-shutdown mark with the broker epoch -> quorum.  After a defect the node does not stop cleanly: the
@@ -320,7 +320,7 @@ class Node:
             clock=self._clock,
             cluster_id=configuration.text("cluster.id"),
             tls=self._quorum_tls(),
-            # PySyncObj wants three of them
+            # PySyncObj wants an election timeout of three heartbeats at least
             timings=RaftTimings(election_s, 2 * election_s, heartbeat_s=0.3 * election_s),
         )
         return ControllerNode(

@@ -8,7 +8,7 @@ bytes at batch boundaries.  It divides a range further, by offsets, when a task 
 decompressed bytes (`maxDecompressedBytesPerPartition`) or too many offsets (`maxRecordsPerPartition`), or
 when there would be too few tasks (`minPartitions`).
 
-All functions but `plan` are pure.
+`choose_partitions`, `freeze_range` and what they call decide without a connection; `plan` asks the nodes.
 """
 
 from __future__ import annotations

@@ -29,8 +29,13 @@ from ..state.topic_defaults import inherited
 from ..state.topic_settings import check_stays_compacted, edited
 from .topics import TopicPlan, TopicPlans
 
+LATER_NODE_SETTINGS: Final[Mapping[str, int]] = {}
+"""The level of each setting of nodes that came after RESOURCES_LEVEL; a test demands a row of a new one."""
+
 NODE_SETTING_LEVELS: Final[Mapping[str, int]] = {
-    name: NODE_SETTINGS_LEVEL if name in (CATCH_UP_SETTING, CLEANER_SETTING) else RESOURCES_LEVEL
+    name: NODE_SETTINGS_LEVEL
+    if name in (CATCH_UP_SETTING, CLEANER_SETTING)
+    else LATER_NODE_SETTINGS.get(name, RESOURCES_LEVEL)
     for name in BROKER_SETTINGS
 }
 _DIGITS_MAX: Final = 19

@@ -8,8 +8,6 @@ Promises
   stream and is asked for again.
 * A stream of an older controller than one already heard is dropped: a deposed controller cannot hold a broker
   back.
-* `last_contact` is when an active controller was last heard: a broker must not act on a lease older than that
-  plus its session.
 
 An exception out of `on_applied` means that the broker no longer does what the metadata says: it is logged,
 handed to `on_failure`, and the follower stops (fail-stop).
@@ -64,7 +62,6 @@ class MetadataFollower:
         self.state = ClusterState()
         self.controller_epoch = 0
         self.committed_index = 0
-        self.last_contact: float | None = None
         self._client = client
         self._node_id = node_id
         self._clock = clock
@@ -156,7 +153,6 @@ class MetadataFollower:
             )
         self.controller_epoch = update.controller_epoch
         self.committed_index = max(self.committed_index, update.committed_index)
-        self.last_contact = self._clock.monotonic()
         if update.HasField("snapshot"):
             whole = assembly.add(update.snapshot)
             if whole is not None and update.snapshot.index <= self.state.index:

@@ -174,8 +174,8 @@ class MarkerQueue:
         return MarkerResult(tuple(written), tuple(cancelled), retried)
 
     def failed(self, batch: MarkerBatch, now_ms: int) -> MarkerResult:
-        """The broker did not answer (disconnected, timed out).  It may have written the markers; writing them
-        again is harmless."""
+        """The broker did not answer (disconnected, timed out).  It may have written the markers; a second
+        copy ends no transaction but, under TV1, a later one of the same producer (docs/limits.md)."""
         return self.complete(batch, {}, now_ms)
 
     def _land(self, batch: MarkerBatch) -> None:

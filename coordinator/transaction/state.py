@@ -1,15 +1,18 @@
-"""The transaction coordinator's state machine, as data: this file alone decides which state may follow which.
+"""The transaction coordinator's state machine, as data: which state may follow which, and what each request
+meets in each state.
 
 Two tables:
 
 `VALID_PREVIOUS` (docs/semantics.md T1) says from which states a state may be entered.  The shard checks every
 record against it before the append.
 
-`RULES` says what each stimulus does in each state.  The shard looks up the pair and carries out the action;
-whether a request is refused, waits or is carried out stands here alone.  (Inside an action the shard looks at
-the state for what to write: an abort or a commit, a kept or a new epoch.)  Identity (producer id, epoch) is
-checked first: the stimulus already says whether the caller is the *current* producer or one that *repeats*
-its last EndTxn (which TV2 can tell apart, because the epoch moves with every transaction; rule T13).
+`RULES` says what each stimulus does in each state.  The shard looks up the pair: whether a request is
+refused, waits or is carried out stands here alone.  How it is carried out stands in the shard, a method for
+each request, which knows from request and state what to write; the other actions of the table name it for the
+reader, for docs/states.md and for the tests, which hold each cell against an outcome.  Identity (producer id,
+epoch) is judged before the table, but for InitProducerId, whose waiting comes first: the stimulus already
+says whether the caller is the *current* producer or one that *repeats* its last EndTxn (which TV2 can tell
+apart, because the epoch moves with every transaction; rule T13).
 
 A transactional id without an entry counts as DEAD: an expired id leaves a tombstone in the log and nothing in
 memory. PREPARE_EPOCH_FENCE is never entered: Kafka holds it in memory between the decision to fence and the

@@ -40,8 +40,9 @@ class TopicCreation:
         self._creating: dict[str, asyncio.Task[TopicState]] = {}
 
     async def wait_for_metadata(self, index: int) -> None:
-        """Returns when this node has applied the change and created its logs, so that the client can read the
-        change from it and write to the new partitions."""
+        """Waits until this node has applied the change and created its logs, so that the client can read the
+        change from it and write to the new partitions; for TOPIC_WAIT_S each at most: the change is made, and
+        the client meets retriable errors while this node lags."""
         try:
             await self._cluster.wait_for_index(index, TOPIC_WAIT_S)
             await self._logs_made(TOPIC_WAIT_S)

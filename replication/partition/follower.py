@@ -8,9 +8,9 @@ E5)
 2. The leader looks that epoch up in its own epoch history.  When its history differs it sends no records but
    `diverging_epoch`: the largest epoch it has that is not above the follower's, and the end offset of that
    epoch in the leader's log.
-3. The follower truncates to the smaller of both logs' ends of that epoch, or, when it has no record of that
-   epoch, to the end of its largest older epoch, so that the next fetch compares that one
-   (`_truncation_point`).
+3. The follower truncates to the smaller of both logs' ends of that epoch; when it has no record of that
+   epoch, to the end of its largest older epoch, so that the next fetch compares that one; when all of its
+   epochs are newer, to the start of its first or the leader's end (`_truncation_point`).
 4. The follower fetches again from there.  Steps 1 to 3 repeat until the two histories agree, at most once for
    each leader epoch.
 

@@ -18,9 +18,11 @@ def find_divergence(
     with this one.
 
     Otherwise (epoch, end offset): the largest epoch of this log that is not above the reader's, and where it
-    ends. `last_fetched_epoch` -1: the reader has no records (or is a client that does not track epochs).
-    Raises KafkaError OFFSET_OUT_OF_RANGE below the log's start; for clients also above its end.  A follower
-    above the end gets the end as a divergence instead, so that it has an offset to truncate to.
+    ends; where all epochs of this log are newer, the reader's epoch and the start of this log's first.
+    `last_fetched_epoch` -1: the reader has no records (or is a client that does not track epochs). Raises
+    KafkaError OFFSET_OUT_OF_RANGE below the log's start, for an epoch above this log's latest, and for
+    clients also above its end.  A follower above the end gets the end as a divergence instead, so that it has
+    an offset to truncate to.
     """
     end = log.log_end_offset
     if fetch_offset < log.log_start_offset:

@@ -6,10 +6,11 @@ have diverged since it fetched from an earlier leader (KIP-320).
 
 Promises
 
-* The **high watermark** is the least *flushed* end over the **maximal ISR** (the committed ISR plus a pending
-  addition; a pending removal still counts), never moves while the committed ISR is smaller than
-  `min.insync.replicas` (KIP-966), and never goes back within the epoch (docs/semantics.md R1 to R4).
-  Replicas that a reassignment adds do not count for that minimum before it is finished.
+* The **high watermark** is the least *flushed* end (under flush.policy=os, the least log end) over the
+  **maximal ISR** (the committed ISR plus a pending addition; a pending removal still counts), never moves
+  while the committed ISR is smaller than `min.insync.replicas` (KIP-966), and never goes back within the
+  epoch (docs/semantics.md R1 to R4). Replicas that a reassignment adds do not count for that minimum before
+  it is finished.
 * A follower counts only by fetches that carried this leader epoch and that were found not to diverge.
 * A replica is proposed for the ISR only when it has reached the high watermark *and* the leader's own epoch
   start, and always together with the broker epoch in its fetches (rule R7).  A fetch with an older broker
@@ -339,8 +340,8 @@ class PartitionLeader:
     def advance_high_watermark(self, leader_flushed_end: int, leader_log_end: int, now_s: float) -> bool:
         """Moves the high watermark as far as allowed; True when it moved.
 
-        `leader_flushed_end` is the leader's own share: its flushed end, or its log's end under
-        FlushPolicy.OS.
+        `leader_flushed_end` is the leader's own share (`Replica.leader_end`): its flushed end, or its log's
+        end where the policy asks for no flush yet.
         """
         if self.is_under_min_isr():
             return False

@@ -289,7 +289,8 @@ class Log:
         return AppendInfo(first, end - 1, NO_APPEND_TIME, False, self._log_start, end)
 
     def _write(self, plan: AppendPlan) -> None:
-        """Writes, then publishes.  Raises KAFKA_STORAGE_ERROR with nothing changed."""
+        """Writes, then publishes.  Raises KAFKA_STORAGE_ERROR with no record changed; a new active segment,
+        and the end behind an offset gap, stay."""
         placed, prepared, local = plan.placed, plan.prepared, self.local
         size, segments = plan.size_bytes, local.segments
         if segments.must_roll(self.config, size, placed[-1].max_timestamp_ms, plan.next_offset):

@@ -393,8 +393,9 @@ class PreparedAppend:
 
 
 class ProducerState:
-    """All producers of one partition.  Changed by `publish`, `set_high_watermark`, `expire` and guards, and
-    by nothing else."""
+    """All producers of one partition.  An append changes it by `publish` alone; `set_high_watermark`,
+    `expire`, guards, and what opening and replacing a log do (`restore`, `adopt_unknown`) stand beside
+    that."""
 
     def __init__(self, *, max_producer_ids: int = 100_000, expiration_ms: int = 86_400_000) -> None:
         self.max_producer_ids = max_producer_ids

@@ -14,6 +14,7 @@ from tidegate.controller.planning.topics import plan_configuration, plan_creatio
 from tidegate.controller.service import metadata_log
 from tidegate.controller.service.metadata_log import MetadataLogUnusable
 from tidegate.controller.state import features
+from tidegate.controller.state.broker_settings import BROKER_SETTINGS
 from tidegate.controller.state.features import SUPPORTED, Ranges, UnknownLevel, check_known, level_problem
 from tidegate.controller.state.model import (
     FORMER_METADATA_VERSION,
@@ -319,11 +320,56 @@ FIRST_CHOICES = {
 }
 
 
+FIRST_NODE_SETTINGS = frozenset(
+    [
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.delete.retention.ms",
+        "log.cleaner.io.max.bytes.per.second",
+        "log.cleaner.max.compaction.lag.ms",
+        "log.cleaner.min.cleanable.ratio",
+        "log.cleaner.min.compaction.lag.ms",
+        "log.cleanup.policy",
+        "log.flush.interval.messages",
+        "log.flush.interval.ms",
+        "log.index.interval.bytes",
+        "log.index.size.max.bytes",
+        "log.local.retention.bytes",
+        "log.local.retention.ms",
+        "log.message.timestamp.after.max.ms",
+        "log.message.timestamp.before.max.ms",
+        "log.message.timestamp.type",
+        "log.preallocate",
+        "log.retention.bytes",
+        "log.retention.ms",
+        "log.roll.jitter.ms",
+        "log.roll.ms",
+        "log.segment.bytes",
+        "log.segment.delete.delay.ms",
+        "max.connections",
+        "max.connections.per.ip",
+        "max.connections.per.ip.overrides",
+        "message.max.bytes",
+        "min.insync.replicas",
+        "producer.id.expiration.ms",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "replica.catch.up.max.bytes.per.second",
+        "unclean.leader.election.enable",
+    ]
+)
+
+
 def test_every_setting_and_value_has_the_level_that_it_came_with() -> None:
-    """A new one belongs into `SETTING_LEVELS` or `VALUE_LEVELS`: the released version stops when it meets one
-    in the metadata."""
+    """A new one belongs into `SETTING_LEVELS`, `VALUE_LEVELS` or `LATER_NODE_SETTINGS`: the released version
+    stops when it meets one in the metadata."""
     assert TOPIC_CONFIGS.keys() - FIRST_SETTINGS == features.SETTING_LEVELS.keys()
-    assert node_settings.BROKER_SETTINGS.keys() == node_settings.NODE_SETTING_LEVELS.keys()  # type: ignore[attr-defined]
+    assert BROKER_SETTINGS.keys() - FIRST_NODE_SETTINGS == node_settings.LATER_NODE_SETTINGS.keys()
     levels = (*features.SETTING_LEVELS.values(), *node_settings.NODE_SETTING_LEVELS.values())
     assert all(1 < level <= SUPPORTED[METADATA_VERSION][1] for level in levels)
     for name, first in FIRST_CHOICES.items():

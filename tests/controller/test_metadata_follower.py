@@ -80,7 +80,6 @@ async def test_a_small_difference_comes_as_entries_each_once(one: ControllerClus
     indexes = [result.index for result in results]
     assert indexes == list(range(2, controller.metadata.applied_index + 1))
     assert follower.controller_epoch == controller.metadata.term
-    assert follower.last_contact is not None
     assert bool(client._channels) is not here
     await follower.stop()
     await eventually(lambda: controller.service._followers == 0)
