@@ -373,8 +373,6 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = _INT64_MAX
-    min_insync_replicas: int = 1
-    unclean_leader_election: bool = False
     record_check: bool = True
     flush_messages: int = _INT64_MAX
     flush_ms: int = _INT64_MAX
@@ -450,8 +448,6 @@ class LogConfig:
             min_cleanable_dirty_ratio=float(value("min.cleanable.dirty.ratio")),
             min_compaction_lag_ms=number("min.compaction.lag.ms"),
             max_compaction_lag_ms=number("max.compaction.lag.ms"),
-            min_insync_replicas=number("min.insync.replicas"),
-            unclean_leader_election=value("unclean.leader.election.enable") == "true",
             flush_messages=number("flush.messages"),
             flush_ms=number("flush.ms"),
             compression_type=value("compression.type"),

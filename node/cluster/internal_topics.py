@@ -9,13 +9,22 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+from ...controller.state.model import CONSUMER_OFFSETS_TOPIC as CONSUMER_OFFSETS
+from ...controller.state.model import INTERNAL_TOPICS
+from ...controller.state.model import TRANSACTION_STATE_TOPIC as TRANSACTION_STATE
 from ..settings.configuration import Configuration
 
-TRANSACTION_STATE: Final = "__transaction_state"
-CONSUMER_OFFSETS: Final = "__consumer_offsets"
+__all__ = [
+    "CONSUMER_OFFSETS",
+    "INTERNAL_TOPICS",
+    "STATE_SEGMENT_BYTES",
+    "TRANSACTION_STATE",
+    "partition_for",
+    "settings",
+]
+
 STATE_SEGMENT_BYTES: Final = 100 << 20
 """Kafka's: the active segment is never cleaned, and all of it is read when a coordinator loads."""
-INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE, CONSUMER_OFFSETS})
 
 
 @lru_cache(maxsize=4096)  # several times a transaction, a character at a time

@@ -177,7 +177,6 @@ def test_recovery_without_metadata_keeps_a_compacted_log_with_offset_gaps() -> N
         flush_policy=st.sampled_from(FlushPolicy),
         timestamp_type=st.sampled_from(TimestampType),
         cleanup_policy=st.frozensets(st.sampled_from(CleanupPolicy), min_size=1),
-        unclean_leader_election=st.booleans(),
     )
 )
 def test_a_stored_configuration_reads_back_as_it_was(config: LogConfig) -> None:
