@@ -154,6 +154,9 @@ class Replication:
                 wanted = min(reply.next_index, reply.previous_index, last + 1)
                 progress.next_index = max(wanted, reached + 1, 2)
                 progress.to_probe()
+                # A journal that lost what it acknowledged rejects the same probe for ever: the heartbeat
+                # repeats it.
+                progress.probe_sent = progress.next_index > reply.previous_index
                 self.send_to(follower)
 
     def on_snapshot_reply(self, follower: int, reply: SnapshotReply) -> None:
