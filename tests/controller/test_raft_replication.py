@@ -17,13 +17,13 @@ class Leader:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[int] = []
-        self.state: Any = SimpleNamespace(
+        state: Any = SimpleNamespace(
             log=SimpleNamespace(last_index=LAST, first_index=1),
             others=(FOLLOWER,),
             now=0.0,
             send=lambda follower, frame: self.sent.append(frame),
         )
-        self.replication = Replication(self.state)
+        self.replication = Replication(state)
         monkeypatch.setattr(self.replication, "_frame", lambda next_index: next_index)
         self.replication.begin()
         self.replication.send_to(FOLLOWER)
