@@ -66,12 +66,15 @@ class _StreamHere:
         self._closing: asyncio.Task[None] | None = None
 
     async def read(self) -> Any:
+        # Entries that are there come without a pause, and a long catch-up would hold the loop until its end.
+        await asyncio.sleep(0)
         try:
             return await anext(self._updates, grpc.aio.EOF)
         # of the controller's: a defect that would be UNKNOWN on the network
-        except Exception:
+        except Exception as error:
             log.exception("metadata_stream_failed_here")
-            return grpc.aio.EOF
+            # as an AioRpcError of the network: the follower tries another controller
+            raise TimeoutError(f"the controller here failed: {error!r}") from error
 
     def cancel(self) -> None:
         self._closing = asyncio.get_running_loop().create_task(self._close())

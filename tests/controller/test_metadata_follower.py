@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
-from tidegate.controller.remote.client import ControllerClient
+from tidegate.controller.remote.client import ControllerClient, _StreamHere
 from tidegate.controller.remote.metadata_follower import MetadataFollower, _SnapshotAssembly, _StreamEnded
 from tidegate.controller.service import metadata_log, service
 from tidegate.controller.state.cluster_state import ApplyResult, ClusterState
@@ -291,3 +291,38 @@ async def test_every_attempt_at_an_isr_change_has_a_number_of_its_own(
     for _ in range(2):
         await client.alter_partitions(rpc.AlterPartitionsRequest())
     assert seen == [1, 2, 3]
+
+
+# --- the controller of the same process ---------------------------------------------------------------------
+
+
+async def _entries(count: int, failure: Exception | None = None) -> AsyncGenerator[rpc.MetadataUpdate, None]:
+    for number in range(count):
+        yield rpc.MetadataUpdate(committed_index=number)
+    if failure is not None:
+        raise failure
+
+
+async def test_a_catch_up_from_the_controller_here_leaves_the_loop_its_turns() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    stream = _StreamHere(_entries(100))
+    for _ in range(100):
+        await stream.read()
+    task.cancel()
+    assert turns >= 100
+
+
+async def test_a_defect_of_the_controller_here_counts_as_a_failure_of_that_controller() -> None:
+    """The follower then asks another one, as after an error of the network."""
+    stream = _StreamHere(_entries(1, ValueError("a defect")))
+    await stream.read()
+    with pytest.raises(TimeoutError, match="a defect"):
+        await stream.read()
