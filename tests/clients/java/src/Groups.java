@@ -321,6 +321,7 @@ final class Groups {
     /** Who owns each partition, and how far it was handled; commits what was handled. */
     private static final class Ownership implements Member.Work, Member.Watch {
         private final Map<TopicPartition, Member> owners = new HashMap<>();
+        private final Map<TopicPartition, Member> lastOwners = new HashMap<>();
         private final Map<TopicPartition, Long> next = new HashMap<>();
         final List<String> wrong = Collections.synchronizedList(new ArrayList<>());
 
@@ -328,12 +329,17 @@ final class Groups {
         public synchronized void changed(Member who, boolean owned, Collection<TopicPartition> partitions) {
             for (TopicPartition each : partitions) {
                 if (owned && owners.containsKey(each)) {
-                    wrong.add(each.partition() + " has two owners");
+                    wrong.add(each.partition() + " has two owners: " + who.events() + " and " + owners.get(each).events());
+                } else if (!owned && !owners.containsKey(each) && lastOwners.get(each) == who) {
+                    // The client of Kafka 4 that is closed within a reconciliation revokes once more what it has just revoked.
+                    continue;
                 } else if (!owned && owners.get(each) != who) {
-                    wrong.add(each.partition() + " is given up by another than its owner");
+                    wrong.add(each.partition() + " is given up by a member with " + who.events() + ", and its owner "
+                        + (owners.get(each) == null ? "is none" : "has " + owners.get(each).events()));
                 }
                 if (owned) {
                     owners.put(each, who);
+                    lastOwners.put(each, who);
                 } else {
                     owners.remove(each);
                 }
