@@ -6,6 +6,11 @@ to try again; it never decides whether a request *may* be sent again: only the c
 Connections are kept per (node, purpose): a long-polling fetch must not hold up a commit (answers come in
 order).  A node that could not be reached gets no request for a jittered, growing time.  One request at a time
 refreshes the metadata; callers that need a refresh meanwhile wait for the same request.
+
+A node that stopped may still be the leader in the client's metadata, and packets to its address may vanish:
+an attempt to connect then lasts for its whole timeout.  So the client asks another node for the metadata when
+it connects to a node again, and once a second while any attempt lasts: the caller follows a new leader at
+once.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ BACKOFF_LAST_S: Final = 1.0
 METADATA_VERSION_MAX: Final = 12
 FIND_COORDINATOR_VERSION_MAX: Final = 3
 METADATA_AGE_MAX_S: Final = 60.0
+REFRESH_WHILE_CONNECTING_S: Final = 1.0
 # Any node can answer these requests, so the client waits for a silent node less long than with a write.
 LOOKUP_TIMEOUT_S: Final = 5.0
 
@@ -91,6 +97,7 @@ class Cluster:
         self._create_topics = create_topics
         self._connections: dict[tuple[int, str], BrokerConnection] = {}
         self._connecting: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
+        self._reached: set[tuple[int, str]] = set()  # every key that had a connection
         # per node: the delays, and the time of the next attempt
         self._backoffs: dict[int, tuple[Backoff, float]] = {}
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
@@ -175,17 +182,35 @@ class Cluster:
         wait_s = not_before_s - self.clock.monotonic()
         if wait_s > 0:
             await self.clock.sleep(wait_s)
+        refreshing = asyncio.create_task(
+            self._refresh_while_connecting(at_once=(node_id, purpose) in self._reached),
+            name="metadata-meanwhile",
+        )
         try:
             connection = await self._open(address.host, address.port)
         except ConnectionFailed:
             self._backoffs[node_id] = (backoff, self.clock.monotonic() + backoff.next_s())
             raise
+        finally:
+            refreshing.cancel()
         self._backoffs.pop(node_id, None)
         if self._closed:
             connection.close()
             self._require_open()
         self._connections[node_id, purpose] = connection
+        self._reached.add((node_id, purpose))
         return connection
+
+    async def _refresh_while_connecting(self, *, at_once: bool) -> None:
+        """Refreshes the metadata of the known topics until it is cancelled."""
+        if not at_once:
+            await self.clock.sleep(REFRESH_WHILE_CONNECTING_S)
+        while True:
+            try:
+                await self.refresh(self.view.topics)
+            except KafkaError as error:
+                log.debug("metadata_failed", reason=str(error))
+            await self.clock.sleep(REFRESH_WHILE_CONNECTING_S)
 
     async def _open(self, host: str, port: int) -> BrokerConnection:
         self._require_open()
@@ -221,8 +246,8 @@ class Cluster:
         nodes = sorted(self.view.brokers)
         self._next_broker += 1
         turned = [nodes[(index + self._next_broker) % len(nodes)] for index in range(len(nodes))]
-        # stable: open connections first
-        turned.sort(key=lambda node_id: self.ready_connection(node_id) is None)
+        # stable: nodes with an open connection first, those that were lost or are being connected to last
+        turned.sort(key=self._distance)
         for node_id in turned:
             try:
                 return await self.ask(node_id, api_key, fields, **bounds)
@@ -241,6 +266,16 @@ class Cluster:
             finally:
                 connection.close()
         raise self._unreachable(failures)
+
+    def _distance(self, node_id: int) -> int:
+        if self.ready_connection(node_id) is not None:
+            return 0
+        doubtful = (
+            node_id in self._backoffs
+            or (node_id, "data") in self._reached
+            or any(connecting == node_id for connecting, _ in self._connecting)
+        )
+        return 2 if doubtful else 1
 
     def _unreachable(self, failures: list[str]) -> ConnectionFailed:
         reasons = sorted({failure.rpartition(": ")[2] for failure in failures})
