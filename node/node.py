@@ -22,8 +22,8 @@ from ..controller.planning.planner import ControllerConfig
 from ..controller.raft.contract import RaftTimings
 from ..controller.service.controller_node import ControllerNode
 from ..controller.service.metadata_log import MetadataLog, MetadataLogUnusable
+from ..controller.state.broker_fields import encode_replicas
 from ..controller.state.features import SUPPORTED, as_messages
-from ..controller.state.offline_replicas import encode_replicas
 from ..controller.state.validation import StateValidator
 from ..proto import admin_pb2, admin_pb2_grpc, data_pb2_grpc
 from ..proto import controller_pb2 as pb

@@ -26,7 +26,7 @@ from ..state.cluster_state import ALL_NODES, ClusterState
 from ..state.features import require_level, require_setting_levels
 from ..state.model import MIN_IN_SYNC_REPLICAS_CONFIG, NODE_SETTINGS_LEVEL, RESOURCES_LEVEL
 from ..state.topic_defaults import inherited
-from ..state.topic_settings import check_stays_compacted, edited
+from .topic_settings import check_stays_compacted, edited
 from .topics import TopicPlan, TopicPlans
 
 LATER_NODE_SETTINGS: Final[Mapping[str, int]] = {}

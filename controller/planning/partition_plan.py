@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from ...proto import controller_pb2 as rpc
 from ...wire.errors import ErrorCode
 from ..state.cluster_state import ClusterState
-from ..state.elections import Wanted, change_operations
 from ..state.model import PartitionState
+from .elections import Wanted, change_operations
 from .planner import Plan
 
 Key = tuple[str, int]

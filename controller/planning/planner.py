@@ -26,16 +26,8 @@ from ...proto import controller_pb2 as rpc
 from ...proto import metadata_pb2 as pb
 from ...runtime.host_names import host_problem
 from ...wire.errors import ErrorCode, KafkaError
-from ..state.broker_listeners import checked_listeners, encode_listeners
+from ..state.broker_fields import checked_listeners, decode_replicas, encode_listeners, encode_replicas
 from ..state.cluster_state import ClusterState
-from ..state.elections import (
-    Settler,
-    Wanted,
-    change_operations,
-    eligible_leaders,
-    forget_disk,
-    preferred_leader,
-)
 from ..state.features import level_problem, ranges_of, require_level
 from ..state.model import (
     LISTENERS_LEVEL,
@@ -48,11 +40,18 @@ from ..state.model import (
     TopicState,
     metadata_level,
 )
-from ..state.moves import advanced, moving
-from ..state.offline_replicas import decode_replicas, encode_replicas
-from ..state.reachability import Reachability
 from ..state.resource_settings import GROUP_LIMITS, GroupLimits
 from ..state.topic_defaults import missing_defaults
+from .elections import (
+    Settler,
+    Wanted,
+    change_operations,
+    eligible_leaders,
+    forget_disk,
+    preferred_leader,
+)
+from .moves import advanced, moving
+from .reachability import Reachability
 
 REPLICAS_SHOWN_MAX = 5
 

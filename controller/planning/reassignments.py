@@ -1,6 +1,6 @@
 """Plans to move partitions, and to cancel moves (AlterPartitionReassignments).
 
-Pure; the rules of a move are those of `state/moves.py`.  Each partition has its own answer and its own
+Pure; the rules of a move are those of `moves.py`.  Each partition has its own answer and its own
 compare-and-set.  A request that was applied before moves nothing: its answer says which partitions are not,
 or no longer, as it asks.
 """
@@ -12,7 +12,6 @@ from collections import Counter
 from ...proto import controller_pb2 as rpc
 from ...wire.errors import ErrorCode, KafkaError
 from ..state.cluster_state import ClusterState
-from ..state.elections import Wanted
 from ..state.features import require_level
 from ..state.model import (
     MIN_IN_SYNC_REPLICAS_CONFIG,
@@ -20,7 +19,8 @@ from ..state.model import (
     PartitionState,
     TopicState,
 )
-from ..state.moves import reassigned
+from .elections import Wanted
+from .moves import reassigned
 from .partition_plan import PartitionPlan
 
 LOST = ErrorCode.INVALID_UPDATE_VERSION, "the partition changed while its move was planned: ask again"

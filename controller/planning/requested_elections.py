@@ -1,7 +1,7 @@
 """Elections that an operator asks for (ElectLeaders): preferred leaders, and unclean ones where the topic
 allows them.
 
-Pure, like `planner.py`, and with the same election rules (`state/elections.py`): a request elects no replica
+Pure, like `planner.py`, and with the same election rules (`elections.py`): a request elects no replica
 that could not be elected without it.  So an unclean election needs `unclean.leader.election.enable` on the
 topic: the decision to lose records is visible in its settings.  A state topic has no such setting
 (docs/semantics.md M16), and one exception, which loses no record that another replica may have: an operator
@@ -17,10 +17,10 @@ from collections.abc import Iterable
 from ...proto import controller_pb2 as rpc
 from ...wire.errors import ErrorCode
 from ..state.cluster_state import ClusterState
-from ..state.elections import Wanted, preferred_leader, settle
 from ..state.model import NO_LEADER, UNCLEAN_ELECTION_CONFIG, PartitionState, TopicState
-from ..state.reachability import Reached
+from .elections import Wanted, preferred_leader, settle
 from .partition_plan import Key, PartitionPlan
+from .reachability import Reached
 
 LOST = (
     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,

@@ -23,7 +23,7 @@ from ..state.resource_settings import (
     ResourceType,
     check_config,
 )
-from ..state.topic_settings import edited
+from .topic_settings import edited
 from .topics import TopicPlan, TopicPlans
 
 RESOURCES_MAX: Final = 10_000

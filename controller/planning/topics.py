@@ -18,18 +18,18 @@ from ...proto import metadata_pb2 as pb
 from ...storage.topic_config import parsed_topic_config
 from ...wire.errors import ErrorCode, KafkaError
 from ..state.cluster_state import ALL_NODES, ClusterState
-from ..state.elections import Wanted, change_operations
 from ..state.features import require_setting_levels
 from ..state.model import INTERNAL_TOPICS, PartitionState, TopicState, topic_name_problem
 from ..state.topic_defaults import controllers_defaults, inherited
-from ..state.topic_settings import (
+from .elections import Wanted, change_operations
+from .placement import Load, check_assignments, place
+from .planner import ControllerConfig
+from .topic_settings import (
     check_may_be_flushed,
     check_state_topic,
     check_stays_compacted,
     future_config,
 )
-from .placement import Load, check_assignments, place
-from .planner import ControllerConfig
 
 SLICE_TOPICS_MAX = 200
 SLICE_PARTITIONS_MAX = 1000

@@ -12,10 +12,9 @@ from uuid import UUID
 
 from ...proto import metadata_pb2 as pb
 from ...wire.errors import ErrorCode
-from .broker_listeners import decode_listeners
+from .broker_fields import decode_listeners, decode_replicas
 from .changes import Changes, Refused
 from .model import LISTENERS_LEVEL, NO_BROKER_EPOCH, BrokerState, Value, metadata_level
-from .offline_replicas import decode_replicas
 from .topic_table import TopicTable
 
 if TYPE_CHECKING:
@@ -105,33 +104,26 @@ class BrokerTable:
 
     def fence(self, op: pb.FenceBroker, changes: Changes) -> Value:
         broker = self.with_epoch(op.node_id, op.broker_epoch)
-        if not broker.fenced:
-            self.by_id[op.node_id] = replace(broker, fenced=True)
-            changes.brokers.add(op.node_id)
-        return broker.broker_epoch
+        return self._replace(replace(broker, fenced=True), changes)
 
     def unfence(self, op: pb.UnfenceBroker, changes: Changes) -> Value:
         broker = self.with_epoch(op.node_id, op.broker_epoch)
         if broker.shutting_down:
             raise Refused(ErrorCode.INELIGIBLE_REPLICA, f"broker {op.node_id} is shutting down")
-        if broker.fenced:
-            self.by_id[op.node_id] = replace(broker, fenced=False)
-            changes.brokers.add(op.node_id)
-        return broker.broker_epoch
+        return self._replace(replace(broker, fenced=False), changes)
 
     def begin_controlled_shutdown(self, op: pb.BeginControlledShutdown, changes: Changes) -> Value:
         broker = self.with_epoch(op.node_id, op.broker_epoch)
-        if not broker.shutting_down:
-            self.by_id[op.node_id] = replace(broker, shutting_down=True)
-            changes.brokers.add(op.node_id)
-        return broker.broker_epoch
+        return self._replace(replace(broker, shutting_down=True), changes)
 
     def set_offline_replicas(self, op: pb.SetOfflineReplicas, changes: Changes) -> Value:
         broker = self.with_epoch(op.node_id, op.broker_epoch)
-        offline = decode_replicas(op.replicas)
-        if offline != broker.offline_replicas:
-            self.by_id[op.node_id] = replace(broker, offline_replicas=offline)
-            changes.brokers.add(op.node_id)
+        return self._replace(replace(broker, offline_replicas=decode_replicas(op.replicas)), changes)
+
+    def _replace(self, broker: BrokerState, changes: Changes) -> Value:
+        if broker != self.by_id[broker.node_id]:
+            self.by_id[broker.node_id] = broker
+            changes.brokers.add(broker.node_id)
         return broker.broker_epoch
 
     def unregister(self, op: pb.UnregisterBroker, topics: TopicTable, changes: Changes) -> Value:

@@ -14,9 +14,8 @@ from google.protobuf.message import DecodeError
 
 from ...proto import metadata_pb2 as pb
 from ...wire.errors import ErrorCode
-from .broker_listeners import decode_listeners, encode_listeners
+from .broker_fields import decode_listeners, decode_replicas, encode_listeners, encode_replicas
 from .model import BrokerState, PartitionState, TopicState, Value
-from .offline_replicas import decode_replicas, encode_replicas
 from .proposers import CommandOutcome, ProposerMemory
 
 FORMAT = 1

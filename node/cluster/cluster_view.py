@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
+from ...controller.planning.reachability import Life
 from ...controller.remote.client import ControllerClient
 from ...controller.remote.metadata_follower import MetadataFollower
 from ...controller.state.cluster_state import ClusterState
-from ...controller.state.reachability import Life
 from ...replication.partition.assignment import Eligibility
 from ...runtime.clock import Clock
 from ...wire.errors import ErrorCode, KafkaError

@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from ...controller.planning.reachability import Life
 from ...controller.remote.client import ControllerClient
 from ...controller.remote.metadata_follower import SILENCE_S_MAX
-from ...controller.state.offline_replicas import Replica, encode_replicas
-from ...controller.state.reachability import Life
+from ...controller.state.broker_fields import Replica, encode_replicas
 from ...proto import controller_pb2 as pb
 from ...runtime import logs
 from ...runtime.calm_logs import Outage

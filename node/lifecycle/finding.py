@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from ...controller.planning.reachability import Life
 from ...controller.state.model import BrokerState
-from ...controller.state.reachability import Life
 from ...runtime import logs
 from ...runtime.clock import Clock
 from ..cluster.cluster_view import ClusterView

@@ -10,11 +10,11 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tidegate.controller.planning import elections
 from tidegate.controller.planning import planner as active
 from tidegate.controller.planning import topics as topic_plans
 from tidegate.controller.planning.placement import Load, place
 from tidegate.controller.planning.planner import ControllerConfig
-from tidegate.controller.state import elections
 from tidegate.controller.state.model import METADATA_VERSION, BrokerState, PartitionState, TopicState
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb

@@ -8,9 +8,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tidegate.controller.planning.elections import Settler, settle
 from tidegate.controller.state import topic_table
 from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.elections import Settler, settle
 from tidegate.controller.state.model import NO_LEADER, PartitionState, TopicState
 from tidegate.controller.state.partition_changes import changed_partition
 from tidegate.proto import metadata_pb2 as pb

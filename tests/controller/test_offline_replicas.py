@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tidegate.controller.state.broker_fields import decode_replicas, encode_replicas
 from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.offline_replicas import decode_replicas, encode_replicas
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 from tidegate.controller.planning.planner import ControllerPlanner
+from tidegate.controller.planning.reachability import Reachability
 from tidegate.controller.planning.requested_elections import plan_elections
-from tidegate.controller.state.reachability import Reachability
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.wire.errors import ErrorCode
 

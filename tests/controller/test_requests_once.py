@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
+from tidegate.controller.planning import elections
 from tidegate.controller.planning.planner import Plan
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.metadata_log import NotController
-from tidegate.controller.state import elections, proposers
+from tidegate.controller.state import proposers
 from tidegate.controller.state.model import PartitionState
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb

@@ -12,8 +12,8 @@ import pytest
 from tidegate.controller.planning import topics
 from tidegate.controller.planning.placement import Load, place
 from tidegate.controller.planning.planner import Plan
+from tidegate.controller.planning.topic_settings import future_config
 from tidegate.controller.state.model import INTERNAL_TOPICS, BrokerState
-from tidegate.controller.state.topic_settings import future_config
 from tidegate.controller.state.validation import violations
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.wire.errors import ErrorCode, KafkaError

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tidegate.controller.planning.reachability import Life
 from tidegate.controller.state.model import BrokerState
-from tidegate.controller.state.reachability import Life
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.cluster.peers import confirm_identity
 from tidegate.node.lifecycle.finding import Finding

@@ -17,10 +17,11 @@ from tidegate.chaos.sim.replication.network import Weather
 from tidegate.chaos.sim.replication.node import NodeTimings
 from tidegate.chaos.sim.replication.options import Options, draw_first
 from tidegate.chaos.sim.runs import Broken
+from tidegate.controller.planning import moves
 from tidegate.controller.planning.planner import ControllerPlanner, Plan
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.service import ControllerService
-from tidegate.controller.state import moves, partition_changes
+from tidegate.controller.state import partition_changes
 from tidegate.controller.state.broker_table import BrokerTable
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import BrokerState, PartitionState, TopicState

@@ -17,9 +17,9 @@ from uuid import UUID
 
 from ....controller.remote.client import ControllerClient
 from ....controller.remote.metadata_follower import MetadataFollower
+from ....controller.state.broker_fields import encode_replicas
 from ....controller.state.features import SUPPORTED, as_messages
 from ....controller.state.model import BrokerState
-from ....controller.state.offline_replicas import encode_replicas
 from ....node.cluster.cluster_view import ClusterView
 from ....node.cluster.isr_requests import IsrRequests
 from ....node.lifecycle.broker_lifecycle import BrokerLifecycle

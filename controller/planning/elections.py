@@ -20,7 +20,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence, 
 from dataclasses import dataclass
 
 from ...proto import metadata_pb2 as pb
-from .model import NO_BROKER_EPOCH, NO_LEADER, PartitionState, TopicState
+from ..state.model import NO_BROKER_EPOCH, NO_LEADER, PartitionState, TopicState
 from .reachability import Reached
 
 CHANGES_PER_COMMAND_MAX = 4000  # well below the largest command, however many topics they are spread over

@@ -15,7 +15,12 @@ from typing import Final
 from ...proto import controller_pb2 as rpc
 from ...storage.topic_config import TOPIC_CONFIGS, ConfigType, effective_topic_config, split_list
 from ...wire.errors import ErrorCode, KafkaError
-from .model import FLUSH_POLICY_CONFIG, MIN_IN_SYNC_REPLICAS_CONFIG, UNCLEAN_ELECTION_CONFIG, TopicState
+from ..state.model import (
+    FLUSH_POLICY_CONFIG,
+    MIN_IN_SYNC_REPLICAS_CONFIG,
+    UNCLEAN_ELECTION_CONFIG,
+    TopicState,
+)
 
 # Without these a decision of a transaction, or a committed offset, could be lost although it was answered.
 _STATE_TOPIC_VALUES: Final = {

@@ -24,9 +24,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from .cluster_state import ClusterState
+from ..state.cluster_state import ClusterState
+from ..state.model import NO_LEADER, PartitionState, TopicState
 from .elections import Wanted
-from .model import NO_LEADER, PartitionState, TopicState
 
 
 def moving(state: ClusterState) -> list[tuple[TopicState, int, PartitionState]]:

@@ -1,9 +1,15 @@
-"""The listeners of brokers in registrations, in the metadata log and in its snapshot."""
+"""The listeners and the offline replicas of a broker, as messages: in requests, in the metadata log and in
+its snapshot.  Equal values give equal messages, because nodes compare what they store.
+
+A broker names its offline replicas, which it cannot serve although it lives, in every heartbeat; for these
+partitions the controller treats the broker as absent.  An offline replica may come back with its data and
+stays eligible to lead; a damaged one does not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, Protocol, TypeVar
 
 from ...proto import controller_pb2 as rpc
 from ...proto import metadata_pb2 as pb
@@ -12,6 +18,31 @@ from ...runtime.listeners import PORT_MAX, Listener, SecurityProtocol
 
 LISTENERS_MAX: Final = 64
 NAME_LENGTH_MAX: Final = 255
+
+Replica = tuple[bytes, int]
+"""(topic id, partition)."""
+
+
+class _Group(Protocol):
+    @property
+    def topic_id(self) -> bytes: ...
+    @property
+    def partitions(self) -> Iterable[int]: ...
+
+
+Group = TypeVar("Group")
+
+
+def encode_replicas(replicas: Iterable[Replica], group: Callable[..., Group]) -> list[Group]:
+    """As messages of the type `group`, in ascending order."""
+    by_topic: dict[bytes, list[int]] = {}
+    for topic_id, partition in sorted(replicas):
+        by_topic.setdefault(topic_id, []).append(partition)
+    return [group(topic_id=topic_id, partitions=partitions) for topic_id, partitions in by_topic.items()]
+
+
+def decode_replicas(groups: Iterable[_Group]) -> frozenset[Replica]:
+    return frozenset((bytes(group.topic_id), partition) for group in groups for partition in group.partitions)
 
 
 def encode_listeners(listeners: Iterable[Listener]) -> list[pb.NamedEndpoint]:
