@@ -4,7 +4,7 @@ they saw.
 `make foreign-clients` runs this file.  It fetches the libraries with Maven, npm and Go, compiles the programs
 in Java and Go, and does nothing for what is current; `make foreign-systems` has it do the same for whole
 systems that work on Kafka (tests/systems). Everything lies in FOLDER, which git ignores.  Where a tool or its
-registry is missing it says so, and so does every test that then skips; a program of ours that does not
+registry is missing it says so, and so does every test that is then skipped; a program of ours that does not
 compile is an error in both places.
 
 A program is started once for many cases: `PROGRAM bootstrap-servers case ...`.  It runs the cases side by

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.tests.foreign_clients import Broken, Missing, Program
+from tidegate.tests.machine import Need, lacks
 
 CASE_TIMEOUT_S = 90
 
@@ -18,11 +19,11 @@ CASE_TIMEOUT_S = 90
 def at_work(
     name: str, cluster: LocalCluster, cases: Sequence[str], folders: pytest.TempPathFactory
 ) -> Iterator[Program]:
-    """One process for all these cases.  Skips their tests when the client is not there, and says why."""
+    """One process for all these cases.  Without the client their tests are skipped (tests/machine.py)."""
     try:
         program = Program(name, cluster.bootstrap, cases, folders.mktemp(name) / "program.log")
     except Missing as reason:
-        pytest.skip(str(reason))
+        lacks(Need.FOREIGN_CLIENTS, str(reason))
     except Broken as error:
         pytest.fail(str(error))
     yield program

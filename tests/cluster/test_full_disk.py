@@ -27,6 +27,7 @@ from tidegate.client.command_line.disks import condition
 from tidegate.client.producing.producer import Producer
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.tests.eventually import eventually
+from tidegate.tests.machine import Need, lacks
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .witness import Witness, batch, log_of, raw_produce
@@ -44,7 +45,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         try:
             stack.enter_context(SmallDisks([path], DISK_BYTES))
         except MissingRight as error:
-            pytest.skip(str(error))
+            lacks(Need.SMALL_DISKS, str(error))
         yield path
 
 
@@ -176,7 +177,7 @@ async def node_on(folder: Path, disks: list[Path]) -> AsyncIterator[LocalCluster
         try:
             stack.enter_context(SmallDisks(disks, DISK_BYTES))
         except MissingRight as error:
-            pytest.skip(str(error))
+            lacks(Need.SMALL_DISKS, str(error))
         try:
             await node.up()
             yield node

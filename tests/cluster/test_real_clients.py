@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.tests.eventually import eventually
+from tidegate.tests.machine import Need, lacks
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("shared-cluster"), pytest.mark.timeout(180)]
 
@@ -264,7 +265,7 @@ class TestKcat:
     @pytest.fixture(autouse=True)
     def _needs_kcat(self) -> None:
         if shutil.which("kcat") is None:
-            pytest.skip("kcat is not installed: apt-get install kcat")
+            lacks(Need.KCAT, "kcat is not installed")
 
     def test_lists_produces_and_consumes(
         self, shared_cluster: LocalCluster, make_topic: Callable[..., str]

@@ -18,9 +18,8 @@ from tidegate.client.consuming.consumer import Consumer
 from tidegate.client.producing.producer import Producer
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.runtime.clock import SystemClock
-from tidegate.tests.foreign_clients import Broken, Missing, Program
 
-from .programs import CASE_TIMEOUT_S, numbered
+from .programs import CASE_TIMEOUT_S, at_work, numbered
 from .python_clients import Aiokafka, Client, ConfluentKafka, KafkaPython, until
 from .witness import kept_up
 
@@ -159,15 +158,7 @@ def test_a_timeout_at_the_last_epoch_ends_the_transaction(
 @pytest.mark.parametrize("name", ["java-3.9", "java-4"])
 def test_java(name: str, worn: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Java 4 speaks TV2: EndTxn gives it the next producer id."""
-    try:
-        program = Program(
-            name, worn.bootstrap, list(JAVA_CASES), tmp_path_factory.mktemp(name) / "program.log"
-        )
-    except Missing as reason:
-        pytest.skip(str(reason))
-    except Broken as error:
-        pytest.fail(str(error))
-    for case, expected in JAVA_CASES.items():
-        saw: dict[str, Any] = program.saw(case, CASE_TIMEOUT_S)
-        assert {key: saw[key] for key in expected} == expected  # type: ignore[attr-defined]
-    program.close()
+    with at_work(name, worn, list(JAVA_CASES), tmp_path_factory) as program:
+        for case, expected in JAVA_CASES.items():
+            saw: dict[str, Any] = program.saw(case, CASE_TIMEOUT_S)
+            assert {key: saw[key] for key in expected} == expected  # type: ignore[attr-defined]

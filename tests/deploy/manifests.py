@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+from tidegate.tests.machine import Need, lacks
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
@@ -25,9 +25,7 @@ Document = dict[str, Any]
 @functools.cache
 def render(folder: str) -> str:
     if shutil.which("kubectl") is None:
-        pytest.skip(
-            "kubectl is not installed, and nothing else renders a kustomization the way a cluster gets it"
-        )
+        lacks(Need.KUBECTL, "kubectl is not installed")
     done = subprocess.run(
         ["kubectl", "kustomize", str(KUBERNETES / folder)],
         capture_output=True,

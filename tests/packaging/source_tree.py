@@ -20,7 +20,7 @@ def project_files() -> tuple[Path, ...]:
     """Relative paths, sorted.  Without git they cannot be distinguished from files of a build or an
     editor."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
-        pytest.skip("this is no git checkout: which files belong to the project is not known")
+        pytest.fail("this is no git checkout: which files belong to the project is not known")
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     return tuple(sorted({Path(name) for name in done.stdout.split("\0") if name and (ROOT / name).is_file()}))

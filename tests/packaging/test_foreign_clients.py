@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tidegate.tests import foreign_clients
 from tidegate.tests.foreign_clients import Broken, Client, Missing, command_for, install, main
+from tidegate.tests.machine import Need, lacks
 
 TOY = Client("toy", "java", "[1,2)", ("no-such-tool-anywhere",))
 
@@ -73,10 +74,11 @@ def test_a_program_older_than_its_sources_is_an_error(toy: Client, steps: list[s
         command_for("toy")
 
 
-@pytest.mark.skipif(shutil.which("javac") is None, reason="javac is not installed")
 def test_a_program_that_does_not_compile_is_an_error_and_no_missing_client(
     toy: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if shutil.which("javac") is None:
+        lacks(Need.JAVAC, "javac is not installed")
     monkeypatch.setattr(
         foreign_clients, "_fetch", lambda client: client.folder.mkdir(parents=True, exist_ok=True)
     )

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from tidegate.tests.machine import SKIP, Need, lacks
+
+from .source_tree import ROOT, project_files
+
+SKIPS = re.compile(r"pytest\.skip|mark\.skip|skipif|importorskip|mark\.xfail|pytest\.xfail|__test__ = False")
 TOY = """
 import os, pathlib, pytest
 
@@ -60,3 +67,22 @@ def test_what_the_tests_signal_takes_signals_when_they_run_in_a_shells_backgroun
     """A shell ignores SIGINT in what it starts with `&`, and that is inherited."""
     tests = Path(__file__).parent.parent / "client" / "test_command_line.py"
     run_pytest(tests, "-k", "ctrl_c", before=("sh", "-c", "trap '' INT; exec \"$@\"", "sh"))
+
+
+def test_a_test_is_skipped_only_for_what_contributing_lists() -> None:
+    """A skip that stands anywhere else is one that a reader of a green run does not notice."""
+    here = Path(__file__).relative_to(ROOT)
+    tests = [path for path in project_files() if path.suffix == ".py" and path.parts[0] in {"tests", "bench"}]
+    skipping = {path for path in tests if path != here and SKIPS.search((ROOT / path).read_text())}
+    assert skipping == {Path("tests/machine.py")}
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (.+?) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert rows == [(need.name, need.value) for need in Need]
+
+
+def test_where_nothing_may_be_skipped_a_missing_need_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SKIP, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="kcat is away; this test needs `apt-get install kcat`"):
+        lacks(Need.KCAT, "kcat is away")
+    monkeypatch.setenv(SKIP, "nothing")
+    with pytest.raises(pytest.fail.Exception, match=r"kcat is away.*TIDEGATE_TESTS_SKIP=nothing"):
+        lacks(Need.KCAT, "kcat is away")

@@ -14,13 +14,14 @@ from tidegate.runtime import faults, kernel_sync
 from tidegate.runtime.disk import File, RealDisk, RealFile
 from tidegate.runtime.kernel_sync import KernelSync
 from tidegate.tests.eventually import eventually
+from tidegate.tests.machine import Need, lacks
 
 
 @pytest.fixture
 async def kernel() -> AsyncIterator[KernelSync]:
     found = KernelSync.open()
     if found is None:
-        pytest.skip("this kernel or container permits no asynchronous flush")
+        lacks(Need.KERNEL_FLUSH, "the kernel refuses")
     yield found
     found.close()
 

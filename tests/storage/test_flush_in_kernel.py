@@ -14,6 +14,7 @@ from tidegate.runtime.kernel_sync import KernelSync
 from tidegate.storage.log.group_commit import GroupCommit
 from tidegate.storage.log.log import Log
 from tidegate.tests.eventually import eventually
+from tidegate.tests.machine import Need, lacks
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .workload import append, batch, open_log
@@ -129,7 +130,7 @@ async def test_a_cut_waits_for_the_kernel_and_takes_the_result_away(
 async def test_a_real_kernel_flushes_many_logs_at_once(tmp_path: Path) -> None:
     real = KernelSync.open()
     if real is None:
-        pytest.skip("this kernel or container permits no asynchronous flush")
+        lacks(Need.KERNEL_FLUSH, "the kernel refuses")
     commit = GroupCommit(threads=1, kernel=real)
     logs = [open_log(RealDisk(), folder=tmp_path / f"flights-{number}") for number in range(20)]
     for turn in range(5):

@@ -37,7 +37,7 @@ class System:
         try:
             command, _ = command_for(name)
         except Missing as reason:
-            pytest.skip(str(reason).replace("foreign-clients", "foreign-systems"))
+            pytest.fail(str(reason).replace("foreign-clients", "foreign-systems"))
         except Broken as error:
             pytest.fail(str(error))
         assert name in SYSTEMS
