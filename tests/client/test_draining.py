@@ -131,7 +131,7 @@ def leaving() -> Asked:
     return Asked({0: (1, 2, 3)}, [PartitionMove("t", 0, (1, 2, 3), adding=(3,), removing=(1,))])
 
 
-def test_a_replica_that_already_moves_is_neither_moved_again_nor_called_gone(
+def test_a_replica_that_moves_is_neither_moved_again_nor_called_gone(
     drain: Callable[..., Result],
 ) -> None:
     for option in ((), ("--dry-run",)):

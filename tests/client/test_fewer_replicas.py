@@ -90,7 +90,7 @@ def test_fewer_replicas_are_refused_and_nothing_is_moved(asked: Asked) -> None:
     assert "Traceback" not in refused.output
 
 
-def test_allowed_fewer_replicas_move_with_a_warning_below_min_insync_replicas(asked: Asked) -> None:
+def test_fewer_replicas_move_with_a_warning_below_min_insync_replicas(asked: Asked) -> None:
     done = reassign("--allow-fewer-replicas", "orders:0=1")
     assert done.exit_code == 0
     assert asked.moved == [{("orders", 0): [1]}]

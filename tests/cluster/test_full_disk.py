@@ -305,7 +305,7 @@ async def test_a_stop_on_a_full_disk_loses_nothing(small_disk: Path, node: Local
     await witness.still_serves()
 
 
-async def test_deleting_a_topic_frees_space_at_once_and_the_full_disk_is_reported(
+async def test_a_deleted_topic_frees_space_at_once_and_a_full_disk_is_reported(
     small_disk: Path, node: LocalCluster
 ) -> None:
     witness = Witness(node.bootstrap)

@@ -109,7 +109,7 @@ def read_by_kafka_python(cluster: LocalCluster, topic: str) -> dict[bytes, bytes
     return found
 
 
-async def test_a_compacted_topic_shrinks_and_reads_the_same_after_a_kill_in_a_swap(
+async def test_a_compacted_topic_reads_the_same_after_a_kill_in_a_swap(
     cluster: LocalCluster,
 ) -> None:
     truth: dict[bytes, bytes] = {}

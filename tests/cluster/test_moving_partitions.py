@@ -190,7 +190,7 @@ async def test_moves_survive_a_dead_controller_and_a_restart_of_the_new_replica(
     await cluster.node(4).wait_ready()
 
 
-async def test_a_replica_moved_while_its_broker_was_down_is_deleted_at_its_return(
+async def test_a_replica_moved_off_a_stopped_broker_is_deleted_at_its_return(
     cluster: LocalCluster, admin: Admin
 ) -> None:
     topic = await topic_on(admin, 1, 2, 4)

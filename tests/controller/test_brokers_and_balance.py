@@ -249,7 +249,7 @@ def test_a_member_of_the_elr_is_elected_when_the_isr_is_empty(monkeypatch: pytes
     assert elected() == -1
 
 
-def test_ablation_an_election_that_ignores_the_topics_setting_loses_records(
+def test_ablation_an_election_despite_the_topics_setting_loses_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also on a state topic, were its name not asked for."""

@@ -198,7 +198,7 @@ def test_a_level_that_some_node_does_not_know_is_rejected(
     assert controller.state.features == before
 
 
-def test_a_registered_broker_without_the_level_holds_it_back_even_when_away(
+def test_a_registered_broker_without_the_level_blocks_it_when_away(
     controller: PlannerCluster,
 ) -> None:
     old_broker(controller, 3)

@@ -320,7 +320,7 @@ async def test_a_catch_up_from_the_controller_here_leaves_the_loop_its_turns() -
     assert turns >= 100
 
 
-async def test_a_defect_of_the_controller_here_counts_as_a_failure_of_that_controller() -> None:
+async def test_a_defect_of_this_processs_controller_counts_as_its_failure() -> None:
     """The follower then asks another one, as after an error of the network."""
     stream = _StreamHere(_entries(1, ValueError("a defect")))
     await stream.read()

@@ -66,7 +66,7 @@ def is_at(
 # ---- single moves ------------------------------------------------------------------------------------------
 
 
-def test_a_move_ends_when_every_new_replica_is_in_sync_and_moves_the_leader(
+def test_a_move_ends_with_all_new_replicas_in_sync_and_moves_the_leader(
     controller: PlannerCluster,
 ) -> None:
     controller.topic(**FLUSHED)
@@ -94,7 +94,7 @@ def test_a_leader_that_stays_keeps_leading_in_a_new_epoch(controller: PlannerClu
     assert controller.partition().leader_epoch == before + 1
 
 
-def test_a_new_order_of_the_same_replicas_changes_the_preferred_leader_only(
+def test_a_new_order_of_replicas_changes_the_preferred_leader_only(
     controller: PlannerCluster,
 ) -> None:
     controller.topic()
@@ -180,7 +180,7 @@ def test_a_cancelled_move_of_a_partition_without_a_leader_goes_back(controller: 
     assert controller.partition().leader == -1, "the one that left last comes back first"
 
 
-def test_a_second_move_replaces_the_first_and_a_cancel_goes_back_to_the_start(
+def test_a_second_move_replaces_the_first_and_a_cancel_undoes_both(
     controller: PlannerCluster,
 ) -> None:
     controller.topic(**FLUSHED)
@@ -506,7 +506,7 @@ def test_ablation_a_move_that_ends_below_min_insync_leaves_too_few_copies(
     assert lives_are_broken()
 
 
-def test_ablation_a_move_that_does_not_wait_leaves_new_replicas_out_of_the_isr(
+def test_ablation_a_move_that_does_not_wait_ends_outside_the_isr(
     controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = moves.advanced

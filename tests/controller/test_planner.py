@@ -316,7 +316,7 @@ def test_a_controller_that_runs_late_still_fences_a_broker_that_is_silent(contro
     assert 25 < expired_at_s < 40
 
 
-def test_an_overtaken_heartbeat_extends_the_session_and_changes_nothing_else(
+def test_an_overtaken_heartbeat_only_extends_the_session(
     controller: PlannerCluster,
 ) -> None:
     controller.topic(**SAFE)

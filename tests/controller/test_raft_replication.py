@@ -41,7 +41,7 @@ def test_a_rejected_probe_is_followed_at_once_by_one_further_back(monkeypatch: p
     assert Leader(monkeypatch).rejects(LAST, 11) == [11]
 
 
-def test_a_journal_that_lost_what_it_acknowledged_is_probed_by_heartbeats_only(
+def test_a_journal_that_lost_acknowledged_entries_is_probed_by_heartbeats(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     leader = Leader(monkeypatch)

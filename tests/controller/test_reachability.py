@@ -125,7 +125,7 @@ def test_a_preferred_election_of_an_unreached_broker_gets_an_error(controller: P
     assert result.error == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 
-def test_a_heartbeat_answer_names_the_brokers_that_did_not_reach_the_broker(
+def test_a_heartbeat_answer_names_the_brokers_that_did_not_reach_it(
     controller: PlannerCluster,
 ) -> None:
     came_back(controller)

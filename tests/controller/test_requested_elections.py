@@ -142,7 +142,7 @@ def test_a_state_topic_with_several_replicas_has_no_unclean_election(
 
 
 @pytest.mark.parametrize(("counted_on", "elr"), [(1, ()), (-1, (1,))])
-def test_no_other_replica_leads_a_state_topic_while_one_with_records_is_away(
+def test_no_replica_leads_a_state_topic_while_one_with_records_is_away(
     controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch, counted_on: int, elr: tuple[int, ...]
 ) -> None:
     given_up(controller, monkeypatch, replicas=(1, 2, 3), counted_on=counted_on, elr=elr)

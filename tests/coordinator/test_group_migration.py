@@ -447,7 +447,7 @@ def test_the_next_coordinator_finds_that_the_others_must_join_again(groups: Mixe
     rejoins(after, 2)
 
 
-def test_ablation_without_the_note_the_last_consumers_partitions_have_no_owner(
+def test_ablation_without_the_note_the_last_members_partitions_lose_owners(
     groups: Mixed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Silences, "left", lambda *_: [])

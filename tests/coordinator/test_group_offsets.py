@@ -436,7 +436,7 @@ def test_an_undecided_offset_goes_with_its_topic(by: str, also_committed: bool) 
     assert offsets.get(stable=True) == 11
 
 
-def test_an_undecided_offset_of_a_new_topic_survives_the_old_topics_deletion() -> None:
+def test_a_new_topics_undecided_offset_survives_the_old_topics_deletion() -> None:
     offsets = Offsets(expiration_batch_max=1)
     offsets.ask(OffsetCommit("first", (OffsetToCommit(*T1, 5),)))
     offsets.put(5)
@@ -449,7 +449,7 @@ def test_an_undecided_offset_of_a_new_topic_survives_the_old_topics_deletion() -
     assert offsets.get() == 9
 
 
-def test_offsets_of_topics_deleted_without_a_coordinator_go_at_the_election() -> None:
+def test_offsets_of_topics_deleted_meanwhile_go_at_the_election() -> None:
     before = Offsets()
     before.ask(OffsetCommit(G, (OffsetToCommit(*T0, 5), OffsetToCommit("other", 0, 1))))
     after = Offsets(log=before.log, existing=frozenset({"other"}))

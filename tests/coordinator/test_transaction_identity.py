@@ -222,7 +222,7 @@ def test_a_fence_at_the_last_epoch_rotates_as_well(coordinator: Coordinator) -> 
     assert code_of(coordinator.begin(ProducerReply(101, 0))) is ErrorCode.NONE
 
 
-def test_without_a_producer_id_the_client_retries_and_the_node_fetches_a_block(
+def test_without_a_producer_id_the_client_retries_and_a_block_is_fetched(
     coordinator: Coordinator,
 ) -> None:
     ids, coordinator.ids = coordinator.ids, iter(())

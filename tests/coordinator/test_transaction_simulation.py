@@ -195,7 +195,7 @@ def commit_at_a_deposed_coordinator(shard: Callable[..., TransactionShard]) -> W
     return world
 
 
-def test_a_deposed_coordinator_cannot_confirm_a_transaction_it_does_not_know() -> None:
+def test_a_deposed_coordinator_confirms_no_transaction_it_does_not_know() -> None:
     """TV1: (producer id, epoch, commit) is the same request for both transactions.  Only a coordinator that
     cannot have been deposed may answer from memory."""
     assert commit_at_a_deposed_coordinator(TransactionShard).check() == []

@@ -279,7 +279,7 @@ def test_adding_what_is_enlisted_changes_nothing() -> None:
     assert seen(decide(tv2, AddPartitions(ID, PID, EPOCH, (P0,), 2)), tv2) == OK
 
 
-def test_a_new_transaction_begins_without_partitions_and_with_a_new_timeout() -> None:
+def test_a_new_transaction_has_no_partitions_and_a_new_timeout() -> None:
     made = make(S.COMPLETE_COMMIT, version=1)
     entry = records.decode_value(
         ID, decide(made, AddPartitions(ID, PID, EPOCH, (P1,))).records[0].value or b"", 41

@@ -145,7 +145,7 @@ async def test_a_process_that_slept_holds_no_session_even_before_its_timers_run(
     assert watched.lifecycle.holds_session
 
 
-async def test_leadership_comes_back_only_with_the_metadata_that_the_controller_had(watched: Watched) -> None:
+async def test_leadership_comes_back_only_with_the_controllers_metadata(watched: Watched) -> None:
     """A node that was paused would lead again by elections that are over."""
     watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "paused")
     await watched.beats()
@@ -296,7 +296,7 @@ async def test_a_newer_life_of_this_node_ends_this_one(watched: Watched, code: E
     await watched.until("superseded")
 
 
-async def test_a_new_controllers_shorter_session_is_the_lease_from_its_first_answer(watched: Watched) -> None:
+async def test_a_new_controllers_shorter_session_is_the_lease_at_once(watched: Watched) -> None:
     """Its metadata is not here yet, so it renews nothing: what the former controller granted ends by the
     shorter session."""
     status = pb.Status(controller_epoch=2)

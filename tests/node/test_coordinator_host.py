@@ -191,7 +191,7 @@ async def test_a_list_has_every_shard_or_fails(hosted: Hosted, monkeypatch: pyte
     )
 
 
-async def test_a_log_that_cannot_be_understood_is_never_served_as_if_it_were_empty(hosted: Hosted) -> None:
+async def test_a_log_that_cannot_be_parsed_is_never_served_as_empty(hosted: Hosted) -> None:
     hosted.fill(b"good", b"poison", b"good")
     hosted.host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.FAILED)

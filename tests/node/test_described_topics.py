@@ -262,7 +262,7 @@ def test_the_newest_versions_are_loaded_before_the_others() -> None:
     assert codecs.left == 0
 
 
-def test_loading_pauses_for_long_on_a_node_that_gets_little_of_the_processor(
+def test_loading_pauses_longer_on_a_node_with_little_processor_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, took_s = ManualClock(), 0.004

@@ -151,7 +151,7 @@ def test_the_reserve_of_the_last_run_is_used_again(tmp_path: Path) -> None:
     assert disk.room == room
 
 
-def test_a_node_that_starts_on_a_full_disk_knows_that_its_reserve_was_given_up(tmp_path: Path) -> None:
+def test_a_node_started_on_a_full_disk_knows_that_its_reserve_is_gone(tmp_path: Path) -> None:
     disk, _reserve, guarded = made(tmp_path, 10_000)
     disk.room = 0
     guarded.write_atomic(tmp_path / "vote", b"vote")

@@ -57,7 +57,7 @@ class Appends:
         return f"guard {self.guards}"
 
 
-def test_a_coordinator_appends_only_under_the_leadership_that_it_was_loaded_for() -> None:
+def test_a_coordinator_appends_only_under_the_leadership_it_loaded_for() -> None:
     """docs/semantics.md E11: between its decision and the append the partition may have been lost and won
     again."""
     appends = Appends()
@@ -160,7 +160,7 @@ async def test_a_produce_takes_a_new_guard_before_each_question() -> None:
 
 
 @pytest.mark.parametrize("lost", ["before", "meanwhile"])
-async def test_a_leader_without_a_session_sends_transactions_to_its_successor_at_once(lost: str) -> None:
+async def test_a_leader_without_a_session_sends_transactions_to_its_successor(lost: str) -> None:
     """It cannot reach the coordinator either: NOT_ENOUGH_REPLICAS would keep the producer here for as long as
     it is cut off."""
     appends = Appends()

@@ -59,7 +59,7 @@ async def answers(requests: IsrRequests, changes: list[IsrChange]) -> list[IsrRe
     return [result async for results in requests.alter_partitions(changes) for result in results]
 
 
-async def test_the_answer_to_an_isr_change_waits_for_the_metadata_it_was_given_on() -> None:
+async def test_the_answer_to_an_isr_change_waits_for_its_metadata() -> None:
     """min.insync.replicas may have been raised: with the old minimum and the new ISR the leader would
     acknowledge alone."""
     requests, metadata = requests_at(Controller())

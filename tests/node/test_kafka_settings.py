@@ -188,7 +188,7 @@ def test_a_broker_setting_takes_and_refuses_at_run_time_what_kafka_does(name: st
         assert {value: broker_code(state, broker, name, value) for value in values} == values, broker
 
 
-def test_what_kafka_changes_at_run_time_can_be_changed_or_there_is_a_reason() -> None:
+def test_what_kafka_changes_at_run_time_changes_here_or_has_a_reason() -> None:
     security = ("sasl.", "ssl.")
     dynamic = {row["name"] for row in KAFKA["broker"] if not row["read_only"]}
     meant = {name for name in dynamic if not name.startswith((*security, "remote.log."))} - NOT_DYNAMIC.keys()
@@ -215,7 +215,7 @@ def test_a_broker_shows_kafkas_settings_with_kafkas_types_and_defaults() -> None
     assert not {name: values for name, values in other.items() if values[0] != values[1]}
 
 
-def test_listeners_are_described_under_kafkas_names_with_what_the_file_says() -> None:
+def test_listeners_are_described_under_kafkas_names_as_in_the_file() -> None:
     listeners = [
         "CLIENTS://:9092", "REPLICATION://:9096", "GRPC://:9093", "CONTROLLER://:9094", "METRICS://:9095"
     ]  # fmt: skip
@@ -240,7 +240,7 @@ def test_listeners_are_described_under_kafkas_names_with_what_the_file_says() ->
     assert described["controller.listener.names"].value == "CONTROLLER"
 
 
-def test_every_broker_setting_of_kafka_that_gives_topics_a_default_is_shown() -> None:
+def test_every_broker_setting_of_kafka_with_a_topic_default_is_shown() -> None:
     described = {each.name for each in DescribedSettings(loaded(), {}).of_broker()}
     assert {row.broker_name for row in TOPIC_CONFIGS.values()} - {""} <= described
 

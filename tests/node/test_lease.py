@@ -121,7 +121,7 @@ def test_the_lease_goes_by_the_session_of_the_controller_that_answers(
     assert lease.left_s(2.1) == pytest.approx(ends_at - 2.1)
 
 
-def test_a_new_controllers_shorter_session_ends_what_the_former_one_granted() -> None:
+def test_a_new_controllers_shorter_session_ends_the_former_ones_grant() -> None:
     """It counts by its own, also where its answer renews nothing yet, because its metadata is not applied
     here."""
     lease = lease_with(answer(1.0), at=1.1)

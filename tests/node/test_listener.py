@@ -469,7 +469,7 @@ async def test_what_a_closed_connection_had_asked_is_dropped(slow: Served) -> No
     )
 
 
-async def test_a_produce_without_an_answer_is_done_although_its_client_has_closed(slow: Served) -> None:
+async def test_a_produce_without_an_answer_outlives_its_connection(slow: Served) -> None:
     client = await slow.client()
     for number in range(60):
         if number % 2:

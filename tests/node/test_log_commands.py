@@ -137,7 +137,7 @@ def test_a_folder_is_shown_file_by_file(flights: Path) -> None:
     assert rows("dump", flights.parent)[1]["name"] == "flights-0"
 
 
-def test_notes_of_flushes_are_shown_one_by_one_and_what_is_damaged_among_them(tmp_path: Path) -> None:
+def test_notes_of_flushes_are_shown_one_by_one_also_damaged_ones(tmp_path: Path) -> None:
     topic_id = UUID(int=7)
     content = bytearray(
         encode_flush_notes([(identity_of(topic_id, number), 10 * number) for number in (1, 2, 3)])

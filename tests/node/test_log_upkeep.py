@@ -223,7 +223,7 @@ async def test_a_node_that_stops_does_not_wait_for_the_end_of_a_cleaning(tmp_pat
     folder.commit.close()
 
 
-async def test_positions_survive_a_restart_and_are_not_believed_for_another_history(folder: Folder) -> None:
+async def test_positions_survive_a_restart_and_hold_for_that_history_only(folder: Folder) -> None:
     replica = folder.topic("changes")
     assert await folder.upkeep.clean_once()
     await folder.upkeep._note_positions()

@@ -39,7 +39,7 @@ def test_a_node_has_by_default_the_listeners_of_its_roles() -> None:
     assert [each.name for each in controller.all] == ["GRPC", "CONTROLLER", "METRICS"]
 
 
-def test_a_broker_has_several_listeners_for_clients_and_one_of_them_for_brokers() -> None:
+def test_a_broker_has_several_listeners_one_of_them_for_brokers() -> None:
     found = loaded(
         listeners=listeners("CLIENTS://:9092", "REPLICATION://:9096"),
         advertised__listeners=["CLIENTS://pub:1", "replication://node:2", "GRPC://node:3"],

@@ -69,7 +69,7 @@ async def test_all_pattern_scans_share_a_bounded_part_of_each_turn(monkeypatch: 
     await counted.catalog.stop()
 
 
-async def test_a_pattern_in_the_queue_does_not_wait_until_those_before_it_are_done(
+async def test_a_pattern_in_the_queue_does_not_wait_for_those_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted = Counted(monkeypatch, 500)

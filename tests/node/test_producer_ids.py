@@ -26,7 +26,7 @@ class Controller:
         return self.blocks * 1000, self.size
 
 
-async def test_ids_come_from_blocks_in_order_and_a_new_block_only_when_one_is_used_up() -> None:
+async def test_ids_come_in_order_from_a_block_until_it_is_used_up() -> None:
     controller = Controller()
     ids = ProducerIds(controller.allocate)
     assert [await ids.next() for _ in range(4)] == [1000, 1001, 1002, 2000]

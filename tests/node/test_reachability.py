@@ -105,7 +105,7 @@ async def test_a_broker_beats_early_only_for_what_is_news() -> None:
     assert len(early) == 1
 
 
-async def test_others_are_asked_until_they_are_found_and_again_in_their_next_life() -> None:
+async def test_others_are_asked_until_found_and_again_in_their_next_life() -> None:
     brokers = {1: broker(1, 10), 2: broker(2, 20), 3: broker(3, 30, fenced=True)}
     asked: list[int] = []
     answers: list[bool | KafkaError] = [

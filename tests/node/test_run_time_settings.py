@@ -20,7 +20,7 @@ from tidegate.runtime.clock import ManualClock
 from .test_configuration import loaded
 
 
-def test_what_is_set_at_run_time_holds_at_once_and_the_file_again_afterwards() -> None:
+def test_what_is_set_at_run_time_holds_until_the_file_holds_again() -> None:
     configuration = loaded(**{CATCH_UP_SETTING: 9})  # type: ignore[arg-type]
     limits: list[int | None] = []
     state = ClusterState()

@@ -43,7 +43,7 @@ class EndingStream:
     def cancel(self) -> None: ...
 
 
-async def test_the_metadata_follower_stops_when_its_stream_ends_at_the_same_moment() -> None:
+async def test_the_metadata_follower_stops_while_its_stream_ends() -> None:
     controller = EndingStream()
     follower = MetadataFollower(cast(ControllerClient, controller), 1, SystemClock())
     await follower.start()

@@ -146,7 +146,7 @@ async def test_a_lasting_error_becomes_a_retriable_one(code: ErrorCode) -> None:
     assert ErrorCode.NOT_ENOUGH_REPLICAS.retriable
 
 
-async def test_a_topic_that_is_deleted_while_the_question_is_repeated_is_not_enlisted() -> None:
+async def test_a_topic_deleted_while_the_question_repeats_is_not_enlisted() -> None:
     """Without its id no node could ever know that it was deleted, and the transaction would wait for its
     marker for ever."""
     coordinator = Coordinator(ErrorCode.CONCURRENT_TRANSACTIONS)

@@ -63,7 +63,7 @@ def test_two_workers_collect_the_same_tests() -> None:
     assert names == [line for line in second.splitlines() if "::" in line]
 
 
-def test_what_the_tests_signal_takes_signals_when_they_run_in_a_shells_background() -> None:
+def test_what_tests_signal_takes_it_also_in_a_shells_background() -> None:
     """A shell ignores SIGINT in what it starts with `&`, and that is inherited."""
     tests = Path(__file__).parent.parent / "client" / "test_command_line.py"
     run_pytest(tests, "-k", "ctrl_c", before=("sh", "-c", "trap '' INT; exec \"$@\"", "sh"))

@@ -27,7 +27,7 @@ def leader_at(high_watermark: int) -> PartitionLeader:
     )
 
 
-def test_acknowledgements_complete_in_offset_order_even_when_added_out_of_order() -> None:
+def test_acknowledgements_complete_by_offset_however_they_were_added() -> None:
     waiters = AckWaiters()
     answered: list[Any] = []
     for offset in (5, 9, 7, 5):
@@ -118,7 +118,7 @@ def test_a_waiter_asked_to_end_soon_ends_soon_and_is_not_delayed() -> None:
 @pytest.mark.parametrize(
     ("offset", "min_bytes", "max_bytes", "there"), [(1, 0, 1 << 20, []), (0, 10_000, 50, ["a"])]
 )
-async def test_a_fetch_does_not_wait_for_nothing_nor_for_more_than_it_may_be_given(
+async def test_a_fetch_waits_neither_for_nothing_nor_for_more_than_it_may_get(
     cluster: Cluster, offset: int, min_bytes: int, max_bytes: int, there: list[str]
 ) -> None:
     """As in Kafka, where min_bytes counts up to max_bytes, and 0 is there at once

@@ -220,7 +220,7 @@ def histories(draw: st.DrawFn) -> tuple[EpochLog, EpochLog]:
 
 
 @given(histories())
-def test_any_two_histories_agree_after_truncation_and_keep_their_common_prefix(
+def test_two_histories_agree_after_truncation_and_keep_their_prefix(
     pair: tuple[EpochLog, EpochLog],
 ) -> None:
     leader, follower = pair

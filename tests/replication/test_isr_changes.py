@@ -141,7 +141,7 @@ async def test_what_is_pending_when_the_node_stops_stays_pending() -> None:
     assert shell.replicas[0].leader.maximal_isr == {1, 2}
 
 
-async def test_after_a_defect_all_that_is_pending_is_asked_anew_by_the_maintenance() -> None:
+async def test_after_a_defect_the_maintenance_asks_anew_for_all_pending() -> None:
     async def broken(_changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
         raise RuntimeError("a defect")
         yield []

@@ -92,7 +92,7 @@ def test_a_pending_removal_still_counts_for_the_high_watermark() -> None:
     assert leader.high_watermark == 25
 
 
-def test_a_replica_that_keeps_up_holds_the_high_watermark_until_it_can_join() -> None:
+def test_a_replica_that_keeps_up_holds_the_high_watermark_until_it_joins() -> None:
     leader = leader_of(isr=(1, 2))
     fetch(leader, 2, 20, end=20)
     fetch(leader, 3, 18, end=18)  # caught up, before the leader had the last two records
@@ -268,7 +268,7 @@ def test_a_refused_change_leaves_the_committed_isr(code: ErrorCode) -> None:
     assert leader.propose_join(3) is not None
 
 
-def test_a_follower_that_was_cut_off_joins_with_its_first_fetch_that_caught_up() -> None:
+def test_a_follower_cut_off_before_joins_with_its_first_caught_up_fetch() -> None:
     """However long the pauses have grown meanwhile: below min.insync.replicas every write with acks=all waits
     for that."""
     leader = leader_of(isr=(1, 2))

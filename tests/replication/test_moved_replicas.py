@@ -56,7 +56,7 @@ async def committed(cluster: Cluster, leader: int, next_offset: int, topic: str 
     return await cluster.managers[leader].wait_committed(topic, 0, epoch, next_offset, 3000)
 
 
-async def test_an_added_replica_copies_joins_the_isr_and_the_removed_one_is_deleted(cluster: Cluster) -> None:
+async def test_an_added_replica_joins_the_isr_and_the_removed_one_is_deleted(cluster: Cluster) -> None:
     cluster.create()
     end = write(cluster, 1, *(f"v{number}" for number in range(50)))
     assert await committed(cluster, 1, end) is ErrorCode.NONE

@@ -154,7 +154,7 @@ async def test_a_follower_serves_only_what_is_committed(cluster: Cluster) -> Non
     assert part.high_watermark == 1
 
 
-async def test_a_waiting_consumer_is_answered_when_the_follower_learns_of_the_commit(
+async def test_a_waiting_consumer_is_answered_once_its_follower_knows_the_commit(
     cluster: Cluster,
 ) -> None:
     cluster.create()

@@ -208,7 +208,7 @@ async def test_a_deletion_waits_while_the_isr_is_below_the_minimum(
     await cluster.stop_all()
 
 
-async def test_a_deletion_that_waits_ends_with_the_leadership_and_with_its_deadline(tmp_path: Path) -> None:
+async def test_a_waiting_deletion_ends_with_the_leadership_or_its_deadline(tmp_path: Path) -> None:
     cluster = await cluster_with_records(tmp_path)
     await cluster.stop(3)  # still in the ISR
     with pytest.raises(KafkaError) as ended:
@@ -405,7 +405,7 @@ async def test_an_empty_replica_takes_a_batch_that_begins_below_its_log_start(
     await cluster.stop_all()
 
 
-async def test_ablation_a_log_that_must_begin_with_its_first_offset_is_never_in_sync(
+async def test_ablation_a_log_that_begins_at_its_first_offset_never_syncs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Replica, "_begin_within", lambda replica, records, leader_log_start: None)

@@ -95,7 +95,7 @@ def test_replicas_are_named_by_partition_and_broker_or_all_of_them() -> None:
     assert not is_throttled("9:7", 7, 9)
 
 
-def test_what_was_sent_without_a_rate_is_no_debt_of_a_rate_that_is_set_later() -> None:
+def test_what_was_sent_without_a_rate_is_no_debt_of_a_later_rate() -> None:
     throttle = CatchUpThrottle(None)
     throttle.sent(1 << 30)
     throttle.set_limit(1 << 20)

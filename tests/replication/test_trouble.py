@@ -72,7 +72,7 @@ async def test_a_follower_with_a_broken_disk_does_not_vouch_for_anything(tmp_pat
     await abandon(cluster)
 
 
-async def test_a_defect_at_one_partition_does_not_hold_up_the_others_of_its_leader(
+async def test_a_defect_at_one_partition_does_not_delay_its_leaders_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their records came with the same answer, and the leader believes that they were taken."""
@@ -203,7 +203,7 @@ async def test_what_a_full_disk_keeps_for_the_node_itself_is_taken_by_no_append(
 
 
 @pytest.mark.parametrize("refuses", [True, False])
-async def test_a_follower_that_has_no_room_to_cut_its_log_tries_again_until_it_has(
+async def test_a_follower_without_room_to_truncate_tries_again_until_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: bool
 ) -> None:
     """With the ablation: a truncation that fails like any other work of the disk takes the whole folder

@@ -65,7 +65,7 @@ def test_an_absent_file_is_not_made_by_the_way(disk: RealDisk, tmp_path: Path) -
         read_only.write_at(0, b"x")
 
 
-def test_an_atomic_write_syncs_the_file_before_the_rename_and_the_folder_after_it(
+def test_an_atomic_write_syncs_the_file_then_renames_then_syncs_the_folder(
     disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []

@@ -41,7 +41,7 @@ def test_a_fault_point_kills_after_its_skips_where_the_context_matches(kills: li
     assert kills == [signal.SIGKILL]
 
 
-def test_a_failing_point_fails_every_time_below_its_folder_until_it_is_disarmed(
+def test_a_failing_point_fails_below_its_folder_until_it_is_disarmed(
     kills: list[int], tmp_path: Path
 ) -> None:
     disk = RealDisk()

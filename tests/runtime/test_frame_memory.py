@@ -57,7 +57,7 @@ def test_incomplete_frames_come_first_and_one_may_exceed_the_limit() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_every_frame_is_finished_and_the_limit_is_exceeded_by_one_frame_at_most(seed: int) -> None:
+def test_frames_are_finished_and_at_most_one_exceeds_the_limit(seed: int) -> None:
     rng = random.Random(seed)
     budget = ByteBudget(200)
     open_frames: list[Frame] = []
@@ -90,7 +90,7 @@ def test_without_the_one_beyond_the_limit_frames_wait_for_one_another(
     )
     with pytest.raises(AssertionError, match="wait for one another"):
         for seed in range(30):
-            test_every_frame_is_finished_and_the_limit_is_exceeded_by_one_frame_at_most(seed)
+            test_frames_are_finished_and_at_most_one_exceeds_the_limit(seed)
 
 
 def test_a_growing_frame_that_goes_away_lets_another_one_grow() -> None:

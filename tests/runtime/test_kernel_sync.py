@@ -33,7 +33,7 @@ def file(tmp_path: Path) -> File:
     return found
 
 
-async def test_many_flushes_end_each_with_its_own_answer_and_never_within_the_call(
+async def test_flushes_end_each_with_its_own_answer_never_within_the_call(
     kernel: KernelSync, file: File
 ) -> None:
     loop = asyncio.get_running_loop()

@@ -97,7 +97,7 @@ def test_listeners_that_exclude_each_other_are_refused_in_kafkas_words(
     assert str(error.value) == message
 
 
-def test_one_port_serves_two_listeners_of_two_families_or_when_the_system_chooses() -> None:
+def test_one_port_serves_listeners_of_two_families_or_the_systems_choice() -> None:
     for entries in (
         ["PLAINTEXT://127.0.0.1:9092", "EXTERNAL://[::1]:9092"],
         ["PLAINTEXT://a:0", "EXTERNAL://b:0"],

@@ -335,7 +335,7 @@ async def test_the_buffer_grows_to_a_frame_and_shrinks_back(monkeypatch: pytest.
         await eventually(lambda: len(recorder.frames) == 3, "the third echo")
 
 
-def test_a_budget_serves_in_order_and_lets_an_oversized_frame_through_alone() -> None:
+def test_a_budget_serves_in_order_and_an_oversized_frame_alone() -> None:
     budget = ByteBudget(100)
     order: list[str] = []
     assert budget.take(60, lambda: None)
@@ -505,7 +505,7 @@ async def test_closing_the_server_writes_what_was_sent_and_frees_the_port() -> N
         await again.close()
 
 
-async def test_a_peer_that_does_not_read_cannot_hold_up_the_closing_of_the_server() -> None:
+async def test_a_peer_that_does_not_read_cannot_delay_the_servers_closing() -> None:
     async with serving(answer_much) as served:
         await flood(served)
         raw = served.dial()
@@ -559,7 +559,7 @@ def test_names_and_addresses_of_hosts_are_let_through(host: str) -> None:
     assert host_problem(host) is None
 
 
-async def test_a_connection_that_takes_too_long_is_a_timeout_that_names_the_address(
+async def test_a_slow_connection_is_a_timeout_that_names_the_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def hang(*_: object, **__: object) -> None:

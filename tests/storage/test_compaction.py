@@ -179,7 +179,7 @@ def kept(decider: Compaction, data: bytes) -> tuple[bytes, list[Record]]:
     return (b"", []) if left is None else (bytes(left), decode_batch(left))
 
 
-def test_the_first_cleaning_sets_a_tombstones_horizon_a_later_one_removes_it() -> None:
+def test_a_cleaning_sets_a_tombstones_horizon_and_a_later_one_removes_it() -> None:
     data = keyed("a", "B", base_offset=10)
     first, records = kept(compaction({"a": 10, "b": 11}, 20), data)
     assert [r.value for r in records] == [None, b"v"]

@@ -534,7 +534,7 @@ def test_ablation_transactions_over_an_end_of_the_range_are_found(monkeypatch: p
     assert first_broken(StorageHistory) is not None
 
 
-def test_ablation_runs_without_open_transactions_at_the_segment_end_are_found(
+def test_ablation_runs_without_open_transactions_at_segment_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     total = CountIndex.total

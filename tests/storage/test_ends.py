@@ -117,7 +117,7 @@ def test_a_history_of_epochs_that_is_gone_is_built_again(clean: bool) -> None:
     assert again.latest_epoch == latest == 2
 
 
-def test_a_log_that_lost_its_only_segment_is_refused_if_snapshots_know_producers() -> None:
+def test_a_log_without_its_segment_is_refused_if_snapshots_know_producers() -> None:
     disk = LyingDisk()
     log = open_log(disk)
     append(log, batch(2, pid=1, epoch=0, sequence=0))

@@ -358,7 +358,7 @@ def test_what_was_voided_never_returns_however_the_power_goes(seed: int) -> None
     assert read_flush_notes(disk, NOTES).get(A, 0) in (0, 20, 21, 25)
 
 
-def test_notes_voided_by_a_truncation_return_with_the_next_flush_of_any_log() -> None:
+def test_notes_voided_by_a_truncation_return_with_any_logs_next_flush() -> None:
     disk = LyingDisk()
     notes = made(disk)
     notes.note(A, 50)

@@ -54,6 +54,6 @@ def _read_with_moved_index(clean: bool, moved: int) -> bool:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("moved", [1, 2, 3, 20, 1000])
-def test_an_index_whose_first_entry_moved_up_does_not_explain_an_offset_gap(clean: bool, moved: int) -> None:
+def test_an_index_whose_first_entry_moved_up_explains_no_offset_gap(clean: bool, moved: int) -> None:
     """Found by seed 951899: what stands before the entry was taken for a gap, and not read."""
     assert _read_with_moved_index(clean, moved)

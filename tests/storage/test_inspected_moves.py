@@ -79,7 +79,7 @@ def half_way() -> LyingDisk:
     return disk
 
 
-def test_a_future_replica_is_named_and_is_no_fault_however_the_node_was_left() -> None:
+def test_a_future_replica_is_named_and_is_no_fault_after_any_stop() -> None:
     disk, folders, log = with_log()
     ready(folders)
     append(log, batch(1))

@@ -218,7 +218,7 @@ class FullDisk(RealDisk):
         super().write_atomic(path, data)
 
 
-def test_a_topic_deleted_on_a_full_disk_leaves_no_checkpoint_to_its_successor(tmp_path: Path) -> None:
+def test_a_topic_deleted_on_a_full_disk_leaves_its_successor_no_checkpoint(tmp_path: Path) -> None:
     """The space must come free at once: there may be no other way to make room."""
     disk = FullDisk()
     directory, _ = opened(disk, tmp_path / "data")

@@ -63,7 +63,7 @@ def failing_at(monkeypatch: pytest.MonkeyPatch, place: Path, *methods: str) -> N
 # ---- configuration -----------------------------------------------------------------------------------------
 
 
-def test_a_policy_that_changed_after_the_last_copied_byte_is_in_the_new_folder() -> None:
+def test_a_policy_changed_after_the_last_copied_byte_moves_too() -> None:
     disk, folders, log = with_log()
     future = ready(folders)
     log.update_config(COMPACTED)
@@ -73,7 +73,7 @@ def test_a_policy_that_changed_after_the_last_copied_byte_is_in_the_new_folder()
     assert opened(disk).logs["t", 0].config.may_have_offset_gaps, "or else gaps would pass for damage"
 
 
-def test_the_configuration_of_a_compacted_log_is_not_written_with_every_slice(
+def test_a_compacted_logs_configuration_is_not_written_with_every_slice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _disk, folders, _log = with_log(config=COMPACTED)
@@ -90,7 +90,7 @@ def test_the_configuration_of_a_compacted_log_is_not_written_with_every_slice(
     assert len([path for path in written if path.name == "log-config"]) <= 2
 
 
-def test_a_deletion_of_records_that_was_withdrawn_deletes_nothing_after_a_move() -> None:
+def test_a_withdrawn_deletion_of_records_deletes_nothing_after_a_move() -> None:
     disk, folders, log = with_log()
     log.set_high_watermark(30)
     log.local.start_note.want(20)
@@ -102,7 +102,7 @@ def test_a_deletion_of_records_that_was_withdrawn_deletes_nothing_after_a_move()
     assert opened(disk).logs["t", 0].log_start_offset == 0
 
 
-async def test_a_log_start_that_the_old_disk_refuses_during_the_swap_is_noted_on_the_new_one() -> None:
+async def test_a_log_start_refused_by_the_old_disk_in_the_swap_is_on_the_new() -> None:
     disk, folders, log = with_log()
     log.set_high_watermark(30)
     future = ready(folders)
@@ -127,7 +127,7 @@ async def test_a_log_start_that_the_old_disk_refuses_during_the_swap_is_noted_on
     assert opened(disk).logs["t", 0].log_start_offset == 20
 
 
-def test_a_cleaning_that_the_old_disk_refuses_after_the_swap_is_not_the_new_disks_fault() -> None:
+def test_a_cleaning_refused_by_the_old_disk_is_not_the_new_disks_fault() -> None:
     _disk, folders, log = with_log()
     future = ready(folders)
     old = log.segments[0]
@@ -142,7 +142,7 @@ def test_a_cleaning_that_the_old_disk_refuses_after_the_swap_is_not_the_new_disk
     assert not log.is_offline
 
 
-def test_a_log_that_begins_anew_while_its_copy_is_made_takes_no_producers_of_its_past_along() -> None:
+def test_a_log_that_begins_anew_during_its_copy_takes_no_old_producers() -> None:
     disk, folders, log = with_log(records=0)
     append(log, batch(1, pid=5, epoch=0, sequence=0))
     for _ in range(20):
@@ -166,7 +166,7 @@ def test_a_log_that_begins_anew_while_its_copy_is_made_takes_no_producers_of_its
 # ---- the end -----------------------------------------------------------------------------------------------
 
 
-def test_a_log_start_inside_a_large_segment_does_not_begin_the_copy_anew_for_ever() -> None:
+def test_a_log_start_in_a_large_segment_does_not_restart_the_copy_for_ever() -> None:
     _disk, folders, log = with_log(config=replace(SMALL, segment_bytes=1 << 20))
     log.set_high_watermark(30)
     log.advance_log_start(20)
@@ -196,7 +196,7 @@ def test_a_log_that_is_written_fast_moves_even_so() -> None:
     assert where(folders) == B
 
 
-def test_an_end_of_a_flush_that_brings_no_progress_swaps_nothing_in_a_checkpoint() -> None:
+def test_a_flush_without_progress_swaps_nothing_in_a_checkpoint() -> None:
     """The checkpoint walks through the logs of the folder, and tells of flushes again."""
     _disk, folders, log = with_log()
     future = ready(folders)
@@ -259,7 +259,7 @@ def test_a_clean_stop_before_the_decision_leaves_no_doubt(monkeypatch: pytest.Mo
     assert opened(disk).logs["t", 0].log_end_offset == 30
 
 
-def test_a_move_that_cannot_be_undone_is_the_fault_of_the_disk_that_refused(
+def test_a_move_that_cannot_be_undone_is_the_refusing_disks_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _disk, folders, _log = with_log()
@@ -271,7 +271,7 @@ def test_a_move_that_cannot_be_undone_is_the_fault_of_the_disk_that_refused(
     assert folders.offline_folders == [A]
 
 
-def test_a_folder_that_refuses_to_settle_a_move_at_the_start_takes_down_itself_alone(
+def test_a_folder_that_cannot_settle_a_move_at_the_start_fails_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk, folders, _log = with_log()

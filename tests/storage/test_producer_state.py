@@ -373,7 +373,7 @@ def test_an_emptied_control_batch_has_no_effect() -> None:
 # ---- last stable offset, bounds ----------------------------------------------------------------------------
 
 
-def test_an_ended_transaction_bounds_readers_until_its_marker_is_replicated() -> None:
+def test_an_ended_transaction_bounds_readers_until_its_marker_replicates() -> None:
     partition = Partition()
     first = partition.begin(7, 0)
     second = partition.begin(8, 0)

@@ -269,7 +269,7 @@ def test_missing_flushed_data_is_refused(what: str) -> None:
         open_log(disk, recovery_point=end)
 
 
-def test_a_segment_behind_an_offset_gap_above_the_recovery_point_is_removed() -> None:
+def test_a_segment_behind_a_gap_above_the_recovery_point_is_removed() -> None:
     disk = LyingDisk()
     log = filled(disk)
     gone = log.local.segments[1]

@@ -78,7 +78,7 @@ def test_a_file_that_is_not_as_the_stop_left_it_is_built_again(tmp_path: Path, s
     assert everything(path) == (wanted, [])
 
 
-def test_ablation_checksums_without_the_transaction_index_show_aborted_ones(tmp_path: Path) -> None:
+def test_ablation_checksums_without_transaction_index_show_aborted_ones(tmp_path: Path) -> None:
     path = build(tmp_path / "data")
     wanted, _ = everything(path)
     for file in derived_of(path, "flights-0"):

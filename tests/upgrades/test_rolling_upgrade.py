@@ -226,7 +226,7 @@ def committed(
     }
 
 
-async def test_nothing_is_lost_or_doubled_from_the_old_version_to_the_new_one_and_back(
+async def test_nothing_is_lost_or_doubled_to_the_new_version_and_back(
     tmp_path: Path,
 ) -> None:
     folder = await asyncio.to_thread(installed, LAST_OF_LEVEL_3, tmp_path / "older")

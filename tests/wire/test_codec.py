@@ -123,7 +123,7 @@ def test_garbage_is_refused(message: tuple[ApiKey, int, bool], garbage: bytes) -
         assert error.code is ErrorCode.INVALID_REQUEST
 
 
-def test_a_claim_of_two_billion_elements_is_refused_before_kio_reserves_them() -> None:
+def test_a_claim_of_two_billion_elements_is_refused_before_a_reservation() -> None:
     for version in (1, 9):
         claim = struct.pack(">i", 2**31 - 1) if version == 1 else b"\xff\xff\xff\xff\x07"
         with pytest.raises(KafkaError, match="topics claims"):
@@ -222,7 +222,7 @@ def test_a_value_that_does_not_fit_names_the_field() -> None:
         codec.response(ApiKey.METADATA, 1, {"brokers": [{"node_id": 1, "host": 5}]})
 
 
-def test_missing_fields_take_the_schemas_default_and_null_where_it_is_allowed() -> None:
+def test_missing_fields_take_the_schemas_default_or_null_where_allowed() -> None:
     body = codec.response(ApiKey.METADATA, 9, {"topics": [{"name": "t"}]})
     answer = codec.decode_response(
         ApiKey.METADATA, 9, codec.encode_response_frame(1, ApiKey.METADATA, 9, body)
@@ -318,7 +318,7 @@ def test_the_walk_accepts_exactly_one_message() -> None:
         check_message(message_class(ApiKey.HEARTBEAT, 4, True), b"xx" + body, 1)
 
 
-def test_what_follows_a_request_is_ignored_and_what_follows_a_response_is_not() -> None:
+def test_bytes_after_a_request_are_ignored_and_after_a_response_are_not() -> None:
     """librdkafka 2.16 asks for all topics like this: a MetadataRequest of four bytes, and three more."""
     frame = codec.encode_request_frame(1, ApiKey.METADATA, 12, b"\x00\x00\x00\x00" + b"\x01\x00\x00")
     _, asked = codec.decode_request(ApiKey.METADATA, 12, frame)

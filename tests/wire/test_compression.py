@@ -43,7 +43,7 @@ def test_snappy_without_xerials_framing_is_read() -> None:
     assert bytes(decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT)))) == TEXT
 
 
-def test_lz4_frames_have_independent_blocks_of_64_kib_and_no_content_checksum() -> None:
+def test_lz4_frames_have_independent_64_kib_blocks_and_no_checksum() -> None:
     frame = compress(Compression.LZ4, TEXT)
     assert frame[:4] == b"\x04\x22\x4d\x18"
     flags, block = frame[4], frame[5]

@@ -196,7 +196,7 @@ def test_only_a_produce_may_be_as_large_as_a_frame(key: ApiKey) -> None:
             codec.decode_request_body(key, 4, body, 0)
 
 
-def test_answers_of_large_clusters_are_not_bounded_by_what_requests_may_hold() -> None:
+def test_answers_of_large_clusters_are_not_bounded_as_requests_are() -> None:
     partitions = [
         {
             "error_code": 0,

@@ -291,7 +291,7 @@ def test_a_fetch_request_is_kios_in_both_directions(version: int) -> None:
         assert fetch.parse_fetch_request(version, b"head" + body, 4) == made
 
 
-def test_a_followers_broker_epoch_and_topic_ids_travel_as_tags_that_others_skip() -> None:
+def test_a_followers_broker_epoch_and_topic_ids_are_skippable_tags() -> None:
     made = FetchRequest(
         replica_id=2, replica_epoch=77, topics=[("t", [FetchPartition(0, 5, 100, topic_id=UUID(int=9))])]
     )

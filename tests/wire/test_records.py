@@ -205,7 +205,7 @@ def test_iteration_yields_whole_batches_and_stops_at_a_partial_tail() -> None:
 
 
 @pytest.mark.parametrize("length", [0, -1, 48, -(2**31)])
-def test_iteration_over_a_senseless_length_ends_with_an_error_and_not_in_a_loop(length: int) -> None:
+def test_iteration_over_a_senseless_length_ends_with_an_error(length: int) -> None:
     data = patched(encode_batch(three_records()), 8, ">i", length)
     with pytest.raises(KafkaError) as caught:
         list(iterate_headers(data))
@@ -285,7 +285,7 @@ def test_bytes_that_are_too_few_for_a_header_are_refused(size: int) -> None:
         (encode_batch(three_records(), transactional=True), "transactional"),
     ],
 )
-def test_what_only_brokers_may_write_is_refused_from_clients_and_replicated(batch: bytes, why: str) -> None:
+def test_what_only_brokers_may_write_is_refused_only_from_clients(batch: bytes, why: str) -> None:
     assert refused(batch, from_client=True) is ErrorCode.INVALID_RECORD, why
     validate_batch(memoryview(batch))
 
