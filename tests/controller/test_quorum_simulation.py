@@ -20,6 +20,7 @@ from tidegate.chaos.command import app
 from tidegate.chaos.sim.quorum.ablations import ABLATIONS
 from tidegate.chaos.sim.quorum.faults import PAUSE_S_MAX
 from tidegate.chaos.sim.quorum.member import Parts
+from tidegate.chaos.sim.quorum.network import SLOW_FACTOR
 from tidegate.chaos.sim.quorum.options import WEIGHTS, QuorumOptions
 from tidegate.chaos.sim.quorum.simulation import QuorumSimulation
 from tidegate.chaos.sim.runs import Broken
@@ -35,6 +36,7 @@ SHARES = 10
 ABLATION_SEEDS = 60
 COMMAND_SEEDS = 60
 CHANGES = 30
+SLOW_NETWORKS = (1, 32, 44, 47)
 PINNED = [
     (20559, 3),  # the answer to the last chunk of a snapshot is lost: the leader sent the end of it for ever
     (2000476, 0),  # pauses of a single voter added up beyond the time in which it must make progress
@@ -70,14 +72,34 @@ def test_seeds_that_once_found_a_defect_hold(seed: int, voters: int) -> None:
     run(QuorumOptions.draw(seed, voters))
 
 
+def healthy(seed: int, voters: int) -> QuorumOptions:
+    """No faults, and a command every 10 ms."""
+    drawn = QuorumOptions.draw(seed, voters)
+    return replace(drawn, datagrams=False, late_replies=False, operation_every_s=0.01).only()
+
+
 @pytest.mark.parametrize("voters", [1, 3, 5])
 def test_without_faults_everything_is_acknowledged_under_one_leader(voters: int) -> None:
-    options = replace(
-        QuorumOptions.draw(2, voters), datagrams=False, late_replies=False, operation_every_s=0.01
-    ).only()
-    simulation = run(options)
+    simulation = run(healthy(1, voters))
     assert simulation.counts["terms"] == 1
     assert simulation.counts["acknowledged"] + simulation.counts["reads"] > 300
+
+
+@pytest.mark.parametrize("voters", [3, 5])
+@pytest.mark.parametrize("seed", SLOW_NETWORKS)
+def test_no_leader_is_deposed_while_frames_are_faster_than_an_election(seed: int, voters: int) -> None:
+    """With the drawn timings the slowest frame of these networks takes as long as the longest election
+    timeout: followers that hear nothing for so long rightly elect another leader, in some of these seeds."""
+    options = healthy(seed, voters)
+    heartbeat_s, slowest_s = options.timings.heartbeat_s, SLOW_FACTOR * options.delay_s
+    assert slowest_s >= options.timings.election_s_max
+    timings = replace(
+        options.timings,
+        election_s_min=slowest_s + 2 * heartbeat_s,
+        election_s_max=2 * slowest_s + 4 * heartbeat_s,
+        leader_fallback_s=2 * slowest_s + 2 * heartbeat_s,
+    )
+    assert run(replace(options, timings=timings)).counts["terms"] == 1
 
 
 @pytest.mark.parametrize("fault", sorted(WEIGHTS))

@@ -18,6 +18,8 @@ from .process import Process
 from .schedule import Schedule
 
 LOSS, DOUBLE, SLOW, LATE = 0.03, 0.02, 0.05, 0.3
+SLOW_FACTOR = 10
+"""A slow frame takes up to so many delays, and in a stream all frames behind it wait."""
 GIVEN_UP_S = 3.5
 DIAL_EVERY_S = 0.1
 Way = tuple[int, int]
@@ -127,7 +129,7 @@ class Network:
 
     def _travel(self, way: Way, event: PeerEvent, number: int, extra_s: float = 0.0) -> None:
         schedule, options = self._schedule, self._options
-        slow = 10 if schedule.random.random() < SLOW else 1
+        slow = SLOW_FACTOR if schedule.random.random() < SLOW else 1
         due = schedule.now + schedule.random.random() * options.delay_s * slow + extra_s
         if not options.datagrams or isinstance(event, PeerUp):
             due = self._free_at[way] = max(due, self._free_at[way])
