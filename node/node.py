@@ -322,6 +322,7 @@ class Node:
             tls=self._quorum_tls(),
             # PySyncObj wants an election timeout of three heartbeats at least
             timings=RaftTimings(election_s, 2 * election_s, heartbeat_s=0.3 * election_s),
+            validate=configuration.flag("debug.validate"),
         )
         return ControllerNode(
             metadata,

@@ -211,6 +211,9 @@ class VoterState:
             if term < self.term or (term == self.term and self.voted_for is not None):
                 before = f"term {self.term} with vote {self.voted_for}"
                 raise RaftFatal(f"term {term} with vote {voted_for} after {before}")
+            changes = self.ready.persist
+            if changes and isinstance(changes[-1], SetTerm):
+                changes.pop()  # of a step that raises the term and then votes in it: one change is enough
             self._persist(SetTerm(term, voted_for))
         self.term, self.voted_for = term, voted_for
         self.votes = {self.node_id} if voted_for == self.node_id else set()

@@ -99,11 +99,18 @@ class RaftThread:
     """Runs a core.  `post` may be called from any thread."""
 
     def __init__(
-        self, core: RaftCore, die: Callable[[str], None], now: Callable[[], float] = lambda: 0.0
+        self,
+        core: RaftCore,
+        die: Callable[[str], None],
+        now: Callable[[], float] = lambda: 0.0,
+        *,
+        validate: bool = False,
     ) -> None:
-        """`now`: monotonic seconds; only `alive_s` needs it."""
+        """`now`: monotonic seconds; only `alive_s` needs it.  `validate`: every round ends with
+        `RaftCore.validate`."""
         self._core = core
         self._now = now
+        self._validate = validate
         self.alive_s = now()
         """When the last round began; any thread may look.  A flush of the journal that hangs keeps the next
         from beginning."""
@@ -187,6 +194,8 @@ class RaftThread:
             for event in in_order([self._inbox.popleft() for _ in range(come)]):
                 self.handle(event)
             more = self._core.tick()
+            if self._validate:
+                self._core.validate()
             sleeps_s = 0.0 if more or self._inbox else self._core.seconds_to_wake()
         except BaseException as error:
             self._failed(error)

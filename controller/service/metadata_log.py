@@ -142,7 +142,9 @@ class MetadataLog:
         tls: MutualTls | None = None,
         timings: RaftTimings | None = None,
         die: Callable[[str], None] = exit_process,
+        validate: bool = False,
     ) -> None:
+        """`validate`: the voter is held against its invariants, and the node stops when one does not hold."""
         if node_id not in voters or len(voters) not in (1, 3, 5):
             raise ValueError(
                 f"node {node_id} must be one of 1, 3 or 5 quorum voters, they are {sorted(voters)}"
@@ -154,7 +156,7 @@ class MetadataLog:
         self._listen, self._directory, self._disk, self._clock = listen, directory, disk, clock
         self._cluster_id, self._tls = cluster_id, tls
         self._timings = timings or RaftTimings()
-        self._die_now = die
+        self._die_now, self._validate = die, validate
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock: FileLock | None = None
         self._thread: RaftThread | None = None
@@ -192,7 +194,7 @@ class MetadataLog:
         except RaftFatal as error:
             self._lock.release()
             raise MetadataLogUnusable(str(error)) from error
-        self._thread = thread = RaftThread(core, self._die, self._clock.monotonic)
+        self._thread = thread = RaftThread(core, self._die, self._clock.monotonic, validate=self._validate)
         thread.start()
         try:
             await asyncio.wrap_future(thread.run(self._require_transport().start()))

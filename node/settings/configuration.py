@@ -320,7 +320,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "debug.validate": Setting(
         bool,
         False,
-        "Checks the invariants of logs, partition leaders and shards; a defect stops the node, or the shard.",
+        "Checks the invariants of voter, logs, leaders and shards; a defect stops the node, or the shard.",
     ),
     "log.level": Setting(str, "INFO", "DEBUG, INFO, WARNING or ERROR."),
     "log.format": Setting(str, "text", "text or json."),

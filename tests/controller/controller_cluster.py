@@ -56,6 +56,7 @@ class ControllerCluster:
                 clock=SystemClock(),
                 timings=self.timings,
                 die=self.deaths.append,
+                validate=True,
             )
             node = ControllerNode(
                 metadata,

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from tidegate.controller.raft.contract import QuorumStatus, RaftTimings
+from tidegate.controller.raft.core import RaftCore
+from tidegate.controller.raft.thread import Inspect
 from tidegate.controller.service import metadata_log
 from tidegate.controller.service.metadata_log import (
     MetadataLog,
@@ -63,6 +65,7 @@ class Logs:
             cluster_id=cluster_id,
             timings=self.timings,
             die=self.deaths.append,
+            validate=True,
         )
 
     async def start(self, *node_ids: int) -> None:
@@ -483,3 +486,18 @@ async def test_an_entry_of_an_earlier_term_whose_index_is_reused_is_dropped() ->
         await earlier
     assert log._waiting == {7: (5, later)}
     assert not later.done()
+
+
+async def test_with_validation_a_broken_invariant_stops_the_voter(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 1)
+    await logs.start()
+    log = await logs.active()
+
+    def damage(core: RaftCore) -> None:
+        core.state.active_term = core.term + 1
+
+    assert log._thread is not None
+    log._thread.post(Inspect(damage))
+    await eventually(lambda: logs.deaths)
+    assert "active in term" in logs.deaths[0]
+    await logs.stop()

@@ -49,6 +49,9 @@ class Core:
         self.calls.append("tick")
         return False
 
+    def validate(self) -> None:
+        raise AssertionError("commit 7, last 5")
+
     def seconds_to_wake(self) -> float:
         return 3600.0
 
@@ -164,6 +167,15 @@ async def test_a_broken_rule_ends_the_process_and_nothing_is_synced_after_it() -
     assert await asyncio.to_thread(thread.join, 10.0)
     assert died == ["the metadata quorum member failed: no"]
     assert core.calls == ["sync"]
+
+
+async def test_with_validation_a_broken_invariant_ends_the_process() -> None:
+    core, died = Core(), list[str]()
+    thread = RaftThread(core, died.append, validate=True)  # type: ignore[arg-type]
+    thread.start()
+    assert await asyncio.to_thread(thread.join, 10.0)
+    assert died == ["the metadata quorum member failed: commit 7, last 5"]
+    assert core.calls == ["sync", "tick"]
 
 
 async def _ident() -> int:

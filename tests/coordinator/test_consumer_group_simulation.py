@@ -54,8 +54,8 @@ def test_a_seed_is_one_history() -> None:
 
 
 def broken_in_some_run(**world: Any) -> str:
-    """The first violation in some runs that the clients notice; empty when they noticed nothing."""
-    for seed in range(40):
+    """The first violation in a few runs that the clients notice; empty when they noticed nothing."""
+    for seed in range(12):
         violations = World(seed, validates=False, **world).run(STEPS)
         if violations:
             return violations[0]
@@ -163,8 +163,8 @@ def test_ablation_new_metadata_that_groups_ignore_is_noticed(monkeypatch: pytest
 
 def test_losing_what_was_committed_is_noticed() -> None:
     """docs/semantics.md G12: an answer to a member, which is committed, must not be lost with the coordinator
-    that sent it."""
-    assert broken_in_some_run(safe_commit=False)
+    that sent it.  With few members a partition that another one is given is soon one that is still read."""
+    assert "is read by" in broken_in_some_run(safe_commit=False, members=2)
 
 
 def test_a_record_is_what_the_ablations_drop() -> None:
