@@ -3,7 +3,7 @@
 The thread runs its jobs one after another, in the order in which they came.  At most `jobs_max` jobs wait;
 when the queue is full, the caller does the work itself, so that a node cannot free less than it writes.  Jobs
 that are not done when the node stops are done at the next start: all these files have names that no reader
-uses (`<file>.deleted`, `<n>-delete`).
+uses (`<file>.deleted`, `<log>.<n>-delete`).
 """
 
 from __future__ import annotations

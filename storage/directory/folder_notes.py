@@ -11,7 +11,7 @@ files.  Rows of logs that are not open stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +62,8 @@ class FolderNotes:
         self._flushes_path = folder / FLUSH_NOTES
         self._on_failure = on_failure
         self._written: dict[PartitionKey, PartitionCheckpoint] = {}
+        # rows of deleted logs, which a full disk keeps until the next checkpoint
+        self._forgotten: set[PartitionKey] = set()
         self._flushes: FlushNotes | None = None
         self._keys: dict[Identity, PartitionKey] = {}
 
@@ -84,6 +86,11 @@ class FolderNotes:
             )
             return {}
 
+    @property
+    def rows(self) -> Iterable[PartitionKey]:
+        """The partitions that the checkpoint has rows of."""
+        return self._written.keys()
+
     def get(self, key: PartitionKey) -> PartitionCheckpoint | None:
         return self._written.get(key)
 
@@ -104,9 +111,11 @@ class FolderNotes:
     # ---- writing -------------------------------------------------------------------------------------------
 
     def write(self, rows: Mapping[PartitionKey, PartitionCheckpoint]) -> None:
-        """Writes a checkpoint with these new rows; the rows of other logs stay.  Raises OSError (the old
-        checkpoint stays)."""
-        self._write({**self._written, **rows})
+        """Writes a checkpoint with these new rows; the rows of other logs stay, but for deleted ones.  Raises
+        OSError (the old checkpoint stays)."""
+        kept = {key: row for key, row in self._written.items() if key not in self._forgotten}
+        self._write({**kept, **rows})
+        self._forgotten.clear()
         if self._flushes is not None:
             with self._reporting_failure():
                 self._flushes.trim(self._settled)
@@ -170,20 +179,21 @@ class FolderNotes:
             with self._reporting_failure():
                 self._flushes.void(identity, offset)
 
-    def forget(self, key: PartitionKey, identity: Identity | None) -> None:
-        """The log of this name, and of this identity when it is known, begins anew.  Raises OSError."""
+    def forget(self, keys: Collection[PartitionKey], identity: Identity | None) -> None:
+        """The logs of these names, and of this identity when it is known, are deleted or begin anew.  Raises
+        OSError."""
         if identity is not None:
             self._void_flushes(identity, 0)
             self._keys.pop(identity, None)
-        if key in self._written:
-            self._write({other: row for other, row in self._written.items() if other != key})
+        self._write({key: row for key, row in self._written.items() if key not in keys})
 
-    def forget_if_room(self, key: PartitionKey, identity: Identity | None) -> None:
-        """Like `forget`; on a full disk the row of the checkpoint stays until the next checkpoint.  Raises
-        OSError."""
+    def forget_if_room(self, keys: Collection[PartitionKey], identity: Identity | None) -> None:
+        """Like `forget`, of deleted logs; on a full disk their rows of the checkpoint stay until the next
+        checkpoint.  Raises OSError."""
         try:
-            self.forget(key, identity)
+            self.forget(keys, identity)
         except OSError as error:
             if error.errno not in OUT_OF_SPACE:
                 raise
+            self._forgotten.update(keys)
             log.warning("checkpoint_not_written", path=self._path, reason=error)

@@ -7,7 +7,7 @@
     partition-checkpoint    per partition: recovery point, high watermark, log start; and
     flush-notes             what was flushed since (`folder_notes`)
     <topic>-<partition>/    a log, with its identity and configuration (`found_logs`)
-    <n>-delete/             a log whose deletion is decided
+    <t>-<p>.<n>-delete/     a log whose deletion is decided (`renamed_folders`)
     <n>-future/             the future replica of a log, before it is complete (`moving`)
     <n>-damaged/            a damaged log, kept for a while (`set_aside`); the partition was fetched again
                             from its leader
@@ -48,7 +48,7 @@ from .log_loader import DEFAULT_OPTIONS, FolderOptions, LogLoader
 from .move_state import Verdict
 from .opening_progress import OpeningProgress
 from .pending_configs import PendingConfigs
-from .renamed_folders import DELETE_SUFFIX, FUTURE_SUFFIX, RenamedFolders
+from .renamed_folders import RenamedFolders
 from .set_aside import DAMAGED_SUFFIX, note_set_aside
 from .stored_config import LOG_CONFIG
 
@@ -148,8 +148,11 @@ class LogDirectory:
             report.clean = self.previous_broker_epoch is not None
             self.notes.read()
             names = self._disk.list_names(self.path)
+            self.renamed_folders.remove_leftovers(names)
             found = [
-                entry for name in names if (entry := self._find_entry(name, config_of, report)) is not None
+                entry
+                for name in self._disk.list_names(self.path)
+                if (entry := self._find_entry(name, config_of, report)) is not None
             ]
             if len(self._disk.list_names(self.path)) < len(names):
                 # leftovers of interrupted creations and deletions do not come back
@@ -193,9 +196,6 @@ class LogDirectory:
     def _find_entry(
         self, name: str, config_of: Callable[[str], LogConfig] | None, report: OpenReport
     ) -> FoundLog | None:
-        if name.endswith((DELETE_SUFFIX, FUTURE_SUFFIX)):
-            self._disk.remove_tree(self.path / name)
-            return None
         key = parse_name(name)
         if key is None or not self._is_log(key, report):
             return None
@@ -327,7 +327,7 @@ class LogDirectory:
             for new in missing:
                 # Notes of a log of this name that was deleted on a full disk, or of this log, whose folder
                 # was moved away.
-                self.notes.forget(new.key, identity_of(new.topic_id, new.partition))
+                self.notes.forget([new.key], identity_of(new.topic_id, new.partition))
         except OSError as error:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"no log can be created in {self.path}: {error}"
@@ -413,7 +413,7 @@ class LogDirectory:
             return
         try:
             self.renamed_folders.delete(key, topic_id)
-            self.notes.forget_if_room(key, None)
+            self.notes.forget_if_room([key], None)
         except OSError as error:
             self.disk_failed(error)
             raise KafkaError(

@@ -1,13 +1,15 @@
-"""Renames the folder of a log durably to `<n>-delete` or `<n>-damaged`, and removes the content of a deleted
-one afterwards.
+"""Renames the folder of a log durably to `<topic>-<partition>.<n>-delete` or `<n>-damaged`, and removes the
+content of a deleted one afterwards.
 
-The new name is short, because the topic's name may already be as long as the file system allows.  The thread
-of the file deleter removes the content, when there is one; the next start removes what a crash leaves.
+The name of a deleted log is Kafka's: it says whose row of the checkpoint has to go.  A crash between the
+renaming and the forgetting of the row leaves both, and the next start forgets the row before it removes the
+folder.  The thread of the file deleter removes the content, when there is one; the next start removes what a
+crash leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from pathlib import Path
 from uuid import UUID
@@ -22,7 +24,23 @@ from .folder_notes import FolderNotes, PartitionKey
 
 DELETE_SUFFIX = "-delete"
 FUTURE_SUFFIX = "-future"
+TOPIC_CHARS_MAX = 200
+"""Of a topic's name, in the name of a deleted log: a whole name may leave no room for what follows it."""
 log = logs.get(__name__)
+
+
+def deleted_keys(rows: Iterable[PartitionKey], names: Iterable[str]) -> list[PartitionKey]:
+    """Of the partitions that a checkpoint has rows of, those whose log is deleted: of the names in the data
+    folder, one is that of the renamed log, and none is that of the log."""
+    there = set(names)
+    deleted = {
+        name.removesuffix(DELETE_SUFFIX).rpartition(".")[0] for name in there if name.endswith(DELETE_SUFFIX)
+    }
+    return [key for key in rows if _stem(key) in deleted and f"{key[0]}-{key[1]}" not in there]
+
+
+def _stem(key: PartitionKey) -> str:
+    return f"{key[0][:TOPIC_CHARS_MAX]}-{key[1]}"
 
 
 class RenamedFolders:
@@ -48,15 +66,27 @@ class RenamedFolders:
         Raises OSError."""
         self._make_room()
         taken = set(self._disk.list_names(self._folder))
-        target = self._folder / next(
-            name for n in range(len(taken) + 1) if (name := f"{n}{suffix}") not in taken
-        )
+        prefix = f"{_stem(key)}." if suffix == DELETE_SUFFIX else ""
+        target = self._folder / next(name for n in count() if (name := f"{prefix}{n}{suffix}") not in taken)
         self._disk.rename(self._folder / f"{key[0]}-{key[1]}", target)
         self._disk.sync_directory(self._folder)
         # Only now: a crash before it would leave a log without its recovery point, and damage would look like
         # a torn tail.
-        self._notes.forget_if_room(key, identity_of(topic_id, key[1]) if topic_id is not None else None)
+        self._notes.forget_if_room([key], identity_of(topic_id, key[1]) if topic_id is not None else None)
         return target
+
+    def remove_leftovers(self, names: Sequence[str]) -> None:
+        """At a start, before a log is opened: removes what deletions and moves that a crash cut short have
+        left among `names`, first the rows of deleted logs.  Where a crash has kept the old name beside the
+        new one, the folder under the old name is empty from here on.  The caller syncs the folder.  Raises
+        OSError."""
+        deleted = deleted_keys(self._notes.rows, names)
+        if deleted:
+            self._disk.sync_directory(self._folder)  # a killed process may not have done it
+            self._notes.forget_if_room(deleted, None)
+        for name in names:
+            if name.endswith((DELETE_SUFFIX, FUTURE_SUFFIX)):
+                self._disk.remove_tree(self._folder / name)
 
     def delete(self, key: PartitionKey, topic_id: UUID | None) -> None:
         """Renames the folder durably, then removes its content.  Raises OSError."""

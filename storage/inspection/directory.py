@@ -26,7 +26,7 @@ from ..directory.folder_notes import (
 )
 from ..directory.folder_owner import KEYS, VERSION, decode_owner
 from ..directory.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
-from ..directory.renamed_folders import DELETE_SUFFIX, FUTURE_SUFFIX
+from ..directory.renamed_folders import DELETE_SUFFIX, FUTURE_SUFFIX, deleted_keys
 from ..directory.set_aside import DAMAGED_SUFFIX
 from .findings import Finding
 from .moves import Standings, has_log, is_future, judge_moves, read_standings
@@ -216,8 +216,9 @@ def _check_presence(disk: Disk, folder: DataFolder, names: set[str]) -> None:
             )
         )
     present = {path.name for path in folder.partitions}
+    deleted = set(deleted_keys(folder.checkpoint, names))  # the next start forgets their rows
     for (topic, partition), row in sorted(folder.checkpoint.items()):
-        is_missing = f"{topic}-{partition}" not in present
+        is_missing = f"{topic}-{partition}" not in present and (topic, partition) not in deleted
         if is_missing and folder.state is FolderState.RUNNING:
             is_missing = not disk.exists(folder.path / f"{topic}-{partition}")  # it may be new
         if is_missing:

@@ -171,7 +171,8 @@ class _Verification:
             try:
                 return decode_config(self._disk.read(path))
             except (ValueError, TypeError) as error:
-                self._add(Finding("config-damaged", path, str(error)))
+                if was_in_use(self._disk, self._directory):  # a creation that was cut short had not synced it
+                    self._add(Finding("config-damaged", path, str(error)))
         return LogConfig()
 
     def _look_at_folder(self) -> None:

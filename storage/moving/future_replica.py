@@ -252,7 +252,7 @@ class FutureReplica:
         with _of_source():
             known = self._disk.read(snapshot) if self._disk.exists(snapshot) else None
         config = _with_holes(source.config)
-        self.target.notes.forget(self.key, identity_of(self.topic_id, self.key[1]))
+        self.target.notes.forget([self.key], identity_of(self.topic_id, self.key[1]))
         self.target.make_room(self.target.path)
         staging = self.target.renamed_folders.fresh_path()
         # a cut from here on, while the thread is at it, begins it anew

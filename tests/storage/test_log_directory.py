@@ -238,6 +238,48 @@ def test_a_topic_deleted_on_a_full_disk_leaves_its_successor_no_checkpoint(tmp_p
     assert b"flights" not in (tmp_path / "data" / PARTITION_CHECKPOINT).read_bytes()
 
 
+def test_the_next_checkpoint_forgets_a_topic_deleted_on_a_full_disk(tmp_path: Path) -> None:
+    disk = FullDisk()
+    directory, _ = opened(disk, tmp_path / "data")
+    append(directory.create("flights", ID, 0, SMALL), batch())
+    directory.write_checkpoints()
+    disk.full = True
+    directory.delete("flights", 0)
+    disk.full = False
+    directory.write_checkpoints()
+    assert b"flights" not in (tmp_path / "data" / PARTITION_CHECKPOINT).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["flights", "flights-0.5", "f" * 249])
+def test_a_start_forgets_the_row_of_a_log_whose_deletion_a_crash_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    root = tmp_path / "data"
+    directory, _ = opened(RealDisk(), root)
+    for each in (name, "kept"):
+        append(directory.create(each, UUID(int=len(each)), 0, SMALL), batch())
+    directory.write_checkpoints()
+
+    class Cut(Exception):
+        pass
+
+    def cut(*_arguments: object) -> None:
+        raise Cut
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderNotes, "forget_if_room", cut)
+        with pytest.raises(Cut):
+            directory.delete(name, 0)
+    directory.close(clean=False)
+    assert name in (root / PARTITION_CHECKPOINT).read_text()
+    directory, report = opened(RealDisk(), root)
+    assert (report.opened, report.failed) == (1, {})
+    assert name not in (root / PARTITION_CHECKPOINT).read_text()
+    assert "kept" in (root / PARTITION_CHECKPOINT).read_text()
+    assert not list(root.glob("*-delete"))
+    directory.close(clean=False)
+
+
 def test_a_topic_created_again_under_its_name_begins_empty() -> None:
     disk = LyingDisk()
     directory, _ = opened(disk)
