@@ -43,6 +43,38 @@ class _Row:
     new_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What the command line says; `checked` refuses what contradicts itself."""
+
+    groups: Sequence[str]
+    all_groups: bool
+    topics: Sequence[str]
+    all_topics: bool
+    modes: Mapping[Mode, object]
+    """The modes that were given, with their values; one is allowed."""
+    execute: bool
+    dry_run: bool
+    export: bool
+    json: bool
+
+    def checked(self) -> tuple[Mode, object]:
+        """The mode and its value.  Raises ValueError."""
+        if len(self.modes) != 1:
+            options = ", ".join(f"--{mode.value}" for mode in Mode)
+            raise ValueError(f"one of {options} is wanted, {len(self.modes)} are given")
+        if self.execute and self.dry_run:
+            raise ValueError("--execute and --dry-run exclude each other")
+        if bool(self.groups) == self.all_groups:
+            raise ValueError("name the groups, or use --all-groups")
+        if self.topics and self.all_topics:
+            raise ValueError("--topic and --all-topics: one of them, not both")
+        if not self.topics and not self.all_topics and Mode.FILE not in self.modes:
+            raise ValueError("one of --topic, --all-topics is wanted")
+        [chosen] = self.modes.items()
+        return chosen
+
+
 def groups_reset_offsets(
     names: Annotated[
         list[str], typer.Argument(metavar="[GROUP]...", help="The groups; or --all-groups.")
@@ -99,35 +131,29 @@ def groups_reset_offsets(
         Mode.OFFSET: to_offset, Mode.DATETIME: to_datetime, Mode.DURATION: by_duration, Mode.SHIFT: shift_by,
         Mode.FILE: from_file,
     }  # fmt: skip
-    chosen = [mode for mode, value in given.items() if value is not None]
+    modes = {mode: value for mode, value in given.items() if value is not None}
+    options = _Options(names, all_groups, topic, all_topics, modes, execute, dry_run, export, json)
+    run(_reset_offsets(options, bootstrap))
 
-    async def work() -> None:
-        if len(chosen) != 1:
-            options = ", ".join(f"--{mode.value}" for mode in Mode)
-            raise ValueError(f"one of {options} is wanted, {len(chosen)} are given")
-        if execute and dry_run:
-            raise ValueError("--execute and --dry-run exclude each other")
-        if bool(names) == all_groups:
-            raise ValueError("name the groups, or use --all-groups")
-        if topic and all_topics:
-            raise ValueError("--topic and --all-topics: one of them, not both")
-        if not topic and not all_topics and from_file is None:
-            raise ValueError("one of --topic, --all-topics is wanted")
-        wanted = [parse_topic(text) for text in topic]
-        async with connect(bootstrap) as admin:
-            found = [each.group_id for each in await admin.list_groups()] if all_groups else names
-            resets = _resets(chosen[0], given[chosen[0]], found)
-            if from_file is not None and not resets:
-                raise ValueError(f"--from-file {from_file}: it names no partition of {', '.join(found)}")
-            rows, failed = await _reset_groups(admin, found, wanted, resets, execute=execute)
-        if rows and not (execute or export or dry_run or json):
-            warn("nothing was changed: --execute does it")
-        if rows or json or not failed:
-            _show(rows, export=export, json=json, one_group=len(found) == 1)
-        if failed:
-            raise typer.Exit(1)
 
-    run(work())
+async def _reset_offsets(options: _Options, bootstrap: str) -> None:
+    mode, value = options.checked()
+    wanted = [parse_topic(text) for text in options.topics]
+    async with connect(bootstrap) as admin:
+        if options.all_groups:
+            groups: Sequence[str] = [each.group_id for each in await admin.list_groups()]
+        else:
+            groups = options.groups
+        resets = _resets(mode, value, groups)
+        if mode is Mode.FILE and not resets:
+            raise ValueError(f"--from-file {value}: it names no partition of {', '.join(groups)}")
+        rows, failed = await _reset_groups(admin, groups, wanted, resets, execute=options.execute)
+    if rows and not (options.execute or options.export or options.dry_run or options.json):
+        warn("nothing was changed: --execute does it")
+    if rows or options.json or not failed:
+        _show(rows, export=options.export, json=options.json, one_group=len(groups) == 1)
+    if failed:
+        raise typer.Exit(1)
 
 
 async def _reset_groups(
