@@ -62,7 +62,7 @@ class QuorumStatus:
 class FollowerView:
     """The leader's view of a follower, for people and tools.  None: never."""
 
-    match_index: int
+    match_index: int  # the last entry that it acknowledged, with or without a vote
     silent_s: float | None = None  # since its last message
     behind_s: float | None = None  # since it had the leader's whole log
 

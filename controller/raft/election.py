@@ -131,9 +131,9 @@ class Election:
         soon = state.now + state.timings.hurry_s * (0.2 + state.random())
         state.election_deadline = min(state.election_deadline, soon)
 
-    def got_vote(self) -> None:
-        """This journal has its vote.  All voters get theirs at the same time: a short random wait keeps them
-        from all starting an election at once."""
+    def began_voting(self) -> None:
+        """This journal may vote from now on.  All voters begin at the same time: a short random wait keeps
+        them from all starting an election at once."""
         state = self._state
         state.election_deadline = state.now + state.timings.election_s_min * state.random()
 

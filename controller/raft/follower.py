@@ -2,7 +2,7 @@
 Q17).  Pure.
 
 Only a conflict truncates the log, and never at or below the commit index: that would contradict a majority,
-and stops the node.  Acknowledgements wait until `release`: what they confirm is durable before they are sent.
+and stops the node.  Acknowledgements wait until `send_acknowledgements`: what they confirm is durable before.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class Follower:
 
     # ---- acknowledgements ----------------------------------------------------------------------------------
 
-    def release(self) -> None:
-        """Sends the acknowledgements that wait: everything that they confirm is durable then."""
+    def send_acknowledgements(self) -> None:
+        """Sends those that wait: everything that they confirm is durable then."""
         if not self._replies:
             return
         state = self._state

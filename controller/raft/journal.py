@@ -56,7 +56,7 @@ _VOTE = struct.Struct("<4sHiQiH")
 _VOTE_MAGIC = b"TGRV"
 _VOTE_FORMAT_WITHOUT_ID = 1  # of the version before journals had ids
 _VOTE_FORMAT = 2
-_IDENTITY = struct.Struct("<QBB")  # journal id, voting, voter_records
+_IDENTITY = struct.Struct("<QBB")  # journal id, voting, how many voter records
 _VOTER_RECORD = struct.Struct("<iQQ")
 _CRC = struct.Struct("<I")
 _COMMAND_BYTES_MAX = 64 << 20
@@ -147,9 +147,8 @@ class DurableJournal:
             position = _VOTE.size + name_length
             self._id, voting, _ = _IDENTITY.unpack_from(body, position)
             self._voting = bool(voting)
-            self._voter_records = {
-                record[0]: record for record in _VOTER_RECORD.iter_unpack(body[position + _IDENTITY.size :])
-            }
+            records = map(VoterRecord._make, _VOTER_RECORD.iter_unpack(body[position + _IDENTITY.size :]))
+            self._voter_records = {record.voter: record for record in records}
         return int(version)
 
     def _make_names_durable(self, folder: Path) -> None:
@@ -427,10 +426,10 @@ class DurableJournal:
         entries for which it got it."""
         self._require_usable()
         self.sync()
-        self._voter_records |= {record[0]: record for record in voter_records}
+        self._voter_records |= {record.voter: record for record in voter_records}
         self._voting = self._voting or voting
         try:
-            faults.point("raft.seat.before_write", voting=voting)
+            faults.point("raft.voter_records.before_write", voting=voting)
             self._disk.write_atomic(self._vote_path, self._encode_vote(self._term, self._vote))
         except OSError:
             self._failed = True

@@ -1,10 +1,20 @@
 """PySyncObj, behind one seam: the only file that imports it or touches a private name of it.
 
-What the library decides, in its `_onTick`: that an election is due and how it begins; what a leader may
-commit, by counting the voters that have an entry of its own term; that a leader without answers of a majority
-falls back; and the order of a tick.  It has no state of its own: `_KEPT` says where in `VoterState` each of
-its variables is kept.  It asks the voter at the points that `TickSteps` names, and its own code for these
-points (network, dump files, queue, apply) is never used; docs/raft.md has a table of why.
+What a tick does, in this order; the steps with a name are the voter's (`TickSteps`), the others the
+library's:
+
+1. not a leader, the election timer has ended, and `may_start_election`: it becomes a candidate of the next
+   term, votes for itself, and asks the others for their votes; a quorum of one: `become_leader`
+2. a leader: the commit index rises to the last entry of its own term that a majority has
+3. a leader that no majority has answered for `leader_fallback_s` becomes a follower
+4. `apply_committed`
+5. a leader, when a heartbeat is due or 4. has applied entries: `send_appends`
+6. `take_proposals`
+7. `compact`
+
+The library has no state of its own: the assignments of `_kept_as` say which field of `VoterState` each of its
+variables is.  Its own code for the voter's steps (network, dump files, queue, apply) is never used;
+docs/raft.md has a table of why.
 
 The time of a tick is the step's (`VoterState.now`), not the clock's: a step depends on nothing else.
 """

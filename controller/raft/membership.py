@@ -103,6 +103,10 @@ class JournalIdentity(Protocol):
     def store_voter_records(self, *voter_records: VoterRecord, voting: bool) -> None: ...
 
 
+def _record_of(voter: int, roster: Collection[VoterRecord]) -> VoterRecord | None:
+    return next((record for record in roster if record.voter == voter), None)
+
+
 class VoterMembership:
     """One voter's view of which journals have a vote.  Pure.  (Members of consumer groups are another
     thing.)"""
@@ -115,7 +119,7 @@ class VoterMembership:
         self._ignored: set[int] = set()  # voters whose present connection is that of a superseded journal
         self._require_all_known_voters(frozenset(voters))
         if not self._others and not journal.voting:
-            journal.store_voter_records((node_id, journal.journal_id, 0), voting=True)
+            journal.store_voter_records(VoterRecord(node_id, journal.journal_id, 0), voting=True)
 
     def _require_all_known_voters(self, voters: Collection[int]) -> None:
         """A majority of fewer voters need share no voter with a majority of all: each would be a quorum of
@@ -146,8 +150,8 @@ class VoterMembership:
             return ()
         if any(voter_status.voting or not voter_status.empty for voter_status in seen.values()):
             return ()
-        voter_records = [(voter, voter_status.journal, 0) for voter, voter_status in seen.items()]
-        return tuple(sorted([*voter_records, (self._node_id, journal.journal_id, 0)]))
+        others = [VoterRecord(voter, voter_status.journal, 0) for voter, voter_status in seen.items()]
+        return tuple(sorted([*others, VoterRecord(self._node_id, journal.journal_id, 0)]))
 
     def on_voter_status(self, voter: int, voter_status: VoterStatus) -> bool:
         """Takes the status of another voter; True when this voter's own announcement changes by it."""
@@ -159,8 +163,7 @@ class VoterMembership:
         if known is not None and known.journal != voter_status.journal:
             self._superseded.setdefault(voter, deque(maxlen=SUPERSEDED_MAX)).append(known.journal)
         self._seen[voter] = voter_status
-        voter_records = {record[0]: record for record in voter_status.roster} if voter_status.voting else {}
-        mine = voter_records.get(self._node_id)
+        mine = _record_of(self._node_id, voter_status.roster) if voter_status.voting else None
         if self.voting:
             self._require_not_replaced(mine, f"says node {voter}")
         elif mine is not None and self._may_take(mine):
@@ -174,7 +177,7 @@ class VoterMembership:
     def _may_take(self, mine: VoterRecord) -> bool:
         """A vote of the formation counts at once.  A vote that a log entry gives counts when this journal
         applies that entry."""
-        return mine[1:] == (self._journal.journal_id, 0)
+        return (mine.journal, mine.since) == (self._journal.journal_id, 0)
 
     def _take_vote(self, roster: tuple[VoterRecord, ...]) -> None:
         self._journal.store_voter_records(*roster, voting=True)
@@ -192,11 +195,11 @@ class VoterMembership:
         own = self._journal.voter_records.get(self._node_id)
         if (
             record is not None
-            and record[1] != self._journal.journal_id
-            and record[2] > (own[2] if own is not None else 0)
+            and record.journal != self._journal.journal_id
+            and record.since > (own.since if own is not None else 0)
         ):
             raise RaftFatal(
-                f"entry {record[2]} gave the vote of node {self._node_id} to another journal "
+                f"entry {record.since} gave the vote of node {self._node_id} to another journal "
                 f"({where}): this folder is "
                 "an old one that was put back; remove it, and the quorum takes the node back with an "
                 "empty one"
@@ -215,24 +218,24 @@ class VoterMembership:
             record is None
             or voter_status is None
             or not voter_status.voting
-            or record[1] == voter_status.journal
+            or record.journal == voter_status.journal
         ):
             return False
-        claimed = next((since for other, _, since in voter_status.roster if other == voter), 0)
-        return record[2] > claimed
+        claimed = _record_of(voter, voter_status.roster)
+        return record.since > (0 if claimed is None else claimed.since)
 
-    def returned(self, voter: int, journal: int, index: int) -> bool:
-        """The committed entry `index` was applied: it gives the vote of `voter` to `journal`.  True: this
+    def apply_return(self, voter: int, journal: int, index: int) -> bool:
+        """Applies the committed entry `index`, which gives the vote of `voter` to `journal`.  True: this
         journal has it now."""
         known = self._journal.voter_records.get(voter)
-        if known is not None and known[2] >= index:
+        if known is not None and known.since >= index:
             return False
         if voter == self._node_id and self.voting:
-            self._require_not_replaced((voter, journal, index), "says the log")
+            self._require_not_replaced(VoterRecord(voter, journal, index), "says the log")
         gains = voter == self._node_id and journal == self._journal.journal_id and not self.voting
         if voter == self._node_id and journal != self._journal.journal_id:
             return False  # that journal is lost as well
-        self._journal.store_voter_records((voter, journal, index), voting=gains)
+        self._journal.store_voter_records(VoterRecord(voter, journal, index), voting=gains)
         log.info("quorum_voter_returned", voter=voter, journal=f"{journal:016x}", index=index)
         return gains
 
@@ -286,12 +289,12 @@ class Returns:
         self._proposed.clear()
         self._due.clear()
 
-    def follows(self, voter: int, journal: int, match_index: int, commit_index: int, now: float) -> None:
-        """A journal without a vote has acknowledged `match_index`."""
+    def acknowledged(self, voter: int, journal: int, reached: int, commit_index: int, now: float) -> None:
+        """A journal without a vote has acknowledged entry `reached`."""
         known = self._proposed.get(voter)
         if known is not None and known.journal == journal:
-            reached = min(match_index, commit_index) >= known.index
-            if not reached or now - known.proposed_at < self._again_s:
+            has_entry = min(reached, commit_index) >= known.index
+            if not has_entry or now - known.proposed_at < self._again_s:
                 return
         self._due[voter] = journal
 

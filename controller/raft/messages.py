@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 FRAME_BYTES_MAX = 8 << 20
 HELLO_VERSION = 2
@@ -17,8 +18,14 @@ _NAME_BYTES_MAX = 255
 
 Entry = tuple[bytes, int, int]  # (command, index, term): the shape that PySyncObj's log has
 REGULAR, NO_OP = b"\x00", b"\x01"  # the first byte of every command, PySyncObj's own
-# (voter, the id of its journal, the entry that gave it back the vote; 0: since the formation)
-VoterRecord = tuple[int, int, int]
+
+
+class VoterRecord(NamedTuple):
+    """Which journal has the vote of a voter, since the entry `since`; 0: since the formation."""
+
+    voter: int
+    journal: int
+    since: int
 
 
 class MalformedMessage(ValueError):
@@ -48,9 +55,8 @@ class VoterStatus:
     journal: int  # never 0
     voting: bool
     empty: bool  # no term, no vote, no entry yet
-    roster: tuple[
-        VoterRecord, ...
-    ]  # voting: the voter_records that it knows; else: the formation that it would agree to, or nothing
+    # voting: the voter records that it knows; else: the formation that it would agree to, or nothing
+    roster: tuple[VoterRecord, ...]
 
 
 @dataclass(slots=True, frozen=True)
@@ -129,7 +135,7 @@ Message = VoterStatus | AppendEntries | AppendReply | VoteRequest | VoteReply | 
 Frame = Hello | Ping | Message
 
 _HELLO = struct.Struct("<BBiBB")
-_STANDING = struct.Struct("<BQBBB")
+_STATUS = struct.Struct("<BQBBB")
 _VOTER_RECORD = struct.Struct("<iQQ")
 _APPEND = struct.Struct("<BQQQQI")
 _ENTRY = struct.Struct("<QQI")
@@ -141,7 +147,7 @@ _CHUNK_REPLY = struct.Struct("<BQIQQQB")
 
 _TYPE_HELLO, _TYPE_PING, _TYPE_APPEND, _TYPE_APPEND_REPLY = 1, 2, 3, 4
 _TYPE_VOTE_REQUEST, _TYPE_VOTE_REPLY, _TYPE_CHUNK, _TYPE_CHUNK_REPLY = 5, 6, 7, 8
-_TYPE_STANDING = 9
+_TYPE_STATUS = 9
 _VOTERS_MAX = 9
 
 
@@ -170,7 +176,7 @@ def encode(frame: Frame) -> bytes:
                 _TYPE_CHUNK_REPLY, term, checksum, received_bytes, last_index, journal, voting
             )
         case VoterStatus(journal, voting, empty, roster):
-            head = _STANDING.pack(_TYPE_STANDING, journal, voting, empty, len(roster))
+            head = _STATUS.pack(_TYPE_STATUS, journal, voting, empty, len(roster))
             return head + b"".join(_VOTER_RECORD.pack(*record) for record in roster)
         case Hello(node_id, cluster_id, voters):
             name = cluster_id.encode()
@@ -263,16 +269,16 @@ def _decode_append(data: bytes) -> AppendEntries:
 
 
 def _decode_voter_status(data: bytes) -> VoterStatus:
-    _, journal, voting, empty, count = _STANDING.unpack_from(data)
-    if count > _VOTERS_MAX or len(data) != _STANDING.size + count * _VOTER_RECORD.size:
-        raise MalformedMessage("a voter_status of the wrong length")
+    _, journal, voting, empty, count = _STATUS.unpack_from(data)
+    if count > _VOTERS_MAX or len(data) != _STATUS.size + count * _VOTER_RECORD.size:
+        raise MalformedMessage("a voter status of the wrong length")
     roster = tuple(
-        (voter, _journal(seated), since)
-        for voter, seated, since in _VOTER_RECORD.iter_unpack(data[_STANDING.size :])
+        VoterRecord(voter, _journal(its_journal), since)
+        for voter, its_journal, since in _VOTER_RECORD.iter_unpack(data[_STATUS.size :])
     )
-    _check_numbers(0, *(since for _, _, since in roster))
-    if len({voter for voter, _, _ in roster}) != count:
-        raise MalformedMessage("a voter has two voter_records")
+    _check_numbers(0, *(record.since for record in roster))
+    if len({record.voter for record in roster}) != count:
+        raise MalformedMessage("a voter has two voter records")
     return VoterStatus(_journal(journal), _boolean(voting), _boolean(empty), roster)
 
 

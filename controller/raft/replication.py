@@ -1,14 +1,16 @@
 """The leader's side of replication: the progress of each follower, and what to send next.
 
-    PROBE ----- an acknowledgement shows where the logs agree ----> REPLICATE
-      ^ ^                                                               |
-      | +---- rejected frame, new connection -------------------------- +
-      |
-      +--- installed <--- SNAPSHOT <--- the follower needs entries that the journal no longer has
+    from         to          when
+    any          PROBE       a leadership or a connection begins
+    REPLICATE    PROBE       the follower has rejected a frame
+    SNAPSHOT     PROBE       the follower has installed the snapshot
+    PROBE        REPLICATE   an acknowledgement shows where the logs agree
+    SNAPSHOT     REPLICATE   the same, by a frame from before: the follower needs no snapshot
+    not SNAPSHOT SNAPSHOT    the follower needs entries that the log no longer has
 
 As etcd does: in PROBE at most one frame is on its way, repeated by the heartbeat; in REPLICATE up to
-`FRAMES_IN_FLIGHT_MAX`.  A lost frame means a new connection (frames of one connection arrive in order or not
-at all), and a new connection means PROBE.
+`FRAMES_IN_FLIGHT_MAX`; in SNAPSHOT the chunks of `SnapshotTransfer`.  A lost frame means a new connection
+(frames of one connection arrive in order or not at all).
 
 Safety is decided elsewhere: which node leads (`election`), what is committed (`library`), and which answers
 count (`voter`).  Pure.

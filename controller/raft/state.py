@@ -266,7 +266,7 @@ class VoterState:
         self.ready.apply.append(Installed(snapshot))
 
     def store_voter_records(self, *voter_records: VoterRecord, voting: bool) -> None:
-        self.voter_records |= {record[0]: record for record in voter_records}
+        self.voter_records |= {record.voter: record for record in voter_records}
         self.voting = self.voting or voting
         self._persist(StoreVoterRecords(voter_records, voting))
 

@@ -1,16 +1,29 @@
 """One voter of the metadata quorum as a pure step: `step(event, now) -> Ready`.
 
-Read it with the Raft paper at hand; the parts, each over the same `VoterState`:
+Read it with the Raft paper at hand: AppendEntries and its rules are in `follower`, RequestVote in `election`,
+InstallSnapshot in `follower`, the variables of figure 2 in `state`.  The parts, each over the same
+`VoterState`:
 
-* `election`     PreVote, votes, stepping down
-* `follower`     the log is made to agree with the leader's, by entries or by a snapshot
-* `replication`  the leader's view of each follower, and what that is sent next
-* `membership`   which journals have a vote
-* `library`      PySyncObj: when an election begins, what a leader may commit, when it falls back
+* `state`, `log`  what a voter knows, and what a step asks for, with the contract between the two
+* `library`       PySyncObj's tick: when an election begins, what a leader may commit, when it falls back
+* `election`      PreVote and votes
+* `follower`      the log is made to agree with the leader's, by entries or by a snapshot
+* `replication`   the leader's view of each follower, and what that is sent next
+* `membership`    which journals have a vote
 
 A step reads no clock, no disk and no socket: it depends on the state, the event, the time given with it and
-the injected random numbers.  What is to be done in the world is its result; `state` has the contract, and
-`core` carries it out.
+the injected random numbers.  What is to be done in the world is its result, which `core` carries out.
+
+How the role changes, and where; nothing else changes it:
+
+    from         to          when                                               in
+    any          FOLLOWER    a message has a higher term                        `VoterState.step_down`
+    CANDIDATE    FOLLOWER    its term has a leader, which has sent a frame      `Follower._accept_leader`
+    LEADER       FOLLOWER    no majority has answered for `leader_fallback_s`   `library`
+    not LEADER   CANDIDATE   the election timer ended, and PreVote allows it    `library`, `Election`
+    CANDIDATE    LEADER      a majority has voted for it in its term            `Voter.become_leader`
+
+A leader is *active*, and takes commands, once it has applied the no-op of its own term.
 
 A Raft invariant that does not hold raises RaftFatal: the node stops rather than guess.
 """
@@ -205,6 +218,8 @@ class Voter:
 
     def _on_acknowledgement(self, follower: int, reply: AppendReply | SnapshotReply) -> None:
         state = self.state
+        if reply.term > state.term:
+            state.step_down(reply.term)
         if not self._leads(reply.term):
             return
         if reply.voting:  # only answers of journals with a vote keep the leader in office
@@ -217,14 +232,11 @@ class Voter:
         self.replication.on_append_reply(follower, reply)
         if reply.success and not reply.voting:
             reached = self.replication.reached(follower)
-            self._returns.follows(follower, reply.journal, reached, state.commit_index, state.now)
+            self._returns.acknowledged(follower, reply.journal, reached, state.commit_index, state.now)
 
     def _leads(self, term: int) -> bool:
         """Whether an answer belongs to this leadership.  One given to an earlier leadership of the same voter
         does not count: the follower may have truncated since (docs/raft.md Q4)."""
-        if term > self.state.term:
-            self.state.step_down(term)
-            return False
         return self.state.role is Role.LEADER and term == self.state.term
 
     def _connected(self, peer: int) -> None:
@@ -242,14 +254,14 @@ class Voter:
         elif had_vote and not voter_status.voting:
             self.state.send(sender, self.membership.announcement())
         if not had_vote and self.state.voting:
-            self.election.got_vote()
+            self.election.began_voting()
 
     def _announce(self) -> None:
         for peer in self.state.connected:
             self.state.send(peer, self.membership.announcement())
 
-    def _ask_for_vote(self) -> None:
-        """Without a vote: announces that to the other voters, again and again."""
+    def _announce_no_vote(self) -> None:
+        """While this journal has no vote: announces that to the other voters, again and again."""
         if not self.state.voting and self.state.now >= self._announce_at:
             self._announce_at = self.state.now + self.state.timings.election_s_min
             self._announce()
@@ -263,8 +275,8 @@ class Voter:
         self._library.tick()
         if state.role is Role.LEADER and state.log.last_index != last_index:
             self.send_appends()
-        self.follower.release()
-        self._ask_for_vote()
+        self.follower.send_acknowledgements()
+        self._announce_no_vote()
 
     def may_start_election(self) -> bool:
         return self.election.may_start()
@@ -295,8 +307,8 @@ class Voter:
                 raise RaftFatal(
                     f"entry {index} of kind {kind!r} cannot follow entry {applied + len(entries)}"
                 )
-            if kind == VOTER_RETURNS and self.membership.returned(*decode_return(command), index):
-                self.election.got_vote()
+            if kind == VOTER_RETURNS and self.membership.apply_return(*decode_return(command), index):
+                self.election.began_voting()
                 self._announce()
             entries.append((command[1:] if kind == REGULAR else b"", index, term))
         state.applied_index = commit

@@ -15,7 +15,7 @@ from tidegate.chaos.sim.quorum.promises import Promises
 from tidegate.controller.raft.durable_note import DurableNote
 from tidegate.controller.raft.failure import RaftFatal
 from tidegate.controller.raft.journal import _VOTE, DurableJournal
-from tidegate.controller.raft.messages import VoteRequest
+from tidegate.controller.raft.messages import VoteRequest, VoterRecord
 from tidegate.controller.raft.snapshot_store import Snapshot, SnapshotStore
 from tidegate.runtime.disk import RealDisk
 
@@ -336,7 +336,7 @@ def test_a_vote_is_stored_only_after_the_entries_it_was_given_for() -> None:
         journal.add(b"returns", 2, 1)
         disk.fail_after = rng.randrange(8)
         try:
-            journal.store_voter_records((1, JOURNAL, 2), (2, 9, 0), voting=True)
+            journal.store_voter_records(VoterRecord(1, JOURNAL, 2), VoterRecord(2, 9, 0), voting=True)
             journal.bind_cluster("blue")
         except OSError:
             pass

@@ -17,7 +17,7 @@ from .killed_quorum_member import make
 
 POINTS = {
     "raft.vote.before_write": 0,
-    "raft.seat.before_write": 0,
+    "raft.voter_records.before_write": 0,
     "raft.journal.before_write": 20,
     "raft.journal.before_sync": 20,
     "raft.journal.after_sync": 20,
@@ -53,7 +53,7 @@ async def test_a_kill_loses_nothing_that_was_acknowledged(point: str, tmp_path: 
     output, errors = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == -signal.SIGKILL, errors.decode()[-2000:]
     acknowledged = set(output.decode().split())
-    assert acknowledged or point.startswith(("raft.vote", "raft.seat"))
+    assert acknowledged or point.startswith(("raft.vote", "raft.voter_records"))
     log = make(tmp_path)
     await log.start()
     await eventually(lambda: log.is_active)

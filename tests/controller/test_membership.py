@@ -187,24 +187,24 @@ def test_a_voter_returns_only_with_the_entry_that_names_its_journal(voters: dict
     voters[2].wipe()
     new = voters[2].journal.journal_id
     assert decode_return(encode_return(2, new)) == (2, new)
-    assert not voters[2].membership.returned(2, 101, 7), "an entry for the journal that was lost"
-    assert not voters[2].membership.returned(3, 102, 8)
+    assert not voters[2].membership.apply_return(2, 101, 7), "an entry for the journal that was lost"
+    assert not voters[2].membership.apply_return(3, 102, 8)
     assert with_vote(voters) == [1, 3]
-    assert not voters[1].membership.returned(2, new, 9)
+    assert not voters[1].membership.apply_return(2, new, 9)
     tell_all(voters)
     assert with_vote(voters) == [1, 3], "the record is shown, but taken only with the entry"
-    assert voters[2].membership.returned(2, new, 9)
+    assert voters[2].membership.apply_return(2, new, 9)
     voters[2].restart()
     assert with_vote(voters) == [1, 2, 3]
-    assert not voters[2].membership.returned(2, new, 9)
+    assert not voters[2].membership.apply_return(2, new, 9)
 
 
 def test_a_journal_that_was_replaced_does_not_count_and_stops(voters: dict[int, Voter]) -> None:
     tell_all(voters)
     stale, voters[2] = voters[2], Voter(2, itertools.count(900))
     tell_all({1: voters[1], 2: voters[2]})
-    voters[1].membership.returned(2, 900, 9)
-    voters[2].membership.returned(2, 900, 9)
+    voters[1].membership.apply_return(2, 900, 9)
+    voters[2].membership.apply_return(2, 900, 9)
     tell(voters, 2, 1, 3)
     assert not voters[1].membership.is_stale(2)
     voters[1].restart()
@@ -213,7 +213,7 @@ def test_a_journal_that_was_replaced_does_not_count_and_stops(voters: dict[int, 
     with pytest.raises(RaftFatal, match="an old one that was put back"):
         stale.membership.on_voter_status(1, voters[1].membership.announcement())
     with pytest.raises(RaftFatal, match="says the log"):
-        stale.membership.returned(2, 900, 9)
+        stale.membership.apply_return(2, 900, 9)
     # which has not heard of the return: harmless
     voters[2].membership.on_voter_status(3, voters[3].membership.announcement())
 
@@ -235,15 +235,15 @@ def test_a_late_message_of_a_lost_journal_changes_nothing(voters: dict[int, Vote
 def test_a_return_is_proposed_again_only_when_it_had_no_effect() -> None:
     returns = Returns(again_s=1.0)
     returns.begin()
-    returns.follows(2, 55, 4, 9, now=10.0)
+    returns.acknowledged(2, 55, 4, 9, now=10.0)
     assert returns.take() == {2: 55}
     assert returns.take() == {}
     returns.proposed(2, 55, 10, now=10.0)
     for match, commit in ((9, 20), (10, 9)):
-        returns.follows(2, 55, match, commit, now=20.0)
-    returns.follows(2, 55, 12, 12, now=10.5)
+        returns.acknowledged(2, 55, match, commit, now=20.0)
+    returns.acknowledged(2, 55, 12, 12, now=10.5)
     assert returns.take() == {}
-    returns.follows(2, 55, 12, 12, now=12.0)
+    returns.acknowledged(2, 55, 12, 12, now=12.0)
     assert returns.take() == {2: 55}, "a snapshot took the place of the entry"
-    returns.follows(2, 56, 1, 12, now=12.0)
+    returns.acknowledged(2, 56, 1, 12, now=12.0)
     assert returns.take() == {2: 56}, "its disk was lost once more"

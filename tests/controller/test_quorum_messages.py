@@ -23,6 +23,7 @@ from tidegate.controller.raft.messages import (
     SnapshotReply,
     VoteReply,
     VoteRequest,
+    VoterRecord,
     VoterStatus,
     decode,
     encode,
@@ -47,9 +48,9 @@ def appends(draw: st.DrawFn) -> AppendEntries:
 
 
 @st.composite
-def standings(draw: st.DrawFn) -> VoterStatus:
+def voter_statuses(draw: st.DrawFn) -> VoterStatus:
     voters = draw(st.lists(st.integers(0, 99), max_size=5, unique=True))
-    roster = tuple((voter, draw(JOURNAL), draw(NUMBER)) for voter in voters)
+    roster = tuple(VoterRecord(voter, draw(JOURNAL), draw(NUMBER)) for voter in voters)
     return VoterStatus(draw(JOURNAL), draw(st.booleans()), draw(st.booleans()), roster)
 
 
@@ -69,7 +70,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
     st.builds(VoteRequest, NUMBER, NUMBER, NUMBER, st.booleans()),
     st.builds(VoteReply, NUMBER, st.booleans(), st.booleans()),
     st.builds(SnapshotReply, NUMBER, U32, NUMBER, NUMBER, JOURNAL, st.booleans()),
-    standings(),
+    voter_statuses(),
     st.builds(
         Hello,
         st.integers(0, 2**31 - 1),
@@ -132,7 +133,7 @@ def test_entries_with_gaps_or_impossible_terms_are_refused(index: int, term: int
         VoteReply(2**63, granted=False, preliminary=False),
         SnapshotChunk(2**63, 1, 9, 4, 0, b"data"),
         SnapshotReply(2**63, 9, 4, 7, 1, voting=True),
-        VoterStatus(1, True, False, ((1, 1, 2**63),)),
+        VoterStatus(1, True, False, (VoterRecord(1, 1, 2**63),)),
     ],
 )
 def test_a_term_or_index_that_no_cluster_can_reach_is_refused(frame: Frame) -> None:

@@ -68,7 +68,7 @@ def _stands_without_a_vote(core: RaftCore) -> None:
 
 
 def _records_not_stored(core: RaftCore) -> None:
-    record: VoterRecord = (core.state.node_id, 1, 99)
+    record = VoterRecord(core.state.node_id, 1, 99)
     core.state.voter_records[core.state.node_id] = record
 
 

@@ -29,6 +29,7 @@ from tidegate.controller.raft.messages import (
     SnapshotReply,
     VoteReply,
     VoteRequest,
+    VoterRecord,
 )
 from tidegate.controller.raft.replication import Replication
 from tidegate.controller.raft.snapshot_store import Snapshot
@@ -145,7 +146,7 @@ def test_an_acknowledgement_given_to_an_earlier_leadership_does_not_count(
 
 
 class SendsRepliesOfAnyTerm(Follower):
-    def release(self) -> None:
+    def send_acknowledgements(self) -> None:
         self._state.must_sync()
         replies, self._replies = self._replies, []
         for leader, reply in replies:
@@ -285,7 +286,7 @@ def test_messages_of_a_replaced_journal_do_not_count() -> None:
         asked = VoteRequest(core.term + 1, last_index, last_term, preliminary=False)
         mine = voter.state.voter_records[old_one]
         # "returns with another journal" was applied
-        voter.state.voter_records[old_one] = (old_one, mine[1] + 1, last_index)
+        voter.state.voter_records[old_one] = VoterRecord(old_one, mine.journal + 1, last_index)
         voter.receive(old_one, asked)
         assert voter.term == core.term
         assert voter.journal.voted_for != old_one

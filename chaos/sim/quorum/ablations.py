@@ -85,7 +85,7 @@ class _AcknowledgesBeforeSync(Follower):
     """The right order of one step the wrong way round: acknowledgements leave before the entries are on the
     disk."""
 
-    def release(self) -> None:
+    def send_acknowledgements(self) -> None:
         replies, self._replies = self._replies, []
         for leader, reply in replies:
             self._state.send(leader, reply)
@@ -186,8 +186,8 @@ class _MajorityForms(VoterMembership):
         fresh = {voter: seen for voter, seen in self._seen.items() if not seen.voting and seen.empty}
         if self._journal.voting or not self._journal.is_empty or len(fresh) < (len(self._others) + 1) // 2:
             return ()
-        voter_records = [(voter, voter_status.journal, 0) for voter, voter_status in fresh.items()]
-        return tuple(sorted([*voter_records, (self._node_id, self._journal.journal_id, 0)]))
+        others = [VoterRecord(voter, voter_status.journal, 0) for voter, voter_status in fresh.items()]
+        return tuple(sorted([*others, VoterRecord(self._node_id, self._journal.journal_id, 0)]))
 
     def on_voter_status(self, voter: int, voter_status: VoterStatus) -> bool:
         news = super().on_voter_status(voter, voter_status)
@@ -202,8 +202,8 @@ class _FormsAroundSurvivors(_MajorityForms):
     def roster(self) -> tuple[VoterRecord, ...]:
         if self._journal.voting or not self._journal.is_empty or self._seen.keys() != self._others:
             return ()
-        voter_records = [(voter, voter_status.journal, 0) for voter, voter_status in self._seen.items()]
-        return tuple(sorted([*voter_records, (self._node_id, self._journal.journal_id, 0)]))
+        others = [VoterRecord(voter, voter_status.journal, 0) for voter, voter_status in self._seen.items()]
+        return tuple(sorted([*others, VoterRecord(self._node_id, self._journal.journal_id, 0)]))
 
 
 class _ReturnsWhenProposed(Follower):
@@ -214,9 +214,9 @@ class _ReturnsWhenProposed(Follower):
         mine = (state.node_id, state.journal_id)
         for command, index, _ in entries:
             if command[:1] == VOTER_RETURNS and decode_return(command) == mine:
-                records = StoreVoterRecords(((*mine, index),), voting=True)
-                state.voter_records[state.node_id], state.voting = (*mine, index), True
-                state.ready.persist.insert(0, records)
+                record = VoterRecord(*mine, index)
+                state.voter_records[state.node_id], state.voting = record, True
+                state.ready.persist.insert(0, StoreVoterRecords((record,), voting=True))
         return match
 
 
