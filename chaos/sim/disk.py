@@ -22,7 +22,8 @@ A process that is only killed loses nothing: `kill()`.
 Faults, all off at first: `capacity` (writes then stop short with ENOSPC), `full_after` (no room from the n-th
 growth on; what takes none goes on), `fail_after` (ENOSPC at the n-th change), `fail_sync` / `fail_sync_after`
 (EIO; see below), `fail_truncate`, `unreadable` (files that give EIO when they are read), `cut_after`
-(PowerCut at the n-th change), `flip_bit` (rot).
+(PowerCut at the n-th change) / `cut_after_truncation` (at the n-th change from the next truncation of a file
+with this suffix on, in this life or a later one), `flip_bit` (rot).
 
 **After a failed sync the dirty pages are gone**, as in Linux: what was written since the last good sync will
 not reach the disk, and the next sync succeeds without it.  Whether readers still see it is the file system's
@@ -237,6 +238,7 @@ class LyingFile:
         self._check()
         if self._disk.fail_truncate:
             raise OSError(errno.EIO, "the truncation fails", str(self.path))
+        self._disk.truncates(self.path)
         self._disk.step(self.path)
         self._inode.change(size, None)
 
@@ -284,6 +286,7 @@ class LyingDisk:
         self.fail_truncate = False
         self.unreadable: frozenset[Path] = frozenset()
         self.cut_after: int | None = None
+        self.cut_after_truncation: tuple[str, int] | None = None
         self.on_call: Callable[[], None] | None = None
         """Before calls that no thread makes under a lock: another thread may run first (`turns`)."""
         self.locks: set[Path] = set()
@@ -308,6 +311,13 @@ class LyingDisk:
             self.fail_after -= 1
             if self.fail_after < 0:
                 raise OSError(errno.ENOSPC, "no space left", str(path))
+
+    def truncates(self, path: Path) -> None:
+        """This file is about to be truncated."""
+        if self.cut_after is None and self.cut_after_truncation is not None:
+            suffix, changes = self.cut_after_truncation
+            if path.suffix == suffix:
+                self.cut_after, self.cut_after_truncation = changes, None
 
     def used_bytes(self) -> int:
         return sum(

@@ -74,6 +74,7 @@ class Faults:
             node.failed = True  # the operator starts a node again after an I/O error
         for node in self._nodes.values():
             self._mend_disk(node)
+            node.disk.cut_after_truncation = None
             node.slow_s = 0.0
             node.out_of_room = False
             if node.process is not None and node.process.paused:
@@ -150,6 +151,15 @@ class Faults:
         if not node.alive or not self._options.flushed or node.disk.cut_after is not None:
             return False
         node.disk.cut_after = self._random.randrange(12)
+        return None
+
+    def _power_cut_after_truncation(self) -> bool | None:
+        """The power goes in one of the changes that follow the next truncation of a log: the records that
+        take the place of the truncated ones may be durable by then."""
+        node = self._any_node()
+        if not node.alive or not self._options.flushed or node.disk.cut_after is not None:
+            return False
+        node.disk.cut_after_truncation = ".log", self._random.randrange(2, 8)
         return None
 
     def _power_cut_all(self) -> bool | None:
