@@ -267,7 +267,7 @@ class Node:
                 self._directory.remove_old_damaged, self._clock.wall_ms(), self._damaged_retention
             )
             for replica in self._broker.replicas.hosted:
-                replica.log.expire_producers(int(self._clock.monotonic() * 1000))
+                replica.log.producers.expire(int(self._clock.monotonic() * 1000))
                 await asyncio.sleep(0)
 
     def _housekeeping_ended(self, task: asyncio.Task[None]) -> None:

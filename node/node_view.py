@@ -52,6 +52,6 @@ def _partition_view(replica: Replica) -> PartitionMetrics:
         log_end_offset=log.log_end_offset,
         log_start_offset=log.log_start_offset,
         size_bytes=log.size_bytes,
-        producer_ids=log.active_producer_count,
+        producer_ids=len(log.producers),
         under_replicated=replica.leader is not None and replica.leader.is_under_replicated(),
     )

@@ -46,7 +46,7 @@ from ...storage.log.bulk_read import BulkRead, begin_bulk_read
 from ...storage.log.counting import CountInvalidated, begin_count, count_stop
 from ...storage.log.health import unreadable
 from ...storage.log.log import Log
-from ...storage.log.lookup import DecodedBatches
+from ...storage.log.lookup import DecodedBatches, split_range
 from ...wire.compression import decompress
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import HEADER_BYTES, parse_header
@@ -267,7 +267,9 @@ class DataService(data_pb2_grpc.DataServicer):
     async def _plan_ranges(self, request: pb.PlanRangesRequest) -> pb.PlanRangesReply:
         replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
         self._require_range(replica, request.start, request.end, replica.log.high_watermark)
-        ranges = replica.log.ranges(request.start, request.end, max(TARGET_BYTES_MIN, request.target_bytes))
+        ranges = split_range(
+            replica.log, request.start, request.end, max(TARGET_BYTES_MIN, request.target_bytes)
+        )
         if len(ranges) > RANGES_MAX:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,

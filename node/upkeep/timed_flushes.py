@@ -25,7 +25,7 @@ class TimedFlushes:
         """To be asked of every replica every `LOOK_INTERVAL_S`."""
         log = replica.log
         flush_s = log.config.flush_ms / 1000
-        if replica.flushes_always or flush_s >= 2**32 or log.is_offline or not log.needs_flush:
+        if replica.flushes_always or flush_s >= 2**32 or log.is_offline or not log.has_unflushed_records:
             self._unflushed.pop(log, None)
             return False
         flushed_end, since_s = self._unflushed.get(log, (-1, now_s))

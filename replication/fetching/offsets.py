@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...storage.log.lookup import DecodedBatches
+from ...storage.log.lookup import DecodedBatches, max_timestamp, offset_for_timestamp
 from ...wire.errors import ErrorCode, KafkaError
 from ..partition.leader import PartitionLeader
 from ..replica.replica import Replica
@@ -62,9 +62,9 @@ def list_offset(
     if timestamp == LATEST_TIERED:  # nothing is
         return OffsetAnswer(-1, -1, -1)
     if timestamp == MAX_TIMESTAMP:
-        found = log.max_timestamp(upper, known)
+        found = max_timestamp(log, upper, known)
     elif timestamp >= 0:
-        found = log.offset_for_timestamp(timestamp, upper, known)
+        found = offset_for_timestamp(log, timestamp, upper, known)
     else:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning here")
     if found is not None and found.offset < upper:

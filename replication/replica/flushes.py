@@ -39,7 +39,7 @@ class ReplicaFlushes:
             if replica.log.local.flush_due:
                 self._group_commit.request(replica.log)
             return
-        if replica.flush_running or not replica.log.needs_flush or self._closing:
+        if replica.flush_running or not replica.log.has_unflushed_records or self._closing:
             return
         replica.flush_running = True
         self._group_commit.when_flushed(replica.log, partial(self._flushed, replica))

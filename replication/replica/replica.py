@@ -169,7 +169,7 @@ class Replica:
         flush.policy=os, at least flush.messages of them."""
         log = self.log
         if self.flushes_always:
-            return log.needs_flush
+            return log.has_unflushed_records
         return log.log_end_offset - log.flushed_end_offset >= log.config.flush_messages
 
     def require_leader(self) -> PartitionLeader:

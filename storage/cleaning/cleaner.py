@@ -123,7 +123,7 @@ class Cleaning:
         # Of the whole log: a transaction's marker may stand in a segment that is not cleaned, or not in the
         # same group.
         self._aborted = AbortedRanges(entry for each in log.segments for entry in each.aborted.entries)
-        self._live = frozenset(each.producer_id for each in log.producers())
+        self._live = frozenset(each.producer_id for each in log.producers.views())
         self._pending: list[Segment] = [source.segment for source in self._sources]
         self._pace: Pace = lambda _bytes: None
 

@@ -24,7 +24,7 @@ cannot be noted on the disk, the folder goes offline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -597,7 +597,3 @@ class LogDirectory:
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.release()
-
-    def describe(self) -> Mapping[PartitionKey, Mapping[str, int]]:
-        """All offsets of all logs."""
-        return {key: each.describe() for key, each in self.logs.items()}

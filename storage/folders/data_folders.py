@@ -23,7 +23,7 @@ The clean mark of a stop counts only when every folder has it, with the same bro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -501,7 +501,3 @@ class DataFolders:
                 failure = failure or error
         if failure is not None:
             raise failure
-
-    def describe(self) -> Mapping[PartitionKey, Mapping[str, int]]:
-        """All offsets of all logs."""
-        return {key: each.describe() for key, each in self.logs.items()}

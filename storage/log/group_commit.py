@@ -68,7 +68,7 @@ class GroupCommit:
         When the log is truncated meanwhile, it waits for the batches that are left.  Raises
         KAFKA_STORAGE_ERROR.
         """
-        if not target.needs_flush and not target.is_offline:
+        if not target.has_unflushed_records and not target.is_offline:
             return target.flushed_end_offset
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -105,7 +105,7 @@ class GroupCommit:
     async def flush_all(self, targets: Iterable[Log]) -> dict[Log, KafkaError]:
         """Flushes every log that needs it; returns the errors, each of which took its log offline."""
         failures: dict[Log, KafkaError] = {}
-        wanted = [target for target in targets if target.needs_flush]
+        wanted = [target for target in targets if target.has_unflushed_records]
         unfinished = len(wanted)
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

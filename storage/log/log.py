@@ -1,5 +1,8 @@
 """One partition's log: append, read, truncate, flush, and the state that its batches define (producers,
-epochs, last stable offset).  Its files are a part of their own (`local_log`).
+epochs, last stable offset).
+
+Parts of their own are its files (`local_log`), its producers (`Log.producers`), and what a caller asks a log:
+for a timestamp or for ranges (`lookup`), for counts (`counting`), for a long range (`bulk_read`).
 
 Promises
 
@@ -35,7 +38,7 @@ from ...runtime.disk import Disk
 from ...wire.errors import ErrorCode, KafkaError
 from ..durability.flush import FlushTicket
 from ..epoch_cache import EpochCache, EpochEnd
-from ..producers.producer_state import AppendOrigin, ProducerView, VerificationGuard
+from ..producers.producer_state import AppendOrigin, VerificationGuard
 from ..recovery.recovery import (
     CorruptLog,
     LoadedLog,
@@ -52,20 +55,12 @@ from .admission import NO_APPEND_TIME, CheckedBatches
 from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_leader_append
 from .local_log import LocalLog
 from .log_start import LogStart
-from .lookup import (
-    DecodedBatches,
-    OffsetRange,
-    TimestampOffset,
-    max_timestamp,
-    offset_for_timestamp,
-    split_range,
-)
 from .validation import epoch_violations, offset_violations, producer_violations, segment_violations
 
 __all__ = [
     "AbortedTransaction", "AppendInfo", "AppendOrigin", "CorruptLog", "EpochEnd", "FlushPolicy",
     "FlushTicket", "Log",
-    "LogConfig", "OffsetRange", "ProducerView", "ReadResult", "TimestampOffset", "VerificationGuard",
+    "LogConfig", "ReadResult", "VerificationGuard",
 ]  # fmt: skip
 
 log = logs.get(__name__)
@@ -104,7 +99,8 @@ class Log:
         """Rises with every truncation: a decision made on the log's content before is void."""
         self.local = LocalLog(disk, directory, self.name, loaded, start)
         self.local.health.on_offline = self._went_offline
-        self._producers = loaded.producers
+        self.producers = loaded.producers
+        """The producers of the log's batches; another object after each truncation."""
         self._epochs = loaded.epochs
         self._log_start = loaded.log_start_offset
         self._log_end = loaded.log_end_offset
@@ -182,7 +178,7 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        first = self._producers.first_unstable_offset
+        first = self.producers.first_unstable_offset
         if first is None or first >= self._high_watermark:
             return self._high_watermark
         return max(first, self._log_start)
@@ -202,10 +198,6 @@ class Log:
         return self.local.segments
 
     @property
-    def active_producer_count(self) -> int:
-        return len(self._producers)
-
-    @property
     def recovery_point(self) -> int:
         """Below it, batches *and everything derived from them* are durable: recovery need not look there."""
         return self.local.durability.recovery_point
@@ -219,7 +211,7 @@ class Log:
         return self.local.health.closed
 
     @property
-    def needs_flush(self) -> bool:
+    def has_unflushed_records(self) -> bool:
         return self.local.durability.flushed_end < self._log_end
 
     # ---- appending -----------------------------------------------------------------------------------------
@@ -254,7 +246,7 @@ class Log:
             )
         base_offset = self._log_end
         plan = plan_leader_append(
-            view, self.config, self._producers, base_offset, leader_epoch=leader_epoch, origin=origin,
+            view, self.config, self.producers, base_offset, leader_epoch=leader_epoch, origin=origin,
             now_ms=now_ms, guard=guard,
             transaction_version=transaction_version, log_start_offset=self._log_start, checked=checked,
         )  # fmt: skip
@@ -275,7 +267,7 @@ class Log:
         if self.local.health.unusable:
             self.local.health.require()
         plan = plan_follower_append(
-            memoryview(batches), self.config, self._producers, self._log_end, self.name
+            memoryview(batches), self.config, self.producers, self._log_end, self.name
         )
         if plan is None:
             return AppendInfo(
@@ -316,8 +308,8 @@ class Log:
         if prepared is not None:
             if prepared.completed and segment.counts is not None:
                 segment.counts.end_transactions(prepared.completed)
-            self._producers.publish(prepared, plan.next_offset)
-        self._producers.end_offset = plan.next_offset
+            self.producers.publish(prepared, plan.next_offset)
+        self.producers.end_offset = plan.next_offset
 
     def roll(self) -> bool:
         """Completes the active segment, so that it can be cleaned or removed; False when it is empty.  Raises
@@ -332,8 +324,8 @@ class Log:
         When the offset gap before the next batch is larger than a segment can span, the new segment begins
         behind it."""
         old = self.local.roll(base_offset, self.config.index_interval_bytes)
-        self._log_end = self._producers.end_offset = base_offset
-        self.local.complete(old, self._producers)
+        self._log_end = self.producers.end_offset = base_offset
+        self.local.complete(old, self.producers)
 
     # ---- reading -------------------------------------------------------------------------------------------
 
@@ -367,50 +359,7 @@ class Log:
         F1)."""
         return self.local.aborted_transactions(start_offset, upper_offset, self.config)
 
-    def offset_for_timestamp(
-        self, timestamp_ms: int, upper: int, known: DecodedBatches | None = None
-    ) -> TimestampOffset | None:
-        """The first record below the offset `upper` that is not older than `timestamp_ms`; see `lookup`, also
-        for `known`."""
-        with self.local.health.reading("a look-up"):
-            return offset_for_timestamp(
-                self.local.segments, timestamp_ms, self._log_start, min(upper, self._log_end), known
-            )
-
-    def max_timestamp(
-        self, upper_offset: int | None = None, known: DecodedBatches | None = None
-    ) -> TimestampOffset | None:
-        """The record with the greatest timestamp below `upper_offset` (the log's end when not given)."""
-        upper = self._log_end if upper_offset is None else min(upper_offset, self._log_end)
-        with self.local.health.reading("a look-up"):
-            return max_timestamp(self.local.segments, self._log_start, upper, known)
-
-    def ranges(self, start: int, end: int, target_bytes: int) -> list[OffsetRange]:
-        """[start, end) split at batch boundaries into pieces of about `target_bytes`, from the indexes
-        alone."""
-        with self.local.health.reading("a look-up"):
-            return split_range(
-                self.local.segments, max(start, self._log_start), min(end, self._log_end), target_bytes
-            )
-
-    # ---- producers and epochs ------------------------------------------------------------------------------
-
-    def transaction_open(self, producer_id: int, epoch: int | None = None) -> bool:
-        """Whether the producer (in this epoch, when given) has a transaction open here: later batches of it
-        need no guard."""
-        return self._producers.has_open_transaction(producer_id, epoch)
-
-    def fence_and_guard(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard:
-        """A guard to hold while the transaction coordinator answers; the caller gives it to `append_leader`.
-        Raises INVALID_PRODUCER_EPOCH."""
-        return self._producers.fence_and_guard(producer_id, epoch, sequence)
-
-    def producers(self) -> list[ProducerView]:
-        return self._producers.views()
-
-    def expire_producers(self, now_ms: int) -> int:
-        """Forgets idle producers without an open transaction; returns how many (rule I11)."""
-        return self._producers.expire(now_ms)
+    # ---- epochs, high watermark ----------------------------------------------------------------------------
 
     def epoch_end(self, epoch: int) -> EpochEnd:
         return self._epochs.end_of(epoch, self._log_end)
@@ -430,13 +379,13 @@ class Log:
         offset = min(offset, self._log_end)
         if offset > self._high_watermark:
             self._high_watermark = offset
-            self._producers.set_high_watermark(offset)
+            self.producers.set_high_watermark(offset)
 
     # ---- flushing ------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> FlushTicket:
         """Notes what a flush must make durable.  One flush at a time; see `flush.py`."""
-        return self.local.begin_flush(self._epochs, self._producers)
+        return self.local.begin_flush(self._epochs, self.producers)
 
     def finish_flush(self, ticket: FlushTicket) -> None:
         """Moves the flushed end after `ticket.run()` returned.  A ticket that a truncation cancelled changes
@@ -488,8 +437,8 @@ class Log:
             self._epochs = epochs
             self.local.truncate(found)
             self._end_at(end)
-            self._producers = self.local.reload_producers(self.config, end)
-        self._producers.set_high_watermark(self._high_watermark)
+            self.producers = self.local.reload_producers(self.config, end)
+        self.producers.set_high_watermark(self._high_watermark)
 
     def _prepare_truncation(self, end: int, epochs: EpochCache, *, restart_at: int | None = None) -> None:
         """See `LocalLog.prepare_truncation`."""
@@ -521,7 +470,7 @@ class Log:
             self._epochs = epochs
             self.local.restart_at(offset, self.config.index_interval_bytes)
         self._log_start = self._log_end = self._high_watermark = offset
-        self._producers = self.local.reload_producers(self.config, offset)
+        self.producers = self.local.reload_producers(self.config, offset)
 
     def advance_log_start(self, offset: int) -> None:
         """Raises the log start (a lower value is ignored): readers lose the records below it, and the disk
@@ -550,7 +499,7 @@ class Log:
             config = replace(config, was_compacted=True)  # a change of the policy fills no offset gaps
         if config != self.config:
             self.config = config if self.on_config is None else self.on_config(self, config)
-        self._producers.expiration_ms = config.producer_id_expiration_ms
+        self.producers.expiration_ms = config.producer_id_expiration_ms
 
     def allow_offset_gaps(self) -> None:
         """From now on the leader may send batches with offset gaps: its log was compacted once, whatever the
@@ -566,7 +515,7 @@ class Log:
             return
         try:
             if clean and self.local.health.offline is None:
-                self.local.prepare_clean_close(self._epochs, self._producers)
+                self.local.prepare_clean_close(self._epochs, self.producers)
                 self.flush_now()
                 self.local.require_no_pending_files()
         finally:
@@ -593,7 +542,7 @@ class Log:
                 may_have_offset_gaps=self.config.may_have_offset_gaps,
             ),
             *epoch_violations(self._epochs, end, whole=whole),
-            *producer_violations(self._producers, end, whole=whole),
+            *producer_violations(self.producers, end, whole=whole),
         ]
         if whole and local.segments.size_bytes != sum(segment.size_bytes for segment in local.segments):
             violations.append(f"the segments have not {local.segments.size_bytes} bytes")

@@ -6,7 +6,7 @@ about one batch.  `DecodedBatches` keeps it under the batch's checksum, and it c
 batch is in the log.
 
     decoded = DecodedBatches()
-    try: answer = log.offset_for_timestamp(..., decoded)
+    try: answer = offset_for_timestamp(log, ..., decoded)
     except BatchNotDecoded as missing: decoded.add(missing, in a thread: missing.look())        and again
 """
 
@@ -21,6 +21,7 @@ from ..segment.batch_scan import scan_batches
 from ..segment.segment import Segment
 from ..segment.time_index import NO_TIMESTAMP
 from .admission import CHEAP_COMPRESSED_BYTES, CHEAP_RECORDS_LOOKED_INTO, CHEAP_UNFOLDED_BYTES
+from .log import Log
 
 CHEAP_BATCH_BYTES = 1 << 20
 _COMPRESSION_MASK = 0x07
@@ -114,16 +115,29 @@ class DecodedBatches:
 
 
 def offset_for_timestamp(
+    log: Log, timestamp_ms: int, upper_offset: int, decoded: DecodedBatches | None = None
+) -> TimestampOffset | None:
+    """The first record below `upper_offset`, in order of offsets, whose timestamp is not below
+    `timestamp_ms`.
+
+    Without `decoded`, every batch is decoded at once; with it raises BatchNotDecoded.  Raises
+    KAFKA_STORAGE_ERROR."""
+    with log.local.health.reading("a look-up"):
+        return _first_from(
+            log.segments,
+            timestamp_ms,
+            (log.log_start_offset, min(upper_offset, log.log_end_offset)),
+            decoded,
+        )
+
+
+def _first_from(
     segments: Sequence[Segment],
     timestamp_ms: int,
-    start_offset: int,
-    upper_offset: int,
-    decoded: DecodedBatches | None = None,
+    bounds: tuple[int, int],
+    decoded: DecodedBatches | None,
 ) -> TimestampOffset | None:
-    """The first record in [start_offset, upper_offset) whose timestamp is not below `timestamp_ms`, in order
-    of offsets.
-
-    Without `decoded`, every batch is decoded at once; with it raises BatchNotDecoded."""
+    start_offset, upper_offset = bounds
     for segment in segments:
         if segment.next_offset <= start_offset or segment.load_max_timestamp() < timestamp_ms:
             continue
@@ -135,7 +149,7 @@ def offset_for_timestamp(
                 return None
             if header.max_timestamp < timestamp_ms or header.is_control:
                 continue
-            found = _look(segment, position, header, (start_offset, upper_offset), timestamp_ms, decoded)
+            found = _look(segment, position, header, bounds, timestamp_ms, decoded)
             if found is not None:
                 return found
     return None
@@ -157,20 +171,28 @@ def _look(
 
 
 def max_timestamp(
-    segments: Sequence[Segment], start_offset: int, upper_offset: int, decoded: DecodedBatches | None = None
+    log: Log, upper_offset: int | None = None, decoded: DecodedBatches | None = None
 ) -> TimestampOffset | None:
-    """The record with the greatest timestamp in the range, the first one when several share it (KIP-734).
+    """The record with the greatest timestamp below `upper_offset` (None: the log's end), the first one when
+    several share it (KIP-734).
 
-    Without `decoded`, every batch is decoded at once; with it raises BatchNotDecoded."""
+    Without `decoded`, every batch is decoded at once; with it raises BatchNotDecoded.  Raises
+    KAFKA_STORAGE_ERROR."""
+    upper = log.log_end_offset if upper_offset is None else min(upper_offset, log.log_end_offset)
+    with log.local.health.reading("a look-up"):
+        return _greatest(log.segments, (log.log_start_offset, upper), decoded)
+
+
+def _greatest(
+    segments: Sequence[Segment], bounds: tuple[int, int], decoded: DecodedBatches | None
+) -> TimestampOffset | None:
     best: TimestampOffset | None = None
-    within = [
-        each for each in segments if each.next_offset > start_offset and each.base_offset < upper_offset
-    ]
+    within = [each for each in segments if each.next_offset > bounds[0] and each.base_offset < bounds[1]]
     # mostly the first segment has the record
     for segment in sorted(within, key=lambda each: -each.load_max_timestamp()):
         claimed = segment.load_max_timestamp(), -segment.base_offset
         if claimed[0] != NO_TIMESTAMP and (best is None or claimed > (best.timestamp_ms, -best.offset)):
-            best = _greatest_in(segment, (start_offset, upper_offset), best, decoded)
+            best = _greatest_in(segment, bounds, best, decoded)
     return best
 
 
@@ -224,12 +246,20 @@ def _is_rather(found: TimestampOffset, best: TimestampOffset | None) -> bool:
     return best is None or (found.timestamp_ms, -found.offset) > (best.timestamp_ms, -best.offset)
 
 
-def split_range(segments: Sequence[Segment], start: int, end: int, target_bytes: int) -> list[OffsetRange]:
+def split_range(log: Log, start: int, end: int, target_bytes: int) -> list[OffsetRange]:
     """[start, end) in pieces of about `target_bytes`, split at batch boundaries that the index knows; no data
     is read.
 
     A piece may be larger than the target by one index interval or one batch.  Empty for an empty range.
+    Raises KAFKA_STORAGE_ERROR.
     """
+    with log.local.health.reading("a look-up"):
+        return _split(
+            log.segments, max(start, log.log_start_offset), min(end, log.log_end_offset), target_bytes
+        )
+
+
+def _split(segments: Sequence[Segment], start: int, end: int, target_bytes: int) -> list[OffsetRange]:
     pieces: list[OffsetRange] = []
     piece_start, piece_bytes = start, 0
     for segment in segments:

@@ -53,7 +53,7 @@ def take_over_start(log: Log, future: Log, *, also_wanted: bool) -> None:
 
 def is_durable(future: Log) -> bool:
     return (
-        not future.needs_flush
+        not future.has_unflushed_records
         and not future.local.durability.complete
         and not future.local.durability.has_pending_files
     )

@@ -357,7 +357,7 @@ class FutureReplica:
             if not is_durable(future):
                 future.flush_now()
             if (
-                future.needs_flush
+                future.has_unflushed_records
                 or future.log_end_offset != source.log_end_offset
                 or self._truncated_to is not None
             ):

@@ -274,7 +274,7 @@ def publishes_before_the_write(patch: pytest.MonkeyPatch) -> None:
             write(log, plan)
         except KafkaError:
             if plan.prepared is not None:
-                log._producers.publish(plan.prepared, log.log_end_offset)
+                log.producers.publish(plan.prepared, log.log_end_offset)
             raise
 
     patch.setattr(Log, "_write", hasty)

@@ -49,7 +49,11 @@ class Appends:
     def leader_log(self, topic: str, partition: int) -> Any:
         return self
 
-    def transaction_open(self, producer_id: int, epoch: int) -> bool:
+    @property
+    def producers(self) -> Any:
+        return self
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
         return False
 
     def fence_and_guard(self, producer_id: int, epoch: int, sequence: int) -> str:

@@ -272,7 +272,7 @@ class TestGuard:
     async def _next_transaction(self, log: Log, *, again: bool) -> None:
         """One transaction is open; the next one's first append asks while the marker of the first is on its
         way."""
-        self._append(log, 0, log.fence_and_guard(7, 0, 0))
+        self._append(log, 0, log.producers.fence_and_guard(7, 0, 0))
         coordinator = Coordinator(ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NONE)
         guards: list[Any] = []
 
@@ -283,7 +283,7 @@ class TestGuard:
                     self._marker(log)
                 if not again:
                     return
-            guards[:] = [log.fence_and_guard(7, 0, 1)]
+            guards[:] = [log.producers.fence_and_guard(7, 0, 1)]
 
         coordinator.before = before
         assert await coordinator.enlist() is ErrorCode.NONE
@@ -291,7 +291,7 @@ class TestGuard:
 
     async def test_the_next_transaction_begins_with_the_guard_of_the_last_question(self, log: Log) -> None:
         await self._next_transaction(log, again=True)
-        assert log.transaction_open(7, 0)
+        assert log.producers.has_open_transaction(7, 0)
         log.close(clean=False)
 
     async def test_with_the_guard_of_the_first_question_alone_it_is_refused(self, log: Log) -> None:
@@ -299,7 +299,7 @@ class TestGuard:
         with pytest.raises(KafkaError) as refused:
             await self._next_transaction(log, again=False)
         assert refused.value.code is ErrorCode.INVALID_TXN_STATE
-        assert not log.transaction_open(7, 0)
+        assert not log.producers.has_open_transaction(7, 0)
         log.close(clean=False)
 
     async def test_an_append_without_any_guard_opens_no_transaction(self, log: Log) -> None:

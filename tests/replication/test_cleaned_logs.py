@@ -50,14 +50,14 @@ def write(cluster: Cluster, node: int, numbers: range) -> None:
     ) -> None:
         manager.append_now("t", 0, bytearray(batch), origin=origin, required_acks=-1, **options)  # type: ignore[arg-type]
 
-    sequence = next((each.last_sequence + 1 for each in log.producers() if each.producer_id == 9), 0)
+    sequence = next((each.last_sequence + 1 for each in log.producers.views() if each.producer_id == 9), 0)
     for number in numbers:
         append(data(number))
         append(data(number, pid=9, epoch=0, sequence=sequence))
         sequence += 1
-    epoch = next((each.epoch for each in log.producers() if each.producer_id == 7), 0)
+    epoch = next((each.epoch for each in log.producers.views() if each.producer_id == 7), 0)
     for number in range(3):
-        guard = log.fence_and_guard(7, epoch, 0) if not number else None
+        guard = log.producers.fence_and_guard(7, epoch, 0) if not number else None
         append(data(number + 1, pid=7, epoch=epoch, sequence=number, transactional=True), guard=guard)
     append(
         encode_marker(ControlType.ABORT, 7, epoch + 1, 0, NOW_MS),
@@ -125,8 +125,10 @@ async def test_a_new_follower_gets_the_cleaned_log_byte_for_byte(tmp_path: Path)
     leader, follower = cluster.log(1), cluster.log(3)
     assert batches(follower) == batches(leader)
     assert follower.last_stable_offset == leader.last_stable_offset
-    known = {each.producer_id: (each.epoch, each.last_sequence) for each in leader.producers()}
-    assert {each.producer_id: (each.epoch, each.last_sequence) for each in follower.producers()} == known
+    known = {each.producer_id: (each.epoch, each.last_sequence) for each in leader.producers.views()}
+    assert {
+        each.producer_id: (each.epoch, each.last_sequence) for each in follower.producers.views()
+    } == known
     await cluster.stop_all()
 
 

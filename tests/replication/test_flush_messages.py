@@ -68,14 +68,14 @@ def test_a_log_is_flushed_when_its_oldest_record_has_waited_flush_ms() -> None:
     log = FakeLog(
         config=LogConfig(flush_policy=FlushPolicy.OS, flush_ms=5000),
         is_offline=False,
-        needs_flush=True,
+        has_unflushed_records=True,
         flushed_end_offset=0,
     )
     replica = cast(Any, SimpleNamespace(log=log, flushes_always=False))
     assert [timed.is_due(replica, now_s) for now_s in (10.0, 14.0, 15.0)] == [False, False, True]
     log.flushed_end_offset = 7  # flushed, and written to again
     assert [timed.is_due(replica, now_s) for now_s in (16.0, 20.0, 21.0)] == [False, False, True]
-    log.needs_flush = False
+    log.has_unflushed_records = False
     assert not timed.is_due(replica, 99.0)
-    log.needs_flush, log.config = True, LogConfig(flush_policy=FlushPolicy.OS)
+    log.has_unflushed_records, log.config = True, LogConfig(flush_policy=FlushPolicy.OS)
     assert not timed.is_due(replica, 10.0**9)

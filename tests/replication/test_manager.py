@@ -436,7 +436,7 @@ async def test_delayed_and_immediate_answers_carry_the_aborted_transactions(clus
     data = encode_batch(
         [NewRecord(None, b"x", (), 1)], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
     )
-    guard = manager.leader_log("t", 0).fence_and_guard(7, 0, 0)
+    guard = manager.leader_log("t", 0).producers.fence_and_guard(7, 0, 0)
     info = manager.append_now("t", 0, bytearray(data), origin=AppendOrigin.CLIENT, guard=guard)
     await manager.wait_committed("t", 0, 1, info.last_offset + 1, 5000)
     assert not (await fetch_one(manager, consume(isolation=1))).records
@@ -629,11 +629,13 @@ async def test_a_stricter_flush_policy_flushes_earlier_records_on_every_replica(
         await eventually(
             lambda: all(log.high_watermark == 2 for log in logs), "all replicas have the records"
         )
-        assert all(log.needs_flush for log in logs), "with flush.policy=os no replica has flushed them"
+        assert all(log.has_unflushed_records for log in logs), (
+            "with flush.policy=os no replica has flushed them"
+        )
         now = cluster.partitions["t", 0]
         cluster.publish([replace(now, config=now.config | {"flush.policy": "always"})])  # type: ignore[operator]
         await eventually(
-            lambda: not any(log.needs_flush for log in logs), "all replicas flush what they have"
+            lambda: not any(log.has_unflushed_records for log in logs), "all replicas flush what they have"
         )
     finally:
         await cluster.stop_all()

@@ -147,9 +147,9 @@ async def test_a_node_that_validates_reports_a_broken_follower(cluster: Cluster)
     await write(cluster.managers[1], "a", "b")
     log = cluster.managers[2].replica("t", 0).log
     await eventually(lambda: log.high_watermark == 2, "the follower knows what is committed")
-    log._producers.first_unstable_offset = 1
+    log.producers.first_unstable_offset = 1
     append(cluster.managers[1], "c")
     await eventually(lambda: bool(cluster.invalid), "the follower's next append is checked")
     assert "first unstable offset" in str(cluster.invalid[0])
-    log._producers.first_unstable_offset = None
+    log.producers.first_unstable_offset = None
     cluster.invalid.clear()

@@ -234,9 +234,9 @@ class ServedCluster:
             if (
                 step.producer_id >= 0
                 and step.ends is None
-                and not replica.log.transaction_open(step.producer_id)
+                and not replica.log.producers.has_open_transaction(step.producer_id)
             ):
-                guard = replica.log.fence_and_guard(
+                guard = replica.log.producers.fence_and_guard(
                     step.producer_id, 0, parse_header(step.data).base_sequence
                 )
             origin = AppendOrigin.CLIENT if step.ends is None else AppendOrigin.COORDINATOR

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.cleaning.cleaner import CleaningResult, clean_now
 from tidegate.storage.log.log import Log, LogConfig
+from tidegate.storage.log.lookup import offset_for_timestamp
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.compression import Compression
 from tidegate.wire.records import (
@@ -121,7 +122,7 @@ class CleaningHistory:
     def next_of(self, pid: int) -> tuple[int, int]:
         """(epoch, sequence) of the producer's next batch; one that the log has forgotten takes a new epoch,
         as clients do."""
-        view = next((each for each in self.log.producers() if each.producer_id == pid), None)
+        view = next((each for each in self.log.producers.views() if each.producer_id == pid), None)
         if view is None:
             self.epochs[pid] = self.epochs.get(pid, -1) + 1
         epoch = self.epochs[pid]
@@ -170,7 +171,7 @@ class CleaningHistory:
         self.now_ms += (100, DELETE_RETENTION_MS, 3 * DELETE_RETENTION_MS)[a % 3]
 
     def expire(self, a: int, _b: int) -> None:
-        self.log.expire_producers(self.now_ms)
+        self.log.producers.expire(self.now_ms)
 
     def clean(self, a: int, b: int) -> None:
         untouched = min(self.log.last_stable_offset, self.log.segments.active.base_offset)
@@ -190,7 +191,7 @@ class CleaningHistory:
         """A kill, and an opening that replays everything, or trusts what was durable; nothing is lost by a
         kill."""
         self.log.flush_now()
-        known = {view.producer_id: (view.epoch, view.last_sequence) for view in self.log.producers()}
+        known = {view.producer_id: (view.epoch, view.last_sequence) for view in self.log.producers.views()}
         end, watermark, cleaned_to = self.log.log_end_offset, self.log.high_watermark, self.log.cleaned_to
         point = self.log.recovery_point if a % 2 else 0
         self.disk.kill()
@@ -198,7 +199,7 @@ class CleaningHistory:
         assert self.log.log_end_offset == end
         self.log.set_high_watermark(watermark)
         self.log.cleaned_to = cleaned_to if b % 2 else 0
-        replayed = {view.producer_id: (view.epoch, view.last_sequence) for view in self.log.producers()}
+        replayed = {view.producer_id: (view.epoch, view.last_sequence) for view in self.log.producers.views()}
         for pid in known.keys() - self.revived:
             assert replayed.get(pid) == known[pid], "a live producer is not what it was"
         self.revived |= replayed.keys() - known.keys()
@@ -245,7 +246,7 @@ class CleaningHistory:
         assert upper == self.stable_offset(), "the last stable offset has moved"
         opened = {
             v.producer_id: v.current_txn_first_offset
-            for v in log.producers()
+            for v in log.producers.views()
             if v.current_txn_first_offset is not None
         }
         assert opened == self.open, "a transaction is open that is not, or the reverse"
@@ -287,7 +288,7 @@ class CleaningHistory:
     def check_times(self, batches: Sequence[object]) -> None:
         records = [r for b in stored(self.log) if not b.header.is_control for r in decode_batch(b.data)]
         for timestamp in {r.timestamp_ms for r in records[::7]}:
-            found = self.log.offset_for_timestamp(timestamp, self.log.log_end_offset)
+            found = offset_for_timestamp(self.log, timestamp, self.log.log_end_offset)
             expected = next(r for r in records if r.timestamp_ms >= timestamp)
             assert found is not None
             assert (found.timestamp_ms, found.offset) == (

@@ -15,6 +15,7 @@ from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.directory.log_directory import DirectoryRefused, LogDirectory
 from tidegate.storage.log.counting import count_now
 from tidegate.storage.log.log import Log
+from tidegate.storage.log.lookup import max_timestamp, offset_for_timestamp
 from tidegate.storage.topic_config import LogConfig
 from tidegate.wire.errors import KafkaError
 from tidegate.wire.records import iterate_headers, validate_batch
@@ -133,7 +134,7 @@ def _compare(log: Log, pristine: Pristine, victim: Path) -> str:
 def look_ups(log: Log) -> list[object]:
     """What is found by every timestamp that there is, and by others."""
     end = log.log_end_offset
-    return [log.max_timestamp(), *(log.offset_for_timestamp(NOW_MS + at, end) for at in range(-300, 900, 25))]
+    return [max_timestamp(log), *(offset_for_timestamp(log, NOW_MS + at, end) for at in range(-300, 900, 25))]
 
 
 def _is_valid(data: bytes, at: int) -> bool:

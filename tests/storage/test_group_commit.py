@@ -140,7 +140,7 @@ async def test_a_requested_flush_happens_without_a_waiter(commit: GroupCommit) -
         append(log, batch())
         commit.request(log)
     for _ in range(1000):
-        if not any(log.needs_flush for log in logs):
+        if not any(log.has_unflushed_records for log in logs):
             break
         await asyncio.sleep(0.005)
     assert [log.flushed_end_offset for log in logs] == [1, 1, 1]

@@ -128,7 +128,7 @@ def cleaned_and_cut(above: str) -> Log:
 @pytest.mark.parametrize("above", ["epoch", "marker", "sequences"])
 def test_a_truncation_of_newer_batches_does_not_make_a_producer_unknown(above: str) -> None:
     log = cleaned_and_cut(above)
-    assert [(view.epoch, view.last_sequence) for view in log.producers()] == [(0, 2)]
+    assert [(view.epoch, view.last_sequence) for view in log.producers.views()] == [(0, 2)]
 
 
 def test_ablation_producers_kept_by_batches_above_the_watermark_are_lost(
@@ -138,7 +138,7 @@ def test_ablation_producers_kept_by_batches_above_the_watermark_are_lost(
     monkeypatch.setattr(cleaner, "offsets_to_keep", lambda walks, live: frozenset())
     # a snapshot may be left that knows them
     monkeypatch.setattr(ProducerState, "adopt_unknown", lambda self, older: None)
-    assert cleaned_and_cut("epoch").producers() == []
+    assert cleaned_and_cut("epoch").producers.views() == []
     with pytest.raises(Broken):
         StorageHistory(shape=SHAPE, steps=STEPS_THAT_FOUND_IT).run()
 

@@ -10,6 +10,7 @@ from crc32c import crc32c
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
+from tidegate.storage.log.lookup import max_timestamp, offset_for_timestamp, split_range
 from tidegate.storage.topic_config import TimestampType
 from tidegate.wire import record_check
 from tidegate.wire.compression import Compression
@@ -163,7 +164,7 @@ def test_a_follower_keeps_the_leaders_bytes() -> None:
             leader.read(follower.log_end_offset, 900, upper_offset=leader.log_end_offset).data
         )
     assert [each.data for each in stored(follower)] == [each.data for each in stored(leader)]
-    assert follower._producers.as_comparable() == leader._producers.as_comparable()
+    assert follower.producers.as_comparable() == leader.producers.as_comparable()
     assert follower._epochs.entries() == leader._epochs.entries() == [(0, 0), (1, 3), (2, 6)]
     assert follower.aborted_transactions(0, 99) == leader.aborted_transactions(0, 99) != []
 
@@ -235,9 +236,9 @@ def test_the_last_stable_offset_waits_for_markers_to_be_replicated(log: Log) -> 
     append(log, batch(1, pid=7, epoch=0, sequence=0, transactional=True))
     append(log, batch(1))
     log.set_high_watermark(4)
-    assert (log.last_stable_offset, log.transaction_open(7)) == (2, True)
+    assert (log.last_stable_offset, log.producers.has_open_transaction(7)) == (2, True)
     append_marker(log, marker(7, 1, commit=True))
-    assert (log.last_stable_offset, log.transaction_open(7)) == (2, False)
+    assert (log.last_stable_offset, log.producers.has_open_transaction(7)) == (2, False)
     log.set_high_watermark(5)
     assert log.last_stable_offset == 5
 
@@ -249,13 +250,13 @@ def test_offsets_are_found_by_timestamp_also_when_they_come_out_of_order(log: Lo
     every = [(NOW_MS + t + i, 2 * at + i) for at, t in enumerate(timestamps) for i in range(2)]
     for asked in range(110):
         expected = next(((t, o) for t, o in every if t >= NOW_MS + asked), None)
-        found = log.offset_for_timestamp(NOW_MS + asked, log.log_end_offset)
+        found = offset_for_timestamp(log, NOW_MS + asked, log.log_end_offset)
         assert (found and found[:2]) == expected
-    assert log.offset_for_timestamp(NOW_MS + 90, 6) is None
-    greatest = log.max_timestamp()
+    assert offset_for_timestamp(log, NOW_MS + 90, 6) is None
+    greatest = max_timestamp(log)
     assert greatest is not None
     assert greatest[:2] == (NOW_MS + 101, 13)
-    bounded = log.max_timestamp(upper_offset=13)
+    bounded = max_timestamp(log, upper_offset=13)
     assert bounded is not None
     assert bounded[:2] == (NOW_MS + 100, 12)
 
@@ -265,12 +266,12 @@ def test_ranges_cover_everything_once_at_batch_boundaries(log: Log) -> None:
         append(log, batch(3, size=size))
     boundaries = {each.header.base_offset for each in stored(log)} | {2, 26, log.log_end_offset}
     for target in (1, 400, 2000, 10**9):
-        pieces = log.ranges(2, 26, target)
+        pieces = split_range(log, 2, 26, target)
         assert (pieces[0].start, pieces[-1].end) == (2, 26)
         assert all(left.end == right.start for left, right in itertools.pairwise(pieces))
         assert {offset for piece in pieces for offset in piece[:2]} <= boundaries
-    assert log.ranges(5, 5, 100) == []
-    assert len(log.ranges(0, 27, 10**9)) == 1
+    assert split_range(log, 5, 5, 100) == []
+    assert len(split_range(log, 0, 27, 10**9)) == 1
 
 
 # ---- cutting -----------------------------------------------------------------------------------------------
@@ -279,12 +280,12 @@ def test_ranges_cover_everything_once_at_batch_boundaries(log: Log) -> None:
 def test_truncation_forgets_producers_epochs_and_aborts(log: Log) -> None:
     append(log, batch(2, pid=7, epoch=0, sequence=0), leader_epoch=0)
     append(log, batch(1, pid=8, epoch=0, sequence=0, transactional=True), leader_epoch=1)
-    before = (log._producers.as_comparable(), log._epochs.entries(), log.size_bytes)
+    before = (log.producers.as_comparable(), log._epochs.entries(), log.size_bytes)
     append(log, batch(2, size=1500, pid=7, epoch=0, sequence=2), leader_epoch=2)
     append_marker(log, marker(8, 1, commit=False), leader_epoch=2)
     log.set_high_watermark(6)
     log.truncate_to(4)  # inside the batch at 3
-    assert (log._producers.as_comparable(), log._epochs.entries(), log.size_bytes) == before
+    assert (log.producers.as_comparable(), log._epochs.entries(), log.size_bytes) == before
     assert (log.log_end_offset, log.high_watermark, log.aborted_transactions(0, 9)) == (3, 3, [])
     assert log.epoch_end(2) == (-1, -1)
     assert log.epoch_end(1) == (1, 3)
@@ -318,7 +319,7 @@ def test_the_log_start_moves_up_and_whole_segments_go() -> None:
     assert len(log.segments) < segments
     assert log.size_bytes < size
     assert log.log_start_offset == 25
-    assert log.active_producer_count == 1, "producers stay (docs/semantics.md I10)"
+    assert len(log.producers) == 1, "producers stay (docs/semantics.md I10)"
     assert stored(log)[0].header.base_offset == 24
     assert log.epoch_at(25) == 1
     assert log.epoch_at(24) == -1
@@ -389,7 +390,7 @@ def test_an_abort_whose_index_entry_does_not_fit_is_not_written_at_all() -> None
     disk.capacity = log.size_bytes + len(marker(7, 1, commit=False)) + 10
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         append_marker(log, marker(7, 1, commit=False))
-    assert log.transaction_open(7)
+    assert log.producers.has_open_transaction(7)
     assert log.log_end_offset == 1
     assert log.aborted_transactions(0, 9) == []
     disk.capacity = None
@@ -407,12 +408,12 @@ def test_a_flush_covers_what_was_there_when_it_began() -> None:
     ticket = log.begin_flush()
     append(log, batch(3))
     assert log.flushed_end_offset == 0
-    assert log.needs_flush
+    assert log.has_unflushed_records
     ticket.run()
     assert log.flushed_end_offset == 0, "the flushed end moves on the loop's thread only"
     log.finish_flush(ticket)
     assert log.flushed_end_offset == 2
-    assert log.needs_flush
+    assert log.has_unflushed_records
 
 
 @pytest.mark.parametrize("ran", [False, True])
@@ -450,11 +451,11 @@ def test_a_log_on_the_real_disk_survives_a_restart(tmp_path: Path) -> None:
     log = open_log(disk, folder=tmp_path / "flights-0", config=SMALL)
     for _ in range(30):
         append(log, batch(2, size=100, pid=7, epoch=0, sequence=log.log_end_offset))
-    state, batches = log._producers.as_comparable(), stored(log)
+    state, batches = log.producers.as_comparable(), stored(log)
     log.close(clean=True)
     again = open_log(disk, folder=tmp_path / "flights-0", clean=True, recovery_point=60)
     assert not again.recovered
-    assert again._producers.as_comparable() == state
+    assert again.producers.as_comparable() == state
     assert stored(again) == batches
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         log.append_leader(batch(), leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=NOW_MS)

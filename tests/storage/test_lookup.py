@@ -10,7 +10,13 @@ import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.log import lookup
 from tidegate.storage.log.log import Log
-from tidegate.storage.log.lookup import BatchNotDecoded, DecodedBatches, TimestampOffset
+from tidegate.storage.log.lookup import (
+    BatchNotDecoded,
+    DecodedBatches,
+    TimestampOffset,
+    max_timestamp,
+    offset_for_timestamp,
+)
 from tidegate.wire.compression import Compression
 from tidegate.wire.records import ControlType, NewRecord, Record, decode_batch, encode_batch, encode_marker
 
@@ -70,10 +76,10 @@ def test_every_look_up_answers_what_reading_everything_would(seed: int) -> None:
     }:
         there = data_records(log, upper)
         greatest = max(((r.timestamp_ms, -r.offset) for r in there), default=None)
-        assert plain(log.max_timestamp(upper)) == (None if greatest is None else (greatest[0], -greatest[1]))
+        assert plain(max_timestamp(log, upper)) == (None if greatest is None else (greatest[0], -greatest[1]))
         for asked in {r.timestamp_ms + d for r in there for d in (0, 1)}:
             first = next(((r.timestamp_ms, r.offset) for r in there if r.timestamp_ms >= asked), None)
-            assert plain(log.offset_for_timestamp(asked, upper)) == first
+            assert plain(offset_for_timestamp(log, asked, upper)) == first
 
 
 def test_the_greatest_timestamp_is_found_with_one_decoded_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +98,7 @@ def test_the_greatest_timestamp_is_found_with_one_decoded_batch(monkeypatch: pyt
     monkeypatch.setattr(lookup, "decode_batch", counted)
     for upper, expected in ((202, 200), (150, 149), (17, 16)):
         decoded.clear()
-        found = log.max_timestamp(upper)
+        found = max_timestamp(log, upper)
         assert found is not None
         assert found.offset == expected
         assert len(decoded) <= 2
@@ -115,8 +121,8 @@ def test_an_expensive_batch_is_decoded_by_the_caller(kind: str) -> None:
     }[kind]
     append(log, data)
     for ask in (
-        lambda known: log.offset_for_timestamp(NOW_MS, 1, known),
-        lambda known: log.max_timestamp(1, known),
+        lambda known: offset_for_timestamp(log, NOW_MS, 1, known),
+        lambda known: max_timestamp(log, 1, known),
     ):
         known = DecodedBatches()
         with pytest.raises(BatchNotDecoded) as missing:
@@ -130,12 +136,12 @@ def test_what_was_found_in_a_batch_does_not_count_for_the_one_in_its_place() -> 
     append(log, expensive_batch(NOW_MS))
     known = DecodedBatches()
     with pytest.raises(BatchNotDecoded) as missing:
-        log.offset_for_timestamp(NOW_MS + 5, 2000, known)
+        offset_for_timestamp(log, NOW_MS + 5, 2000, known)
     known.add(missing.value, missing.value.look())
     log.truncate_to(0)
     append(log, expensive_batch(NOW_MS + 3), leader_epoch=2)
     with pytest.raises(BatchNotDecoded):
-        log.offset_for_timestamp(NOW_MS + 5, 2000, known)
+        offset_for_timestamp(log, NOW_MS + 5, 2000, known)
 
 
 def test_a_log_start_that_moves_into_the_batch_asks_anew() -> None:
@@ -144,13 +150,13 @@ def test_a_log_start_that_moves_into_the_batch_asks_anew() -> None:
     log.set_high_watermark(2000)
     known = DecodedBatches()
     with pytest.raises(BatchNotDecoded) as missing:
-        log.offset_for_timestamp(NOW_MS, 2000, known)
+        offset_for_timestamp(log, NOW_MS, 2000, known)
     known.add(missing.value, missing.value.look())
     log.advance_log_start(100)
     with pytest.raises(BatchNotDecoded) as again:
-        log.offset_for_timestamp(NOW_MS, 2000, known)
+        offset_for_timestamp(log, NOW_MS, 2000, known)
     known.add(again.value, again.value.look())
-    assert plain(log.offset_for_timestamp(NOW_MS, 2000, known)) == (NOW_MS + 100, 100)
+    assert plain(offset_for_timestamp(log, NOW_MS, 2000, known)) == (NOW_MS + 100, 100)
 
 
 def test_a_look_up_goes_on_below_a_high_watermark_that_moves() -> None:
@@ -159,6 +165,6 @@ def test_a_look_up_goes_on_below_a_high_watermark_that_moves() -> None:
     append(log, expensive_batch(NOW_MS + 5000))
     known = DecodedBatches()
     with pytest.raises(BatchNotDecoded) as missing:
-        log.offset_for_timestamp(NOW_MS, 2000, known)
+        offset_for_timestamp(log, NOW_MS, 2000, known)
     known.add(missing.value, missing.value.look())
-    assert plain(log.offset_for_timestamp(NOW_MS, 4000, known)) == (NOW_MS, 0)
+    assert plain(offset_for_timestamp(log, NOW_MS, 4000, known)) == (NOW_MS, 0)

@@ -160,7 +160,7 @@ def test_a_log_that_begins_anew_during_its_copy_takes_no_old_producers() -> None
     drive(future)
     assert where(folders) == B
     disk.crash(Random(1))
-    assert opened(disk).logs["t", 0].producers() == []
+    assert opened(disk).logs["t", 0].producers.views() == []
 
 
 # ---- the end -----------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def derived(log: Log) -> tuple[object, ...]:
     return (
         log.last_stable_offset,
         log.log_start_offset,
-        [each.producer_id for each in log.producers()],
+        [each.producer_id for each in log.producers.views()],
         log.epoch_at(15),
     )
 
@@ -257,7 +257,7 @@ def test_producers_transactions_epochs_and_the_log_start_are_as_before(
 
 def test_a_guard_that_was_given_before_the_swap_holds_after_it() -> None:
     _disk, folders, log = with_log()
-    guard = log.fence_and_guard(9, 0, 0)
+    guard = log.producers.fence_and_guard(9, 0, 0)
     drive(folders.move_to("t", 0, B))
     assert where(folders) == B
     append(log, batch(1, pid=9, epoch=0, sequence=0, transactional=True), guard=guard)
@@ -462,7 +462,7 @@ def test_ablation_a_swap_before_all_is_copied_is_found(monkeypatch: pytest.Monke
 
 def test_ablation_a_decision_before_the_copy_is_flushed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(future_replica, "is_durable", lambda future: True)
-    assert broken(monkeypatch, Log, "needs_flush", property(lambda self: False))
+    assert broken(monkeypatch, Log, "has_unflushed_records", property(lambda self: False))
 
 
 def test_ablation_an_old_folder_that_does_not_say_that_it_leaves_is_found(

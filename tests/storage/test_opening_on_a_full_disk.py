@@ -42,7 +42,7 @@ def seen(log: Log) -> tuple[list[Stored], list[tuple[int, int]], list[int], obje
     """What readers and producers can know of a log."""
     end = log.log_end_offset
     aborted = [(each.producer_id, each.first_offset) for each in log.aborted_transactions(0, end)]
-    return stored(log), aborted, [log.epoch_at(offset) for offset in range(0, end, 5)], log.producers()
+    return stored(log), aborted, [log.epoch_at(offset) for offset in range(0, end, 5)], log.producers.views()
 
 
 def fill(disk: LyingDisk) -> None:

@@ -20,6 +20,7 @@ from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log import health
 from tidegate.storage.log.health import UNREADABLE_LOGS_MAX, UNREADABLE_WITHIN_S
 from tidegate.storage.log.log import CorruptLog, Log, LogConfig
+from tidegate.storage.log.lookup import max_timestamp, offset_for_timestamp
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .workload import NOW_MS, append, batch, stored
@@ -110,8 +111,8 @@ def test_missing_bytes_of_one_log_take_only_that_log_offline(harm: Callable[[Fol
 
 
 LOOK_UPS: dict[str, Callable[[Log], object]] = {
-    "by timestamp": lambda log: log.offset_for_timestamp(NOW_MS + 1, log.log_end_offset),
-    "the greatest timestamp": lambda log: log.max_timestamp(),
+    "by timestamp": lambda log: offset_for_timestamp(log, NOW_MS + 1, log.log_end_offset),
+    "the greatest timestamp": lambda log: max_timestamp(log),
     "where to cut": lambda log: log.truncate_to(log.segments[1].base_offset + 3),
 }
 

@@ -11,6 +11,7 @@ from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.durability import flush
 from tidegate.storage.durability.flush import FlushTicket
 from tidegate.storage.log.log import CorruptLog, Log, LogConfig
+from tidegate.storage.log.lookup import offset_for_timestamp
 from tidegate.storage.producers.producer_state import ProducerState
 from tidegate.wire.errors import KafkaError
 
@@ -40,10 +41,10 @@ def remove_checksums(disk: LyingDisk) -> None:
 def everything(log: Log) -> tuple[object, ...]:
     return (
         [each.data for each in stored(log)],
-        log._producers.as_comparable(),
+        log.producers.as_comparable(),
         log._epochs.entries(),
         log.aborted_transactions(0, log.log_end_offset),
-        [log.offset_for_timestamp(each.header.max_timestamp, 99) for each in stored(log)],
+        [offset_for_timestamp(log, each.header.max_timestamp, 99) for each in stored(log)],
     )
 
 
@@ -97,7 +98,7 @@ def test_a_clean_close_rewrites_derived_files_that_were_changed() -> None:
     log.close(clean=True)
     log = open_log(disk, clean=True, recovery_point=end)
     assert not log.recovered
-    assert len(log.producers()) == 3
+    assert len(log.producers.views()) == 3
 
 
 def test_a_clean_close_rewrites_unreadable_derived_files() -> None:
@@ -112,7 +113,7 @@ def test_a_clean_close_rewrites_unreadable_derived_files() -> None:
     log = open_log(disk, clean=True, recovery_point=end)
     assert disk.written.count(f"{end:020d}.snapshot") == 2
     assert not log.recovered
-    assert len(log.producers()) == 3
+    assert len(log.producers.views()) == 3
 
 
 def test_a_log_whose_last_flush_writes_a_snapshot_closes_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +127,7 @@ def test_a_log_whose_last_flush_writes_a_snapshot_closes_cleanly(monkeypatch: py
     log.close(clean=True)
     again = open_log(disk, config=LogConfig(), clean=True, recovery_point=end)
     assert again.log_end_offset == end
-    assert again.producers()[0].last_sequence == 19
+    assert again.producers.views()[0].last_sequence == 19
 
 
 def test_a_clean_close_needs_no_recovery_and_reads_almost_nothing() -> None:
@@ -299,13 +300,13 @@ def test_a_snapshot_above_the_end_does_not_come_back_to_life() -> None:
 def test_producers_equal_a_replay_from_zero_with_any_snapshot() -> None:
     disk = LyingDisk()
     log = filled(disk)
-    before = log._producers.as_comparable()
+    before = log.producers.as_comparable()
     names = [name for name in disk.list_names(FOLDER) if name.endswith(".snapshot")]
     assert len(names) >= 2
     for name in reversed(names):
         disk.kill()
         disk.remove(FOLDER / name)
-        assert open_log(disk, recovery_point=log.log_end_offset)._producers.as_comparable() == before
+        assert open_log(disk, recovery_point=log.log_end_offset).producers.as_comparable() == before
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -330,7 +331,9 @@ def test_a_producer_known_only_to_the_last_snapshot_is_kept(
     if not asks:
         monkeypatch.setattr(ProducerState, "adopt_unknown", lambda producers, older: None)
     again = open_log(disk, recovery_point=0)
-    assert [(view.producer_id, view.epoch) for view in again.producers()] == [(7, 3), (8, 0)][not asks :]
+    assert [(view.producer_id, view.epoch) for view in again.producers.views()] == [(7, 3), (8, 0)][
+        not asks :
+    ]
 
 
 def test_snapshots_of_earlier_closes_do_not_pile_up() -> None:
@@ -339,10 +342,10 @@ def test_snapshots_of_earlier_closes_do_not_pile_up() -> None:
     segments = len(log.segments)
     for turn in range(4):
         append(log, batch(1, pid=9, epoch=0, sequence=turn), leader_epoch=3)
-        end, before = log.log_end_offset, log._producers.as_comparable()
+        end, before = log.log_end_offset, log.producers.as_comparable()
         log.close(clean=True)
         log = open_log(disk, clean=True, recovery_point=end)
-        assert log._producers.as_comparable() == before
+        assert log.producers.as_comparable() == before
         assert not log.recovered
     assert len([name for name in disk.list_names(FOLDER) if name.endswith(".snapshot")]) <= segments
 

@@ -104,7 +104,7 @@ def test_a_flush_in_flight_neither_fails_nor_loses_anything(flush: str) -> None:
     later.disk.crash(Random(3))
     again = open_log(later.disk, recovery_point=end)
     assert offsets(again) == found
-    assert again.producers()[0].last_sequence == 47
+    assert again.producers.views()[0].last_sequence == 47
 
 
 def test_what_is_known_of_producers_by_what_goes_is_written_first() -> None:
@@ -117,9 +117,9 @@ def test_what_is_known_of_producers_by_what_goes_is_written_first() -> None:
     log.set_high_watermark(log.log_end_offset)
     log.advance_log_start(log.segments[1].base_offset)
     disk.crash(Random(0))
-    assert [(each.producer_id, each.epoch) for each in open_log(disk, recovery_point=1).producers()] == [
-        (9, 3)
-    ]
+    assert [
+        (each.producer_id, each.epoch) for each in open_log(disk, recovery_point=1).producers.views()
+    ] == [(9, 3)]
 
 
 EVENTS: dict[str, Callable[[Log], None]] = {

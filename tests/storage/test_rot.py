@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.log.log import CorruptLog, Log
+from tidegate.storage.log.lookup import offset_for_timestamp
 from tidegate.storage.segment.checksums import SegmentChecksums
 from tidegate.wire.errors import KafkaError
 
@@ -83,7 +84,7 @@ def test_a_damaged_transaction_index_is_built_again_at_the_start(byte: int) -> N
 def answers(disk: LyingDisk, end: int) -> list[int]:
     """The first offset of every timestamp that was written."""
     log = opened(disk, end)
-    found = [log.offset_for_timestamp(NOW_MS + 1000 * turn, end) for turn in range(20)]
+    found = [offset_for_timestamp(log, NOW_MS + 1000 * turn, end) for turn in range(20)]
     return [each.offset if each is not None else -1 for each in found]
 
 
@@ -145,7 +146,7 @@ def test_a_log_without_the_only_snapshots_of_a_producer_is_refused() -> None:
         disk.remove(path)  # as the message says
     with pytest.raises(CorruptLog):  # a clean stop left one
         open_log(disk, config=SMALL, clean=True, recovery_point=end, log_start_offset=3)
-    assert not open_log(disk, config=SMALL, recovery_point=end, log_start_offset=3).producers()
+    assert not open_log(disk, config=SMALL, recovery_point=end, log_start_offset=3).producers.views()
 
 
 def test_one_snapshot_that_is_right_is_enough() -> None:
@@ -153,4 +154,4 @@ def test_one_snapshot_that_is_right_is_enough() -> None:
     oldest, *_rest = sorted(path for path in disk.files() if path.suffix == ".snapshot")
     disk.flip_bit(oldest, disk.size(oldest) - 1)
     again = open_log(disk, config=SMALL, clean=True, recovery_point=end, log_start_offset=3)
-    assert [view.producer_id for view in again.producers()] == [1]
+    assert [view.producer_id for view in again.producers.views()] == [1]

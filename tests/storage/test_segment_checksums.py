@@ -10,6 +10,7 @@ from random import Random
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk, PowerCut
 from tidegate.storage.log.log import CorruptLog, Log
+from tidegate.storage.log.lookup import max_timestamp, offset_for_timestamp
 from tidegate.storage.recovery.recovery import _Loader
 from tidegate.storage.segment.checksums import STILL_OPEN, decode_checksums
 from tidegate.storage.segment.segment_files import SegmentFiles
@@ -29,9 +30,9 @@ def seen(log: Log) -> Seen:
     return {
         "batches": stored(log),
         "aborted": [log.aborted_transactions(start, end) for start in range(0, end, 5)],
-        "times": [log.offset_for_timestamp(NOW_MS + at, end) for at in range(-300, 1400, 50)],
-        "greatest": log.max_timestamp(),
-        "producers": log.producers(),
+        "times": [offset_for_timestamp(log, NOW_MS + at, end) for at in range(-300, 1400, 50)],
+        "greatest": max_timestamp(log),
+        "producers": log.producers.views(),
     }
 
 

@@ -81,8 +81,8 @@ def test_a_truncation_is_refused_or_done_with_any_amount_of_room(cut: Callable[[
             assert stored(log) == stored(wanted)
             assert log.log_end_offset == wanted.log_end_offset
             assert (log.log_start_offset, log.latest_epoch) == (wanted.log_start_offset, wanted.latest_epoch)
-            assert [view.last_sequence for view in log.producers()] == [
-                view.last_sequence for view in wanted.producers()
+            assert [view.last_sequence for view in log.producers.views()] == [
+                view.last_sequence for view in wanted.producers.views()
             ]
             disk.capacity = None
             disk.crash(Random(room))

@@ -49,7 +49,7 @@ def recovery_point_above_the_flushed_end(log: Log) -> None:
 
 def end_without_batches(log: Log) -> None:
     log._log_end += 1
-    log._producers.end_offset += 1
+    log.producers.end_offset += 1
 
 
 def other_active_segment(log: Log) -> None:
@@ -95,20 +95,20 @@ def leader_epoch_above_the_end(log: Log) -> None:
 
 
 def producers_of_fewer_batches(log: Log) -> None:
-    log._producers.end_offset -= 1
+    log.producers.end_offset -= 1
 
 
 def open_transactions_out_of_order(log: Log) -> None:
-    log._producers._open.move_to_end(next(iter(log._producers._open)))
-    log._producers._refresh()
+    log.producers._open.move_to_end(next(iter(log.producers._open)))
+    log.producers._refresh()
 
 
 def open_transaction_that_bounds_nothing(log: Log) -> None:
-    log._producers.first_unstable_offset = None
+    log.producers.first_unstable_offset = None
 
 
 def open_transaction_of_no_producer(log: Log) -> None:
-    del log._producers._entries[9]
+    del log.producers._entries[9]
 
 
 def size_that_is_miscounted(log: Log) -> None:
@@ -116,7 +116,7 @@ def size_that_is_miscounted(log: Log) -> None:
 
 
 def transaction_that_is_not_open(log: Log) -> None:
-    entry = log._producers.get(7)
+    entry = log.producers.get(7)
     assert entry is not None
     entry.transaction_first_offset = 0
 

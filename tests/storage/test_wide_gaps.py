@@ -52,7 +52,7 @@ def test_a_follower_takes_what_the_leader_has_and_finds_it_again(gap: str, end: 
     while len(there := offsets(log)) < len(sent):  # a follower fetches from where its log ends
         log.append_follower(b"".join(sent[len(there) :]) if together else sent[len(there)])
     assert offsets(log) == GAPS[gap]
-    producers = log._producers.as_comparable()
+    producers = log.producers.as_comparable()
     if end != "power cut before the flush":
         log.flush_now()
         directory.write_checkpoints()
@@ -67,7 +67,7 @@ def test_a_follower_takes_what_the_leader_has_and_finds_it_again(gap: str, end: 
         assert offsets(again) == GAPS[gap][: len(offsets(again))]
     else:
         assert offsets(again) == GAPS[gap]
-        assert again._producers.as_comparable() == producers
+        assert again.producers.as_comparable() == producers
     end_offset = again.log_end_offset
     again.append_follower(batch(1, base_offset=end_offset, leader_epoch=0))
     assert again.log_end_offset == end_offset + 1

@@ -91,9 +91,9 @@ def append(
         guard is None
         and header is not None
         and header.is_transactional
-        and not log.transaction_open(header.producer_id, header.producer_epoch)
+        and not log.producers.has_open_transaction(header.producer_id, header.producer_epoch)
     ):
-        guard = log.fence_and_guard(header.producer_id, header.producer_epoch, header.base_sequence)
+        guard = log.producers.fence_and_guard(header.producer_id, header.producer_epoch, header.base_sequence)
     return log.append_leader(
         data, leader_epoch=leader_epoch, origin=AppendOrigin.CLIENT, now_ms=now_ms, guard=guard
     )

@@ -75,8 +75,10 @@ class AppendSteps:
             assign_in_place(stored, position, offset, self.leader_epoch)
             offset += header.last_offset_delta + 1
             opens = header.is_transactional and not header.is_control
-            if opens and not self.log.transaction_open(header.producer_id, header.producer_epoch):
-                guard = self.log.fence_and_guard(
+            if opens and not self.log.producers.has_open_transaction(
+                header.producer_id, header.producer_epoch
+            ):
+                guard = self.log.producers.fence_and_guard(
                     header.producer_id, header.producer_epoch, header.base_sequence
                 )
         with self._attempt(stored):

@@ -6,6 +6,7 @@ import itertools
 from random import Random
 
 from ....storage.log.log import Log, LogConfig
+from ....storage.log.lookup import max_timestamp, offset_for_timestamp
 from ....storage.segment.batch_scan import scan_batches
 from ....wire.records import iterate_headers
 from .count_checks import check_counts
@@ -112,7 +113,7 @@ def _check_producers(log: Log, model: LogModel) -> None:
             view.epoch, view.coordinator_epoch, view.last_timestamp_ms, view.current_txn_first_offset,
             _batches(log, view.producer_id),
         )
-        for view in log.producers()
+        for view in log.producers.views()
     }  # fmt: skip
     wanted = model.replay().producers
     if model.cleaned_to:
@@ -133,7 +134,7 @@ def _without_times(batches: tuple[tuple[int, int, int, int], ...]) -> tuple[tupl
 
 
 def _batches(log: Log, producer_id: int) -> tuple[tuple[int, int, int, int], ...]:
-    entry = log._producers.get(producer_id)
+    entry = log.producers.get(producer_id)
     return () if entry is None else tuple((b[0], b[1], b[2], b[3]) for b in entry.batches)
 
 
@@ -209,7 +210,7 @@ def _check_indexes(log: Log, model: LogModel, config: LogConfig) -> None:
 
 def _check_times(log: Log, model: LogModel, random: Random, times: int) -> None:
     records = model.records()
-    greatest = log.max_timestamp()
+    greatest = max_timestamp(log)
     wanted = max((record.timestamp_ms for record in records), default=None)
     assert (greatest.timestamp_ms if greatest else None) == wanted, (
         f"the greatest timestamp is {greatest}, not {wanted}"
@@ -217,7 +218,7 @@ def _check_times(log: Log, model: LogModel, random: Random, times: int) -> None:
     for _ in range(times if records else 0):
         asked = random.choice(records).timestamp_ms + random.randrange(-1, 2)
         first = next((r.offset for r in records if r.timestamp_ms >= asked), None)
-        found = log.offset_for_timestamp(asked, log.log_end_offset)
+        found = offset_for_timestamp(log, asked, log.log_end_offset)
         assert (found.offset if found else None) == first, (
             f"the first record from {asked} on is {first}, not {found}"
         )

@@ -131,7 +131,7 @@ class DataPartition:
         leader.assign_epoch(self.epoch, leader.log_end_offset)
         undecided = [
             view.current_txn_first_offset
-            for view in leader.producers()
+            for view in leader.producers.views()
             if view.current_txn_first_offset is not None
         ]
         if undecided and min(undecided) < self._exposed:
@@ -205,7 +205,9 @@ class DataPartition:
 
     def open_producers(self) -> list[int]:
         return [
-            view.producer_id for view in self.log.producers() if view.current_txn_first_offset is not None
+            view.producer_id
+            for view in self.log.producers.views()
+            if view.current_txn_first_offset is not None
         ]
 
 

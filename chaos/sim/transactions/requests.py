@@ -62,10 +62,10 @@ class Requests:
         def arrive() -> None:
             at, log = partition.leader, partition.log
             try:
-                if log.transaction_open(pid, epoch) or not environment.faults.verifies:
+                if log.producers.has_open_transaction(pid, epoch) or not environment.faults.verifies:
                     append(at, None)
                     return
-                guard = log.fence_and_guard(pid, epoch, sequence)
+                guard = log.producers.fence_and_guard(pid, epoch, sequence)
             except KafkaError as error:
                 answer(error.code)
                 return
@@ -79,7 +79,7 @@ class Requests:
                 return
             if not environment.faults.guard_before_question:
                 try:
-                    guard = partition.logs[at].fence_and_guard(pid, epoch, sequence)
+                    guard = partition.logs[at].producers.fence_and_guard(pid, epoch, sequence)
                 except KafkaError as error:
                     answer(error.code)
                     return

@@ -50,6 +50,6 @@ def _describe(broker: Broker, topic: str, index: int) -> dict[str, object]:
                 if p.current_txn_first_offset is None
                 else p.current_txn_first_offset,
             }
-            for p in replica.log.producers()
+            for p in replica.log.producers.views()
         ],
     }

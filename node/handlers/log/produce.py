@@ -179,9 +179,11 @@ def _enlistment_of(
         try:
             broker.replicas.lease.require()
             log = broker.replicas.leader_log(part.topic, part.partition)
-            if log.transaction_open(header.producer_id, header.producer_epoch):
+            if log.producers.has_open_transaction(header.producer_id, header.producer_epoch):
                 continue
-            part.guard = log.fence_and_guard(header.producer_id, header.producer_epoch, header.base_sequence)
+            part.guard = log.producers.fence_and_guard(
+                header.producer_id, header.producer_epoch, header.base_sequence
+            )
         except KafkaError as error:
             _fail(part, error)
             continue
@@ -200,7 +202,7 @@ def _enlistment_of(
             try:
                 broker.replicas.lease.require()
                 log = broker.replicas.leader_log(part.topic, part.partition)
-                part.guard = log.fence_and_guard(
+                part.guard = log.producers.fence_and_guard(
                     header.producer_id, header.producer_epoch, header.base_sequence
                 )
             except KafkaError as error:

@@ -63,7 +63,7 @@ async def _verified(
     """The guard for this transaction's first append at the offsets partition; None when it has appended
     already."""
     log = broker.replicas.leader_log(CONSUMER_OFFSETS, partition)
-    if log.transaction_open(request.producer_id, request.producer_epoch):
+    if log.producers.has_open_transaction(request.producer_id, request.producer_epoch):
         return None
     guard: VerificationGuard | None = None
     refusal: KafkaError | None = None
@@ -73,7 +73,7 @@ async def _verified(
         nonlocal guard, refusal
         try:
             log = broker.replicas.leader_log(CONSUMER_OFFSETS, partition)
-            guard = log.fence_and_guard(request.producer_id, request.producer_epoch, -1)
+            guard = log.producers.fence_and_guard(request.producer_id, request.producer_epoch, -1)
         except KafkaError as error:
             refusal = error
 
