@@ -1,7 +1,5 @@
 """Raising and lowering feature levels (UpdateFeatures): only what every broker and every voter of the quorum
-can follow.
-
-Pure, like `planner.py`.
+can follow.  A function of the state and the request.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from ..state.cluster_state import ClusterState
 from ..state.features import Ranges, highest_known, shown, shown_ranges
 from ..state.model import METADATA_VERSION, name_of_metadata_level
 from ..state.topic_defaults import missing_defaults
-from .planner import Plan
+from .plan import Plan
 
 
 def plan_update(
@@ -27,7 +25,7 @@ def plan_update(
     min_insync_replicas: int = 1,
 ) -> Plan:
     """All updates in one plan, or KafkaError.  `voters`: the ranges of each voter, None when it did not
-    answer. An empty plan for a request that was applied before, whatever has changed since."""
+    answer. A plan of nothing for a request that was applied before, whatever has changed since."""
     if applied_before:
         return Plan()
     plan, seen = Plan(reason="feature levels", request_id=request.request_id), set[str]()

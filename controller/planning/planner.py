@@ -1,12 +1,18 @@
-"""The planner of the active controller: turns requests and time into plans, which are operations for the
-metadata log.
+"""The planner of the active controller: turns requests, heartbeats and time into plans for the metadata log.
 
-Pure: no clock, no I/O, no randomness; the caller passes times and ids.  The planner never changes the cluster
-state; a plan does, when its commands are committed and applied.  The planner makes plans on the state that
+Deterministic: no clock, no I/O, no randomness; the caller passes times and ids.  The planner never changes
+the cluster state; a plan does, when its commands are committed and applied.  It makes plans on the state that
 the commands in flight lead to (`service/pipeline.py`), and its answers to brokers on the applied state.
-`sessions` is volatile, because silence is not replicated: every new controller gives every broker a whole
-session before it may fence the broker.  How long a session may be is replicated, because controllers may have
-different settings and each must wait for the sessions that another one granted (docs/semantics.md M8).
+
+What it keeps itself, in memory, for one leadership:
+* `sessions`: what the brokers have said (`sessions.py`).  Heartbeats, registrations, ISR changes, `fence` and
+  `tick` change it.  The next controller gives every broker a whole session.
+* `_repaired_index`: the entry at which `tick` last looked whether partitions need a repair.  The next
+  controller looks at its first tick.
+* `_rebalance_at`: when `tick` next returns leaderships to their preferred replicas.
+
+How long a session may be is replicated, because controllers may have different settings and each must wait
+for the sessions that another one granted (docs/semantics.md M8).
 
 Orders that must hold
 * docs/semantics.md M5: fence, remove from every ISR, and only then a new broker epoch: one plan, in this
@@ -19,7 +25,7 @@ Orders that must hold
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...proto import controller_pb2 as rpc
@@ -51,7 +57,8 @@ from .elections import (
     preferred_leader,
 )
 from .moves import advanced, moving
-from .reachability import Reachability
+from .plan import Plan
+from .sessions import BrokerSessions
 
 REPLICAS_SHOWN_MAX = 5
 
@@ -71,47 +78,6 @@ class ControllerConfig:
     partitions_per_request_max: int = 10_000
     rebalanced_at_once_max: int = 1000
     group_limits: GroupLimits = field(default_factory=lambda: GROUP_LIMITS)
-
-
-@dataclass(slots=True)
-class Session:
-    """The state of one broker's session, by its heartbeats to this controller."""
-
-    broker_epoch: int
-    heard_at: float
-    applied_index: int = 0
-    shutdown_index: int = 0  # the entry that moved its leaderships away; 0: not shutting down
-    fencing: bool = False  # the fencing of the broker is planned, and perhaps not applied yet
-    number: int = 0  # of the newest heartbeat
-
-
-@dataclass(slots=True)
-class Plan:
-    """Operations in order; `commands()` splits them into log entries.  Later entries rely on earlier ones.
-
-    The last entry carries the id of the client's request (empty without one): the request counts as done only
-    when the whole plan is applied.  A plan with a request id has such an entry even without operations: a
-    late copy of the request must not be carried out after another client has changed something."""
-
-    operations: list[pb.Operation] = field(default_factory=list)
-    reason: str = ""
-    request_id: rpc.RequestId = field(default_factory=rpc.RequestId)
-
-    def __bool__(self) -> bool:
-        return bool(self.operations)
-
-    def commands(self, controller_epoch: int, bytes_max: int = 400_000) -> Iterator[pb.Command]:
-        command, size = pb.Command(controller_epoch=controller_epoch), 0
-        for operation in self.operations:
-            operation_bytes = operation.ByteSize()
-            if size and size + operation_bytes > bytes_max:
-                yield command
-                command, size = pb.Command(controller_epoch=controller_epoch), 0
-            command.operations.append(operation)
-            size += operation_bytes
-        if size or self.request_id.client_id:
-            command.proposer, command.sequence = self.request_id.client_id, self.request_id.sequence
-            yield command
 
 
 @dataclass(slots=True, frozen=True)
@@ -137,14 +103,9 @@ class ControllerPlanner:
         self._applied = state
         self._ahead = ahead or (lambda: state)
         self._config = config
-        self.sessions: dict[int, Session] = {}
-        self.reachability = Reachability()
-        self._began_at = self._last_tick = now
+        self.sessions = BrokerSessions(state.brokers.values(), now)
         self._repaired_index = -1
-        self._alter_attempts: dict[int, tuple[int, int]] = {}  # per broker: its epoch, the last attempt seen
         self._rebalance_at = now + config.leader_rebalance_interval_ms / 1000
-        for broker in state.brokers.values():
-            self.sessions[broker.node_id] = Session(broker.broker_epoch, now)
 
     @property
     def _state(self) -> ClusterState:
@@ -187,7 +148,7 @@ class ControllerPlanner:
         if metadata_level(self._state.features) < SESSIONS_LEVEL:
             return Plan()
         operations, agreed_ms = self._longer_sessions(), self._state.session_timeout_ms
-        if self._config.session_timeout_ms < agreed_ms and now - self._began_at > agreed_ms / 1000:
+        if self._config.session_timeout_ms < agreed_ms and now - self.sessions.began_at > agreed_ms / 1000:
             operations = [_session_timeout(self._config.session_timeout_ms)]
         return Plan(operations, "session timeout")
 
@@ -212,7 +173,7 @@ class ControllerPlanner:
         for name in sorted(self._state.topics):
             topic = self._state.topics[name]
             topic_gone, topic_id = lost is not None and lost(topic), topic.topic_id.bytes
-            settler = Settler(topic, self.reached)
+            settler = Settler(topic, self.sessions.reachability.is_reached)
             for number, partition in topic.partitions.items():
                 is_damaged = bool(damaged) and (topic_id, number) in damaged
                 gone = (lost_id,) if topic_gone or is_damaged else ()
@@ -227,8 +188,7 @@ class ControllerPlanner:
         return found
 
     def register(self, request: rpc.RegisterBrokerRequest) -> Plan:
-        """An empty plan is a retry of the present incarnation.  Raises KafkaError for a broker that must not
-        join."""
+        """No operation for a retry of this incarnation.  Raises KafkaError for one that must not join."""
         self._check_registration(request)
         existing = self._state.brokers.get(request.node_id)
         plan = Plan(reason="register broker")
@@ -325,23 +285,6 @@ class ControllerPlanner:
         removal = pb.UnregisterBroker(node_id=node_id, broker_epoch=broker.broker_epoch)
         return Plan([pb.Operation(unregister_broker=removal)], "unregister broker")
 
-    def unregistered(self, node_id: int) -> None:
-        """Drops the session of a broker that is unregistered: if its id registers again, it is a new
-        broker."""
-        self.sessions.pop(node_id, None)
-        self.reachability.forget(node_id)
-        self._alter_attempts.pop(node_id, None)
-
-    def registered(self, node_id: int, now: float) -> None:
-        """The registration is applied: the broker's session begins."""
-        broker = self._applied.brokers[node_id]
-        session = self.sessions.get(node_id)
-        if session is None or session.broker_epoch != broker.broker_epoch:
-            self.sessions[node_id] = Session(broker.broker_epoch, now)
-            self.reachability.forget(node_id)
-        else:
-            session.heard_at = now
-
     def broker_with_epoch(self, node_id: int, broker_epoch: int) -> BrokerState:
         """Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH; NOT_CONTROLLER when this controller does not
         have the registration.
@@ -369,42 +312,26 @@ class ControllerPlanner:
 
     # ---- heartbeats ----------------------------------------------------------------------------------------
 
-    def heartbeat_received(self, request: rpc.HeartbeatRequest, now: float) -> None:
-        """Extends the session.  Raises as `broker_with_epoch` does, by the applied state, so the error needs
-        not wait."""
+    def extend_session(self, request: rpc.HeartbeatRequest, now: float) -> None:
+        """Raises as `broker_with_epoch` does, by the applied state, so the error needs not wait."""
         broker = self._with_epoch(self._applied, request.node_id, request.broker_epoch)
-        session = self._session_of(broker, now)
-        session.heard_at = now
-        session.applied_index = max(session.applied_index, request.applied_index)
+        self.sessions.extend(broker, request.applied_index, now)
 
-    def is_being_fenced(self, node_id: int) -> bool:
-        """Whether the fencing of the broker is planned.  Then the answer to its heartbeat must wait for that
-        plan's elections: it would renew the lease of leaderships that other brokers get, and name metadata
-        without these elections."""
-        session = self.sessions.get(node_id)
-        return session is not None and session.fencing
-
-    def fencing_settled(self, node_id: int) -> None:
-        if node_id in self.sessions:
-            self.sessions[node_id].fencing = False
-
-    def heartbeat(self, request: rpc.HeartbeatRequest, now: float) -> Plan:
-        """Extends the session, and plans what the heartbeat asks for or makes possible (fence, unfence,
-        shutdown)."""
-        self.heartbeat_received(request, now)
+    def plan_heartbeat(self, request: rpc.HeartbeatRequest) -> Plan:
+        """After `extend_session`: what the heartbeat asks for or makes possible."""
         broker = self.broker_with_epoch(request.node_id, request.broker_epoch)
-        session = self._session_of(broker, now)
-        if request.number and request.number < session.number:
+        session = self.sessions.by_id[broker.node_id]
+        if request.number and request.number < session.heartbeat_number:
             return Plan()  # a later heartbeat came first: this one is out of date
-        session.number = request.number
+        session.heartbeat_number = request.number
         reached_by = [(life.node_id, life.broker_epoch) for life in request.reached_by.lives]
-        self.reachability.report(
+        self.sessions.reachability.report(
             broker.node_id, broker.broker_epoch, reached_by if request.HasField("reached_by") else None
         )
         plan = self._plan_offline(
             broker, decode_replicas(request.offline_replicas), decode_replicas(request.damaged_replicas)
         )
-        if plan:
+        if plan.operations:
             return plan
         if request.wants_shutdown:
             return self._plan_shutdown(broker)
@@ -451,11 +378,6 @@ class ControllerPlanner:
             or node_id in (partition.leader, partition.last_known_leader)
         )
 
-    def reached(self, node_id: int, others: Iterable[int]) -> bool:
-        """Whether these brokers have reached this one since it came back: elections that have a choice wait
-        for that."""
-        return self.reachability.is_reached(node_id, others)
-
     def able(self, topic: TopicState, number: int, present: set[int]) -> set[int]:
         """The brokers of `present` whose replica of this partition is not offline."""
         offline = self._state.offline_nodes(topic.topic_id, number)
@@ -484,7 +406,7 @@ class ControllerPlanner:
     def shutdown_began(self, node_id: int) -> None:
         """The plan of a controlled shutdown is applied: a broker that has applied this index knows the new
         leaders."""
-        session, broker = self.sessions.get(node_id), self._applied.brokers.get(node_id)
+        session, broker = self.sessions.by_id.get(node_id), self._applied.brokers.get(node_id)
         if (
             session is not None
             and session.shutdown_index == 0
@@ -494,12 +416,13 @@ class ControllerPlanner:
             session.shutdown_index = self._applied.index
 
     def _may_stop(self, broker: BrokerState) -> bool:
-        session, applied = self.sessions.get(broker.node_id), self._applied.brokers.get(broker.node_id)
+        sessions = self.sessions.by_id
+        session, applied = sessions.get(broker.node_id), self._applied.brokers.get(broker.node_id)
         if session is None or applied is None or not applied.shutting_down:
             return False
         if session.shutdown_index == 0:  # the shutdown began under an earlier controller
             session.shutdown_index = self._applied.index
-        others = [self.sessions[node_id] for node_id in self._active_node_ids() if node_id in self.sessions]
+        others = [sessions[node_id] for node_id in self._active_node_ids() if node_id in sessions]
         if any(other.applied_index < session.shutdown_index for other in others):
             return False
         return not any(
@@ -513,10 +436,10 @@ class ControllerPlanner:
         broker = self._applied.brokers.get(node_id)
         if broker is None:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} was forgotten meanwhile")
-        session = self.sessions.get(node_id)
+        session = self.sessions.by_id.get(node_id)
         caught_up = session is not None and session.applied_index >= broker.broker_epoch
         active = [each.node_id for each in self._applied.brokers.values() if each.active]
-        not_reached_by = tuple(self.reachability.missing(node_id, active))
+        not_reached_by = tuple(self.sessions.reachability.missing(node_id, active))
         return HeartbeatAnswer(
             broker.fenced, caught_up, broker.shutting_down and broker.fenced, not_reached_by
         )
@@ -528,17 +451,13 @@ class ControllerPlanner:
         leaders for their partitions; else one finishes what an earlier plan left; else leaderships return to
         their preferred replicas."""
         timeout_s = max(self._config.session_timeout_ms, self._state.session_timeout_ms) / 1000
-        self._forgive_own_absence(now)
-        expired = [
-            broker.node_id
-            for broker in self._state.brokers.values()
-            if not broker.fenced and now - self._session_of(broker, now).heard_at > timeout_s
-        ]
+        self.sessions.forgive_own_absence(now, self._config.tick_interval_ms / 1000)
+        expired = self.sessions.expired(self._state.brokers.values(), timeout_s, now)
         if expired:
             return self.fence(expired, "session expired")
         if self._state.session_timeout_ms != self._config.session_timeout_ms:
             plan = self._agree_on_sessions(now)
-            if plan:
+            if plan.operations:
                 return plan
         if self._state.index != self._repaired_index:
             self._repaired_index = self._state.index
@@ -553,29 +472,12 @@ class ControllerPlanner:
             return self.rebalance()
         return Plan()
 
-    def _forgive_own_absence(self, now: float) -> None:
-        """A late tick means that this process did not run, or had too much to do (paused, starved, stuck).
-        The heartbeats of that time may still be in its sockets, so sessions get that time back.  The brokers'
-        leases end no later for it."""
-        interval_s = self._config.tick_interval_ms / 1000
-        late_s = now - self._last_tick - interval_s
-        self._last_tick = now
-        if late_s > interval_s:
-            for session in self.sessions.values():
-                session.heard_at = min(now, session.heard_at + late_s)
-
     def _steps_of_moves(self) -> list[Wanted]:
         present = self._active_node_ids()
         steps = (
             advanced(t, n, partition, self.able(t, n, present)) for t, n, partition in moving(self._state)
         )
         return [step for step in steps if step is not None]
-
-    def _session_of(self, broker: BrokerState, now: float) -> Session:
-        session = self.sessions.get(broker.node_id)
-        if session is None or session.broker_epoch != broker.broker_epoch:
-            session = self.sessions[broker.node_id] = Session(broker.broker_epoch, now)
-        return session
 
     def fence(self, node_ids: list[int], reason: str) -> Plan:
         """Fences these brokers and elects other leaders, in one plan (`FenceBroker`; producers are fenced
@@ -585,8 +487,7 @@ class ControllerPlanner:
             broker = self._state.brokers[node_id]
             fence = pb.FenceBroker(node_id=node_id, broker_epoch=broker.broker_epoch)
             plan.operations.append(pb.Operation(fence_broker=fence))
-            if node_id in self.sessions:
-                self.sessions[node_id].fencing = True
+            self.sessions.fencing_planned(node_id)
         plan.operations.extend(change_operations(self._changes(self._active_node_ids() - set(node_ids))))
         return plan
 
@@ -594,6 +495,7 @@ class ControllerPlanner:
         """Moves leaderships back to preferred replicas, for every broker that lacks more than the allowed
         share of its own."""
         present = self._active_node_ids()
+        reached = self.sessions.reachability.is_reached
         preferred: Counter[int] = Counter()
         elsewhere: Counter[int] = Counter()
         wanted: list[Wanted] = []
@@ -603,7 +505,7 @@ class ControllerPlanner:
                 preferred[partition.preferred_leader] += 1
                 elsewhere[partition.preferred_leader] += partition.leader != partition.preferred_leader
                 change = preferred_leader(
-                    found, number, partition, self.able(found, number, present), self.reached
+                    found, number, partition, self.able(found, number, present), reached
                 )
                 if change is not None:
                     wanted.append(change)
@@ -623,11 +525,9 @@ class ControllerPlanner:
         no longer counts that replica, so the controller must not accept an earlier copy of the change later
         (rule M12).
         """
-        self.broker_with_epoch(request.node_id, request.broker_epoch)
-        attempt = (request.broker_epoch, request.attempt)
-        if request.attempt and attempt <= self._alter_attempts.get(request.node_id, (-1, -1)):
+        broker = self.broker_with_epoch(request.node_id, request.broker_epoch)
+        if not self.sessions.is_newest_isr_attempt(broker, request.attempt):
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"attempt {request.attempt} came after a later one")
-        self._alter_attempts[request.node_id] = attempt
         wanted, errors = [], []
         for change in request.changes:
             topic = self._state.topic_by_raw_id(change.topic_id)

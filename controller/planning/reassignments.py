@@ -21,7 +21,7 @@ from ..state.model import (
 )
 from .elections import Wanted
 from .moves import reassigned
-from .partition_plan import PartitionPlan
+from .plan import PartitionPlan
 
 LOST = ErrorCode.INVALID_UPDATE_VERSION, "the partition changed while its move was planned: ask again"
 

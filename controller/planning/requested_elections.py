@@ -1,7 +1,7 @@
 """Elections that an operator asks for (ElectLeaders): preferred leaders, and unclean ones where the topic
 allows them.
 
-Pure, like `planner.py`, and with the same election rules (`elections.py`): a request elects no replica
+A function of the state and the request, by the election rules of `elections.py`: a request elects no replica
 that could not be elected without it.  So an unclean election needs `unclean.leader.election.enable` on the
 topic: the decision to lose records is visible in its settings.  A state topic has no such setting
 (docs/semantics.md M16), and one exception, which loses no record that another replica may have: an operator
@@ -19,7 +19,7 @@ from ...wire.errors import ErrorCode
 from ..state.cluster_state import ClusterState
 from ..state.model import NO_LEADER, UNCLEAN_ELECTION_CONFIG, PartitionState, TopicState
 from .elections import Wanted, preferred_leader, settle
-from .partition_plan import Key, PartitionPlan
+from .plan import PartitionKey, PartitionPlan
 from .reachability import Reached
 
 LOST = (
@@ -81,7 +81,7 @@ def _done_before(outcome: Wanted | tuple[ErrorCode, str]) -> tuple[ErrorCode, st
     return (ErrorCode.NONE, "") if outcome[0] is ErrorCode.ELECTION_NOT_NEEDED else outcome
 
 
-def _asked(state: ClusterState, request: rpc.ElectLeadersRequest) -> Iterable[Key]:
+def _asked(state: ClusterState, request: rpc.ElectLeadersRequest) -> Iterable[PartitionKey]:
     if request.every_partition:
         return [(topic.name, number) for topic in state.topics.values() for number in topic.partitions]
     return [(wanted.topic, wanted.partition) for wanted in request.partitions]

@@ -1,6 +1,8 @@
 """Plans topics: creation, deletion, more partitions, configuration.
 
-Pure, like `planner.py`.  An error of one topic is that topic's answer and does not affect the other topics.
+Functions of the state and the request.  An error of one topic is that topic's answer and does not affect the
+other topics.
+
 Repeating a request changes nothing: half of a topic's id is derived from the request's id, so a retry
 recognises the topic that its first attempt made; the other half is new each time, so that a retry that comes
 after a deletion makes another topic, and not the deleted one again, whose records a replica that was away may
@@ -60,7 +62,7 @@ class TopicPlan:
 class TopicPlans:
     topics: list[TopicPlan] = field(default_factory=list)
     partitions: int = 0  # that are made
-    accepted: bool = False  # the log must record the request even if it changes nothing (`planner.Plan`)
+    accepted: bool = False  # the log must record the request even if it changes nothing (`plan.Plan`)
 
     @property
     def operations(self) -> list[pb.Operation]:

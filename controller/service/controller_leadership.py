@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from ...runtime import logs
 from ...wire.errors import ErrorCode, KafkaError
-from ..planning.planner import ControllerConfig, ControllerPlanner, Plan
+from ..planning.plan import Plan
+from ..planning.planner import ControllerConfig, ControllerPlanner
 from ..state.model import INITIAL_FEATURES
 from .metadata_log import MetadataLog, NotController
 from .pipeline import PlanPipeline, Proposed
@@ -131,12 +132,12 @@ class ControllerLeadership:
         try:
             self._service.require_planner()
             plan = planner.tick(self._clock.monotonic())
-            if not plan:
+            if not plan.operations:
                 return
             for operation in plan.operations:
                 if operation.HasField("fence_broker"):
                     node_id = operation.fence_broker.node_id
-                    silent_s = self._clock.monotonic() - planner.sessions[node_id].heard_at
+                    silent_s = self._clock.monotonic() - planner.sessions.by_id[node_id].heard_at
                     log.info("broker_session_expired", node=node_id, silent_ms=int(silent_s * 1000))
             log.info("controller_plan", reason=plan.reason, operations=len(plan.operations))
             proposed = self._service.propose(plan)

@@ -27,8 +27,8 @@ from ...wire.errors import ErrorCode, KafkaError
 from ..planning import topics
 from ..planning.feature_updates import plan_update
 from ..planning.node_settings import plan_node_configuration
-from ..planning.partition_plan import PartitionPlan
-from ..planning.planner import ControllerConfig, ControllerPlanner, Plan
+from ..planning.plan import PartitionPlan, Plan
+from ..planning.planner import ControllerConfig, ControllerPlanner
 from ..planning.reassignments import plan_reassignments
 from ..planning.requested_elections import plan_elections
 from ..planning.resource_configs import plan_resource_configuration
@@ -110,7 +110,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     def propose(self, plan: Plan) -> list[Proposed]:
         """Proposes the plan's commands at once, however many commands are in flight.  Raises
         NotController."""
-        if plan:
+        if plan.operations:
             log.debug("plan", reason=plan.reason, operations=len(plan.operations))
         return self._pipeline.propose_in_order(plan.commands(self._pipeline.term))
 
@@ -140,7 +140,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         def plan_and_propose(planner: ControllerPlanner) -> tuple[tuple[_Planned, Plan], list[Proposed]]:
             planned = make(planner)
             plan = plan_of(planned)
-            if plan:
+            if plan.operations:
                 self._pipeline.require_space()
             return (planned, plan), self.propose(plan)
 
@@ -208,8 +208,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 message = f"broker {request.node_id} was registered by another process meanwhile"
                 raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message)
             planner = self.require_planner()
-            planner.registered(request.node_id, self._clock.monotonic())
-            if plan:
+            planner.sessions.registered(broker, self._clock.monotonic())
+            if plan.operations:
                 log.info(
                     "broker_registered",
                     node=broker.node_id,
@@ -232,19 +232,17 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
         async def work() -> rpc.HeartbeatReply:
             planner = self.require_planner()
-            planner.heartbeat_received(request, self._clock.monotonic())
+            planner.extend_session(request, self._clock.monotonic())
             contact = self._contacts.setdefault(request.node_id, Contact())
             contact.answered(self._clock.monotonic(), request.applied_index, self._log.applied_index)
-            being_fenced = planner.is_being_fenced(request.node_id)
+            being_fenced = planner.sessions.is_being_fenced(request.node_id)
             plan, _ = await self._carry_out(
-                lambda planner: planner.heartbeat(request, self._clock.monotonic()),
-                _itself,
-                idle_waits=being_fenced,
+                lambda planner: planner.plan_heartbeat(request), _itself, idle_waits=being_fenced
             )
             planner = self.require_planner()
             if being_fenced:
-                planner.fencing_settled(request.node_id)
-            if plan:
+                planner.sessions.fencing_settled(request.node_id)
+            if plan.operations:
                 log.info("broker_changed", node=request.node_id, change=plan.reason)
                 if request.wants_shutdown:
                     planner.shutdown_began(request.node_id)
@@ -330,7 +328,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 self._ahead,
                 request,
                 applied_before=self._applied_before(request.request_id),
-                reached=planner.reached,
+                reached=planner.sessions.reachability.is_reached,
             )
 
         async def work() -> rpc.ElectLeadersReply:
@@ -371,8 +369,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         async def work() -> rpc.UnregisterBrokerReply:
             planned, _ = await self._carry_out(plan, _itself)
             if request.node_id not in self._log.state.brokers:
-                self.require_planner().unregistered(request.node_id)
-            if planned:
+                self.require_planner().sessions.unregistered(request.node_id)
+            if planned.operations:
                 log.info("broker_unregistered", node=request.node_id)
             return rpc.UnregisterBrokerReply(status=self._status(), metadata_index=self._log.applied_index)
 
@@ -392,7 +390,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             if not voters:
                 raise NotController(self._log.leader_id)
             planned, _ = await self._carry_out(plan, _itself)
-            if planned:
+            if planned.operations:
                 log.info("features_updated", levels=shown(self._log.state.features))
             return rpc.UpdateFeaturesReply(status=self._status(), metadata_index=self._log.applied_index)
 
@@ -651,7 +649,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         if self._log.is_active and self._planner is not None:
             now = self._clock.monotonic()
             for node_id, contact in sorted(self._contacts.items()):
-                session = self._planner.sessions.get(node_id)
+                session = self._planner.sessions.by_id.get(node_id)
                 if session is not None and node_id not in self._log.voters:
                     reply.observers.append(
                         self._voter_view(node_id, contact.view(now, session.applied_index))

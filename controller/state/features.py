@@ -22,8 +22,6 @@ The feature's name was `metadata.version` up to level 3, which in Kafka is anoth
 print a release of Kafka for it.  In the log those levels keep that name, and level 4 takes its place under
 the new one: a node that only knows the former name stops there.  Clients get the new name alone, at every
 level (`shown`).
-
-Pure, like `planner.py`.
 """
 
 from __future__ import annotations

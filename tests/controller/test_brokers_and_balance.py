@@ -14,6 +14,7 @@ from tidegate.controller.planning import elections
 from tidegate.controller.planning import planner as active
 from tidegate.controller.planning import topics as topic_plans
 from tidegate.controller.planning.placement import Load, place
+from tidegate.controller.planning.plan import Plan
 from tidegate.controller.planning.planner import ControllerConfig
 from tidegate.controller.state.model import METADATA_VERSION, BrokerState, PartitionState, TopicState
 from tidegate.proto import controller_pb2 as rpc
@@ -35,7 +36,7 @@ def controller() -> PlannerCluster:
 
 def unregister(controller: PlannerCluster, node_id: int) -> None:
     controller.carry_out(controller.planner.unregister(node_id))
-    controller.planner.unregistered(node_id)
+    controller.planner.sessions.unregistered(node_id)
 
 
 def refusal(controller: PlannerCluster, node_id: int) -> KafkaError:
@@ -58,9 +59,10 @@ def test_a_broker_without_replicas_can_unregister_and_returns_as_a_new_one(
     before = controller.state.brokers[4].broker_epoch
     unregister(controller, 4)
     assert 4 not in controller.state.brokers
-    assert 4 not in controller.planner.sessions
+    assert 4 not in controller.planner.sessions.by_id
     with pytest.raises(KafkaError) as gone:
-        controller.planner.heartbeat(rpc.HeartbeatRequest(node_id=4, broker_epoch=before), controller.now)
+        request = rpc.HeartbeatRequest(node_id=4, broker_epoch=before)
+        controller.planner.extend_session(request, controller.now)
     assert gone.value.code == ErrorCode.BROKER_ID_NOT_REGISTERED
     controller.join(4, incarnation="another machine")
     assert controller.state.brokers[4].broker_epoch > before
@@ -123,7 +125,7 @@ def unbalanced(percentage: int, *, enabled: bool = True, elsewhere: int = 1, of:
 def test_leaderships_return_when_more_than_the_allowed_share_is_elsewhere(
     percentage: int, returns: bool
 ) -> None:
-    assert bool(unbalanced(percentage).planner.rebalance()) is returns
+    assert bool(unbalanced(percentage).planner.rebalance().operations) is returns
 
 
 def test_leaderships_return_at_the_interval_unless_that_is_off() -> None:
@@ -211,7 +213,7 @@ def with_many(topics: int, partitions: int) -> PlannerCluster:
         )
         wanted.config["min.insync.replicas"] = "2"
     controller.carry_out(
-        active.Plan(topic_plans.plan_creation(controller.state, controller.config, request, uuid4).operations)
+        Plan(topic_plans.plan_creation(controller.state, controller.config, request, uuid4).operations)
     )
     return controller
 

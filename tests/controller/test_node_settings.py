@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tidegate.controller.planning.node_settings import effective, plan_node_configuration
-from tidegate.controller.planning.planner import Plan
+from tidegate.controller.planning.plan import Plan
 from tidegate.controller.state.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
 from tidegate.controller.state.cluster_state import ALL_NODES, ClusterState
 from tidegate.controller.state.model import METADATA_VERSION

@@ -57,11 +57,11 @@ def test_it_may_not_come_back_to_the_isr_before_it_is_served_again(controller: P
     )
     request = rpc.AlterPartitionsRequest(node_id=2, broker_epoch=broker.broker_epoch, changes=[change])
     plan, errors = controller.planner.alter_partitions(request)
-    assert not plan
+    assert not plan.operations
     assert errors[0].name == "INELIGIBLE_REPLICA"
     controller.beat(1)
     plan, errors = controller.planner.alter_partitions(request)
-    assert plan
+    assert plan.operations
     assert errors[0].name == "NONE"
 
 
@@ -84,7 +84,7 @@ def test_a_damaged_replica_is_not_eligible_others_of_its_broker_are(controller: 
     request.damaged_replicas.extend(offline(controller, "t"))
     request.offline_replicas.extend(offline(controller, "t"))
     controller.carry_out(controller.planner.register(request))
-    controller.planner.registered(1, controller.now)
+    controller.planner.sessions.registered(controller.state.brokers[1], controller.now)
     controller.beat(1, offline_replicas=offline(controller, "t"))
     settle(controller)
     assert 1 not in controller.partition("t").elr

@@ -17,6 +17,7 @@ from tidegate.chaos.sim.replication.clock import VirtualClock
 from tidegate.chaos.sim.replication.virtual_loop import VirtualLoop
 from tidegate.controller.planning import topics
 from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner
+from tidegate.controller.planning.sessions import BrokerSessions
 from tidegate.controller.service import pipeline as planning
 from tidegate.controller.service.controller_leadership import ControllerLeadership
 from tidegate.controller.service.metadata_log import MetadataLog, NotController
@@ -298,7 +299,7 @@ def test_a_controlled_shutdown_waits_for_brokers_from_its_own_entry_on(controlle
     it stops."""
     controller.join(1)
     controller.join(2)
-    session = controller.service.require_planner().sessions[1]
+    session = controller.service.require_planner().sessions.by_id[1]
     controller.finish(leaving(controller, 1, offline=True))
     assert not controller.log.state.brokers[1].shutting_down
     assert session.shutdown_index == 0
@@ -594,7 +595,7 @@ def test_a_heartbeat_during_fencing_does_not_extend_the_lease(controller: Contro
 def test_ablation_a_heartbeat_that_never_waits_renews_an_expired_session(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ControllerPlanner, "is_being_fenced", lambda planner, node_id: False)
+    monkeypatch.setattr(BrokerSessions, "is_being_fenced", lambda sessions, node_id: False)
     second = second_heartbeat_of_a_broker_that_is_being_fenced(controller)
     assert not second.result().fenced
     assert second.result().metadata_index == controller.log.applied_index

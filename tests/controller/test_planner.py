@@ -9,7 +9,8 @@ from uuid import uuid4
 
 import pytest
 from tidegate.controller.planning import topics
-from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner, Plan
+from tidegate.controller.planning.plan import Plan
+from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner
 from tidegate.controller.state import partition_changes
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import (
@@ -68,10 +69,12 @@ class PlannerCluster:
         if clean and known is not None:
             request.clean_shutdown_broker_epoch = known.broker_epoch
         self.carry_out(self.planner.register(request))
-        self.planner.registered(node_id, self.now)
+        self.planner.sessions.registered(self.state.brokers[node_id], self.now)
 
     def beat(self, node_id: int, **fields: Any) -> None:
-        self.carry_out(self.planner.heartbeat(self.heartbeat(node_id, **fields), self.now))
+        request = self.heartbeat(node_id, **fields)
+        self.planner.extend_session(request, self.now)
+        self.carry_out(self.planner.plan_heartbeat(request))
 
     def heartbeat(self, node_id: int, **fields: Any) -> rpc.HeartbeatRequest:
         values = {
@@ -151,7 +154,7 @@ def test_a_lagging_controller_does_not_call_a_newer_registration_stale(controlle
 
 
 def test_a_repeated_registration_of_one_incarnation_plans_nothing(controller: PlannerCluster) -> None:
-    assert not controller.planner.register(registration(1))
+    assert not controller.planner.register(registration(1)).operations
 
 
 def test_a_new_incarnation_first_ends_the_old_one(controller: PlannerCluster) -> None:
@@ -169,7 +172,7 @@ def test_a_new_incarnation_first_ends_the_old_one(controller: PlannerCluster) ->
     assert controller.state.brokers[1].broker_epoch > old
     assert controller.state.brokers[1].fenced
     with pytest.raises(KafkaError) as refused:
-        controller.planner.heartbeat(controller.heartbeat(1, broker_epoch=old), controller.now)
+        controller.planner.extend_session(controller.heartbeat(1, broker_epoch=old), controller.now)
     assert refused.value.code == ErrorCode.STALE_BROKER_EPOCH
 
 
@@ -264,7 +267,7 @@ def test_a_session_that_ends_fences_and_elects_in_one_command(controller: Planne
         controller.beat(2)
         controller.beat(3)
         plan = controller.planner.tick(controller.now)
-        if plan:
+        if plan.operations:
             break
     assert len(list(plan.commands(1))) == 1
     (result,) = controller.carry_out(plan)
@@ -290,9 +293,9 @@ def test_ten_thousand_partitions_move_in_a_few_commands_that_fit_the_log(control
 
 def test_a_paused_controller_does_not_fence_every_broker(controller: PlannerCluster) -> None:
     controller.now += 60.0
-    assert not controller.planner.tick(controller.now)
+    assert not controller.planner.tick(controller.now).operations
     controller.now += 1.0
-    assert not controller.planner.tick(controller.now)
+    assert not controller.planner.tick(controller.now).operations
 
 
 def test_a_controller_that_runs_late_gives_brokers_the_time_it_did_not_run(
@@ -301,7 +304,7 @@ def test_a_controller_that_runs_late_gives_brokers_the_time_it_did_not_run(
     """20 ms of CPU a second: every tick comes a second late, and heartbeats wait in the sockets meanwhile."""
     for _ in range(20):  # 25 s
         controller.now += 1.25
-        assert not controller.planner.tick(controller.now), (
+        assert not controller.planner.tick(controller.now).operations, (
             "no broker is judged by what this process did not hear"
         )
 
@@ -312,7 +315,7 @@ def test_a_controller_that_runs_late_still_fences_a_broker_that_is_silent(contro
         controller.now += 1.25
         controller.beat(2)
         controller.beat(3)
-        expired_at_s = controller.now if controller.planner.tick(controller.now) else 0.0
+        expired_at_s = controller.now if controller.planner.tick(controller.now).operations else 0.0
     assert 25 < expired_at_s < 40
 
 
@@ -327,7 +330,7 @@ def test_an_overtaken_heartbeat_only_extends_the_session(
     controller.now += 1.0
     controller.beat(1, number=4)
     assert controller.state.brokers[1].offline_replicas, "as the newest heartbeat says"
-    assert controller.planner.sessions[1].heard_at == controller.now
+    assert controller.planner.sessions.by_id[1].heard_at == controller.now
     controller.beat(1, number=6)
     assert not controller.state.brokers[1].offline_replicas
     controller.beat(1, number=5, wants_shutdown=True)
@@ -338,7 +341,7 @@ def test_a_new_controller_gives_every_broker_a_whole_session(controller: Planner
     controller.now += 5.9
     controller.planner = ControllerPlanner(controller.state, controller.config, controller.now)
     controller.now += 0.25
-    assert not controller.planner.tick(controller.now)
+    assert not controller.planner.tick(controller.now).operations
     controller.lose(1, 2, 3)
 
 
@@ -360,8 +363,14 @@ def pass_seconds(controller: PlannerCluster, seconds: float, *alive: int) -> lis
             controller.beat(node_id)
         plan = controller.planner.tick(controller.now)
         controller.carry_out(plan)
-        reasons.extend([plan.reason] if plan else [])
+        reasons.extend([plan.reason] if plan.operations else [])
     return reasons
+
+
+def test_a_plan_of_a_named_request_has_an_entry_even_without_operations() -> None:
+    assert list(Plan().commands(1)) == []
+    (command,) = Plan(request_id=rpc.RequestId(client_id="operator", sequence=7)).commands(1)
+    assert (command.proposer, command.sequence, len(command.operations)) == ("operator", 7, 0)
 
 
 def test_a_shorter_session_timeout_waits_for_the_sessions_of_the_longer(controller: PlannerCluster) -> None:
@@ -391,7 +400,7 @@ def test_below_its_level_the_session_timeout_is_not_agreed_on() -> None:
     former = {METADATA_VERSION: SESSIONS_LEVEL - 1}
     for command in planner.begin_term(1, "blue", "m-1", former).commands(1):
         assert state.apply(state.index + 1, 1, command.SerializeToString()).ok
-    assert not planner.tick(0.25)
+    assert not planner.tick(0.25).operations
     assert planner.session_timeout_ms == 2000
     assert state.session_timeout_ms == 0
     raised = pb.SetFeatureLevel(
@@ -559,7 +568,7 @@ def test_leaderships_return_to_the_preferred_replica_once_it_is_in_sync(controll
     controller.lose(1)
     controller.beat(1)
     controller.now += 31
-    assert not controller.planner.rebalance(), "not in sync yet"
+    assert not controller.planner.rebalance().operations, "not in sync yet"
     assert alter(controller, 2, (2, 3, 1)) == ErrorCode.NONE
     for _ in range(130):
         controller.now += 0.25
@@ -749,10 +758,10 @@ def test_ablation_a_broker_stops_before_the_others_know_the_new_leaders(
     controller.beat(1, wants_shutdown=True)
     controller.beat(1, wants_shutdown=True)
     assert controller.planner.answer(1).should_shutdown
-    assert controller.planner.sessions[2].applied_index < controller.state.index
+    assert controller.planner.sessions.by_id[2].applied_index < controller.state.index
 
 
 def test_ablation_a_paused_controller_fences_every_broker(controller: PlannerCluster) -> None:
     controller.now += 60.0
-    controller.planner._last_tick = controller.now
+    controller.planner.sessions._last_tick = controller.now
     assert controller.planner.tick(controller.now).reason == "fence brokers: session expired"

@@ -4,7 +4,6 @@ nothing."""
 from __future__ import annotations
 
 import pytest
-from tidegate.controller.planning.planner import ControllerPlanner
 from tidegate.controller.planning.reachability import Reachability
 from tidegate.controller.planning.requested_elections import plan_elections
 from tidegate.proto import controller_pb2 as rpc
@@ -64,7 +63,7 @@ def test_a_returned_broker_leads_only_when_the_other_replicas_reached_it(control
 def test_without_the_rule_it_leads_at_once(
     controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ControllerPlanner, "reached", lambda *_: True)
+    monkeypatch.setattr(Reachability, "is_reached", lambda *_: True)
     came_back(controller)
     says(controller, 1)
     assert rebalanced(controller) == 1
@@ -96,7 +95,7 @@ def test_a_replica_of_an_older_version_is_not_waited_for(controller: PlannerClus
 
 def test_a_broker_without_a_report_to_a_new_controller_waits(controller: PlannerCluster) -> None:
     came_back(controller)
-    controller.planner.reachability = Reachability()
+    controller.planner.sessions.reachability = Reachability()
     says(controller, 2, 3)
     says(controller, 3, 2)
     assert rebalanced(controller) == 2
@@ -121,7 +120,9 @@ def test_a_preferred_election_of_an_unreached_broker_gets_an_error(controller: P
     came_back(controller)
     says(controller, 1)
     request = rpc.ElectLeadersRequest(partitions=[rpc.PartitionName(topic="t", partition=0)])
-    (result,) = plan_elections(controller.state, request, reached=controller.planner.reached).results
+    (result,) = plan_elections(
+        controller.state, request, reached=controller.planner.sessions.reachability.is_reached
+    ).results
     assert result.error == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from tidegate.controller.planning import elections
-from tidegate.controller.planning.planner import Plan
+from tidegate.controller.planning.plan import Plan
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.metadata_log import NotController
 from tidegate.controller.state import proposers

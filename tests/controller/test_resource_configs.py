@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tidegate.controller.planning import resource_configs
-from tidegate.controller.planning.planner import Plan
+from tidegate.controller.planning.plan import Plan
 from tidegate.controller.planning.resource_configs import plan_resource_configuration
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import METADATA_VERSION

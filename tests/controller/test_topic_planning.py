@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from tidegate.controller.planning import topics
 from tidegate.controller.planning.placement import Load, place
-from tidegate.controller.planning.planner import Plan
+from tidegate.controller.planning.plan import Plan
 from tidegate.controller.planning.topic_settings import future_config
 from tidegate.controller.state.model import INTERNAL_TOPICS, BrokerState
 from tidegate.controller.state.validation import violations

@@ -19,7 +19,8 @@ from uuid import uuid4
 
 import pytest
 from tidegate.controller.planning import topics
-from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner, Plan
+from tidegate.controller.planning.plan import Plan
+from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.service import ControllerService
 from tidegate.controller.state.cluster_state import ClusterState
@@ -153,7 +154,7 @@ class Walk:
         for name, level in SUPPORTED_FEATURES.items():
             request.supported_features.add(name=name, max_level=level)
         self.carry_out(self.active.duties.register(request))
-        self.active.duties.registered(node_id, 0.0)
+        self.active.duties.sessions.registered(self.active.state.brokers[node_id], 0.0)
 
     def beat(self, node_id: int, **fields: Any) -> None:
         state = self.active.state
@@ -161,7 +162,8 @@ class Walk:
         request = rpc.HeartbeatRequest(
             node_id=node_id, broker_epoch=epoch, applied_index=state.index, **fields
         )
-        self.carry_out(self.active.duties.heartbeat(request, 0.0))
+        self.active.duties.extend_session(request, 0.0)
+        self.carry_out(self.active.duties.plan_heartbeat(request))
 
     def fence(self, node_id: int) -> None:
         if not self.active.state.brokers[node_id].fenced:
@@ -171,7 +173,7 @@ class Walk:
         """The next controller begins with all that is committed; the former one does not know of it."""
         former = self.active
         self.deposed = [*self.deposed[-1:], Controller(former.term, former.state.copy())]
-        self.deposed[-1].duties._alter_attempts = dict(former.duties._alter_attempts)
+        self.deposed[-1].duties.sessions._isr_attempts = dict(former.duties.sessions._isr_attempts)
         self.active = Controller(former.term + 1, former.state)
         self.carry_out(self.active.duties.begin_term(2, "", "", {}))
 
@@ -183,7 +185,7 @@ class Walk:
         try:
             ControllerService._require_same_term(service, asked.request.controller_epoch)
             plan, (error,) = controller.duties.alter_partitions(asked.request)
-            if plan and controller is not self.active:
+            if plan.operations and controller is not self.active:
                 return
             self.carry_out(plan)
             place = controller.state.topics["t"].partitions[0]
@@ -351,7 +353,7 @@ def attempts_are_not_numbered(patch: Patch) -> None:
     alter = ControllerPlanner.alter_partitions
 
     def forgetful(duties: ControllerPlanner, request: rpc.AlterPartitionsRequest) -> Any:
-        duties._alter_attempts.clear()
+        duties.sessions._isr_attempts.clear()
         return alter(duties, request)
 
     patch.setattr(ControllerPlanner, "alter_partitions", forgetful)

@@ -18,7 +18,10 @@ from tidegate.chaos.sim.replication.node import NodeTimings
 from tidegate.chaos.sim.replication.options import Options, draw_first
 from tidegate.chaos.sim.runs import Broken
 from tidegate.controller.planning import moves
-from tidegate.controller.planning.planner import ControllerPlanner, Plan
+from tidegate.controller.planning.plan import Plan
+from tidegate.controller.planning.planner import ControllerPlanner
+from tidegate.controller.planning.reachability import Reachability
+from tidegate.controller.planning.sessions import BrokerSessions
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.service import ControllerService
 from tidegate.controller.state import partition_changes
@@ -335,7 +338,7 @@ def sleeping_controllers_answer(patch: Patch) -> None:
 
 
 def heartbeats_are_answered_during_a_fencing(patch: Patch) -> None:
-    patch.setattr(ControllerPlanner, "is_being_fenced", lambda controller, node_id: False)
+    patch.setattr(BrokerSessions, "is_being_fenced", lambda sessions, node_id: False)
 
 
 def controllers_grant_their_own_sessions(patch: Patch) -> None:
@@ -377,7 +380,7 @@ def answers_count_from_their_arrival(patch: Patch) -> None:
 def leaderships_return_unfound(patch: Patch) -> None:
     """A broker that came back in sync leads again at once, whether the others look for it where it is or
     where it was."""
-    patch.setattr(ControllerPlanner, "reached", lambda *_arguments: True)
+    patch.setattr(Reachability, "is_reached", lambda *_arguments: True)
 
 
 def full_disks_take_records(patch: Patch) -> None:

@@ -14,7 +14,8 @@ from uuid import NAMESPACE_OID, uuid5
 
 from ....controller.planning.feature_updates import plan_update
 from ....controller.planning.node_settings import plan_node_configuration
-from ....controller.planning.planner import ControllerConfig, ControllerPlanner, Plan
+from ....controller.planning.plan import Plan
+from ....controller.planning.planner import ControllerConfig, ControllerPlanner
 from ....controller.planning.reassignments import plan_reassignments
 from ....controller.planning.requested_elections import plan_elections
 from ....controller.planning.resource_configs import plan_resource_configuration
@@ -139,13 +140,14 @@ class Commands:
             wants_fence=self._random.random() < 0.1,
             offline_replicas=self._replicas(state) if self._random.random() < 0.2 else (),
         )
-        return planner.heartbeat(request, 0.0).operations
+        planner.extend_session(request, 0.0)
+        return planner.plan_heartbeat(request).operations
 
     def _silence(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         alive = [broker.node_id for broker in state.active_brokers()]
         if alive and self._random.random() < 0.4:
             return planner.fence([self._random.choice(alive)], "silent").operations
-        return (planner.tick(0.0) or planner.rebalance()).operations
+        return planner.tick(0.0).operations or planner.rebalance().operations
 
     def _isr(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         changes, leaders = [], []
