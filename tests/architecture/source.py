@@ -27,13 +27,18 @@ def product_sources() -> Mapping[str, str]:
     }
 
 
-def imports(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
+@cache
+def imports(path: str, tree: ast.AST) -> tuple[tuple[int, str], ...]:
     """(line, dotted name) of everything imported anywhere in a module, relative imports resolved below
     `tidegate`.
 
     `from a import b` gives `a.b`.  Imports inside functions, under TYPE_CHECKING and by
     `importlib.import_module` count too.
     """
+    return tuple(_imports(path, tree))
+
+
+def _imports(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
     package = ["tidegate", *path.split("/")[:-1]]
     for node in ast.walk(tree):
         match node:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tidegate.tests.architecture.source import imports, parse, product_sources
 
-from .source import imports, parse, product_sources
+pytestmark = pytest.mark.xdist_group("source")  # they share what is parsed
 
 SEAM = "controller/raft/library.py"
 PURE = ("log", "state", "election", "follower", "replication", "membership", "voter")

@@ -3,6 +3,7 @@ meets an unknown level."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,6 +12,7 @@ from tidegate.controller.planning import node_settings
 from tidegate.controller.planning.feature_updates import plan_update
 from tidegate.controller.planning.planner import ControllerConfig
 from tidegate.controller.planning.topics import plan_configuration, plan_creation
+from tidegate.controller.remote.client import VOTER_TIMEOUT_S
 from tidegate.controller.service import metadata_log
 from tidegate.controller.service.metadata_log import MetadataLogUnusable
 from tidegate.controller.state import features
@@ -233,8 +235,12 @@ async def test_every_voter_must_support_a_level_also_one_that_is_away(tmp_path: 
     cluster = ControllerCluster(tmp_path, 3)
     await cluster.start()
     client = cluster.client()
-    for node in cluster.nodes.values():
-        node.service._ask_voter = client.describe_quorum
+
+    def asked_within(timeout_s: float) -> None:
+        for node in cluster.nodes.values():
+            node.service._ask_voter = partial(client.describe_quorum, timeout_s=timeout_s)
+
+    asked_within(VOTER_TIMEOUT_S)
     request = rpc.UpdateFeaturesRequest(
         updates=[rpc.FeatureUpdate(name=TRANSACTIONS, level=1, downgrade=True)]
     )
@@ -244,11 +250,13 @@ async def test_every_voter_must_support_a_level_also_one_that_is_away(tmp_path: 
         assert active.metadata.state.features[TRANSACTIONS] == 1
         other = next(node_id for node_id in cluster.ids if node_id != active.metadata.node_id)
         await cluster.kill(other)
+        asked_within(0.5)  # a voter that is away never answers
         request.updates[0].CopyFrom(rpc.FeatureUpdate(name=TRANSACTIONS, level=2))
         with pytest.raises(KafkaError) as refused:
             await client.update_features(request)
         assert refused.value.code == ErrorCode.FEATURE_UPDATE_FAILED
         assert str(other) in refused.value.message
+        asked_within(VOTER_TIMEOUT_S)
         await cluster.start(other)  # the channel to it still backs off: it is asked when it can be
         await client.update_features(request)
         assert active.metadata.state.features[TRANSACTIONS] == 2
