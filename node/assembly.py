@@ -40,9 +40,8 @@ from .coordinators.transaction_coordination import TransactionCoordination
 from .coordinators.transaction_enlistment import TransactionEnlistment
 from .data.data_service import DataService
 from .lifecycle.broker_lifecycle import BrokerLifecycle, metadata_silence_s
-from .lifecycle.finding import Finding, ask_over_kafka
 from .lifecycle.log_recovery import RecoveryCollector
-from .lifecycle.reachability import ReachedBy
+from .lifecycle.reachability import Reachability, ReachedBy, ask_over_kafka
 from .metadata_application import MetadataApplication
 from .observation.client_metrics import ClientMetrics, ClientMetricsCollector
 from .observation.metrics import Metrics, NodeView
@@ -143,10 +142,12 @@ def assemble(
         configuration, cluster, replicas, lifecycle, producer_ids, peers,
         lambda: MarkerWrites(replicas, groups, clock), clock, on_invalid,
     )  # fmt: skip
-    finding = Finding(cluster, lifecycle, reached_by, ask_over_kafka(frame_bytes_max), clock, fail_stop)
+    reachability = Reachability(
+        cluster, lifecycle, reached_by, ask_over_kafka(frame_bytes_max), clock, fail_stop
+    )
     application = MetadataApplication(
         cluster, settings, lifecycle, replicas, directory, groups, clock,
-        on_brokers_changed=finding.brokers_changed, on_settings=on_settings, on_failure=fail_stop,
+        on_brokers_changed=reachability.brokers_changed, on_settings=on_settings, on_failure=fail_stop,
     )  # fmt: skip
     moves = ReplicaMoves(directory, clock, settings.log_dirs_rate, reserves.given_up_at)
     broker = Broker(
@@ -164,7 +165,7 @@ def assemble(
         groups=groups,
         enlistment=TransactionEnlistment(node_id, topics, transactions, peers, clock),
         lifecycle=lifecycle,
-        finding=finding,
+        reachability=reachability,
         producer_ids=producer_ids,
         rejected_sequences=RejectedSequences(),
         described_topics=DescribedTopics(),

@@ -231,7 +231,7 @@ class Node:
                 "the quorum have a leader?"
             ) from None
         broker.lifecycle.start()
-        self._broker.finding.start()
+        self._broker.reachability.start()
         self._housekeeping = asyncio.create_task(self._housekeep(), name="housekeeping")
         self._housekeeping.add_done_callback(self._housekeeping_ended)
         self._parts.upkeep.start()
@@ -402,7 +402,7 @@ class Node:
         await broker.transactions.stop()
         await broker.groups.stop()
         await broker.lifecycle.stop()
-        await self._broker.finding.stop()
+        await self._broker.reachability.stop()
         await self._parts.metadata.stop()
         self._parts.application.stop()
         await broker.replicas.shutdown(clean=True)
@@ -454,7 +454,7 @@ class Node:
         await broker.transactions.stop()
         await broker.groups.stop()
         await broker.lifecycle.stop()
-        await self._broker.finding.stop()
+        await self._broker.reachability.stop()
         await self._parts.metadata.stop()
         self._parts.application.stop()
         await self._parts.upkeep.stop()
@@ -483,7 +483,11 @@ class Node:
             return self._state == "running"
         if not self._caught_up:
             self._caught_up = self._broker.cluster.in_sync_everywhere()
-        return self._caught_up and self._broker.lifecycle.unfenced.is_set() and self._broker.finding.is_found
+        return (
+            self._caught_up
+            and self._broker.lifecycle.unfenced.is_set()
+            and self._broker.reachability.is_reached_by_all
+        )
 
     def _view(self) -> NodeView:
         return node_view(

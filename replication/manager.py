@@ -52,12 +52,12 @@ from .isr import AlterPartition, IsrChanges
 from .partition.assignment import Assignment
 from .partition.lease import LeadershipLease
 from .record_deletion import RecordDeletions
-from .replica.delayed import AckCallback
 from .replica.delayed_produce import DelayedProduce
 from .replica.flushes import ReplicaFlushes
 from .replica.hosted import HostedReplicas
 from .replica.replica import Replica, Role, RoleChange
 from .replica.replica_log_opener import ReplicaLogOpener
+from .replica.waiters import AckCallback
 from .upkeep import ReplicationUpkeep
 
 _log = logs.get(__name__)

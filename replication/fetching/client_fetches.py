@@ -31,9 +31,9 @@ from ...wire.fetch import (
     FetchResponsePartition,
 )
 from ..partition.history import find_divergence
-from ..replica.delayed import FetchWaiter
 from ..replica.reading import UNKNOWN, failed_answer, read_batches
 from ..replica.replica import Replica
+from ..replica.waiters import FetchWaiter
 from .client_sessions import SESSIONS_MAX, ClientSession, ClientSessions, FetchPart, TopicNameOf
 from .nearby import NONE, RackOf, nearby_replica
 

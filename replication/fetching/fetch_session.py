@@ -19,7 +19,7 @@ from enum import Enum
 
 from ...wire.errors import ErrorCode
 from ...wire.fetch import FetchPartition, FetchRequest
-from ..replica.delayed import WATERMARK_NEWS_S, FetchWaiter, FetchWatchers
+from ..replica.waiters import WATERMARK_NEWS_S, FetchWaiter, FetchWatchers
 
 Key = tuple[str, int]
 

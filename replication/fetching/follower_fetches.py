@@ -29,9 +29,9 @@ from ...wire.errors import ErrorCode, KafkaError
 from ...wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
 from ..partition.follower import FetchPosition
 from ..replica.catch_up_throttle import CatchUpThrottle
-from ..replica.delayed import WATERMARK_NEWS_S, FetchWaiter
 from ..replica.reading import failed_answer, read_batches
 from ..replica.replica import Replica
+from ..replica.waiters import WATERMARK_NEWS_S, FetchWaiter
 from .configuration import ReplicationLimits
 from .fetch_session import NO_SESSION_EPOCH, SESSIONS_MAX, Facts, FollowerSession, News, SessionTable
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from ...runtime.clock import Clock, Timer
 from ...wire.errors import ErrorCode
 from ..partition.lease import LeadershipLease
-from .delayed import SWEEP_INTERVAL_S, AckCallback
 from .replica import Replica, Role
+from .waiters import SWEEP_INTERVAL_S, AckCallback
 
 
 class DelayedProduce:

@@ -31,7 +31,7 @@ from ..partition.follower import (
 from ..partition.history import find_divergence
 from ..partition.leader import LeaderStart, PartitionLeader, check_epoch
 from .catch_up_throttle import is_throttled
-from .delayed import AckWaiters, FetchWatchers
+from .waiters import AckWaiters, FetchWatchers
 
 LEADER_THROTTLED_CONFIG = "leader.replication.throttled.replicas"
 FOLLOWER_THROTTLED_CONFIG = "follower.replication.throttled.replicas"

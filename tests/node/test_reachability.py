@@ -12,8 +12,7 @@ from tidegate.controller.planning.reachability import Life
 from tidegate.controller.state.model import BrokerState
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.cluster.peers import confirm_identity
-from tidegate.node.lifecycle.finding import Finding
-from tidegate.node.lifecycle.reachability import Asked, Prober, Question, ReachedBy, parse
+from tidegate.node.lifecycle.reachability import Asked, Prober, Question, Reachability, ReachedBy, parse
 from tidegate.runtime.clock import SystemClock
 from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -90,8 +89,9 @@ async def test_a_broker_beats_early_only_for_what_is_news() -> None:
     metadata = SimpleNamespace(state=SimpleNamespace(brokers={2: broker(2, 20)}))
     cluster, own = ClusterView(1, cast(Any, metadata), cast(Any, None), SystemClock()), (1, 7)
     reached_by = ReachedBy()
-    node = Finding(cluster, cast(Any, lifecycle), reached_by, cast(Any, None), SystemClock(), early.append)  # type: ignore[arg-type]
-    for epoch, is_found in (
+    beat: Any = early.append
+    node = Reachability(cluster, cast(Any, lifecycle), reached_by, cast(Any, None), SystemClock(), beat)
+    for epoch, accepted in (
         (99999999999999999, False),
         (19, False),
         (20, True),
@@ -99,7 +99,7 @@ async def test_a_broker_beats_early_only_for_what_is_news() -> None:
         (21, False),
         (20, True),
     ):
-        assert node.accept_question(Question((2, epoch), own)) is is_found
+        assert node.accept_question(Question((2, epoch), own)) is accepted
     assert not node.accept_question(Question((5, 20), own))
     assert list(reached_by.lives) == [(2, 20)]
     assert len(early) == 1

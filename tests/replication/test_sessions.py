@@ -21,7 +21,7 @@ from tidegate.replication.partition.follower import (
     LogView,
     PartitionFollower,
 )
-from tidegate.replication.replica.delayed import FetchWaiter
+from tidegate.replication.replica.waiters import FetchWaiter
 from tidegate.runtime.clock import Clock
 from tidegate.storage.log.log import AppendOrigin
 from tidegate.tests.eventually import eventually

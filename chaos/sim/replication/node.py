@@ -23,8 +23,7 @@ from ....controller.state.model import BrokerState
 from ....node.cluster.cluster_view import ClusterView
 from ....node.cluster.isr_requests import IsrRequests
 from ....node.lifecycle.broker_lifecycle import BrokerLifecycle
-from ....node.lifecycle.finding import Finding
-from ....node.lifecycle.reachability import Question, ReachedBy
+from ....node.lifecycle.reachability import Question, Reachability, ReachedBy
 from ....node.metadata_application import MetadataApplication
 from ....node.settings.configuration import Configuration, load
 from ....node.settings.run_time_settings import RunTimeSettings
@@ -149,7 +148,7 @@ class BrokerParts:
     lifecycle: BrokerLifecycle
     replicas: ReplicaManager
     application: MetadataApplication
-    finding: Finding
+    reachability: Reachability
 
 
 @dataclass(eq=False)
@@ -250,7 +249,7 @@ class SimulatedNode:
         self.lease_until_s = self.answered_sent_s + self.registered_session_s
         broker.lifecycle.start()
         if self.around.checks_reachability:
-            broker.finding.start()
+            broker.reachability.start()
         while not self.leaving:
             await clock.sleep(HOUSEKEEPING_S * random.random())
             broker.application.open_again()
@@ -333,11 +332,11 @@ class SimulatedNode:
             partition: application.replica_offline(topic, partition), directory,
             commit, clock,
         )  # fmt: skip
-        finding = Finding(cluster, lifecycle, reached_by, self._ask, clock, self._fail_stop)
+        reachability = Reachability(cluster, lifecycle, reached_by, self._ask, clock, self._fail_stop)
         application = MetadataApplication(
             cluster, RunTimeSettings(configuration), lifecycle, replicas, directory, cast(Any, _NoGroups()),
             clock,
-            on_brokers_changed=finding.brokers_changed,
+            on_brokers_changed=reachability.brokers_changed,
         )  # fmt: skip
         return BrokerParts(
             cluster=cluster,
@@ -345,16 +344,16 @@ class SimulatedNode:
             lifecycle=lifecycle,
             replicas=replicas,
             application=application,
-            finding=finding,
+            reachability=reachability,
         )
 
     async def _ask(self, other: BrokerState, question: Question) -> bool:
-        """As `node/lifecycle/finding.py`."""
+        """As `ask_over_kafka`."""
         self.around.names.require(self.node_id, other.node_id)
         target = self.peers(other.node_id)
 
         async def answer(broker: BrokerParts) -> bool:
-            found = broker.finding.accept_question(question)
+            found = broker.reachability.accept_question(question)
             if found:
                 self.around.names.note_found(question.target, question.asker[0])
             return found

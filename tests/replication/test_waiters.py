@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tidegate.replication.partition.leader import PartitionLeader
-from tidegate.replication.replica.delayed import AckWaiters, FetchWaiter, FetchWatchers
+from tidegate.replication.replica.waiters import AckWaiters, FetchWaiter, FetchWatchers
 from tidegate.runtime.clock import ManualClock
 from tidegate.wire.errors import ErrorCode
 

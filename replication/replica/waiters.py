@@ -1,4 +1,6 @@
-"""Requests that wait: acknowledgements for a high watermark, fetches for data.
+"""Requests that wait at one partition: acknowledgements for a high watermark, fetches for data.
+
+`delayed_produce.py` has the acknowledgements of the whole node, with their deadlines and their number.
 
 Promises
 
