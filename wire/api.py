@@ -3,10 +3,10 @@
 One table, `TABLE`. A node advertises the part of this table for which it has handlers.  Two entries are wider
 than the versions that are served:
 
-* Produce is advertised from version 0 because librdkafka 2.0 otherwise sends compressed batches uncompressed
-  without a word; versions 0 to 2 carry record formats of the time before 0.11 and are answered by
+* Produce is advertised from version 0 because librdkafka 2.0 otherwise does not compress its batches, and
+  says nothing about it; versions 0 to 2 carry record formats of the time before 0.11 and are answered by
   `produce.refuse_old_produce`;
-* AddPartitionsToTxn 4 and 5 is what brokers say to each other (KIP-890); clients stop at 3 by themselves.
+* AddPartitionsToTxn 4 and 5 are requests between brokers (KIP-890); clients stop at 3 by themselves.
   Kafka guards them by the right CLUSTER_ACTION.  Without authentication neither Kafka nor Tidegate can
   distinguish a broker from a client; such a request can act only for the producer id and epoch that it
   carries.

@@ -59,8 +59,8 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int]:
-    """(header, position of the body).  Also for keys and versions that we do not know: then the position
-    means nothing."""
+    """(header, position of the body).  Also for keys and versions that `api` does not have: then the
+    position means nothing."""
     try:
         api_key, version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
     except struct_error:
@@ -227,8 +227,8 @@ def encode_request_frame(
 
 
 def unsupported_api_versions(correlation_id: int, handled_keys: Any) -> bytes:
-    """The whole answer to ApiVersions in a version that we do not know: a version 0 body with error 35 and
-    the key list, from which the client learns what to ask next (KIP-511)."""
+    """The whole answer to ApiVersions in a version that `api` does not have: a version 0 body with error 35
+    and the key list, from which the client learns what to ask next (KIP-511)."""
     keys = [
         {"api_key": key, "min_version": low, "max_version": high}
         for key, low, high in advertised(handled_keys)

@@ -81,8 +81,8 @@ def compress(codec: Compression, data: ReadableBuffer, level: int | None = None)
 
 
 class Scratch(threading.local):
-    """Room that a thread uses for one batch after the other: to map memory, to fault its pages in and to
-    unmap it costs more than to unfold zeros into it, and is partly done under the interpreter's lock."""
+    """Room that a thread uses for one batch after the other.  To map memory, to fault its pages in and to
+    unmap it costs more than to decompress zeros into it, and partly holds the interpreter's lock."""
 
     buffer: memoryview | None = None
 
@@ -101,8 +101,8 @@ def decompress(
     max_bytes: int = DECOMPRESSED_BYTES_MAX,
     scratch: Scratch | None = None,
 ) -> memoryview:
-    """The original bytes; CORRUPT_MESSAGE when they cannot be had, MESSAGE_TOO_LARGE when they exceed
-    `max_bytes`.
+    """The original bytes; CORRUPT_MESSAGE when `data` cannot be decompressed, MESSAGE_TOO_LARGE when they
+    exceed `max_bytes`.
 
     With `scratch` they are valid until it is used again."""
     room = _room_for if scratch is None else scratch.room

@@ -2,7 +2,7 @@
 
     response(ApiKey.HEARTBEAT, 4, {"error_code": ErrorCode.NONE, "throttle_time_ms": 0})
 
-* Fields that this version does not have are dropped; a name that *no* version has is a slip and raises
+* Fields that this version does not have are dropped; a name that *no* version has is a mistake of the caller:
   ValueError.
 * Fields that are missing, or None where null is not allowed, take the schema's default, or else zero, empty,
   null.

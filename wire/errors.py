@@ -209,7 +209,7 @@ class KafkaError(Exception):
     """A refusal with a protocol error code and a message for people.
 
     `records`: of a record batch that is refused, which records are at fault (indexes in the batch); empty
-    when it is all of it.
+    when the whole batch is.
     """
 
     def __init__(self, code: ErrorCode, message: str = "", records: Sequence[int] = ()) -> None:

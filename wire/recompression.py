@@ -1,9 +1,9 @@
 """A batch in another codec: the broker's recompression where `compression.type` is not `producer`, as in
 Kafka's LogValidator.
 
-The records' bytes do not change, nor does the header, but for the codec, the length and the checksum:
-offsets, times, producer, sequence and the marks of a transaction do not change, and one batch stays one
-batch.  May be called in any thread.
+The records' bytes do not change.  Of the header only the codec, the length and the checksum change: offsets,
+times, producer, sequence and the transaction's bits stay as they are, and one batch stays one batch.
+May be called in any thread.
 """
 
 from __future__ import annotations

@@ -5,22 +5,23 @@ A batch with a right CRC may still hold invalid records, when the client that ma
 Every consumer would stop at its offset for ever. So the leader decompresses a client's batch (bounded:
 `unfolded_bytes_max`) and checks:
 
-* the lengths of all records are followed: there are as many as the header says, and they end where the batch
-  ends; and the offset deltas of all are one after the other, as Kafka requires of compressed batches: with
-  two records at one offset, or none, a consumer's committed position would be wrong;
-* the first and the last record are read in full: attributes, timestamp, offset delta (0 and
-  `last_offset_delta`), key, value, headers, each within its record.  With `every_record` all are, in the
-  order of their offset deltas, and must have a key: so for compacted topics, whose cleaner looks into every
-  record.
+* the length of every record: there are as many records as the header says, and the last one ends where the
+  batch ends;
+* the offset delta of every record: it is one more than that of the record before, as Kafka requires of
+  compressed batches.  With two records at one offset, or none, a consumer's committed position would be
+  wrong;
+* the first and the last record in full: attributes, timestamp, offset delta (0 and `last_offset_delta`), key,
+  value, headers, each within its record.  With `every_record` the leader checks every record in full, and
+  that it has a key: compacted topics need this, because their cleaner reads every record.
 
 Invalid records are INVALID_RECORD, which a client does not retry; CORRUPT_MESSAGE is for damage that the
-network may have done.  Only for client appends: followers and recovery rely on the leader's check, and the
-coordinator makes the markers.
+network may have done.  Only appends of clients are checked: followers and recovery rely on the leader's
+check, and the coordinator makes the markers.
 
 Cost.  Python takes 45 to 60 ns to follow one length, which is a third of what a produced record of 100 bytes
-costs a node. Therefore runs of records of one size are followed by strided slices at C's speed: their first
-one or two bytes are the same; and of other records all offset deltas of some hundred are fetched and compared
-at once. Measured in us a batch, values of eight letters (`validate_batch`, mostly the CRC, takes 1 us for one
+costs a node. Records of one size have the same first one or two bytes: a strided slice follows a run of them
+at C's speed. Of records of different sizes, some hundred offset deltas are fetched and compared at once.
+Measured in us a batch, values of eight letters (`validate_batch`, mostly the CRC, takes 1 us for one
 record, 1.8 for 16 KiB, 41 for 1 MiB), on a machine with other work:
 
     codec                            none   snappy   lz4   gzip   zstd
