@@ -3,8 +3,9 @@
     async with Admin("127.0.0.1:9092") as admin:
         await admin.create_topics([NewTopic("flights", partitions=12, replication_factor=3)])
 
-Methods return frozen values; when one item fails, the error names it.  The requests stand in one module a
-subject: `topic_admin`, `group_admin`, `transaction_admin`, `operations` (brokers, moves, features).
+Methods return frozen values; when one item fails, the error names it.  Admin is the one door, as in Kafka's
+clients, and decides nothing: the requests stand in one module a subject, `topic_admin`, `group_admin`,
+`transaction_admin`, `operations` (brokers, moves, features).
 """
 
 from __future__ import annotations
