@@ -62,6 +62,9 @@ class PartitionPlan:
     def plan(self) -> Plan:
         return Plan(list(change_operations(self.wanted.values())), self.reason, self.request_id)
 
+    def commands(self, controller_epoch: int) -> Iterator[pb.Command]:
+        return self.plan.commands(controller_epoch)
+
     def outcome(self, state: ClusterState) -> list[rpc.PartitionResult]:
         """The results, after the plan was carried out."""
         for result in self.results:

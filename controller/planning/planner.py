@@ -25,8 +25,9 @@ Orders that must hold
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ...proto import controller_pb2 as rpc
 from ...proto import metadata_pb2 as pb
@@ -86,6 +87,20 @@ class HeartbeatAnswer:
     caught_up: bool
     should_shutdown: bool
     not_reached_by: tuple[int, ...] = ()
+
+
+class IsrPlan(NamedTuple):
+    """The plan of the valid ISR changes, and one error a change (NONE: planned, or already so)."""
+
+    plan: Plan
+    errors: list[ErrorCode]
+
+    @property
+    def reason(self) -> str:
+        return self.plan.reason
+
+    def commands(self, controller_epoch: int) -> Iterator[pb.Command]:
+        return self.plan.commands(controller_epoch)
 
 
 class ControllerPlanner:
@@ -517,9 +532,8 @@ class ControllerPlanner:
 
     # ---- in-sync replicas ----------------------------------------------------------------------------------
 
-    def alter_partitions(self, request: rpc.AlterPartitionsRequest) -> tuple[Plan, list[ErrorCode]]:
-        """ISR changes that leaders ask for: the plan of the valid ones, and one error a change (NONE:
-        planned, or already so).
+    def alter_partitions(self, request: rpc.AlterPartitionsRequest) -> IsrPlan:
+        """ISR changes that leaders ask for.
 
         Raises REQUEST_TIMED_OUT for an attempt that is older than the last: after INELIGIBLE_REPLICA a leader
         no longer counts that replica, so the controller must not accept an earlier copy of the change later
@@ -549,7 +563,7 @@ class ControllerPlanner:
                     topic, change.partition, partition, partition.leader, isr, elr, partition.leader, epochs
                 )
             )
-        return Plan(list(change_operations(wanted)), "alter partitions"), errors
+        return IsrPlan(Plan(list(change_operations(wanted)), "alter partitions"), errors)
 
     def _isr_change_error(
         self, node_id: int, change: rpc.IsrChange, topic: TopicState, partition: PartitionState

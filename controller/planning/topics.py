@@ -19,6 +19,7 @@ from ...proto import controller_pb2 as rpc
 from ...proto import metadata_pb2 as pb
 from ...storage.topic_config import parsed_topic_config
 from ...wire.errors import ErrorCode, KafkaError
+from ..raft.voter import COMMAND_BYTES_MAX
 from ..state.cluster_state import ALL_NODES, ClusterState
 from ..state.features import require_setting_levels
 from ..state.model import INTERNAL_TOPICS, PartitionState, TopicState, topic_name_problem
@@ -52,17 +53,25 @@ class TopicPlan:
     def operations(self) -> list[pb.Operation]:
         return [] if self.operation is None else [self.operation, *self.following]
 
-    def without_what_follows(self) -> list[pb.Operation]:
-        """For a command that would be too large: the operations that follow are optional."""
-        self.following.clear()
-        return self.operations
+    def refuse(self, error: ErrorCode, message: str) -> None:
+        self.operation = None
+        self.result.ClearField("topic_id")
+        self.result.error, self.result.message = int(error), message
 
 
 @dataclass(slots=True)
 class TopicPlans:
+    """The plans of a request, or of one slice of it."""
+
     topics: list[TopicPlan] = field(default_factory=list)
     partitions: int = 0  # that are made
-    accepted: bool = False  # the log must record the request even if it changes nothing (`plan.Plan`)
+    reason: str = ""
+    request_id: rpc.RequestId = field(default_factory=rpc.RequestId)
+    recorded: bool = False  # the log records the request even if it changes nothing (`plan.Plan`)
+
+    @property
+    def changing(self) -> list[TopicPlan]:
+        return [plan for plan in self.topics if plan.operation is not None]
 
     @property
     def operations(self) -> list[pb.Operation]:
@@ -71,6 +80,46 @@ class TopicPlans:
     @property
     def results(self) -> list[rpc.TopicResult]:
         return [plan.result for plan in self.topics]
+
+    def commands(self, controller_epoch: int) -> list[pb.Command]:
+        """All operations as one command under the request's id: applied once, however often the client sends
+        it, and never after an answer that nothing is to be done.  Raises INVALID_REQUEST."""
+        command = _command(controller_epoch, self.topics, self.request_id)
+        if command.ByteSize() > COMMAND_BYTES_MAX:
+            message = "the request is too large for one metadata command: split it"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        named = bool(self.request_id.client_id) and self.recorded
+        return [command] if command.operations or named else []
+
+    def commands_one_a_topic(self, controller_epoch: int) -> list[pb.Command]:
+        """One for each of `changing`; refuses a topic that is too large for a command."""
+        commands = []
+        for plan in self.changing:
+            command = _command(controller_epoch, [plan])
+            size = command.ByteSize()
+            if size <= COMMAND_BYTES_MAX:
+                commands.append(command)
+                continue
+            message = (
+                f"the topic's description has {size} bytes, at most {COMMAND_BYTES_MAX} can be: add "
+                "partitions in steps"
+            )
+            plan.refuse(ErrorCode.INVALID_REQUEST, message)
+        return commands
+
+
+def _command(
+    controller_epoch: int, plans: Sequence[TopicPlan], request_id: rpc.RequestId | None = None
+) -> pb.Command:
+    """One that would be too large goes without the operations that follow, which are optional."""
+    command = pb.Command(controller_epoch=controller_epoch)
+    if request_id is not None:
+        command.proposer, command.sequence = request_id.client_id, request_id.sequence
+    command.operations.extend(operation for plan in plans for operation in plan.operations)
+    if command.ByteSize() > COMMAND_BYTES_MAX:
+        del command.operations[:]
+        command.operations.extend(plan.operation for plan in plans if plan.operation is not None)
+    return command
 
 
 def _refusal(name: str, error: KafkaError, raw_id: bytes = b"") -> TopicPlan:
@@ -269,7 +318,7 @@ def plan_deletion(
 ) -> TopicPlans:
     """`applied_before`: this request was carried out already, so a topic that is gone is the success of that
     time."""
-    plans, seen = TopicPlans(), set[UUID]()
+    plans, seen = TopicPlans(reason="delete topics", request_id=request.request_id), set[UUID]()
     by_name: list[tuple[str | bytes, TopicState | None]] = [
         (name, state.topics.get(name)) for name in request.names
     ]
@@ -302,8 +351,8 @@ def plan_enlargement(
     *,
     applied_before: bool,
 ) -> TopicPlans:
-    plans, load = TopicPlans(), Load.of(state.topics.values())
-    names = Counter(topic.name for topic in request.topics)
+    plans = TopicPlans(reason="create partitions", request_id=request.request_id)
+    load, names = Load.of(state.topics.values()), Counter(topic.name for topic in request.topics)
     for wanted in request.topics:
         try:
             _refuse_repetition(names, wanted.name)
@@ -367,7 +416,7 @@ def _plan_more(
 
 def plan_configuration(state: ClusterState, request: rpc.AlterConfigsRequest) -> TopicPlans:
     """The configuration as it will be is validated as a whole."""
-    plans = TopicPlans()
+    plans = TopicPlans(reason="alter configs", request_id=request.request_id)
     names = Counter(topic.name for topic in request.topics)
     for change in request.topics:
         try:

@@ -76,10 +76,10 @@ class ControllerLeadership:
 
     async def _serve_term(self, term: int) -> None:
         try:
-            planner = await self._begin_term(term)
+            planner, pipeline = await self._begin_term(term)
             while True:
                 await self._clock.sleep(self._config.tick_interval_ms / 1000)
-                self._tick(planner)
+                self._tick(planner, pipeline)
         except NotController:
             log.info("controller_term_over", term=term)
         except asyncio.CancelledError:
@@ -88,7 +88,7 @@ class ControllerLeadership:
             log.exception("controller_term_failed", term=term)
             self._die(f"the active controller failed: {error}")
 
-    async def _begin_term(self, term: int) -> ControllerPlanner:
+    async def _begin_term(self, term: int) -> tuple[ControllerPlanner, PlanPipeline]:
         planner = ControllerPlanner(self._metadata.state, self._config, self._clock.monotonic())
         cluster_id = self._cluster_id or self._metadata.state.cluster_id or str(self._clock.uuid())
         plan = planner.begin_term(
@@ -123,9 +123,9 @@ class ControllerLeadership:
             cluster=self._metadata.state.cluster_id,
             index=self._metadata.applied_index,
         )
-        return planner
+        return planner, pipeline
 
-    def _tick(self, planner: ControllerPlanner) -> None:
+    def _tick(self, planner: ControllerPlanner, pipeline: PlanPipeline) -> None:
         """Awaits nothing, so no client can delay a tick: too long a time between two ticks means that this
         process did not run. While the node is not active (a flush of the journal hangs) the tick does
         nothing; the end of the term cancels its task."""
@@ -140,7 +140,7 @@ class ControllerLeadership:
                     silent_s = self._clock.monotonic() - planner.sessions.by_id[node_id].heard_at
                     log.info("broker_session_expired", node=node_id, silent_ms=int(silent_s * 1000))
             log.info("controller_plan", reason=plan.reason, operations=len(plan.operations))
-            proposed = self._service.propose(plan)
+            proposed = pipeline.propose_in_order(plan.commands(pipeline.term))
         except KafkaError as error:
             log.debug("controller_tick_skipped", error=str(error))
             return

@@ -1,20 +1,21 @@
 """The controller's gRPC service: turns requests into plans, plans into log entries, and their outcomes into
 replies.
 
-The service makes a plan and proposes its commands in one step, on the state that earlier plans lead to; the
-answer waits until these commands, and all commands before them, are committed (`pipeline.py`).  It plans a
-large request in slices.
+How a request goes: `_in_one_step` makes its plan and proposes the plan's commands in one step of the event
+loop, on the state that earlier plans lead to (`pipeline.py`); then the answer waits until these commands, and
+all commands before them, are committed.  `_commit` is both, for a plan whose commands stand or fall together.
+CreateTopics takes these steps for one slice of its topics after the other.  After every `await` the term may
+be another one: each step asks for the planner of the present term again.
 
-A rejected request gets its error as a status inside the reply.  A controller that is not active names the
-active one there.
+`_answers` makes a reply of an error: its status.  A controller that is not active names the active one there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import grpc
 
@@ -33,7 +34,6 @@ from ..planning.reassignments import plan_reassignments
 from ..planning.requested_elections import plan_elections
 from ..planning.resource_configs import plan_resource_configuration
 from ..raft.contract import Contact, FollowerView
-from ..raft.voter import COMMAND_BYTES_MAX
 from ..state.features import SUPPORTED, Ranges, as_messages, ranges_of, shown
 from ..state.model import ApplyResult
 from .metadata_log import MetadataLog, NotController
@@ -52,6 +52,7 @@ KEEP_ALIVE_S_MIN = 0.5
 KEEP_ALIVE_S_MAX = 1.0
 FOLLOWERS_MAX = 1024
 
+_Arguments = ParamSpec("_Arguments")
 _Reply = TypeVar("_Reply")
 _Planned = TypeVar("_Planned")
 AskVoter = Callable[[int], Awaitable[rpc.DescribeQuorumReply]]
@@ -61,6 +62,43 @@ def keep_alive_s(session_timeout_s: float) -> float:
     """How often a follower of the metadata gets a keep-alive: three times before it tries another controller
     (`node/lifecycle/broker_lifecycle.py`)."""
     return max(KEEP_ALIVE_S_MIN, min(KEEP_ALIVE_S_MAX, session_timeout_s / 6))
+
+
+class Planned(Protocol):
+    """A plan, alone or with the answers of its parts."""
+
+    @property
+    def reason(self) -> str: ...
+
+    def commands(self, controller_epoch: int) -> Iterable[pb.Command]: ...
+
+
+_PlannedRequest = TypeVar("_PlannedRequest", bound=Planned)
+_Call = Callable[Concatenate["ControllerService", _Arguments], Coroutine[Any, Any, _Reply]]
+
+
+def _answers(
+    make: Callable[..., _Reply], *, waits: bool
+) -> Callable[[_Call[_Arguments, _Reply]], _Call[_Arguments, _Reply]]:
+    """A call of the active controller: an error becomes a reply of the type `make` with its status.  `waits`:
+    the call first waits while many commands are in flight."""
+
+    def decorate(call: _Call[_Arguments, _Reply]) -> _Call[_Arguments, _Reply]:
+        @wraps(call)
+        async def answer(
+            service: ControllerService, /, *arguments: _Arguments.args, **named: _Arguments.kwargs
+        ) -> _Reply:
+            try:
+                service.require_planner()
+                if waits:
+                    await service._pipeline.wait_for_space()
+                return await call(service, *arguments, **named)
+            except KafkaError as error:
+                return make(status=service._status(error))
+
+        return answer
+
+    return decorate
 
 
 class ControllerService(controller_pb2_grpc.ControllerServicer):
@@ -107,14 +145,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     # ---- plans and replies ---------------------------------------------------------------------------------
 
-    def propose(self, plan: Plan) -> list[Proposed]:
-        """Proposes the plan's commands at once, however many commands are in flight.  Raises
-        NotController."""
-        if plan.operations:
-            log.debug("plan", reason=plan.reason, operations=len(plan.operations))
-        return self._pipeline.propose_in_order(plan.commands(self._pipeline.term))
-
-    async def outcome(self, plan: Plan, proposed: Sequence[Proposed]) -> ApplyResult | None:
+    async def outcome(self, planned: Planned, proposed: Sequence[Proposed]) -> ApplyResult | None:
         """The result of the last command, or of the first rejected one; None without commands.  Raises
         NotController, ProposalUnknown."""
         result = None
@@ -122,43 +153,43 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             result = await self._pipeline.outcome(each)
             if result.error != ErrorCode.NONE:
                 log.warning(
-                    "plan_refused", reason=plan.reason, error=result.error.name, message=result.message
+                    "plan_refused", reason=planned.reason, error=result.error.name, message=result.message
                 )
                 break
         return result
 
-    async def _carry_out(
-        self,
-        make: Callable[[ControllerPlanner], _Planned],
-        plan_of: Callable[[_Planned], Plan],
-        *,
-        idle_waits: bool = True,
-    ) -> tuple[_Planned, ApplyResult | None]:
+    async def _commit(
+        self, make: Callable[[ControllerPlanner], _PlannedRequest], *, idle_waits: bool = True
+    ) -> tuple[_PlannedRequest, ApplyResult | None]:
         """Plans, proposes, waits for the outcome.  Raises KafkaError, also for a command that was rejected
         when it was applied."""
 
-        def plan_and_propose(planner: ControllerPlanner) -> tuple[tuple[_Planned, Plan], list[Proposed]]:
+        def plan_and_propose(planner: ControllerPlanner) -> tuple[_PlannedRequest, list[Proposed]]:
             planned = make(planner)
-            plan = plan_of(planned)
-            if plan.operations:
+            commands = list(planned.commands(self._pipeline.term))
+            if commands:
+                log.debug("plan", reason=planned.reason, commands=len(commands))
                 self._pipeline.require_space()
-            return (planned, plan), self.propose(plan)
+            return planned, self._pipeline.propose_in_order(commands)
 
-        (planned, plan), proposed = await self._in_one_go(plan_and_propose, idle_waits=idle_waits)
-        result = await self.outcome(plan, proposed)
+        planned, proposed = await self._in_one_step(plan_and_propose, idle_waits=idle_waits)
+        result = await self.outcome(planned, proposed)
         self._require(result)
         return planned, result
 
-    async def _in_one_go(
-        self, make: Callable[[ControllerPlanner], tuple[_Planned, list[Proposed]]], *, idle_waits: bool = True
+    async def _in_one_step(
+        self,
+        plan_and_propose: Callable[[ControllerPlanner], tuple[_Planned, list[Proposed]]],
+        *,
+        idle_waits: bool = True,
     ) -> tuple[_Planned, list[Proposed]]:
-        """Runs `make` as the active controller.  A result without a command rests on the commands in flight,
-        so this returns or raises only when they are committed.  `idle_waits` off: it returns at once, for
-        callers that do not answer with the result."""
+        """Runs `plan_and_propose` as the active controller.  A result without a command rests on the commands
+        in flight, so this returns or raises only when they are committed.  `idle_waits` off: it returns at
+        once, for callers that do not answer with the result."""
         planner, pipeline = self.require_planner(), self._pipeline
         rests_on = pipeline.newest
         try:
-            planned, proposed = make(planner)
+            planned, proposed = plan_and_propose(planner)
         except KafkaError as error:
             # an error that says nothing of the state
             if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
@@ -167,19 +198,6 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         if not proposed and idle_waits:
             await pipeline.wait_committed(rests_on)
         return planned, proposed
-
-    async def _answer(
-        self, make: Callable[..., _Reply], work: Callable[[], Awaitable[_Reply]], *, waits: bool = True
-    ) -> _Reply:
-        """Runs `work`; an error becomes a reply with its status.  `waits`: first waits while many commands
-        are in flight."""
-        try:
-            self.require_planner()
-            if waits:
-                await self._pipeline.wait_for_space()
-            return await work()
-        except KafkaError as error:
-            return make(status=self._status(error))
 
     @staticmethod
     def _require(result: ApplyResult | None) -> None:
@@ -198,66 +216,59 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     # ---- brokers -------------------------------------------------------------------------------------------
 
+    @_answers(rpc.RegisterBrokerReply, waits=False)
     async def RegisterBroker(
         self, request: rpc.RegisterBrokerRequest, context: Any
     ) -> rpc.RegisterBrokerReply:
-        async def work() -> rpc.RegisterBrokerReply:
-            plan, _ = await self._carry_out(lambda planner: planner.register(request), _itself)
-            broker = self._log.state.brokers.get(request.node_id)
-            if broker is None or broker.incarnation != request.incarnation:
-                message = f"broker {request.node_id} was registered by another process meanwhile"
-                raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message)
-            planner = self.require_planner()
-            planner.sessions.registered(broker, self._clock.monotonic())
-            if plan.operations:
-                log.info(
-                    "broker_registered",
-                    node=broker.node_id,
-                    broker_epoch=broker.broker_epoch,
-                    kafka=broker.kafka,
-                )
-            return rpc.RegisterBrokerReply(
-                status=self._status(),
+        plan, _ = await self._commit(lambda planner: planner.register(request))
+        broker = self._log.state.brokers.get(request.node_id)
+        if broker is None or broker.incarnation != request.incarnation:
+            message = f"broker {request.node_id} was registered by another process meanwhile"
+            raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message)
+        planner = self.require_planner()
+        planner.sessions.registered(broker, self._clock.monotonic())
+        if plan.operations:
+            log.info(
+                "broker_registered",
+                node=broker.node_id,
                 broker_epoch=broker.broker_epoch,
-                cluster_id=self._log.state.cluster_id,
-                session_timeout_ms=planner.session_timeout_ms,
-                metadata_id=self._log.state.metadata_id,
+                kafka=broker.kafka,
             )
+        return rpc.RegisterBrokerReply(
+            status=self._status(),
+            broker_epoch=broker.broker_epoch,
+            cluster_id=self._log.state.cluster_id,
+            session_timeout_ms=planner.session_timeout_ms,
+            metadata_id=self._log.state.metadata_id,
+        )
 
-        return await self._answer(rpc.RegisterBrokerReply, work, waits=False)
-
+    @_answers(rpc.HeartbeatReply, waits=False)
     async def Heartbeat(self, request: rpc.HeartbeatRequest, context: Any) -> rpc.HeartbeatReply:
         """Most heartbeats change nothing and wait for no command in flight; that of a broker that is being
         fenced waits."""
-
-        async def work() -> rpc.HeartbeatReply:
-            planner = self.require_planner()
-            planner.extend_session(request, self._clock.monotonic())
-            contact = self._contacts.setdefault(request.node_id, Contact())
-            contact.answered(self._clock.monotonic(), request.applied_index, self._log.applied_index)
-            being_fenced = planner.sessions.is_being_fenced(request.node_id)
-            plan, _ = await self._carry_out(
-                lambda planner: planner.plan_heartbeat(request), _itself, idle_waits=being_fenced
-            )
-            planner = self.require_planner()
-            if being_fenced:
-                planner.sessions.fencing_settled(request.node_id)
-            if plan.operations:
-                log.info("broker_changed", node=request.node_id, change=plan.reason)
-                if request.wants_shutdown:
-                    planner.shutdown_began(request.node_id)
-            answer = planner.answer(request.node_id)
-            return rpc.HeartbeatReply(
-                status=self._status(),
-                fenced=answer.fenced,
-                should_shutdown=answer.should_shutdown,
-                caught_up=answer.caught_up,
-                metadata_index=self._log.applied_index,
-                not_reached_by=answer.not_reached_by,
-                session_timeout_ms=planner.session_timeout_ms,
-            )
-
-        return await self._answer(rpc.HeartbeatReply, work, waits=False)
+        planner = self.require_planner()
+        planner.extend_session(request, self._clock.monotonic())
+        contact = self._contacts.setdefault(request.node_id, Contact())
+        contact.answered(self._clock.monotonic(), request.applied_index, self._log.applied_index)
+        being_fenced = planner.sessions.is_being_fenced(request.node_id)
+        plan, _ = await self._commit(lambda planner: planner.plan_heartbeat(request), idle_waits=being_fenced)
+        planner = self.require_planner()
+        if being_fenced:
+            planner.sessions.fencing_settled(request.node_id)
+        if plan.operations:
+            log.info("broker_changed", node=request.node_id, change=plan.reason)
+            if request.wants_shutdown:
+                planner.shutdown_began(request.node_id)
+        answer = planner.answer(request.node_id)
+        return rpc.HeartbeatReply(
+            status=self._status(),
+            fenced=answer.fenced,
+            should_shutdown=answer.should_shutdown,
+            caught_up=answer.caught_up,
+            metadata_index=self._log.applied_index,
+            not_reached_by=answer.not_reached_by,
+            session_timeout_ms=planner.session_timeout_ms,
+        )
 
     def _require_same_term(self, controller_epoch: int) -> None:
         """Rejects an ISR change of another term.  After INELIGIBLE_REPLICA a leader no longer counts that
@@ -271,22 +282,18 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             )
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
 
+    @_answers(rpc.AlterPartitionsReply, waits=False)
     async def AlterPartitions(
         self, request: rpc.AlterPartitionsRequest, context: Any
     ) -> rpc.AlterPartitionsReply:
-        async def work() -> rpc.AlterPartitionsReply:
-            self._require_same_term(request.controller_epoch)
-            (_, errors), _ = await self._carry_out(
-                lambda planner: planner.alter_partitions(request), itemgetter(0)
-            )
-            views = []
-            for change, error in zip(request.changes, errors, strict=True):
-                views.append(self._partition_view(change, error))
-            return rpc.AlterPartitionsReply(
-                status=self._status(), partitions=views, metadata_index=self._log.applied_index
-            )
-
-        return await self._answer(rpc.AlterPartitionsReply, work, waits=False)
+        self._require_same_term(request.controller_epoch)
+        changes, _ = await self._commit(lambda planner: planner.alter_partitions(request))
+        views = []
+        for change, error in zip(request.changes, changes.errors, strict=True):
+            views.append(self._partition_view(change, error))
+        return rpc.AlterPartitionsReply(
+            status=self._status(), partitions=views, metadata_index=self._log.applied_index
+        )
 
     def _partition_view(self, change: rpc.IsrChange, error: ErrorCode) -> rpc.PartitionView:
         """The partition as it is now.  A change that was planned but lost its race shows as
@@ -310,18 +317,17 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         view.elr.extend(partition.elr)
         return view
 
+    @_answers(rpc.AllocateProducerIdsReply, waits=False)
     async def AllocateProducerIds(
         self, request: rpc.AllocateProducerIdsRequest, context: Any
     ) -> rpc.AllocateProducerIdsReply:
-        async def work() -> rpc.AllocateProducerIdsReply:
-            plan, result = await self._carry_out(lambda planner: planner.producer_ids(request), _itself)
-            assert result is not None
-            assert isinstance(result.value, int)
-            count = plan.operations[0].allocate_producer_ids.count
-            return rpc.AllocateProducerIdsReply(status=self._status(), first_id=result.value, count=count)
+        plan, result = await self._commit(lambda planner: planner.producer_ids(request))
+        assert result is not None
+        assert isinstance(result.value, int)
+        count = plan.operations[0].allocate_producer_ids.count
+        return rpc.AllocateProducerIdsReply(status=self._status(), first_id=result.value, count=count)
 
-        return await self._answer(rpc.AllocateProducerIdsReply, work, waits=False)
-
+    @_answers(rpc.ElectLeadersReply, waits=True)
     async def ElectLeaders(self, request: rpc.ElectLeadersRequest, context: Any) -> rpc.ElectLeadersReply:
         def plan(planner: ControllerPlanner) -> PartitionPlan:
             return plan_elections(
@@ -331,13 +337,11 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 reached=planner.sessions.reachability.is_reached,
             )
 
-        async def work() -> rpc.ElectLeadersReply:
-            elections, _ = await self._carry_out(plan, _plan_of)
-            results, index = elections.outcome(self._log.state), self._log.applied_index
-            return rpc.ElectLeadersReply(status=self._status(), results=results, metadata_index=index)
+        elections, _ = await self._commit(plan)
+        results, index = elections.outcome(self._log.state), self._log.applied_index
+        return rpc.ElectLeadersReply(status=self._status(), results=results, metadata_index=index)
 
-        return await self._answer(rpc.ElectLeadersReply, work)
-
+    @_answers(rpc.ReassignPartitionsReply, waits=True)
     async def ReassignPartitions(
         self, request: rpc.ReassignPartitionsRequest, context: Any
     ) -> rpc.ReassignPartitionsReply:
@@ -346,16 +350,14 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 self._ahead, request, applied_before=self._applied_before(request.request_id)
             )
 
-        async def work() -> rpc.ReassignPartitionsReply:
-            moves, _ = await self._carry_out(plan, _plan_of)
-            results, index = moves.outcome(self._log.state), self._log.applied_index
-            log.info("partitions_reassigned", asked=len(request.partitions), changed=len(moves.wanted))
-            return rpc.ReassignPartitionsReply(status=self._status(), results=results, metadata_index=index)
-
-        return await self._answer(rpc.ReassignPartitionsReply, work)
+        moves, _ = await self._commit(plan)
+        results, index = moves.outcome(self._log.state), self._log.applied_index
+        log.info("partitions_reassigned", asked=len(request.partitions), changed=len(moves.wanted))
+        return rpc.ReassignPartitionsReply(status=self._status(), results=results, metadata_index=index)
 
     # ---- the cluster ---------------------------------------------------------------------------------------
 
+    @_answers(rpc.UnregisterBrokerReply, waits=True)
     async def UnregisterBroker(
         self, request: rpc.UnregisterBrokerRequest, context: Any
     ) -> rpc.UnregisterBrokerReply:
@@ -366,35 +368,29 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             found.request_id = request.request_id
             return found
 
-        async def work() -> rpc.UnregisterBrokerReply:
-            planned, _ = await self._carry_out(plan, _itself)
-            if request.node_id not in self._log.state.brokers:
-                self.require_planner().sessions.unregistered(request.node_id)
-            if planned.operations:
-                log.info("broker_unregistered", node=request.node_id)
-            return rpc.UnregisterBrokerReply(status=self._status(), metadata_index=self._log.applied_index)
+        planned, _ = await self._commit(plan)
+        if request.node_id not in self._log.state.brokers:
+            self.require_planner().sessions.unregistered(request.node_id)
+        if planned.operations:
+            log.info("broker_unregistered", node=request.node_id)
+        return rpc.UnregisterBrokerReply(status=self._status(), metadata_index=self._log.applied_index)
 
-        return await self._answer(rpc.UnregisterBrokerReply, work)
-
+    @_answers(rpc.UpdateFeaturesReply, waits=False)
     async def UpdateFeatures(
         self, request: rpc.UpdateFeaturesRequest, context: Any
     ) -> rpc.UpdateFeaturesReply:
         # The voters are asked before planning: a voter that does not answer must not delay other plans.
-        voters = await self._voters_features() if self._log.is_active else {}
+        voters = await self._voters_features()
+        await self._pipeline.wait_for_space()
 
         def plan(planner: ControllerPlanner) -> Plan:
             before, least = self._applied_before(request.request_id), self._config.min_insync_replicas
             return plan_update(self._ahead, request, voters, applied_before=before, min_insync_replicas=least)
 
-        async def work() -> rpc.UpdateFeaturesReply:
-            if not voters:
-                raise NotController(self._log.leader_id)
-            planned, _ = await self._carry_out(plan, _itself)
-            if planned.operations:
-                log.info("features_updated", levels=shown(self._log.state.features))
-            return rpc.UpdateFeaturesReply(status=self._status(), metadata_index=self._log.applied_index)
-
-        return await self._answer(rpc.UpdateFeaturesReply, work)
+        planned, _ = await self._commit(plan)
+        if planned.operations:
+            log.info("features_updated", levels=shown(self._log.state.features))
+        return rpc.UpdateFeaturesReply(status=self._status(), metadata_index=self._log.applied_index)
 
     async def _voters_features(self) -> dict[int, Ranges | None]:
         """The feature ranges of every voter, asked now: a voter may have run another version when it last
@@ -416,82 +412,55 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     # ---- topics --------------------------------------------------------------------------------------------
 
+    @_answers(rpc.CreateTopicsReply, waits=False)
     async def CreateTopics(self, request: rpc.CreateTopicsRequest, context: Any) -> rpc.CreateTopicsReply:
         """In slices, with one command a topic: other plans run between the slices."""
+        if not request.request_id.client_id:  # so that its slices are one request
+            request.request_id.client_id = str(self._clock.uuid())
+        done = topics.TopicPlans()
 
-        async def work() -> rpc.CreateTopicsReply:
-            self._name_request(request)
-            done = topics.TopicPlans()
-            while len(done.topics) < len(request.topics):
-                await self._pipeline.wait_for_space()
-                part, proposed = await self._in_one_go(lambda planner: self._propose_topics(request, done))
-                wanted = [plan for plan in part.topics if plan.operation is not None]
-                for plan, each in zip(wanted, proposed, strict=True):
-                    result = await self._pipeline.outcome(each)
-                    if result.error != ErrorCode.NONE:
-                        _put_error(plan.result, result.error, result.message)
-                done.topics += part.topics
-                done.partitions += part.partitions
-            index = self._log.applied_index
-            return rpc.CreateTopicsReply(status=self._status(), topics=done.results, metadata_index=index)
+        def plan_slice(planner: ControllerPlanner) -> tuple[topics.TopicPlans, list[Proposed]]:
+            part = topics.plan_creation(self._ahead, self._config, request, self._clock.uuid, done)
+            commands = part.commands_one_a_topic(self._pipeline.term)
+            return part, [self._pipeline.propose(command) for command in commands]
 
-        return await self._answer(rpc.CreateTopicsReply, work, waits=False)
+        while len(done.topics) < len(request.topics):
+            await self._pipeline.wait_for_space()
+            part, proposed = await self._in_one_step(plan_slice)
+            for plan, each in zip(part.changing, proposed, strict=True):
+                result = await self._pipeline.outcome(each)
+                if result.error != ErrorCode.NONE:
+                    plan.refuse(result.error, result.message)
+            done.topics += part.topics
+            done.partitions += part.partitions
+        index = self._log.applied_index
+        return rpc.CreateTopicsReply(status=self._status(), topics=done.results, metadata_index=index)
 
-    def _propose_topics(
-        self, request: rpc.CreateTopicsRequest, done: topics.TopicPlans
-    ) -> tuple[topics.TopicPlans, list[Proposed]]:
-        """Plans and proposes the next slice after `done`."""
-        part = topics.plan_creation(self._ahead, self._config, request, self._clock.uuid, done)
-        proposed = []
-        for plan in part.topics:
-            if plan.operation is None:
-                continue
-            command = pb.Command(controller_epoch=self._pipeline.term, operations=plan.operations)
-            if command.ByteSize() > COMMAND_BYTES_MAX:
-                command = pb.Command(
-                    controller_epoch=self._pipeline.term, operations=plan.without_what_follows()
-                )
-            size = command.ByteSize()
-            if size > COMMAND_BYTES_MAX:
-                message = (
-                    f"the topic's description has {size} bytes, at most {COMMAND_BYTES_MAX} can be: add "
-                    "partitions in steps"
-                )
-                _put_error(plan.result, ErrorCode.INVALID_REQUEST, message)
-                plan.operation = None
-            else:
-                proposed.append(self._pipeline.propose(command))
-        return part, proposed
-
+    @_answers(rpc.DeleteTopicsReply, waits=True)
     async def DeleteTopics(self, request: rpc.DeleteTopicsRequest, context: Any) -> rpc.DeleteTopicsReply:
-        def plan() -> topics.TopicPlans:
-            return topics.plan_deletion(
-                self._ahead, request, applied_before=self._applied_before(request.request_id)
-            )
+        def plan(planner: ControllerPlanner) -> topics.TopicPlans:
+            before = self._applied_before(request.request_id)
+            return topics.plan_deletion(self._ahead, request, applied_before=before)
 
-        async def work() -> rpc.DeleteTopicsReply:
-            plans, index = await self._carry_out_named(request.request_id, plan)
-            return rpc.DeleteTopicsReply(status=self._status(), topics=plans.results, metadata_index=index)
+        plans, _ = await self._commit(plan)
+        index = self._log.applied_index
+        return rpc.DeleteTopicsReply(status=self._status(), topics=plans.results, metadata_index=index)
 
-        return await self._answer(rpc.DeleteTopicsReply, work)
-
+    @_answers(rpc.CreatePartitionsReply, waits=True)
     async def CreatePartitions(
         self, request: rpc.CreatePartitionsRequest, context: Any
     ) -> rpc.CreatePartitionsReply:
-        def plan() -> topics.TopicPlans:
+        def plan(planner: ControllerPlanner) -> topics.TopicPlans:
             before = self._applied_before(request.request_id)
             return topics.plan_enlargement(self._ahead, self._config, request, applied_before=before)
 
-        async def work() -> rpc.CreatePartitionsReply:
-            plans, index = await self._carry_out_named(request.request_id, plan)
-            return rpc.CreatePartitionsReply(
-                status=self._status(), topics=plans.results, metadata_index=index
-            )
+        plans, _ = await self._commit(plan)
+        index = self._log.applied_index
+        return rpc.CreatePartitionsReply(status=self._status(), topics=plans.results, metadata_index=index)
 
-        return await self._answer(rpc.CreatePartitionsReply, work)
-
+    @_answers(rpc.AlterConfigsReply, waits=True)
     async def AlterConfigs(self, request: rpc.AlterConfigsRequest, context: Any) -> rpc.AlterConfigsReply:
-        def plan() -> topics.TopicPlans:
+        def plan(planner: ControllerPlanner) -> topics.TopicPlans:
             plans = topics.plan_configuration(self._ahead, request)
             plans.topics += plan_node_configuration(self._ahead, request).topics
             plans.topics += plan_resource_configuration(
@@ -501,21 +470,14 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 for each in plans.topics:
                     each.operation = None
             else:
-                plans.accepted = not request.validate_only and any(
+                plans.recorded = not request.validate_only and any(
                     each.result.error == 0 for each in plans.topics
                 )
             return plans
 
-        async def work() -> rpc.AlterConfigsReply:
-            plans, index = await self._carry_out_named(request.request_id, plan)
-            return rpc.AlterConfigsReply(status=self._status(), topics=plans.results, metadata_index=index)
-
-        return await self._answer(rpc.AlterConfigsReply, work)
-
-    def _name_request(self, request: rpc.CreateTopicsRequest) -> None:
-        """Gives a request without an id one of its own, so that its slices are one request."""
-        if not request.request_id.client_id:
-            request.request_id.client_id = str(self._clock.uuid())
+        plans, _ = await self._commit(plan)
+        index = self._log.applied_index
+        return rpc.AlterConfigsReply(status=self._status(), topics=plans.results, metadata_index=index)
 
     def _applied_before(self, request_id: rpc.RequestId) -> bool:
         """Whether this request was applied before.  Raises KafkaError when it was rejected then, or is too
@@ -525,38 +487,6 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         outcome = self._ahead.was_applied(request_id.client_id, request_id.sequence)
         self._require(outcome)
         return outcome is not None
-
-    async def _carry_out_named(
-        self, request_id: rpc.RequestId, plan: Callable[[], topics.TopicPlans]
-    ) -> tuple[topics.TopicPlans, int]:
-        """Proposes all operations of a request as one command under the request's id: applied once, however
-        often the client sends it, and never after an answer that nothing is to be done.  Returns the plans,
-        and the applied index."""
-
-        def plan_and_propose(planner: ControllerPlanner) -> tuple[topics.TopicPlans, list[Proposed]]:
-            plans = plan()
-            command = pb.Command(
-                proposer=request_id.client_id,
-                sequence=request_id.sequence,
-                controller_epoch=self._pipeline.term,
-                operations=plans.operations,
-            )
-            if command.ByteSize() > COMMAND_BYTES_MAX:
-                del command.operations[:]
-                command.operations.extend(
-                    operation for each in plans.topics for operation in each.without_what_follows()
-                )
-            if command.ByteSize() > COMMAND_BYTES_MAX:
-                raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, "the request is too large for one metadata command: split it"
-                )
-            named = bool(request_id.client_id) and plans.accepted
-            return plans, [self._pipeline.propose(command)] if command.operations or named else []
-
-        plans, proposed = await self._in_one_go(plan_and_propose)
-        for each in proposed:
-            self._require(await self._pipeline.outcome(each))
-        return plans, self._log.applied_index
 
     # ---- the metadata stream -------------------------------------------------------------------------------
 
@@ -667,16 +597,3 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             last_fetch_timestamp_ms=wall_ms(known.silent_s),
             last_caught_up_timestamp_ms=wall_ms(known.behind_s),
         )
-
-
-def _put_error(result: rpc.TopicResult, error: ErrorCode, message: str) -> None:
-    result.ClearField("topic_id")
-    result.error, result.message = int(error), message
-
-
-def _itself(plan: Plan) -> Plan:
-    return plan
-
-
-def _plan_of(planned: PartitionPlan) -> Plan:
-    return planned.plan

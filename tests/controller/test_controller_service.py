@@ -10,10 +10,10 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from tidegate.controller.planning import topics
 from tidegate.controller.raft.journal import DurableJournal
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.remote.metadata_follower import MetadataFollower
-from tidegate.controller.service import service
 from tidegate.controller.service.metadata_log import MetadataLog
 from tidegate.controller.state.cluster_state import ApplyResult, ClusterState
 from tidegate.proto import controller_pb2 as rpc
@@ -300,7 +300,7 @@ async def test_a_controller_whose_journal_hangs_stops_answering_heartbeats(
 async def test_a_creation_too_large_for_one_command_leaves_out_its_elr(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_max: int, elr: set[int]
 ) -> None:
-    monkeypatch.setattr(service, "COMMAND_BYTES_MAX", bytes_max)
+    monkeypatch.setattr(topics, "COMMAND_BYTES_MAX", bytes_max)
     cluster = ControllerCluster(tmp_path, 1)
     await cluster.start()
     broker = Broker(cluster, 1)

@@ -82,7 +82,9 @@ def setting(value: str) -> rpc.AlterConfigsRequest:
 
 
 def four_stops(controller: Controller) -> None:
-    controller.service.propose(controller.service.require_planner().fence([4], "stopped"))
+    pipeline = controller.service._pipeline
+    stop = controller.service.require_planner().fence([4], "stopped")
+    pipeline.propose_in_order(stop.commands(pipeline.term))
     controller.log.commit()
 
 
