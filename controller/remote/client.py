@@ -31,6 +31,8 @@ log = logs.get(__name__)
 
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 1.0
+SLICE_PARTITIONS_MAX = 1000
+"""Of one request for elections or moves: some 50 ms of the controller's."""
 VOTER_TIMEOUT_S = 3.0
 """The timeout of DescribeQuorum at one controller: longer than a gRPC channel's pause between two attempts to
 connect."""
@@ -42,6 +44,7 @@ class _HasStatus(Protocol):
 
 
 _Reply = TypeVar("_Reply", bound=_HasStatus)
+_SlicedReply = TypeVar("_SlicedReply", pb.ElectLeadersReply, pb.ReassignPartitionsReply)
 
 
 class HeartbeatHere(Protocol):
@@ -191,14 +194,12 @@ class ControllerClient:
     async def elect_leaders(
         self, request: pb.ElectLeadersRequest, timeout_s: float = 30.0
     ) -> pb.ElectLeadersReply:
-        return await self._call(pb.ElectLeadersReply, "ElectLeaders", self._named(request), timeout_s)
+        return await self._in_slices(pb.ElectLeadersReply, "ElectLeaders", request, timeout_s)
 
     async def reassign_partitions(
         self, request: pb.ReassignPartitionsRequest, timeout_s: float = 30.0
     ) -> pb.ReassignPartitionsReply:
-        return await self._call(
-            pb.ReassignPartitionsReply, "ReassignPartitions", self._named(request), timeout_s
-        )
+        return await self._in_slices(pb.ReassignPartitionsReply, "ReassignPartitions", request, timeout_s)
 
     async def update_features(
         self, request: pb.UpdateFeaturesRequest, timeout_s: float = 30.0
@@ -306,6 +307,38 @@ class ControllerClient:
             request.request_id.client_id = self._client_id
             request.request_id.sequence = self._sequence
         return request
+
+    async def _in_slices(
+        self, kind: type[_SlicedReply], method: str, request: Any, timeout_s: float
+    ) -> _SlicedReply:
+        """Sends the partitions of a large request in several requests, so that none holds the controller for
+        long.  Each is named by itself, and so carried out once.  An error after the first slice is the answer
+        of the partitions that are left.  A request that names a partition twice goes whole: the controller
+        sees the repetition then."""
+        every = [(each.topic, each.partition) for each in request.partitions]
+        if len(every) <= SLICE_PARTITIONS_MAX or len(set(every)) < len(every):
+            return await self._call(kind, method, self._named(request), timeout_s)
+        deadline = self._clock.monotonic() + timeout_s
+        head, whole = type(request)(), kind()
+        head.CopyFrom(request)
+        head.ClearField("partitions")
+        head.ClearField("request_id")
+        for start in range(0, len(every), SLICE_PARTITIONS_MAX):
+            part = type(request)()
+            part.CopyFrom(head)
+            part.partitions.extend(request.partitions[start : start + SLICE_PARTITIONS_MAX])
+            try:
+                reply = await self._call(kind, method, self._named(part), deadline - self._clock.monotonic())
+            except KafkaError as error:
+                if not start:
+                    raise
+                for topic, partition in every[start:]:
+                    code, message = int(error.code), error.message
+                    whole.results.add(topic=topic, partition=partition, error=code, message=message)
+                break
+            whole.results.extend(reply.results)
+            whole.metadata_index = reply.metadata_index
+        return whole
 
     def _stub(self, node_id: int) -> controller_pb2_grpc.ControllerAsyncStub:
         channel = self._channels.get(node_id)

@@ -19,7 +19,7 @@ from tidegate.controller.state.model import PartitionState
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime.clock import SystemClock
-from tidegate.wire.errors import ErrorCode
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .controller_cluster import registration
 from .test_plan_pipeline import Controller
@@ -277,3 +277,54 @@ async def test_every_request_that_changes_something_is_named_once(monkeypatch: p
     assert sent[8].request_id.sequence == 9, "another call is another request"
     assert len({request.request_id.client_id for request in sent}) == 1
     assert sent[0].request_id.client_id
+
+
+class SlicedCalls(ControllerClient):
+    """Answers each call with what it asks for; from the slice `fails_at` on with an error."""
+
+    def __init__(self, fails_at: int = 99) -> None:
+        super().__init__({1: "nowhere:1"}, SystemClock())
+        self.sent: list[Any] = []
+        self.fails_at = fails_at
+
+    async def _call(self, kind: type[Any], method: str, request: Any, *_: Any, **_named: Any) -> Any:
+        if len(self.sent) == self.fails_at:
+            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "later")
+        self.sent.append(request)
+        reply = kind(metadata_index=len(self.sent))
+        for each in request.partitions:
+            reply.results.add(topic=each.topic, partition=each.partition)
+        return reply
+
+
+def many_moves(*numbers: int) -> rpc.ReassignPartitionsRequest:
+    partitions = [rpc.Reassignment(topic="t", partition=number, replicas=[1]) for number in numbers]
+    return rpc.ReassignPartitionsRequest(partitions=partitions, keep_replication_factor=True)
+
+
+async def test_a_large_request_for_moves_or_elections_goes_in_named_slices() -> None:
+    """One for 100,000 partitions held the controller for a second."""
+    client, numbers = SlicedCalls(), range(2500)
+    reply = await client.reassign_partitions(many_moves(*numbers))
+    assert [len(part.partitions) for part in client.sent] == [1000, 1000, 500]
+    assert len({part.request_id.sequence for part in client.sent}) == 3
+    assert all(part.keep_replication_factor for part in client.sent)
+    assert ([each.partition for each in reply.results], reply.metadata_index) == ([*numbers], 3)
+    names = [rpc.PartitionName(topic="t", partition=number) for number in numbers]
+    await client.elect_leaders(rpc.ElectLeadersRequest(partitions=names, unclean=True))
+    assert [len(part.partitions) for part in client.sent[3:]] == [1000, 1000, 500]
+    assert all(part.unclean for part in client.sent[3:])
+
+
+async def test_an_error_after_the_first_slice_is_the_answer_of_the_partitions_that_are_left() -> None:
+    reply = await SlicedCalls(fails_at=1).reassign_partitions(many_moves(*range(2500)))
+    errors = [each.error for each in reply.results]
+    assert errors == [0] * 1000 + [int(ErrorCode.THROTTLING_QUOTA_EXCEEDED)] * 1500
+    with pytest.raises(KafkaError, match="later"):
+        await SlicedCalls(fails_at=0).reassign_partitions(many_moves(*range(2500)))
+
+
+async def test_a_request_that_names_a_partition_twice_is_refused_by_the_controller_as_a_whole() -> None:
+    client = SlicedCalls()
+    await client.reassign_partitions(many_moves(*range(2500), 7))
+    assert [len(part.partitions) for part in client.sent] == [2501]
