@@ -1,14 +1,16 @@
-"""Makes the parts of one broker and gives each what it needs; starts nothing.
+"""Makes the parts of one broker, each after those that it needs; starts nothing.
 
-The replicas and the session with the controller call each other, and so do the coordinators and the replicas:
-such calls go through functions that find the other part when they run, which is never before all parts are
-made.
+In stages: the cluster and the session with its controller (`_join`), the replicas, the coordinators, what
+carries out the metadata, what serves requests.  Two parts call others that are made after them:
+`ReplicaEvents` learns of its receivers here, when all are made, and `BrokerLifecycle.start` of the parts that
+its heartbeats are about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import grpc.aio
 
@@ -17,7 +19,7 @@ from ..controller.remote.client import ControllerClient
 from ..controller.remote.metadata_follower import MetadataFollower
 from ..controller.state.validation import StateValidator
 from ..proto import controller_pb2 as pb
-from ..replication.broker_view import BrokerView, PartitionListener
+from ..replication.broker_view import BrokerView
 from ..replication.fetching.configuration import ReplicationConfig
 from ..replication.fetching.fetcher import FetcherLimits, FetchTransport
 from ..replication.manager import ReplicaManager
@@ -27,7 +29,6 @@ from ..runtime.kernel_sync import KernelSync
 from ..runtime.network import grpc_server
 from ..storage.folders.data_folders import DataFolders
 from ..storage.log.group_commit import GroupCommit
-from ..storage.log.log import Log
 from .cluster.cluster_view import ClusterView
 from .cluster.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from .cluster.isr_requests import IsrRequests
@@ -45,6 +46,7 @@ from .lifecycle.reachability import Reachability, ReachedBy, ask_over_kafka
 from .metadata_application import MetadataApplication
 from .observation.client_metrics import ClientMetrics, ClientMetricsCollector
 from .observation.metrics import Metrics, NodeView
+from .replica_events import ReplicaEvents
 from .serving.batch_threads import BatchThreads
 from .serving.broker import Broker
 from .serving.described_topics import DescribedTopics
@@ -56,6 +58,24 @@ from .upkeep.log_upkeep import LogUpkeep
 from .upkeep.replica_moves import ReplicaMoves
 
 FETCH_ANSWER_TIMEOUT_S = 10.0
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Foundation:
+    """What a node has before its parts.  `fail_stop(error)` ends it."""
+
+    configuration: Configuration
+    clock: Clock
+    disk: Disk
+    directory: DataFolders
+    reserves: DiskReserves
+    fail_stop: Callable[[BaseException], None]
+
+    @property
+    def peer_frame_bytes_max(self) -> int:
+        """Of an answer from a peer: at least one batch, however large, plus the rest of the fetch."""
+        integer = self.configuration.integer
+        return integer("socket.request.max.bytes") + integer("replica.fetch.response.max.bytes")
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -74,157 +94,146 @@ class Parts:
 
 
 def assemble(
-    configuration: Configuration,
-    clock: Clock,
-    disk: Disk,
-    directory: DataFolders,
-    reserves: DiskReserves,
+    foundation: Foundation,
     handled_keys: frozenset[int],
     *,
     node_view: Callable[[], NodeView],
     on_settings: Callable[[RunTimeSettings], None],
-    fail_stop: Callable[[BaseException], None],
 ) -> Parts:
-    """`node_view()`: for /metrics; `on_settings(settings)`: they have changed while the node runs;
-    `fail_stop(error)` ends it."""
-    node_id, integer = configuration.node_id, configuration.integer
-    controller = ControllerClient({voter.node_id: str(voter.grpc) for voter in configuration.voters}, clock)
-    metadata = _metadata_follower(configuration, controller, clock, fail_stop)
-    cluster = ClusterView(node_id, metadata, controller, clock)
-    settings, reached_by = RunTimeSettings(configuration), ReachedBy()
-    lifecycle = BrokerLifecycle(
-        node_id,
-        controller,
-        clock,
-        session_timeout_s=configuration.seconds("broker.session.timeout.ms"),
-        heartbeat_interval_s=configuration.seconds("broker.heartbeat.interval.ms"),
-        applied_index=lambda: cluster.metadata_index,
-        on_session_lost=lambda reason: replicas.suspend_leadership(reason),
-        on_session_regained=lambda: replicas.resume_leadership(),
-        on_superseded=lambda reason: fail_stop(RuntimeError(reason)),
-        offline_replicas=lambda: application.offline_replicas(),
-        damaged_replicas=lambda: application.damaged_replicas(),
-        reached_by=lambda: reached_by.lives,
-    )
-    group_commit = GroupCommit(integer("log.flush.threads"), kernel=KernelSync.open())
-    # Of an answer from a peer: at least one batch, however large, plus the rest of the fetch.
-    frame_bytes_max = integer("socket.request.max.bytes") + integer("replica.fetch.response.max.bytes")
-    peers = Peers(
-        cluster.kafka_address, client_id=f"tidegate-node-{node_id}", max_frame_bytes=frame_bytes_max
-    )
+    """`node_view()`: for /metrics; `on_settings(settings)`: they have changed while the node runs."""
+    configuration, clock, directory = foundation.configuration, foundation.clock, foundation.directory
+    settings = RunTimeSettings(configuration)
+    group_commit = GroupCommit(configuration.integer("log.flush.threads"), kernel=KernelSync.open())
 
-    def coordinator_of(topic: str) -> GroupCoordination | TransactionCoordination | None:
-        if topic == CONSUMER_OFFSETS:
-            return groups
-        return transactions if topic == TRANSACTION_STATE else None
-
-    replicas = ReplicaManager(
-        node_id,
-        directory,
-        group_commit,
-        clock,
-        IsrRequests(cluster, controller, lambda: lifecycle.broker_epoch).alter_partitions,
-        _fetch_transports(node_id, cluster, frame_bytes_max),
-        listener=_partition_listener(
-            coordinator_of,
-            lambda topic, partition, _reason: application.replica_offline(topic, partition),
-            fail_stop,
-        ),
-        broker=_broker_view(configuration, cluster, lifecycle, directory, reserves),
-        config=_replication_config(configuration, settings),
-    )
-    topics = TopicCreation(configuration, cluster, controller, replicas.logs_made)
-
-    producer_ids = _producer_ids(node_id, controller, lifecycle)
-    on_invalid = fail_stop if configuration.flag("debug.validate") else None
-    groups = GroupCoordination(configuration, cluster, replicas, lifecycle, clock, on_invalid)
-    transactions = TransactionCoordination(
-        configuration, cluster, replicas, lifecycle, producer_ids, peers,
-        lambda: MarkerWrites(replicas, groups, clock), clock, on_invalid,
-    )  # fmt: skip
-    reachability = Reachability(
-        cluster, lifecycle, reached_by, ask_over_kafka(frame_bytes_max), clock, fail_stop
-    )
+    joined = _join(foundation)
+    events = ReplicaEvents()
+    replicas = _replicas(foundation, joined, settings, group_commit, events)
+    coordinators = _coordinators(foundation, joined, replicas)
     application = MetadataApplication(
-        cluster, settings, lifecycle, replicas, directory, groups, clock,
-        on_brokers_changed=reachability.brokers_changed, on_settings=on_settings, on_failure=fail_stop,
+        joined.cluster, settings, joined.lifecycle, replicas, directory, coordinators.groups, clock,
+        on_brokers_changed=joined.reachability.brokers_changed, on_settings=on_settings,
+        on_failure=foundation.fail_stop,
     )  # fmt: skip
-    moves = ReplicaMoves(directory, clock, settings.log_dirs_rate, reserves.given_up_at)
+    events.pass_on_to(
+        {CONSUMER_OFFSETS: coordinators.groups, TRANSACTION_STATE: coordinators.transactions},
+        application.replica_offline,
+    )
+
+    batch_threads, client_metrics = BatchThreads(), ClientMetrics()
+    moves = ReplicaMoves(directory, clock, settings.log_dirs_rate, foundation.reserves.given_up_at)
     broker = Broker(
         configuration=configuration,
         settings=settings,
         clock=clock,
-        cluster=cluster,
-        controller=controller,
-        topics=topics,
+        cluster=joined.cluster,
+        controller=joined.controller,
+        topics=coordinators.topics,
         replicas=replicas,
         directory=directory,
         moves=moves,
-        reserves=reserves,
-        transactions=transactions,
-        groups=groups,
-        enlistment=TransactionEnlistment(node_id, topics, transactions, peers, clock),
-        lifecycle=lifecycle,
-        reachability=reachability,
-        producer_ids=producer_ids,
+        reserves=foundation.reserves,
+        transactions=coordinators.transactions,
+        groups=coordinators.groups,
+        enlistment=coordinators.enlistment,
+        lifecycle=joined.lifecycle,
+        reachability=joined.reachability,
+        producer_ids=coordinators.producer_ids,
         rejected_sequences=RejectedSequences(),
         described_topics=DescribedTopics(),
-        client_metrics=ClientMetrics(),
-        batch_threads=BatchThreads(),
-        metrics=Metrics(node_id, __version__, node_view),
+        client_metrics=client_metrics,
+        batch_threads=batch_threads,
+        metrics=_metrics(foundation, client_metrics, node_view),
         handled_keys=handled_keys,
     )
-    broker.metrics.registry.register(RecoveryCollector(directory))
-    broker.metrics.registry.register(ClientMetricsCollector(broker.client_metrics))
+    flush = group_commit.request
     return Parts(
         broker=broker,
-        metadata=metadata,
+        metadata=joined.metadata,
         application=application,
         group_commit=group_commit,
         upkeep=LogUpkeep(
-            configuration, disk, clock, lambda: replicas.hosted, group_commit.request, settings.number
+            configuration, foundation.disk, clock, lambda: replicas.hosted, flush, settings.number
         ),
         moves=moves,
-        peers=peers,
+        peers=coordinators.peers,
         grpc=grpc_server(),
-        data_service=DataService(replicas, lambda: cluster.state, group_commit.request, broker.batch_threads),
+        data_service=DataService(replicas, lambda: joined.cluster.state, flush, batch_threads),
     )
 
 
-# ---- parts of which the settings and the metadata say everything -------------------------------------------
+# ---- the cluster -------------------------------------------------------------------------------------------
 
 
-def _metadata_follower(
-    configuration: Configuration,
-    controller: ControllerClient,
-    clock: Clock,
-    fail_stop: Callable[[BaseException], None],
-) -> MetadataFollower:
-    return MetadataFollower(
+@dataclass(slots=True, frozen=True)
+class _Joined:
+    """The cluster as this broker knows it, and its session there."""
+
+    controller: ControllerClient
+    metadata: MetadataFollower
+    cluster: ClusterView
+    lifecycle: BrokerLifecycle
+    reachability: Reachability
+
+
+def _join(foundation: Foundation) -> _Joined:
+    configuration, clock, fail_stop = foundation.configuration, foundation.clock, foundation.fail_stop
+    session_timeout_s = configuration.seconds("broker.session.timeout.ms")
+    controller = ControllerClient({voter.node_id: str(voter.grpc) for voter in configuration.voters}, clock)
+    metadata = MetadataFollower(
         controller,
         configuration.node_id,
         clock,
         on_failure=fail_stop,
-        silence_s_max=metadata_silence_s(configuration.seconds("broker.session.timeout.ms")),
+        silence_s_max=metadata_silence_s(session_timeout_s),
         validator=StateValidator() if configuration.flag("debug.validate") else None,
     )
+    cluster = ClusterView(configuration.node_id, metadata, controller, clock)
+    reached_by = ReachedBy()
+    lifecycle = BrokerLifecycle(
+        configuration.node_id,
+        controller,
+        clock,
+        session_timeout_s=session_timeout_s,
+        heartbeat_interval_s=configuration.seconds("broker.heartbeat.interval.ms"),
+        applied_index=lambda: cluster.metadata_index,
+        on_superseded=lambda reason: fail_stop(RuntimeError(reason)),
+        reached_by=lambda: reached_by.lives,
+    )
+    ask = ask_over_kafka(foundation.peer_frame_bytes_max)
+    reachability = Reachability(cluster, lifecycle, reached_by, ask, clock, fail_stop)
+    return _Joined(controller, metadata, cluster, lifecycle, reachability)
 
 
-def _broker_view(
-    configuration: Configuration,
-    cluster: ClusterView,
-    lifecycle: BrokerLifecycle,
-    directory: DataFolders,
-    reserves: DiskReserves,
-) -> BrokerView:
-    return BrokerView(
+# ---- the replicas ------------------------------------------------------------------------------------------
+
+
+def _replicas(
+    foundation: Foundation,
+    joined: _Joined,
+    settings: RunTimeSettings,
+    group_commit: GroupCommit,
+    events: ReplicaEvents,
+) -> ReplicaManager:
+    configuration, cluster, lifecycle = foundation.configuration, joined.cluster, joined.lifecycle
+    broker = BrokerView(
         broker_epoch=lambda: lifecycle.broker_epoch,
         holds_session=lambda: lifecycle.holds_session,
         partition_exists=lambda topic, partition: cluster.state.partition(topic, partition) is not None,
-        is_out_of_room=lambda topic, partition: is_out_of_room(directory, reserves, topic, partition),
+        is_out_of_room=partial(is_out_of_room, foundation.directory, foundation.reserves),
         eligibility_of=cluster.isr_eligibility,
         topic_name_of=cluster.topic_name,
         rack_of=cluster.rack_of if configuration.reads_from_closest_replica else None,
+    )
+    return ReplicaManager(
+        configuration.node_id,
+        foundation.directory,
+        group_commit,
+        foundation.clock,
+        IsrRequests(cluster, joined.controller, lambda: lifecycle.broker_epoch).alter_partitions,
+        _fetch_transports(foundation, cluster),
+        listener=events.listener(foundation.fail_stop),
+        broker=broker,
+        config=_replication_config(configuration, settings),
     )
 
 
@@ -243,39 +252,54 @@ def _replication_config(configuration: Configuration, settings: RunTimeSettings)
     )
 
 
-def _fetch_transports(
-    node_id: int, cluster: ClusterView, frame_bytes_max: int
-) -> Callable[[int], FetchTransport]:
+def _fetch_transports(foundation: Foundation, cluster: ClusterView) -> Callable[[int], FetchTransport]:
     """A follower's connection to a leader, by the leader's node id."""
 
     def fetch_transport(leader_id: int) -> FetchTransport:
-        client_id = f"tidegate-follower-{node_id}"
-        peer = Peer(leader_id, cluster.kafka_address, client_id=client_id, max_frame_bytes=frame_bytes_max)
+        peer = Peer(
+            leader_id,
+            cluster.kafka_address,
+            client_id=f"tidegate-follower-{foundation.configuration.node_id}",
+            max_frame_bytes=foundation.peer_frame_bytes_max,
+        )
         return PeerFetchTransport(peer, FETCH_ANSWER_TIMEOUT_S)
 
     return fetch_transport
 
 
-def _partition_listener(
-    coordinator_of: Callable[[str], GroupCoordination | TransactionCoordination | None],
-    on_offline: Callable[[str, int, str], None],
-    fail_stop: Callable[[BaseException], None],
-) -> PartitionListener:
-    """The coordinators hear of the partitions of their own topics."""
+# ---- the coordinators --------------------------------------------------------------------------------------
 
-    def on_elected(topic: str, partition: int, leader_epoch: int, replica_log: Log) -> None:
-        if (coordination := coordinator_of(topic)) is not None:
-            coordination.on_elected(partition, leader_epoch, replica_log)
 
-    def on_resigned(topic: str, partition: int, leader_epoch: int) -> None:
-        if (coordination := coordinator_of(topic)) is not None:
-            coordination.on_resigned(partition, leader_epoch)
+@dataclass(slots=True, frozen=True)
+class _Coordinators:
+    """Their state is in replicas; `enlistment` and `topics` ask them and the controller for partitions."""
 
-    def on_high_watermark(topic: str, partition: int, offset: int) -> None:
-        if (coordination := coordinator_of(topic)) is not None:
-            coordination.on_high_watermark(partition, offset)
+    groups: GroupCoordination
+    transactions: TransactionCoordination
+    producer_ids: ProducerIds
+    enlistment: TransactionEnlistment
+    topics: TopicCreation
+    peers: Peers
 
-    return PartitionListener(on_elected, on_resigned, on_high_watermark, on_offline, on_invalid=fail_stop)
+
+def _coordinators(foundation: Foundation, joined: _Joined, replicas: ReplicaManager) -> _Coordinators:
+    configuration, clock, cluster = foundation.configuration, foundation.clock, joined.cluster
+    node_id, lifecycle = configuration.node_id, joined.lifecycle
+    on_invalid = foundation.fail_stop if configuration.flag("debug.validate") else None
+    peers = Peers(
+        cluster.kafka_address,
+        client_id=f"tidegate-node-{node_id}",
+        max_frame_bytes=foundation.peer_frame_bytes_max,
+    )
+    producer_ids = _producer_ids(node_id, joined.controller, lifecycle)
+    groups = GroupCoordination(configuration, cluster, replicas, lifecycle, clock, on_invalid)
+    transactions = TransactionCoordination(
+        configuration, cluster, replicas, lifecycle, producer_ids, peers,
+        lambda: MarkerWrites(replicas, groups, clock), clock, on_invalid,
+    )  # fmt: skip
+    topics = TopicCreation(configuration, cluster, joined.controller, replicas.logs_made)
+    enlistment = TransactionEnlistment(node_id, topics, transactions, peers, clock)
+    return _Coordinators(groups, transactions, producer_ids, enlistment, topics, peers)
 
 
 def _producer_ids(node_id: int, controller: ControllerClient, lifecycle: BrokerLifecycle) -> ProducerIds:
@@ -285,3 +309,15 @@ def _producer_ids(node_id: int, controller: ControllerClient, lifecycle: BrokerL
         return reply.first_id, reply.count
 
     return ProducerIds(allocate)
+
+
+# ---- metrics -----------------------------------------------------------------------------------------------
+
+
+def _metrics(
+    foundation: Foundation, client_metrics: ClientMetrics, node_view: Callable[[], NodeView]
+) -> Metrics:
+    metrics = Metrics(foundation.configuration.node_id, __version__, node_view)
+    metrics.registry.register(RecoveryCollector(foundation.directory))
+    metrics.registry.register(ClientMetricsCollector(client_metrics))
+    return metrics

@@ -40,7 +40,7 @@ from ..storage.directory.opening_progress import OpeningStopped
 from ..storage.directory.set_aside import DamagedRetention
 from ..storage.folders.data_folders import DataFolders
 from ..wire.errors import KafkaError
-from .assembly import assemble
+from .assembly import Foundation, assemble
 from .handlers import HANDLERS
 from .lifecycle.log_recovery import open_logs, page_while_opening
 from .node_view import node_view
@@ -167,16 +167,16 @@ class Node:
         )
         self._reserves.restore(self._usable_folders)
         self._directory.make_room = self._reserves.make_room
-        self._parts = assemble(
-            configuration,
-            self._clock,
-            self._disk,
-            self._directory,
-            self._reserves,
-            HANDLERS.keys,
-            node_view=self._view,
-            on_settings=self._settings_changed,
+        foundation = Foundation(
+            configuration=configuration,
+            clock=self._clock,
+            disk=self._disk,
+            directory=self._directory,
+            reserves=self._reserves,
             fail_stop=self._fail_stop,
+        )
+        self._parts = assemble(
+            foundation, HANDLERS.keys, node_view=self._view, on_settings=self._settings_changed
         )
         self._broker = self._parts.broker
         self._parts_made = True
@@ -230,7 +230,7 @@ class Node:
                 f"registered, but the metadata did not come within {METADATA_TIMEOUT_S:g} s: does "
                 "the quorum have a leader?"
             ) from None
-        broker.lifecycle.start()
+        broker.lifecycle.start(broker.replicas, self._parts.application)
         self._broker.reachability.start()
         self._housekeeping = asyncio.create_task(self._housekeep(), name="housekeeping")
         self._housekeeping.add_done_callback(self._housekeeping_ended)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from ...controller.planning.reachability import Life
 from ...controller.remote.client import ControllerClient
@@ -77,8 +77,27 @@ class Registration:
     metadata_id: str
 
 
+class Leaderships(Protocol):
+    """What ends and begins with the session; called on the loop."""
+
+    def suspend_leadership(self, reason: str) -> None: ...
+    def resume_leadership(self) -> None: ...
+
+
+class UnservedReplicas(Protocol):
+    """What heartbeats report, as (topic id, partition)."""
+
+    def offline_replicas(self) -> Iterable[Replica]:
+        """The replicas that this broker has and cannot serve."""
+        ...
+
+    def damaged_replicas(self) -> Iterable[Replica]:
+        """Those of them that have lost records."""
+        ...
+
+
 class BrokerLifecycle:
-    """One broker epoch of this broker, from its registration to its stop.  Callbacks run on the loop."""
+    """One broker epoch of this broker, from its registration to its stop."""
 
     def __init__(
         self,
@@ -89,27 +108,20 @@ class BrokerLifecycle:
         session_timeout_s: float,
         heartbeat_interval_s: float,
         applied_index: Callable[[], int],
-        on_session_lost: Callable[[str], None],
-        on_session_regained: Callable[[], None],
         on_superseded: Callable[[str], None],
-        offline_replicas: Callable[[], Iterable[Replica]] = tuple,
-        damaged_replicas: Callable[[], Iterable[Replica]] = tuple,
         reached_by: Callable[[], Iterable[Life]] | None = None,
     ) -> None:
-        """`offline_replicas()`: the replicas that this broker has and cannot serve; `damaged_replicas()`:
-        those of them that have lost records.  `reached_by()`: the other brokers that have connected to this
-        one. `on_superseded(reason)`: the cluster has a newer registration of this node id, or none, or this
-        broker cannot send heartbeats any more; the process must end."""
+        """`reached_by()`: the other brokers that have connected to this one.  `on_superseded(reason)`: the
+        cluster has a newer registration of this node id, or none, or this broker cannot send heartbeats any
+        more; the process must end."""
         self._node_id = node_id
         self._client = client
         self._clock = clock
         self._interval_s = heartbeat_interval_s
         self._applied_index = applied_index
-        self._on_session_lost = on_session_lost
-        self._on_session_regained = on_session_regained
         self._on_superseded = on_superseded
-        self._offline_replicas = offline_replicas
-        self._damaged_replicas = damaged_replicas
+        self._leaderships: Leaderships
+        self._unserved: UnservedReplicas
         self._reached_by = reached_by
         self.not_reached_by: tuple[int, ...] = ()
         """The running brokers that have not connected to this one yet, by the controller's newest answer."""
@@ -133,7 +145,9 @@ class BrokerLifecycle:
 
     def _end_session_when_over(self) -> None:
         if self._lease.end_when_over(self._clock.monotonic()) is Change.LOST:
-            self._on_session_lost(f"no answer from the controller for {self._lease.session_s:g} s")
+            self._leaderships.suspend_leadership(
+                f"no answer from the controller for {self._lease.session_s:g} s"
+            )
 
     async def register(self, request: pb.RegisterBrokerRequest, timeout_s: float) -> Registration:
         """Registers this broker, and repeats the request until a controller answers.  Raises KafkaError when
@@ -143,7 +157,9 @@ class BrokerLifecycle:
         self._lease.begin(reply.session_timeout_ms / 1000, self._clock.monotonic())
         return Registration(reply.broker_epoch, reply.cluster_id, reply.metadata_id)
 
-    def start(self) -> None:
+    def start(self, leaderships: Leaderships, unserved: UnservedReplicas) -> None:
+        """After the registration: sends heartbeats.  Both parts are made after this one, and need it."""
+        self._leaderships, self._unserved = leaderships, unserved
         self._heartbeats = asyncio.create_task(self._heartbeat_forever(), name="heartbeats")
         self._heartbeats.add_done_callback(self._ended)
         self._watch_anew()
@@ -248,8 +264,8 @@ class BrokerLifecycle:
             broker_epoch=self.broker_epoch,
             applied_index=self._applied_index(),
             wants_shutdown=self._wants_shutdown,
-            offline_replicas=encode_replicas(self._offline_replicas(), pb.ReplicasOfTopic),
-            damaged_replicas=encode_replicas(self._damaged_replicas(), pb.ReplicasOfTopic),
+            offline_replicas=encode_replicas(self._unserved.offline_replicas(), pb.ReplicasOfTopic),
+            damaged_replicas=encode_replicas(self._unserved.damaged_replicas(), pb.ReplicasOfTopic),
             number=number,
         )
         if self._reached_by is not None:
@@ -299,7 +315,7 @@ class BrokerLifecycle:
             log.info("broker_unfenced", broker_epoch=self.broker_epoch)
             self.unfenced.set()
         if change is Change.REGAINED:
-            self._on_session_regained()
+            self._leaderships.resume_leadership()
 
     async def _watch_session(self) -> None:
         while True:

@@ -4,7 +4,7 @@ a heartbeat."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, cast
 
 import pytest
@@ -51,7 +51,7 @@ class Controller:
 
 
 class Watched:
-    """A lifecycle with its notices."""
+    """A lifecycle, and the parts of its broker: none but notices."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -65,10 +65,19 @@ class Watched:
             session_timeout_s=60.0,
             heartbeat_interval_s=0.01,
             applied_index=lambda: self.applied_index,
-            on_session_lost=lambda reason: self.notices.append("lost"),
-            on_session_regained=lambda: self.notices.append("regained"),
             on_superseded=lambda reason: self.notices.append(f"superseded: {reason}"),
         )
+
+    def suspend_leadership(self, reason: str) -> None:
+        self.notices.append("lost")
+
+    def resume_leadership(self) -> None:
+        self.notices.append("regained")
+
+    def offline_replicas(self) -> Iterable[tuple[bytes, int]]:
+        return ()
+
+    damaged_replicas = offline_replicas
 
     async def until(self, notices: str) -> None:
         await eventually(lambda: self.notices and self.notices[-1].startswith(notices))
@@ -90,7 +99,7 @@ class Watched:
 async def watched() -> AsyncIterator[Watched]:
     found = Watched()
     await found.lifecycle.register(pb.RegisterBrokerRequest(), 1.0)
-    found.lifecycle.start()
+    found.lifecycle.start(found, found)
     async with asyncio.timeout(10):
         await found.lifecycle.unfenced.wait()
     yield found

@@ -122,13 +122,18 @@ class _FetchTransport:
 
 class _WatchedManager(ReplicaManager):
     """Says at once when a high watermark may have moved: within one step a leader may commit and then learn
-    of its successor."""
+    of its successor.  Counts lost sessions."""
 
     on_progress: Callable[[], None]
+    seen: Counter[str]
 
     def _progress(self, replica: Replica) -> None:
         super()._progress(replica)
         self.on_progress()
+
+    def suspend_leadership(self, reason: str) -> None:
+        self.seen["session lost"] += 1
+        super().suspend_leadership(reason)
 
 
 class _NoGroups:
@@ -247,7 +252,7 @@ class SimulatedNode:
         await broker.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S)
         self.answered_sent_s, self.answered_epoch = clock.monotonic(), 0
         self.lease_until_s = self.answered_sent_s + self.registered_session_s
-        broker.lifecycle.start()
+        broker.lifecycle.start(broker.replicas, broker.application)
         if self.around.checks_reachability:
             broker.reachability.start()
         while not self.leaving:
@@ -301,10 +306,6 @@ class SimulatedNode:
         if name == "Heartbeat" and most_s:
             await asyncio.sleep(least_s + (most_s - least_s) * self.around.random.random())
 
-    def _session_lost(self, replicas: ReplicaManager, reason: str) -> None:
-        self.around.seen["session lost"] += 1
-        replicas.suspend_leadership(reason)
-
     def _assemble(
         self, client: ControllerClient, directory: DataFolders, commit: GroupCommit, clock: VirtualClock
     ) -> BrokerParts:
@@ -319,11 +320,7 @@ class SimulatedNode:
             session_timeout_s=self.around.timings.session_timeout_s,
             heartbeat_interval_s=self.around.timings.heartbeat_s,
             applied_index=lambda: cluster.metadata_index,
-            on_session_lost=lambda reason: self._session_lost(replicas, reason),
-            on_session_regained=lambda: replicas.resume_leadership(),
             on_superseded=lambda reason: self._fail_stop(RuntimeError(reason)),
-            offline_replicas=lambda: application.offline_replicas(),
-            damaged_replicas=lambda: application.damaged_replicas(),
             reached_by=(lambda: reached_by.lives) if asks else None,
         )
         requests = IsrRequests(cluster, client, lambda: lifecycle.broker_epoch)
@@ -401,6 +398,7 @@ class SimulatedNode:
             ),
         )
         manager.on_progress = lambda: self.on_progress(self)
+        manager.seen = self.around.seen
         return manager
 
     def _registration(
