@@ -22,9 +22,9 @@ from ..state.broker_settings import (
     CLEANER_SETTING,
     parsed_setting,
 )
-from ..state.cluster_state import ALL_NODES, ClusterState
+from ..state.cluster_state import ClusterState
 from ..state.features import require_level, require_setting_levels
-from ..state.model import MIN_IN_SYNC_REPLICAS_CONFIG, NODE_SETTINGS_LEVEL, RESOURCES_LEVEL
+from ..state.model import ALL_NODES, MIN_IN_SYNC_REPLICAS_CONFIG, NODE_SETTINGS_LEVEL, RESOURCES_LEVEL
 from ..state.topic_defaults import inherited
 from .topic_settings import check_stays_compacted, edited
 from .topics import TopicPlan, TopicPlans

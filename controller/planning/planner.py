@@ -169,9 +169,6 @@ class ControllerPlanner:
 
     # ---- registration --------------------------------------------------------------------------------------
 
-    def _active_node_ids(self) -> set[int]:
-        return {broker.node_id for broker in self._state.brokers.values() if broker.active}
-
     def _changes(
         self,
         present: set[int],
@@ -213,7 +210,7 @@ class ControllerPlanner:
             if not existing.fenced:
                 fence = pb.FenceBroker(node_id=existing.node_id, broker_epoch=existing.broker_epoch)
                 plan.operations.append(pb.Operation(fence_broker=fence))
-            plan.operations.extend(change_operations(self._changes_after_restart(existing, request)))
+            plan.operations += change_operations(self._changes_after_restart(existing, request))
         present_epoch = NO_BROKER_EPOCH if existing is None else existing.broker_epoch
         registration = pb.RegisterBroker(
             node_id=request.node_id,
@@ -273,7 +270,7 @@ class ControllerPlanner:
         def lost(topic: TopicState) -> bool:
             return replaced or (not clean and not (same_disk and topic.flushed_before_acknowledged))
 
-        present = self._active_node_ids() - {existing.node_id}
+        present = self._state.active_node_ids() - {existing.node_id}
         damaged = decode_replicas(request.damaged_replicas)
         return self._changes(present, lost, existing.node_id, disk_replaced=replaced, damaged=damaged)
 
@@ -378,10 +375,10 @@ class ControllerPlanner:
         counted_on = frozenset(key for key in damaged if self._is_counted_on(broker.node_id, key))
         if counted_on:
             changes = self._changes(
-                self._active_node_ids() - {broker.node_id}, None, broker.node_id, damaged=counted_on
+                self._state.active_node_ids() - {broker.node_id}, None, broker.node_id, damaged=counted_on
             )
             relevant = [each for each in changes if (each.topic.topic_id.bytes, each.partition) in counted_on]
-            plan.operations.extend(change_operations(relevant))
+            plan.operations += change_operations(relevant)
         return plan
 
     def _is_counted_on(self, node_id: int, key: tuple[bytes, int]) -> bool:
@@ -402,7 +399,7 @@ class ControllerPlanner:
         plan = Plan(reason="unfence broker")
         unfence = pb.UnfenceBroker(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
         plan.operations.append(pb.Operation(unfence_broker=unfence))
-        plan.operations.extend(change_operations(self._changes(self._active_node_ids() | {broker.node_id})))
+        plan.operations += change_operations(self._changes(self._state.active_node_ids() | {broker.node_id}))
         return plan
 
     def _plan_shutdown(self, broker: BrokerState) -> Plan:
@@ -410,8 +407,8 @@ class ControllerPlanner:
         if not broker.shutting_down:
             begin = pb.BeginControlledShutdown(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
             plan.operations.append(pb.Operation(begin_controlled_shutdown=begin))
-            plan.operations.extend(
-                change_operations(self._changes(self._active_node_ids() - {broker.node_id}))
+            plan.operations += change_operations(
+                self._changes(self._state.active_node_ids() - {broker.node_id})
             )
         elif not broker.fenced and self._may_stop(broker):
             fence = pb.FenceBroker(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
@@ -437,7 +434,7 @@ class ControllerPlanner:
             return False
         if session.shutdown_index == 0:  # the shutdown began under an earlier controller
             session.shutdown_index = self._applied.index
-        others = [sessions[node_id] for node_id in self._active_node_ids() if node_id in sessions]
+        others = [sessions[node_id] for node_id in self._state.active_node_ids() if node_id in sessions]
         if any(other.applied_index < session.shutdown_index for other in others):
             return False
         return not any(
@@ -476,7 +473,7 @@ class ControllerPlanner:
                 return plan
         if self._state.index != self._repaired_index:
             self._repaired_index = self._state.index
-            changes = self._changes(self._active_node_ids())
+            changes = self._changes(self._state.active_node_ids())
             if changes:
                 return Plan(list(change_operations(changes)), "repair")
             steps = self._steps_of_moves()
@@ -488,7 +485,7 @@ class ControllerPlanner:
         return Plan()
 
     def _steps_of_moves(self) -> list[Wanted]:
-        present = self._active_node_ids()
+        present = self._state.active_node_ids()
         steps = (
             advanced(t, n, partition, self.able(t, n, present)) for t, n, partition in moving(self._state)
         )
@@ -503,13 +500,13 @@ class ControllerPlanner:
             fence = pb.FenceBroker(node_id=node_id, broker_epoch=broker.broker_epoch)
             plan.operations.append(pb.Operation(fence_broker=fence))
             self.sessions.fencing_planned(node_id)
-        plan.operations.extend(change_operations(self._changes(self._active_node_ids() - set(node_ids))))
+        plan.operations += change_operations(self._changes(self._state.active_node_ids() - set(node_ids)))
         return plan
 
     def rebalance(self) -> Plan:
         """Moves leaderships back to preferred replicas, for every broker that lacks more than the allowed
         share of its own."""
-        present = self._active_node_ids()
+        present = self._state.active_node_ids()
         reached = self.sessions.reachability.is_reached
         preferred: Counter[int] = Counter()
         elsewhere: Counter[int] = Counter()

@@ -32,7 +32,7 @@ def plan_reassignments(
     """One result a partition.  Raises UNSUPPORTED_VERSION while not every node can know of moves."""
     require_level(state.features, MOVES_LEVEL)
     planned = PartitionPlan("partitions are moved", _has_moved, LOST)
-    present = {broker.node_id for broker in state.brokers.values() if broker.active}
+    present = state.active_node_ids()
     asked = Counter((wanted.topic, wanted.partition) for wanted in request.partitions)
     for wanted in request.partitions:
         key = (wanted.topic, wanted.partition)

@@ -37,7 +37,7 @@ def plan_elections(
 ) -> PartitionPlan:
     """One result a partition; with `every_partition` only for those where something was to be done."""
     elections = PartitionPlan("elections that were asked for", _is_elected, LOST)
-    present = {broker.node_id for broker in state.brokers.values() if broker.active}
+    present = state.active_node_ids()
     for name, number in dict.fromkeys(_asked(state, request)):
         topic = state.topics.get(name)
         partition = None if topic is None else topic.partitions.get(number)

@@ -20,9 +20,9 @@ from ...proto import metadata_pb2 as pb
 from ...storage.topic_config import parsed_topic_config
 from ...wire.errors import ErrorCode, KafkaError
 from ..raft.voter import COMMAND_BYTES_MAX
-from ..state.cluster_state import ALL_NODES, ClusterState
+from ..state.cluster_state import ClusterState
 from ..state.features import require_setting_levels
-from ..state.model import INTERNAL_TOPICS, PartitionState, TopicState, topic_name_problem
+from ..state.model import ALL_NODES, INTERNAL_TOPICS, PartitionState, TopicState, topic_name_problem
 from ..state.topic_defaults import controllers_defaults, inherited
 from .elections import Wanted, change_operations
 from .placement import Load, check_assignments, place

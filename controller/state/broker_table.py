@@ -35,9 +35,8 @@ class BrokerTable:
         """All registered brokers, fenced ones too, by node id."""
         return [self.by_id[node_id] for node_id in sorted(self.by_id)]
 
-    def active(self) -> list[BrokerState]:
-        """The brokers that are not fenced, by node id (those in a controlled shutdown are still among
-        them)."""
+    def unfenced(self) -> list[BrokerState]:
+        """By node id; those in a controlled shutdown, which are not active, are still among them."""
         return [self.by_id[node_id] for node_id in sorted(self.by_id) if not self.by_id[node_id].fenced]
 
     def offline_nodes(self, topic_id: UUID, partition: int) -> frozenset[int]:

@@ -29,18 +29,13 @@ from . import snapshot
 from .broker_table import BrokerTable
 from .changes import Changes, Refused, with_change
 from .model import (
-    ALL_NODES,
     FORMER_METADATA_VERSION,
-    INTERNAL_TOPICS,
     METADATA_VERSION,
-    NO_BROKER_EPOCH,
-    NO_LEADER,
     OPERATION_LEVELS,
     PRODUCER_ID_BLOCK,
     ApplyResult,
     BrokerState,
     DeletedTopic,
-    Endpoint,
     PartitionState,
     TopicState,
     Value,
@@ -52,21 +47,6 @@ from .topic_table import TopicTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-__all__ = [
-    "ALL_NODES",
-    "INTERNAL_TOPICS",
-    "NO_BROKER_EPOCH",
-    "NO_LEADER",
-    "PRODUCER_ID_BLOCK",
-    "ApplyResult",
-    "BrokerState",
-    "ClusterState",
-    "DeletedTopic",
-    "Endpoint",
-    "PartitionState",
-    "TopicState",
-]
 
 FIRST_INDEX = 1  # the metadata log's first entry is a constant: every state begins after it
 PRODUCER_ID_MAX = 2**63 - 1 - 10 * PRODUCER_ID_BLOCK
@@ -132,8 +112,12 @@ class ClusterState:
     def registered_brokers(self) -> list[BrokerState]:
         return self._brokers.registered()
 
-    def active_brokers(self) -> list[BrokerState]:
-        return self._brokers.active()
+    def unfenced_brokers(self) -> list[BrokerState]:
+        return self._brokers.unfenced()
+
+    def active_node_ids(self) -> set[int]:
+        """The brokers that may lead and join an ISR."""
+        return {node_id for node_id, broker in self._brokers.by_id.items() if broker.active}
 
     def offline_nodes(self, topic_id: UUID, partition: int) -> frozenset[int]:
         return self._brokers.offline_nodes(topic_id, partition)

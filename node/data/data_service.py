@@ -123,7 +123,7 @@ class DataService(data_pb2_grpc.DataServicer):
         self, request: pb.DescribeTopicsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.DescribeTopicsReply:
         state = self._cluster()
-        reply = pb.DescribeTopicsReply(endpoints=[str(broker.grpc) for broker in state.active_brokers()])
+        reply = pb.DescribeTopicsReply(endpoints=[str(broker.grpc) for broker in state.unfenced_brokers()])
         for name in request.topics or sorted(state.topics):
             topic = state.topics.get(name)
             if topic is None:

@@ -17,8 +17,7 @@ from math import isfinite
 from typing import Final
 
 from ...controller.state.broker_settings import BROKER_SETTINGS
-from ...controller.state.cluster_state import ALL_NODES
-from ...controller.state.model import INTERNAL_TOPICS, TopicState
+from ...controller.state.model import ALL_NODES, INTERNAL_TOPICS, TopicState
 from ...controller.state.topic_defaults import NodeConfigs, inherited
 from ...storage.topic_config import TOPIC_CONFIGS, ConfigType
 from ..cluster.internal_topics import STATE_SEGMENT_BYTES

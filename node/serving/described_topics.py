@@ -14,7 +14,8 @@ from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from ...controller.state.cluster_state import ClusterState, TopicState
+from ...controller.state.cluster_state import ClusterState
+from ...controller.state.model import TopicState
 from ...wire.errors import ErrorCode
 
 VARIANTS_MAX: Final = 8

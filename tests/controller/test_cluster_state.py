@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidegate.controller.state.cluster_state import ApplyResult, ClusterState
-from tidegate.controller.state.model import FLUSH_POLICY_CONFIG, MIN_IN_SYNC_REPLICAS_CONFIG
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import FLUSH_POLICY_CONFIG, MIN_IN_SYNC_REPLICAS_CONFIG, ApplyResult
 from tidegate.controller.state.proposers import PROPOSERS_MAX, WINDOW
 from tidegate.controller.state.validation import StateValidator, violations
 from tidegate.proto import metadata_pb2 as pb

@@ -15,7 +15,8 @@ from tidegate.controller.raft.journal import DurableJournal
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.remote.metadata_follower import MetadataFollower
 from tidegate.controller.service.metadata_log import MetadataLog
-from tidegate.controller.state.cluster_state import ApplyResult, ClusterState
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import ApplyResult
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.runtime.clock import SystemClock
 from tidegate.tests.eventually import eventually

@@ -13,7 +13,8 @@ import pytest
 from tidegate.controller.remote.client import ControllerClient, _StreamHere
 from tidegate.controller.remote.metadata_follower import MetadataFollower, _SnapshotAssembly, _StreamEnded
 from tidegate.controller.service import metadata_log, service
-from tidegate.controller.state.cluster_state import ApplyResult, ClusterState
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import ApplyResult
 from tidegate.controller.state.validation import StateValidator
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import controller_pb2_grpc

@@ -22,7 +22,7 @@ from tidegate.controller.service.metadata_log import (
     ProposalUnknown,
     _Accepted,
 )
-from tidegate.controller.state.cluster_state import ApplyResult
+from tidegate.controller.state.model import ApplyResult
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk

@@ -420,7 +420,7 @@ class World:
             alter(self.controller, partition.leader, tuple(node for node in partition.isr if node != gone))
 
     def crash(self) -> None:
-        alive = self.controller.state.active_brokers()
+        alive = self.controller.state.unfenced_brokers()
         if alive and self.random.random() < 0.6:
             self.controller.carry_out(
                 self.controller.planner.fence([self.random.choice(alive).node_id], "crash")

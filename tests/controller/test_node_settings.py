@@ -6,8 +6,8 @@ import pytest
 from tidegate.controller.planning.node_settings import effective, plan_node_configuration
 from tidegate.controller.planning.plan import Plan
 from tidegate.controller.state.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
-from tidegate.controller.state.cluster_state import ALL_NODES, ClusterState
-from tidegate.controller.state.model import METADATA_VERSION
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import ALL_NODES, METADATA_VERSION
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode

@@ -111,7 +111,7 @@ class PlannerCluster:
 
     def lose(self, *node_ids: int) -> None:
         """These brokers fall silent until their sessions are over; the others go on."""
-        alive = [broker.node_id for broker in self.state.active_brokers() if broker.node_id not in node_ids]
+        alive = [broker.node_id for broker in self.state.unfenced_brokers() if broker.node_id not in node_ids]
         for _ in range(40):
             self.now += 0.25
             for node_id in alive:

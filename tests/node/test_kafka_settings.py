@@ -14,7 +14,8 @@ from typing import Any, Final
 import pytest
 from tidegate.controller.planning.node_settings import plan_node_configuration
 from tidegate.controller.state.broker_settings import BROKER_SETTINGS
-from tidegate.controller.state.cluster_state import ALL_NODES, ClusterState
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import ALL_NODES
 from tidegate.node.serving.described_settings import SOURCE_DYNAMIC_ALL_BROKERS, DescribedSettings
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb

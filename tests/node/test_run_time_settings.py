@@ -8,8 +8,8 @@ from typing import Any, cast
 from uuid import UUID
 
 from tidegate.controller.state.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
-from tidegate.controller.state.cluster_state import ALL_NODES, ClusterState
-from tidegate.controller.state.model import ApplyResult, PartitionState, TopicState
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import ALL_NODES, ApplyResult, PartitionState, TopicState
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.metadata_application import MetadataApplication
 from tidegate.node.settings.inherited_settings import SLICE_S, InheritedSettings

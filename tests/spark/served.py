@@ -112,7 +112,7 @@ class Metadata:
     topics: dict[str, TopicState] = field(default_factory=dict)
     brokers: dict[int, BrokerState] = field(default_factory=dict)
 
-    def active_brokers(self) -> list[BrokerState]:
+    def unfenced_brokers(self) -> list[BrokerState]:
         return [broker for broker in self.brokers.values() if not broker.fenced]
 
 

@@ -26,9 +26,10 @@ from ....controller.planning.topics import (
     plan_enlargement,
 )
 from ....controller.state.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
-from ....controller.state.cluster_state import ALL_NODES, ClusterState
+from ....controller.state.cluster_state import ClusterState
 from ....controller.state.features import SUPPORTED, as_messages
 from ....controller.state.model import (
+    ALL_NODES,
     FORMER_LEVEL_MAX,
     FORMER_METADATA_VERSION,
     METADATA_VERSION,
@@ -94,7 +95,7 @@ class Commands:
         )  # fmt: skip
         if not state.cluster_id:
             plans = (self._new_term,)
-        elif len(state.active_brokers()) < ACTIVE_MIN:
+        elif len(state.unfenced_brokers()) < ACTIVE_MIN:
             plans = (self._registration, self._heartbeat, self._heartbeat)
         try:
             return self._random.choice(plans)(state, planner)
@@ -144,7 +145,7 @@ class Commands:
         return planner.plan_heartbeat(request).operations
 
     def _silence(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
-        alive = [broker.node_id for broker in state.active_brokers()]
+        alive = [broker.node_id for broker in state.unfenced_brokers()]
         if alive and self._random.random() < 0.4:
             return planner.fence([self._random.choice(alive)], "silent").operations
         return planner.tick(0.0).operations or planner.rebalance().operations

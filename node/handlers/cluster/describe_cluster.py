@@ -29,7 +29,7 @@ async def handle(broker: Broker, context: RequestContext, request: DescribeClust
         )
     state = broker.state
     all_brokers = getattr(request, "include_fenced_brokers", False)
-    found = sorted(state.brokers.values(), key=lambda b: b.node_id) if all_brokers else state.active_brokers()
+    found = state.registered_brokers() if all_brokers else state.unfenced_brokers()
     return {
         "throttle_time": 0,
         "error_code": ErrorCode.NONE,

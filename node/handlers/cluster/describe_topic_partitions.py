@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....controller.state.cluster_state import ClusterState, TopicState
-from ....controller.state.model import topic_name_problem
+from ....controller.state.cluster_state import ClusterState
+from ....controller.state.model import TopicState, topic_name_problem
 from ....wire.errors import ErrorCode
 from ...cluster.internal_topics import INTERNAL_TOPICS
 from ...serving.broker import Broker

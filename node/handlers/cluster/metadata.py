@@ -15,8 +15,8 @@ from collections.abc import Collection, Hashable
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from ....controller.state.cluster_state import ClusterState, TopicState
-from ....controller.state.model import PartitionState, topic_name_problem
+from ....controller.state.cluster_state import ClusterState
+from ....controller.state.model import PartitionState, TopicState, topic_name_problem
 from ....wire import codec
 from ....wire.api import ApiKey
 from ....wire.encode import EncodedItems
@@ -102,7 +102,7 @@ def _body(broker: Broker, context: RequestContext, topics: EncodedItems, on_clus
         "throttle_time": 0,
         "brokers": [
             {"node_id": b.node_id, "host": at.host, "port": at.port, "rack": b.rack or None}
-            for b in state.active_brokers()
+            for b in state.unfenced_brokers()
             if (at := b.endpoint(context.listener_name)) is not None
         ],
         "cluster_id": state.cluster_id,
@@ -167,7 +167,7 @@ def offline_replicas(state: ClusterState, topic: TopicState, index: int, live: C
 def live_brokers(state: ClusterState, listener_name: str) -> frozenset[int]:
     """Those that clients of this listener can reach."""
     return frozenset(
-        broker.node_id for broker in state.active_brokers() if broker.endpoint(listener_name) is not None
+        broker.node_id for broker in state.unfenced_brokers() if broker.endpoint(listener_name) is not None
     )
 
 
