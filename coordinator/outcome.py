@@ -2,14 +2,29 @@
 protocols.
 
 A shard is a pure state machine: `handle` reads its state and returns a `ShardOutcome`; only `replay` changes
-that state. The runtime owns the order of append, replay and reply (see runtime.py).
+that state. The runtime owns the order of append, replay and reply (`running_shard.py`).
+
+| outcome | what the runtime appends | the client that sent the event |
+|---|---|---|
+| `Reply` | nothing | gets the reply |
+| `Write` | the records, as one batch | gets the reply |
+| `WriteOffsets` | the records, as one batch, which may be transactional | gets the reply |
+| `WriteAndRepeat` | the records, as one batch | waits; the shard handles the same event again |
+| `Wait` | the records, if there are any, as one batch | waits until a later outcome names its token |
+
+Every reply, answer and effect leaves when the records, and all that the shard wrote before, are committed.
+An append that fails gives its error to all clients that the outcome would have answered, and has no effects.
+A batch that is too large for the log is UNKNOWN_SERVER_ERROR, of `WriteOffsets` INVALID_COMMIT_OFFSET_SIZE.
+
+`answers` are replies to clients that wait: their tokens, each with its reply.  `resume` are tokens of waiting
+clients whose events the shard handles anew, once the records are in the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ..wire.errors import ErrorCode, KafkaError
 
@@ -56,11 +71,7 @@ class ReplayedRecord(NamedTuple):
 @dataclass(slots=True, frozen=True)
 class Context:
     """What a shard gets with an event: the time, the offset of its first record, its leader epoch, and the
-    caller's reply token.
-
-    `token` names the caller's pending reply; a shard that defers its answer (`ShardOutcome.defer`) keeps the
-    token.
-    """
+    caller's token, under which the caller waits when the outcome is `Wait`."""
 
     now_ms: int
     next_offset: int
@@ -69,24 +80,46 @@ class Context:
 
 
 @dataclass(slots=True, frozen=True)
-class ShardOutcome(Generic[ReplyT, EffectT]):
-    """What one event leads to.  All records form one atomic batch.  `further`, of `activated` alone: batches
-    that follow it.
-
-    `deferred` answers tokens kept from earlier events.  `again`: events of waiting callers, with their
-    tokens; the runtime handles them anew once the records are in the log.  The runtime passes `guard` to the
-    append unread (KIP-890 part 1).
-    """
-
-    records: Sequence[CoordinatorRecord] = ()
-    reply: ReplyT | KafkaError | None = None
+class Reply(Generic[ReplyT, EffectT]):
+    reply: ReplyT | KafkaError
     effects: Sequence[EffectT] = ()
-    deferred: Sequence[tuple[int, ReplyT | KafkaError]] = ()
-    again: Sequence[tuple[Any, int]] = ()
-    defer: bool = False
+    answers: Sequence[tuple[int, ReplyT | KafkaError]] = ()
+
+
+@dataclass(slots=True, frozen=True)
+class Write(Generic[ReplyT, EffectT]):
+    records: Sequence[CoordinatorRecord]
+    reply: ReplyT | KafkaError
+    effects: Sequence[EffectT] = ()
+    answers: Sequence[tuple[int, ReplyT | KafkaError]] = ()
+    resume: Sequence[int] = ()
+
+
+@dataclass(slots=True, frozen=True)
+class WriteOffsets(Generic[ReplyT]):
+    """`producer`: the batch is a transactional one of this producer (docs/semantics.md O1).  The runtime
+    passes `guard` to the append unread (KIP-890 part 1)."""
+
+    records: Sequence[CoordinatorRecord]
+    reply: ReplyT | KafkaError
     producer: ProducerIdentity | None = None
     guard: object | None = None
-    further: Sequence[Sequence[CoordinatorRecord]] = ()
+
+
+@dataclass(slots=True, frozen=True)
+class WriteAndRepeat:
+    records: Sequence[CoordinatorRecord]
+
+
+@dataclass(slots=True, frozen=True)
+class Wait(Generic[ReplyT]):
+    records: Sequence[CoordinatorRecord] = ()
+    answers: Sequence[tuple[int, ReplyT | KafkaError]] = ()
+
+
+ShardOutcome = (
+    Reply[ReplyT, EffectT] | Write[ReplyT, EffectT] | WriteOffsets[ReplyT] | WriteAndRepeat | Wait[ReplyT]
+)
 
 
 class Shard(Protocol[EventT, ReplyT, EffectT]):
@@ -103,7 +136,7 @@ class Shard(Protocol[EventT, ReplyT, EffectT]):
     def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
         """Applies a transaction marker that is in the log."""
 
-    def activated(self, context: Context) -> ShardOutcome[ReplyT, EffectT]:
+    def activated(self, context: Context) -> Sequence[ShardOutcome[ReplyT, EffectT]]:
         """Called once per leadership, after the barrier: finishes what the former leader may have left
         undone."""
 
@@ -120,7 +153,7 @@ class Shard(Protocol[EventT, ReplyT, EffectT]):
 
 
 # The error that a client of the coordinator gets for a failed append (Kafka's TransactionStateManager and
-# CoordinatorRuntime agree).
+# CoordinatorOperationExceptionHelper agree).
 APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -134,6 +167,12 @@ APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.CORRUPT_MESSAGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
+
+
+# The same for a commit of offsets, as in Kafka's GroupMetadataManager (up to 3.9).
+COMMIT_ERRORS: dict[ErrorCode, ErrorCode] = APPEND_ERRORS | dict.fromkeys(
+    (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE), ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+)
 
 
 class StateLog(Protocol):

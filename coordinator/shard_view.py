@@ -7,12 +7,13 @@ from enum import Enum
 
 
 class Phase(Enum):
-    """The phase of a shard.  LOADING -> BARRIER -> ACTIVE; FAILED until the partition is loaded anew."""
+    """The phase of a shard: the table stands in `running_shard.py`."""
 
     LOADING = "loading"
     BARRIER = "barrier"
     ACTIVE = "active"
     FAILED = "failed"
+    UNLOADED = "unloaded"
 
 
 @dataclass(slots=True)
@@ -30,6 +31,7 @@ class ShardMetrics:
     rejected_loading: int = 0
     rejected_busy: int = 0
     handler_failures: int = 0
+    reply_failures: int = 0
     failures: int = 0
     loads: int = 0
     records_loaded: int = 0

@@ -18,7 +18,8 @@ from tidegate.coordinator.group.classic import records as group_records
 from tidegate.coordinator.group.events import GroupConfig
 from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.outcome import Shard
-from tidegate.coordinator.runtime import CoordinatorRuntime, Phase
+from tidegate.coordinator.runtime import CoordinatorRuntime
+from tidegate.coordinator.shard_view import Phase
 from tidegate.coordinator.transaction import records as transaction_records
 from tidegate.coordinator.transaction.events import TransactionConfig
 from tidegate.coordinator.transaction.shard import TransactionShard

@@ -14,7 +14,15 @@ from itertools import islice
 from typing import Final
 
 from ...wire.errors import ErrorCode, KafkaError
-from ..outcome import Context, CoordinatorRecord, ProducerIdentity, ShardOutcome
+from ..outcome import (
+    Context,
+    CoordinatorRecord,
+    ProducerIdentity,
+    Reply,
+    Write,
+    WriteAndRepeat,
+    WriteOffsets,
+)
 from . import views
 from .classic import rebalance, records
 from .classic.events import Acknowledged
@@ -23,7 +31,6 @@ from .classic.state import RULES, GroupAction, GroupRequest, GroupState
 from .consumer.events import TopicCatalog
 from .consumer.state import MemberRequest
 from .events import (
-    DeleteGroup,
     DeleteOffsets,
     ExpireOffsets,
     GroupConfig,
@@ -95,7 +102,7 @@ class GroupOffsets:
         written, errors = offset_records(
             event.group_id, event.offsets, self.config, context.now_ms, expire_ms
         )
-        return ShardOutcome(records=written, reply=OffsetsReply(errors))
+        return WriteOffsets(written, OffsetsReply(errors))
 
     def _check_consumer(self, event: OffsetCommit) -> None:
         """KIP-848: the member epoch fences; while the group has no members, a client that names no epoch may
@@ -144,7 +151,7 @@ class GroupOffsets:
         )
         written, errors = offset_records(event.group_id, event.offsets, self.config, context.now_ms, -1)
         producer = ProducerIdentity(event.producer_id, event.producer_epoch)
-        return ShardOutcome(records=written, reply=OffsetsReply(errors), producer=producer, guard=event.guard)
+        return WriteOffsets(written, OffsetsReply(errors), producer, event.guard)
 
     def _check_committer(self, event: OffsetCommit, request: GroupRequest, now_ms: int) -> None:
         if not event.group_id and request is not GroupRequest.COMMIT_SIMPLE:
@@ -183,7 +190,7 @@ class GroupOffsets:
         found = {
             key: self.offsets.fetch(event.group_id, key, event.require_stable) for key in topic_partitions
         }
-        return ShardOutcome(reply=OffsetFetchReply(found))
+        return Reply(OffsetFetchReply(found))
 
     # --- deleting -------------------------------------------------------------------------------------------
 
@@ -200,7 +207,7 @@ class GroupOffsets:
         key_bytes = len(group_id.encode()) + TOPIC_NAME_MAX
         return max(1, min(self.config.expiration_batch_max, self._batch_bytes_max() // (2 * key_bytes)))
 
-    def delete_group(self, group_id: str, token: int) -> GroupOutcome:
+    def delete_group(self, group_id: str) -> GroupOutcome:
         """A bounded number of tombstones at a time, like `_topics_deleted`; the caller gets its answer after
         the last."""
         if not self._groups.is_consumer_kind(group_id):
@@ -213,8 +220,8 @@ class GroupOffsets:
         offsets, room = self.offsets.of_group(group_id), self._tombstones_max(group_id)
         tombstones = self._offset_tombstones(group_id, islice(offsets, room))
         if len(offsets) > room:
-            return ShardOutcome(records=tombstones, defer=True, again=((DeleteGroup(group_id), token),))
-        return ShardOutcome(records=tombstones + self._groups.tombstones(group_id), reply=Acknowledged())
+            return WriteAndRepeat(tombstones)
+        return Write(tombstones + self._groups.tombstones(group_id), Acknowledged())
 
     def delete_offsets(self, event: DeleteOffsets) -> GroupOutcome:
         group, action = self._groups.classic.get(event.group_id), GroupAction.DELETE_OFFSETS
@@ -240,9 +247,7 @@ class GroupOffsets:
         present = [
             p for p, code in errors.items() if code is ErrorCode.NONE and self.offsets.get(event.group_id, p)
         ]
-        return ShardOutcome(
-            records=self._offset_tombstones(event.group_id, present), reply=OffsetsReply(errors)
-        )
+        return Write(self._offset_tombstones(event.group_id, present), OffsetsReply(errors))
 
     def topics_deleted(self, topics: frozenset[str], now_ms: int) -> GroupOutcome:
         """A bounded number of tombstones at a time, until none is left; also for undecided offsets, which a
@@ -260,7 +265,7 @@ class GroupOffsets:
             written += self._offset_tombstones(group_id, islice(gone, room))
         if not written:
             self._deleted_topics.clear()
-        return ShardOutcome(records=written, reply=Acknowledged())
+        return Write(written, Acknowledged())
 
     # --- expiry ---------------------------------------------------------------------------------------------
 
@@ -310,4 +315,4 @@ class GroupOffsets:
             )
             if deserted and len(expired) == len(offsets):
                 written += self._groups.tombstones(group_id)
-        return ShardOutcome(records=written, reply=Acknowledged())
+        return Write(written, Acknowledged())

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ...wire.errors import ErrorCode, KafkaError
 from .. import silence
 from ..batches import batch_bytes
-from ..outcome import Context, CoordinatorRecord, ShardOutcome
+from ..outcome import Context, CoordinatorRecord, Reply, Wait, Write
 from . import migration, views
 from .classic import rebalance, records
 from .classic import validation as classic_validation
@@ -167,9 +167,9 @@ class Groups:
         written += self._written(group, change, context.now_ms)
         if isinstance(event, (JoinGroup, SyncGroup, Heartbeat)) and event.member_id in group.members:
             written += self.silences.request_received(group.group_id, event.member_id)
-        return ShardOutcome(
-            records=written, reply=change.reply, deferred=change.deferred, defer=change.reply is None
-        )
+        if change.reply is None:
+            return Wait(written, change.answers)
+        return Write(written, change.reply, answers=change.answers)
 
     def _written(self, group: ClassicGroup, change: Change, now_ms: int) -> list[CoordinatorRecord]:
         """The record of the new generation; without one, notes about members of the stored generation that
@@ -183,7 +183,7 @@ class Groups:
         return [generation, *self.silences.forget_all_but(group.group_id, group.members)]
 
     def on_silence_timer(self, now_ms: int) -> GroupOutcome:
-        return ShardOutcome(records=self.silences.on_timer(now_ms, self._is_member), reply=Acknowledged())
+        return Write(self.silences.on_timer(now_ms, self._is_member), Acknowledged())
 
     def _is_member(self, group_id: str, member_id: str) -> bool:
         group, consumers = self.classic.get(group_id), self.consumers.groups.get(group_id)
@@ -243,9 +243,7 @@ class Groups:
         except KafkaError as error:
             reply = error
         joined = isinstance(event, JoinGroup)
-        return ShardOutcome(
-            records=self._settled(draft, context.now_ms, joined=joined) + notes_removed, reply=reply
-        )
+        return Write(self._settled(draft, context.now_ms, joined=joined) + notes_removed, reply)
 
     def _settled(self, draft: Draft, now_ms: int, *, joined: bool) -> list[CoordinatorRecord]:
         """The records of a draft; or instead those of the classic group that it becomes, when the last member
@@ -301,21 +299,19 @@ class Groups:
         tombstone = self._classic_tombstone(event.group_id) if draft.records else []
         notes_removed = self.silences.request_received(event.group_id, event.member_id)
         written = [*tombstone, *self._settled(draft, context.now_ms, joined=False), *notes_removed]
-        return ShardOutcome(records=written, reply=reply, deferred=change.deferred)
+        return Write(written, reply, answers=change.answers)
 
     def on_consumer_timer(self, event: ConsumerGroupTimer, context: Context) -> GroupOutcome:
         draft = self.consumers.on_timer(event, context)
-        return ShardOutcome(records=self._settled(draft, context.now_ms, joined=False), reply=Acknowledged())
+        return Write(self._settled(draft, context.now_ms, joined=False), Acknowledged())
 
     def _without_group(
         self, event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup | GroupTimer
     ) -> GroupOutcome:
         if isinstance(event, GroupTimer):
-            return ShardOutcome(reply=Acknowledged())
+            return Reply(Acknowledged())
         if isinstance(event, LeaveGroup):
-            return ShardOutcome(
-                reply=LeaveReply(tuple((member, ErrorCode.UNKNOWN_MEMBER_ID) for member in event.members))
-            )
+            return Reply(LeaveReply(tuple((member, ErrorCode.UNKNOWN_MEMBER_ID) for member in event.members)))
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {event.group_id} is not known: join again")
 
     def _store_group(self, group: ClassicGroup) -> None:
@@ -379,25 +375,23 @@ class Groups:
             else views.classic_listing(group_id, self.classic.get(group_id), self.state_of(group_id))
             for group_id in self.names()
         ]
-        return ShardOutcome(
-            reply=ListGroupsReply(tuple(listing for listing in listings if views.is_wanted(listing, event)))
-        )
+        return Reply(ListGroupsReply(tuple(each for each in listings if views.is_wanted(each, event))))
 
     def describe(self, group_id: str) -> GroupOutcome:
         group, problem = self.classic.get(group_id), ""
         if group is not None:
-            return ShardOutcome(reply=views.description(group))
+            return Reply(views.description(group))
         state = self.state_of(group_id)
         # not a classic group: DescribeGroups answers as for an unknown one
         if self.is_consumer_kind(group_id):
             state, problem = GroupState.DEAD, f"Group {group_id} is not a classic group."
         elif state is GroupState.DEAD:
             problem = f"Group {group_id} not found."
-        return ShardOutcome(reply=DescribeGroupReply(group_id, state, problem=problem))
+        return Reply(DescribeGroupReply(group_id, state, problem=problem))
 
     def describe_consumers(self, group_id: str) -> GroupOutcome:
         known = self.state_of(group_id) is not GroupState.DEAD
-        return ShardOutcome(reply=self.consumers.describe(group_id, is_other_kind=known))
+        return Reply(self.consumers.describe(group_id, is_other_kind=known))
 
     # --- invariants -----------------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ G).
 Two parts, as in Kafka: `Groups` has the groups and their members, `GroupOffsets` their committed offsets.
 The shard decodes records, hands each request to its part, and passes on what the part returns.
 
-The parts defer some answers (JoinGroup, SyncGroup) by token; the runtime sends them when the outcome that
-carries them is committed.
+Some requests (JoinGroup, SyncGroup) wait for others (`Wait`); a later outcome of their part answers them by
+token.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 from .. import silence
 from ..batches import BATCH_BYTES_MAX, in_batches
-from ..outcome import Context, ProducerIdentity, ReplayedRecord, ShardOutcome
+from ..outcome import Context, ProducerIdentity, ReplayedRecord, Write
 from .classic import records
-from .classic.events import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
+from .classic.events import Acknowledged, Heartbeat, JoinGroup, LeaveGroup, SyncGroup
 from .classic.state import GroupState
 from .consumer.events import ConsumerGroupHeartbeat, ConsumerGroupTimer, DescribeConsumerGroup, TopicCatalog
 from .consumer.groups import GroupTimeouts
@@ -88,10 +88,10 @@ class GroupShard:
     def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
         self.offsets.replay_marker(producer.producer_id, commit)
 
-    def activated(self, context: Context) -> GroupOutcome:
+    def activated(self, context: Context) -> Sequence[GroupOutcome]:
         units = self.groups.activated(context.now_ms)
         self._group_offsets.activated(context.now_ms, self._catalog)
-        return ShardOutcome(further=in_batches(units, self._batch_bytes_max()))
+        return [Write(batch, Acknowledged()) for batch in in_batches(units, self._batch_bytes_max())]
 
     def resumed(self, now_ms: int, away_ms: int) -> None:
         self.groups.resumed(now_ms, away_ms)
@@ -125,7 +125,7 @@ class GroupShard:
             case OffsetFetch():
                 return self._group_offsets.fetch(event)
             case DeleteGroup():
-                return self._group_offsets.delete_group(event.group_id, context.token)
+                return self._group_offsets.delete_group(event.group_id)
             case DeleteOffsets():
                 return self._group_offsets.delete_offsets(event)
             case TopicsDeleted():

@@ -3,8 +3,8 @@ wait for a moment.
 
 Kafka answers CONCURRENT_TRANSACTIONS, and the producer retries after a back-off of 20 to 100 ms; the markers
 are mostly written within a few.  Once COMPLETE is in the log the shard handles a waiting request as if it had
-arrived at that moment.  Volatile: when a shard is unloaded, `CoordinatorRuntime` answers its waiting requests
-with NOT_COORDINATOR.
+arrived at that moment.  Volatile: when a shard is unloaded, the runtime answers its waiting requests with
+NOT_COORDINATOR.
 
 These may wait: a client's request that begins the next transaction (TV1), InitProducerId, and an EndTxn that
 names its transaction by its epoch (TV2).  An EndTxn of TV1 names none and may not: a repeated one that waited
@@ -23,9 +23,6 @@ from .events import AddOffsets, AddPartitions, EndTxn, InitProducerId, Transacti
 AWAITING_PER_ID_MAX: Final = 4
 """A producer sends one request at a time; more come from its other instances, or are repetitions."""
 
-WaitingRequest = tuple[TransactionEvent, int]
-"""An event and the token of its caller."""
-
 
 def may_wait(event: TransactionEvent) -> bool:
     match event:
@@ -40,23 +37,23 @@ def may_wait(event: TransactionEvent) -> bool:
 
 
 class RequestsAwaitingCompletion:
-    """The waiting requests by transactional id, in order of arrival."""
+    """The tokens of the waiting requests by transactional id, in order of arrival."""
 
     def __init__(self, wait_ms: int) -> None:
         """`wait_ms` 0: no request waits."""
         self._wait_ms = wait_ms
-        self._requests: dict[str, list[tuple[TransactionEvent, int, int]]] = {}
+        self._requests: dict[str, list[tuple[int, int]]] = {}
 
     def add(self, transactional_id: str, event: TransactionEvent, token: int, now_ms: int) -> bool:
         """Keeps the request; False when the shard has to reject it instead."""
         waiting = self._requests.get(transactional_id, [])
         if not self._wait_ms or not may_wait(event) or len(waiting) >= AWAITING_PER_ID_MAX:
             return False
-        self._requests[transactional_id] = [*waiting, (event, token, now_ms + self._wait_ms)]
+        self._requests[transactional_id] = [*waiting, (token, now_ms + self._wait_ms)]
         return True
 
-    def requests_of(self, transactional_id: str) -> Sequence[WaitingRequest]:
-        return [(event, token) for event, token, _ in self._requests.get(transactional_id, ())]
+    def tokens_of(self, transactional_id: str) -> Sequence[int]:
+        return [token for token, _ in self._requests.get(transactional_id, ())]
 
     def remove(self, transactional_id: str) -> None:
         """The shard handles them anew, so they wait no longer."""
@@ -66,13 +63,13 @@ class RequestsAwaitingCompletion:
         """Removes the requests that have waited for `wait_ms`, and returns their tokens."""
         tokens: list[int] = []
         for transactional_id, waiting in list(self._requests.items()):
-            late = [token for _, token, until_ms in waiting if until_ms <= now_ms]
+            late = [token for token, until_ms in waiting if until_ms <= now_ms]
             if late:
                 tokens += late
-                self._requests[transactional_id] = [each for each in waiting if each[1] not in late]
+                self._requests[transactional_id] = [each for each in waiting if each[0] not in late]
                 if not self._requests[transactional_id]:
                     del self._requests[transactional_id]
         return tokens
 
     def has_overdue(self, now_ms: int) -> bool:
-        return any(until_ms <= now_ms for waiting in self._requests.values() for _, _, until_ms in waiting)
+        return any(until_ms <= now_ms for waiting in self._requests.values() for _, until_ms in waiting)

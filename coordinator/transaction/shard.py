@@ -47,7 +47,9 @@ from ..outcome import (
     CoordinatorRecord,
     ProducerIdentity,
     ReplayedRecord,
-    ShardOutcome,
+    Reply,
+    Wait,
+    Write,
 )
 from . import records
 from .awaiting_completion import RequestsAwaitingCompletion
@@ -90,7 +92,11 @@ from .state import (
 )
 from .validation import entry_violations, record_violations, succession_violations, transactional_ids_of
 
-TransactionOutcome = ShardOutcome[TransactionReply, TransactionEffect]
+TransactionOutcome = (
+    Reply[TransactionReply, TransactionEffect]
+    | Write[TransactionReply, TransactionEffect]
+    | Wait[TransactionReply]
+)
 
 ENLISTED_BYTES_MAX: Final = (1 << 20) - 4096
 """The largest record that enlists partitions.  The records that end the transaction name the same partitions,
@@ -179,7 +185,7 @@ class TransactionShard:
     def resumed(self, now_ms: int, away_ms: int) -> None:
         """The timeout of a transaction runs on, as it does during the election of a coordinator."""
 
-    def activated(self, context: Context) -> TransactionOutcome:
+    def activated(self, context: Context) -> Sequence[TransactionOutcome]:
         """Sends the markers of every transaction that the former coordinator left between PREPARE and
         COMPLETE (rule T20)."""
         self._activated_ms = context.now_ms
@@ -187,7 +193,7 @@ class TransactionShard:
             self._send_markers(self.transactions[name], self.transactions[name].record_offset)
             for name in self.prepared
         ]
-        return ShardOutcome(effects=tuple(effects))
+        return [Reply(Done(), effects)]
 
     def due(self, now_ms: int) -> Sequence[TransactionEvent]:
         events: list[TransactionEvent] = []
@@ -216,7 +222,7 @@ class TransactionShard:
             return self._decide(event, context)
         except ProducerIdsExhausted:
             error = KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no producer id at hand: retry")
-            return ShardOutcome(reply=error, effects=(NeedProducerIds(),))
+            return Reply(error, effects=(NeedProducerIds(),))
         except KafkaError as error:
             busy = error.code is ErrorCode.CONCURRENT_TRANSACTIONS
             name = getattr(event, "transactional_id", "")
@@ -225,7 +231,7 @@ class TransactionShard:
                 and name in self.prepared
                 and self._awaiting_completion.add(name, event, context.token, context.now_ms)
             ):
-                return ShardOutcome(defer=True)
+                return Wait()
             raise
 
     def _decide(self, event: TransactionEvent, context: Context) -> TransactionOutcome:
@@ -252,7 +258,7 @@ class TransactionShard:
             case ExpireAwaitingCompletion():
                 refusal = KafkaError(*_REFUSALS[Action.REFUSE_CONCURRENT])
                 overdue = self._awaiting_completion.take_overdue(context.now_ms)
-                return ShardOutcome(reply=Done(), deferred=[(token, refusal) for token in overdue])
+                return Reply(Done(), answers=[(token, refusal) for token in overdue])
             case ListTransactions():
                 return self._list(event, context)
             case DescribeTransactions():
@@ -290,7 +296,7 @@ class TransactionShard:
                 state=TransactionState.EMPTY,
                 last_update_ms=context.now_ms,
             )
-            return self._write(created, TransactionState.DEAD, ProducerReply(created.producer_id, 0))
+            return self._transition(created, TransactionState.DEAD, ProducerReply(created.producer_id, 0))
         current, action = self._lookup(event.transactional_id, Stimulus.INIT_PRODUCER_ID)
         if action is Action.FENCE:
             return self._init_over_ongoing(event, current, context)
@@ -333,7 +339,9 @@ class TransactionShard:
             # next id, is above that of the markers.
             if current.state is TransactionState.EMPTY:
                 kept = replace(base, last_producer_epoch=last_epoch)
-                return self._write(kept, current.state, ProducerReply(kept.producer_id, kept.producer_epoch))
+                return self._transition(
+                    kept, current.state, ProducerReply(kept.producer_id, kept.producer_epoch)
+                )
         else:
             raise self._fenced(event.transactional_id, expected, current)
         if exhausted:
@@ -344,7 +352,7 @@ class TransactionShard:
             following = replace(
                 base, producer_epoch=current.producer_epoch + 1, last_producer_epoch=last_epoch
             )
-        return self._write(
+        return self._transition(
             following, current.state, ProducerReply(following.producer_id, following.producer_epoch)
         )
 
@@ -406,7 +414,7 @@ class TransactionShard:
             # requests, and a delayed duplicate of one must not bump the epoch.
             last_producer_epoch=NO_PRODUCER_EPOCH,
         )
-        outcome = self._write(following, current.state, reply)
+        outcome = self._transition(following, current.state, reply)
         if sum(len(record.key) + len(record.value or b"") for record in outcome.records) > ENLISTED_BYTES_MAX:
             message = (
                 f"{event.transactional_id}: {len(following.partitions)} partitions are more than one "
@@ -427,11 +435,7 @@ class TransactionShard:
             for partition in event.partitions
         }
         reply = PartitionsReply(errors)
-        return (
-            self._unchanged(current, reply, 1)
-            if ErrorCode.NONE in errors.values()
-            else ShardOutcome(reply=reply)
-        )
+        return self._unchanged(current, reply, 1) if ErrorCode.NONE in errors.values() else Reply(reply)
 
     # --- the end of a transaction ---------------------------------------------------------------------------
 
@@ -459,7 +463,7 @@ class TransactionShard:
         if with_epoch:
             following = self._bumped(following, last_producer_epoch=current.producer_epoch)
         reply = ProducerReply(*following.client_identity) if with_epoch else ProducerReply(-1, -1)
-        return self._write(
+        return self._transition(
             following, current.state, reply, self._send_markers(following, context.next_offset)
         )
 
@@ -500,7 +504,7 @@ class TransactionShard:
         aborting = replace(current, state=TransactionState.PREPARE_ABORT, last_update_ms=context.now_ms)
         last_epoch = current.producer_epoch if may_resume else NO_PRODUCER_EPOCH
         following = self._bumped(aborting, last_epoch)
-        return self._write(
+        return self._transition(
             following, current.state, reply, self._send_markers(following, context.next_offset)
         )
 
@@ -530,9 +534,9 @@ class TransactionShard:
         if current is None or identity != self._identity(current, current.record_offset):
             # The markers of another transaction, or of an older coordinator: compare by identity, never by
             # transactional id.
-            return ShardOutcome(reply=Done())
+            return Reply(Done())
         if RULES[(current.state, Stimulus.MARKERS_WRITTEN)] is not Action.COMPLETE:
-            return ShardOutcome(reply=Done())
+            return Reply(Done())
         self._marked[identity.transactional_id] = identity
         committed = current.state is TransactionState.PREPARE_COMMIT
         following = replace(
@@ -549,8 +553,8 @@ class TransactionShard:
                 previous_producer_id=current.producer_id,
                 next_producer_id=NO_PRODUCER_ID,
             )
-        waiting = self._awaiting_completion.requests_of(identity.transactional_id)
-        return replace(self._write(following, current.state, Done()), again=waiting)
+        waiting = self._awaiting_completion.tokens_of(identity.transactional_id)
+        return replace(self._transition(following, current.state, Done()), resume=waiting)
 
     # --- time -----------------------------------------------------------------------------------------------
 
@@ -567,9 +571,9 @@ class TransactionShard:
     def _time_out(self, transactional_id: str, context: Context) -> TransactionOutcome:
         current = self.transactions.get(transactional_id)
         if current is None or RULES[(current.state, Stimulus.TIMEOUT)] is not Action.FENCE:
-            return ShardOutcome(reply=Done())
+            return Reply(Done())
         if not self._timed_out(current, context.now_ms):
-            return ShardOutcome(reply=Done())
+            return Reply(Done())
         return self._fence(current, context, Done(), may_resume=True)
 
     def _expire(self, transactional_ids: Sequence[str], context: Context) -> TransactionOutcome:
@@ -579,9 +583,7 @@ class TransactionShard:
             for metadata in found
             if metadata and self._expired(metadata, context.now_ms)
         ]
-        return ShardOutcome(
-            records=[CoordinatorRecord(records.encode_key(name), None) for name in names], reply=Done()
-        )
+        return Write([CoordinatorRecord(records.encode_key(name), None) for name in names], Done())
 
     # --- views ----------------------------------------------------------------------------------------------
 
@@ -594,7 +596,7 @@ class TransactionShard:
             and (not event.producer_ids or metadata.producer_id in event.producer_ids)
             and (event.duration_ms < 0 or self._running_for_ms(metadata, context.now_ms) > event.duration_ms)
         ]
-        return ShardOutcome(reply=ListReply(tuple(listings), tuple(sorted(event.states - known))))
+        return Reply(ListReply(tuple(listings), tuple(sorted(event.states - known))))
 
     @staticmethod
     def _running_for_ms(metadata: TransactionMetadata, now_ms: int) -> int:
@@ -606,7 +608,7 @@ class TransactionShard:
     def _describe(self, event: DescribeTransactions) -> TransactionOutcome:
         if not event.transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-        return ShardOutcome(reply=DescribeReply(self._lookup(event.transactional_id, Stimulus.DESCRIBE)[0]))
+        return Reply(DescribeReply(self._lookup(event.transactional_id, Stimulus.DESCRIBE)[0]))
 
     def _unchanged(
         self, current: TransactionMetadata, reply: TransactionReply, transaction_version: int
@@ -614,8 +616,8 @@ class TransactionShard:
         """A positive answer without a change of state: *confirmed* for TV1; a TV2 request names its
         transaction by its epoch."""
         if transaction_version >= 2 or self._is_only_replica():
-            return ShardOutcome(reply=reply)
-        return ShardOutcome(records=(_record_of(current),), reply=reply)
+            return Reply(reply)
+        return Write((_record_of(current),), reply)
 
     # --- invariants -----------------------------------------------------------------------------------------
 
@@ -650,7 +652,7 @@ class TransactionShard:
         marked = self._marked.get(name)
         if marked is not None and (entry is None or marked != self._identity(entry, entry.record_offset)):
             yield f"{marked} is marked, and is not the prepared transaction"
-        if self._awaiting_completion.requests_of(name) and not state.is_prepare:
+        if self._awaiting_completion.tokens_of(name) and not state.is_prepare:
             yield "a request awaits the completion of a transaction that is not prepared"
 
     def _validate_tables(self) -> None:
@@ -665,15 +667,17 @@ class TransactionShard:
             unknown = index.keys() - self.transactions.keys()
             assert not unknown, f"an index names the unknown transactional ids {sorted(unknown)}"
 
-    # --- writing --------------------------------------------------------------------------------------------
+    # --- transitions ----------------------------------------------------------------------------------------
 
-    def _write(
+    def _transition(
         self,
         following: TransactionMetadata,
         previous: TransactionState,
         reply: TransactionReply | KafkaError,
         *effects: TransactionEffect,
-    ) -> TransactionOutcome:
+    ) -> Write[TransactionReply, TransactionEffect]:
+        """The outcome that takes an entry from the state `previous` to `following`.  Raises AssertionError
+        for a transition that there is not, and for an epoch out of range."""
         if not may_follow(previous, following.state, following.transaction_version):
             raise AssertionError(
                 f"{following.transactional_id}: {following.state.name} may not follow {previous.name}"
@@ -682,7 +686,7 @@ class TransactionShard:
             raise AssertionError(
                 f"{following.transactional_id}: producer epoch {following.producer_epoch} is out of range"
             )
-        return ShardOutcome(records=(_record_of(following),), reply=reply, effects=effects)
+        return Write((_record_of(following),), reply, effects)
 
 
 def _record_of(metadata: TransactionMetadata) -> CoordinatorRecord:

@@ -17,7 +17,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from ...coordinator.batches import BATCH_BYTES_MAX, BATCH_HEADER_BYTES
-from ...coordinator.runtime import CoordinatorLoadError, CoordinatorRuntime, Phase
+from ...coordinator.running_shard import CoordinatorLoadError
+from ...coordinator.runtime import CoordinatorRuntime
+from ...coordinator.shard_view import Phase
 from ...replication.manager import ReplicaManager
 from ...runtime import logs
 from ...runtime.clock import Clock

@@ -23,7 +23,10 @@ from ...coordinator.group.consumer.patterns import (
 from ...coordinator.group.events import GroupConfig, GroupEvent, GroupReply, TopicsDeleted
 from ...coordinator.group.policy import MigrationPolicy
 from ...coordinator.group.shard import GroupShard
-from ...coordinator.runtime import CoordinatorRuntime, Phase, ProducerIdentity, RuntimeConfig, ShardView
+from ...coordinator.outcome import ProducerIdentity
+from ...coordinator.running_shard import RuntimeConfig
+from ...coordinator.runtime import CoordinatorRuntime
+from ...coordinator.shard_view import Phase, ShardView
 from ...replication.manager import ReplicaManager
 from ...runtime import logs
 from ...runtime.clock import Clock

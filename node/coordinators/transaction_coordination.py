@@ -10,7 +10,9 @@ from functools import partial
 from typing import Any, Final
 
 from ...controller.state.cluster_state import ClusterState
-from ...coordinator.runtime import CoordinatorRuntime, RuntimeConfig, ShardView
+from ...coordinator.running_shard import RuntimeConfig
+from ...coordinator.runtime import CoordinatorRuntime
+from ...coordinator.shard_view import ShardView
 from ...coordinator.transaction.events import (
     MarkersWritten,
     NeedProducerIds,

@@ -9,7 +9,9 @@ from uuid import UUID
 
 from tidegate.coordinator.group.consumer.events import TopicShape
 from tidegate.coordinator.group.consumer.patterns import topic_pattern
-from tidegate.coordinator.runtime import CoordinatorRuntime, ProducerIdentity, RuntimeConfig
+from tidegate.coordinator.outcome import ProducerIdentity
+from tidegate.coordinator.running_shard import RuntimeConfig
+from tidegate.coordinator.runtime import CoordinatorRuntime
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import ControlType, assign_in_place, encode_marker, iterate_headers
 
@@ -55,6 +57,15 @@ class MemoryLog:
 
     def high_watermark(self, partition: int) -> int:
         return self.watermark.get(partition, 0)
+
+
+class LimitedLog(MemoryLog):
+    """Takes batches of Kafka's `max.message.bytes`."""
+
+    def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
+        if len(batch) > 1_048_588:
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, "too large")
+        return super().append(partition, leader_epoch, batch, guard)
 
 
 class Catalog:

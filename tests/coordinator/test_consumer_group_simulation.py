@@ -14,6 +14,7 @@ from tidegate.coordinator.group.consumer.reconcile import reconcile
 from tidegate.coordinator.group.consumer.records import RecordKind
 from tidegate.coordinator.group.consumer.state import Action
 from tidegate.coordinator.outcome import CoordinatorRecord
+from tidegate.coordinator.running_shard import TurnClock
 from tidegate.coordinator.runtime import CoordinatorRuntime
 
 from .consumer_group_simulator import World
@@ -178,12 +179,12 @@ def test_a_record_is_what_the_ablations_drop() -> None:
 def test_a_coordinators_time_that_stands_still_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that coordinates nothing is not ticked: with the time of its last tick it would begin sessions
     that are over already."""
-    tick = CoordinatorRuntime.tick
+    tick, read = CoordinatorRuntime.tick, TurnClock.read
 
     def only_here(self: Any, **options: Any) -> None:
-        self._now_ms = max(self._now_ms, self._steady_ms())
+        read(self._clock)
         tick(self, **options)
 
-    monkeypatch.setattr(CoordinatorRuntime, "_read_clock", lambda self: None)
+    monkeypatch.setattr(TurnClock, "read", lambda self: None)
     monkeypatch.setattr(CoordinatorRuntime, "tick", only_here)
     assert "after its last request" in broken_in_some_run()

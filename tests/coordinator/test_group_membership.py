@@ -43,13 +43,14 @@ from tidegate.coordinator.group.events import (
     TxnOffsetCommit,
 )
 from tidegate.coordinator.group.shard import GroupShard
-from tidegate.coordinator.outcome import Context, CoordinatorRecord, ReplayedRecord
+from tidegate.coordinator.outcome import Context, CoordinatorRecord, ReplayedRecord, Write
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import iterate_headers
 
-from .coordinator_doubles import Driver, MemoryLog, code_of
+from .coordinator_doubles import Driver, LimitedLog, MemoryLog, code_of
 
 G = "readers"
+SERVER_ERROR = ErrorCode.UNKNOWN_SERVER_ERROR
 R, S = GroupRequest, GroupState
 ONE = (OffsetToCommit("flights", 0, 5),)
 SUBSCRIPTION = b"\0\1" + b"\0\0\0\1" + b"\0\7flights" + b"\xff\xff\xff\xff"
@@ -241,6 +242,7 @@ def run_on_offsets(groups: Groups, request: GroupRequest) -> str:
         outcome = groups.shard.handle(event, Context(8 * 24 * 3600 * 1000, 0, 1))
     except KafkaError as error:
         return error.code.name
+    assert isinstance(outcome, Write)
     keys = [decode_key(record.key) for record in outcome.records if record.value is None]
     gone = sorted(key.topic if isinstance(key, OffsetKey) else "group" for key in keys)
     return f"deletes {', '.join(gone)}" if gone else "nothing"
@@ -641,6 +643,21 @@ def test_a_deleted_group_is_gone_for_good(groups: Groups) -> None:
     after = Groups(log=groups.log)
     after.load(epoch=2)
     assert after.state is S.DEAD
+
+
+def test_a_generation_too_large_for_the_log_is_a_server_error_for_all_that_wait_for_it() -> None:
+    groups = Groups(log=LimitedLog())
+    groups.load()
+    groups.stable(2)
+    groups.join("j1", "m1")
+    generation = groups.join("j2", "m2").generation
+    assert groups.sync("s2", "m2", generation) is None
+    assert code_of(groups.sync("s1", "m1", generation, m1=bytes(600_000), m2=bytes(600_000))) is SERVER_ERROR
+    assert code_of(groups.replies["s2"]) is SERVER_ERROR
+    assert groups.sync("s2", "m2", generation) is None
+    assert groups.sync("s1", "m1", generation, m1=b"1", m2=b"2").assignment == b"1"
+    assert groups.replies["s2"].assignment == b"2"
+    assert groups.failures == []
 
 
 # --- what the log takes at once -----------------------------------------------------------------------------

@@ -49,7 +49,7 @@ from tidegate.coordinator.silence import Silences
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .consumer_group_driver import SESSION_MS, Consumers, G, numbers, owned
-from .coordinator_doubles import Catalog, MemoryLog, code_of
+from .coordinator_doubles import Catalog, LimitedLog, MemoryLog, code_of
 
 ONE = (OffsetToCommit("flights", 0, 5),)
 CLASSIC_SESSION_MS, REBALANCE_MS = 30_000, 60_000
@@ -467,15 +467,6 @@ def test_a_downgrade_whose_append_fails_is_repeated(groups: Mixed) -> None:
     assert groups.live("m", 2) is NONE
     groups.beat("c", -1)
     assert groups.kind() == "classic PreparingRebalance"
-
-
-class LimitedLog(MemoryLog):
-    """Takes batches of Kafka's `max.message.bytes`."""
-
-    def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
-        if len(batch) > 1_048_588:
-            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, "too large")
-        return super().append(partition, leader_epoch, batch, guard)
 
 
 @pytest.mark.parametrize("leaves", [True, False])

@@ -28,10 +28,10 @@ from tidegate.coordinator.group.events import (
 from tidegate.coordinator.group.offsets import OffsetStore
 from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.outcome import ProducerIdentity
-from tidegate.wire.errors import ErrorCode
+from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import iterate_headers
 
-from .coordinator_doubles import Catalog, Driver, MemoryLog, code_of
+from .coordinator_doubles import Catalog, Driver, LimitedLog, MemoryLog, code_of
 
 G, T0, T1, OTHER = "readers", ("flights", 0), ("flights", 1), ("other", 0)
 DAY_MS = 24 * 3600 * 1000
@@ -112,6 +112,20 @@ def test_metadata_that_is_too_long_is_refused_and_the_others_are_written(offsets
     assert reply.errors == {T0: ErrorCode.NONE, T1: ErrorCode.OFFSET_METADATA_TOO_LARGE}
     assert offsets.get(T0) == 5
     assert offsets.get(T1) == -1
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_commit_too_large_for_the_log_gets_invalid_commit_offset_size(in_transaction: bool) -> None:
+    """One batch, so all or nothing; metadata that is too long is still the fault of its partition alone."""
+    log = LimitedLog()
+    log.epochs[0] = 0
+    offsets = Offsets(log=log)
+    offsets.put(5)
+    many = tuple(OffsetToCommit("flights", number, 6, metadata="x" * 4_096) for number in range(300))
+    event: Any = TxnOffsetCommit(G, 7, 0, many) if in_transaction else OffsetCommit(G, many)
+    assert code_of(offsets.ask(event)) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    assert offsets.get(stable=True) == 5
+    assert offsets.failures == []
 
 
 # --- transactions -------------------------------------------------------------------------------------------
@@ -307,6 +321,22 @@ def test_a_retention_of_its_own_is_kept(offsets: Offsets) -> None:
     wait(offsets, 8 * DAY_MS)
     assert offsets.get(T0) == -1
     assert Offsets(log=offsets.log).get(T1) == 6
+
+
+def test_a_deletion_whose_second_batch_is_refused_is_answered_and_may_be_repeated() -> None:
+    offsets = Offsets(expiration_batch_max=1)
+    offsets.put(5)
+    offsets.put(6, T1)
+    offsets.put(7, OTHER)
+
+    def refuse(_partition: int) -> None:
+        offsets.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "no")
+
+    offsets.log.on_append = refuse
+    assert code_of(offsets.ask(DeleteGroup(G))) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    offsets.log.refuse = offsets.log.on_append = None
+    assert code_of(offsets.ask(DeleteGroup(G))) is ErrorCode.NONE
+    assert offsets.ask(OffsetFetch(G, None)).offsets == {}
 
 
 def test_a_group_with_an_open_transaction_is_not_deleted(offsets: Offsets) -> None:

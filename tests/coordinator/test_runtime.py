@@ -6,17 +6,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tidegate.coordinator.runtime import (
+from tidegate.coordinator.outcome import (
     Context,
-    CoordinatorLoadError,
     CoordinatorRecord,
-    CoordinatorRuntime,
-    Phase,
     ProducerIdentity,
     ReplayedRecord,
-    RuntimeConfig,
+    Reply,
     ShardOutcome,
+    Wait,
+    Write,
+    WriteAndRepeat,
+    WriteOffsets,
 )
+from tidegate.coordinator.running_shard import CoordinatorLoadError, RuntimeConfig
+from tidegate.coordinator.runtime import CoordinatorRuntime
+from tidegate.coordinator.shard_view import Phase
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .coordinator_doubles import Driver, MemoryLog, code_of
@@ -37,7 +41,19 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Wait:
+class AddByTens:
+    """Adds 10 at a time until the sum is `until`."""
+
+    until: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Adds 1, as a group adds offsets."""
+
+
+@dataclass(frozen=True)
+class WaitForWake:
     pass
 
 
@@ -65,18 +81,22 @@ class Summing:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "nothing to add")
                 records = [CoordinatorRecord(KEY, b"%d" % event.amount)] * event.count
                 total = self.total + event.amount * event.count
-                return ShardOutcome(records=records, reply=total, effects=(("effect", total),))
+                return Write(records, total, effects=(("effect", total),))
+            case AddByTens():
+                if self.total < event.until:
+                    return WriteAndRepeat([CoordinatorRecord(KEY, b"10")])
+                return Reply(self.total)
+            case Commit():
+                return WriteOffsets([CoordinatorRecord(KEY, b"1")], self.total + 1)
             case Read():
-                return ShardOutcome(reply=self.total)
-            case Wait():
+                return Reply(self.total)
+            case WaitForWake():
                 self.waiting.append(context.token)
-                return ShardOutcome(defer=True)
+                return Wait()
             case Wake():
                 woken, self.waiting = self.waiting, []
                 record = CoordinatorRecord(KEY, b"1")
-                return ShardOutcome(
-                    records=[record], reply="woke", deferred=[(token, "woken") for token in woken]
-                )
+                return Write([record], "woke", answers=[(token, "woken") for token in woken])
         raise AssertionError(event)
 
     def replay(self, record: ReplayedRecord) -> None:
@@ -87,9 +107,9 @@ class Summing:
     def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
         self.markers.append((producer.producer_id, commit, offset))
 
-    def activated(self, context: Context) -> ShardOutcome[Any, Any]:
+    def activated(self, context: Context) -> list[ShardOutcome[Any, Any]]:
         self.is_active = True
-        return ShardOutcome(effects=(("activated", self.total),))
+        return [Reply(None, effects=(("activated", self.total),))]
 
     def resumed(self, now_ms: int, away_ms: int) -> None: ...
 
@@ -176,6 +196,16 @@ def test_a_refused_append_leaves_no_trace(driver: Driver, refused: ErrorCode, an
     assert driver.ask(Add(1)) == 1
 
 
+@pytest.mark.parametrize("refused", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE])
+def test_offsets_too_large_for_the_log_get_an_error_of_their_own(driver: Driver, refused: ErrorCode) -> None:
+    driver.log.refuse = KafkaError(refused, "no")
+    assert code_of(driver.submit("a", Commit())) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    driver.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "no")
+    assert code_of(driver.submit("b", Commit())) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    driver.log.refuse = None
+    assert driver.ask(Commit()) == 1
+
+
 def test_a_storage_error_stops_the_shard_because_the_log_is_in_doubt(driver: Driver) -> None:
     driver.log.refuse = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "disk")
     assert code_of(driver.submit("a", Add(5))) is ErrorCode.NOT_COORDINATOR
@@ -242,9 +272,7 @@ def test_a_log_that_is_already_committed_serves_at_once() -> None:
 def test_a_new_leader_knows_the_time_however_long_it_led_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No tick reaches a runtime without shards."""
     activated_ms: list[int] = []
-    monkeypatch.setattr(
-        Summing, "activated", lambda self, context: activated_ms.append(context.now_ms) or ShardOutcome()
-    )
+    monkeypatch.setattr(Summing, "activated", lambda self, context: activated_ms.append(context.now_ms) or [])
     driver = Driver(lambda partition, epoch: Summing())
     driver.now_ms += 3_600_000
     driver.load(epoch=2)
@@ -348,7 +376,7 @@ def test_unloading_answers_every_caller_and_drops_effects(driver: Driver) -> Non
     driver.effects.clear()
     driver.submit("write", Add(5))
     driver.submit("read", Read())
-    driver.submit("waiting", Wait())
+    driver.submit("waiting", WaitForWake())
     driver.runtime.unload(0, 2)
     assert {label: code_of(reply) for label, reply in driver.replies.items()} == dict.fromkeys(
         ("write", "read", "waiting"), ErrorCode.NOT_COORDINATOR
@@ -366,7 +394,7 @@ def test_an_effect_of_a_moved_shard_is_not_carried_out() -> None:
 
     class Two(Summing):
         def handle(self, event: Any, context: Context) -> ShardOutcome[Any, Any]:
-            return ShardOutcome(records=[CoordinatorRecord(KEY, b"1")], reply=1, effects=("first", "second"))
+            return Write([CoordinatorRecord(KEY, b"1")], 1, effects=("first", "second"))
 
     def execute(partition: int, epoch: int, effect: Any) -> None:
         done.append(effect)
@@ -388,7 +416,7 @@ def test_an_effect_that_fails_stops_the_shard(driver: Driver, monkeypatch: pytes
     def fail(*_: object) -> None:
         raise OSError("cannot send")
 
-    monkeypatch.setattr(driver.runtime, "_execute", fail)
+    monkeypatch.setattr(driver.runtime._around, "execute", fail)
     driver.submit("a", Add(1))
     driver.commit()
     assert driver.runtime.phase(0) is Phase.FAILED, "a lost SendMarkers would leave a transaction hanging"
@@ -398,8 +426,8 @@ def test_an_effect_that_fails_stops_the_shard(driver: Driver, monkeypatch: pytes
 
 
 def test_deferred_replies_wait_for_the_outcome_that_carries_them(driver: Driver) -> None:
-    driver.submit("one", Wait())
-    driver.submit("two", Wait())
+    driver.submit("one", WaitForWake())
+    driver.submit("two", WaitForWake())
     driver.submit("wake", Wake())
     assert driver.replies == {}
     driver.commit()
@@ -407,12 +435,31 @@ def test_deferred_replies_wait_for_the_outcome_that_carries_them(driver: Driver)
 
 
 def test_deferred_replies_get_the_error_of_a_refused_append(driver: Driver) -> None:
-    driver.submit("one", Wait())
+    driver.submit("one", WaitForWake())
     driver.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "no")
     driver.submit("wake", Wake())
     assert [code_of(driver.replies[label]) for label in ("one", "wake")] == [
         ErrorCode.COORDINATOR_NOT_AVAILABLE
     ] * 2
+
+
+def test_a_repeated_event_is_answered_when_all_of_its_records_are_committed(driver: Driver) -> None:
+    assert driver.submit("a", AddByTens(30)) is None
+    assert driver.log.end[0] == 3
+    driver.commit(offset=2)
+    assert "a" not in driver.replies
+    driver.commit()
+    assert driver.replies["a"] == 30
+
+
+def test_a_repeated_event_gets_the_error_of_a_refused_append(driver: Driver) -> None:
+    def refuse_the_third(partition: int) -> None:
+        if driver.log.end[partition] == 2:
+            driver.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "no")
+
+    driver.log.on_append = refuse_the_third
+    assert code_of(driver.submit("a", AddByTens(30))) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert next(driver.runtime.views()).waiting == 0
 
 
 def test_a_reply_may_submit_again_without_re_entering_the_shard(driver: Driver) -> None:
@@ -437,7 +484,7 @@ def test_a_reply_that_raises_does_not_cost_the_others_theirs(driver: Driver) -> 
     driver.submit("good", Add(1))
     driver.commit()
     assert driver.replies["good"] == 2
-    assert driver.runtime.callback_failures == 1
+    assert driver.runtime.metrics_of(0).reply_failures == 1
 
 
 def test_an_event_of_the_coordinator_itself_waits_for_a_loading_shard() -> None:
@@ -548,7 +595,7 @@ def test_without_parking_the_caller_hears_of_what_is_then_lost(
 def test_each_shard_counts_for_itself_and_shows_what_waits(driver: Driver) -> None:
     driver.load(1)
     driver.submit("a", Add(1), 0)
-    driver.submit("waits", Wait(), 1)
+    driver.submit("waits", WaitForWake(), 1)
     driver.submit("b", Add(0), 1)
     views = {view.partition: view for view in driver.runtime.views()}
     assert [(v.phase, v.parked, v.waiting, v.uncommitted) for v in (views[0], views[1])] == [

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tidegate.chaos.sim.transactions.faults import TV1, Faults
 from tidegate.chaos.sim.transactions.world import World, batches_are_single
-from tidegate.coordinator.runtime import CoordinatorRuntime
+from tidegate.coordinator.outcome import ReplayedRecord
+from tidegate.coordinator.running_shard import RunningShard
 from tidegate.coordinator.transaction.events import SendMarkers, TransactionIdentity
 from tidegate.coordinator.transaction.markers import MarkerQueue, MarkerResult
 from tidegate.coordinator.transaction.shard import TransactionShard
@@ -353,14 +354,15 @@ def test_without_the_ablation_the_same_faults_do_no_harm(name: str) -> None:
 
 
 def test_publishing_before_the_append_succeeds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    write: Callable[..., None] = CoordinatorRuntime._write
+    append_and_replay: Callable[..., None] = RunningShard._append_and_replay
 
-    def hasty(self: Any, state: Any, outcome: Any) -> None:
-        for index, record in enumerate(outcome.records):
-            self._replay(state, state.position + index, self._now_ms, record.key, record.value, None)
-        write(self, state, outcome)
+    def hasty(self: Any, records: Any, *of_producer: Any) -> None:
+        for offset, record in enumerate(records, self._position):
+            now_ms = self._around.clock.now_ms
+            self.shard.replay(ReplayedRecord(offset, now_ms, record.key, record.value))
+        append_and_replay(self, records, *of_producer)
 
-    monkeypatch.setattr(CoordinatorRuntime, "_write", hasty)
+    monkeypatch.setattr(RunningShard, "_append_and_replay", hasty)
     assert any(
         any("hanging" in what or "torn" in what or "lost" in what for what in World(seed).run(500))
         for seed in range(40)

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from tidegate.coordinator.outcome import Context, CoordinatorRecord, ReplayedRecord, ShardOutcome
+from tidegate.coordinator.outcome import Context, CoordinatorRecord, ReplayedRecord, Reply, Write
 from tidegate.coordinator.transaction import records
 from tidegate.coordinator.transaction import shard as shard_module
 from tidegate.coordinator.transaction.events import (
@@ -145,17 +145,22 @@ def request(stimulus: Stimulus, made: TransactionShard) -> Any:
             return DescribeTransactions(ID)
 
 
-def decide(made: TransactionShard, event: Any) -> ShardOutcome[Any, Any]:
+def decide(made: TransactionShard, event: Any) -> Write[Any, Any]:
+    """An outcome that writes nothing is here a Write without records."""
     context = Context(
         NOW if not isinstance(event, ExpireTransactions) else NOW + 10 * 24 * 3600 * 1000, 41, 3
     )
     try:
-        return made.handle(event, context)
+        outcome = made.handle(event, context)
     except KafkaError as error:
-        return ShardOutcome(reply=error)
+        return Write((), error)
+    if isinstance(outcome, Reply):
+        return Write((), outcome.reply, outcome.effects)
+    assert isinstance(outcome, Write)
+    return outcome
 
 
-def seen(outcome: ShardOutcome[Any, Any], made: TransactionShard) -> str:
+def seen(outcome: Write[Any, Any], made: TransactionShard) -> str:
     code = code_of(outcome.reply)
     if isinstance(outcome.reply, PartitionsReply):
         (code,) = set(outcome.reply.errors.values())

@@ -117,7 +117,7 @@ def test_a_corrupt_transaction_stops_its_shard(what: str) -> None:
     transactions = Transactions()
     plant(transactions.shard)
     errors: list[AssertionError] = []
-    transactions.runtime._on_invalid = errors.append
+    transactions.runtime._around.on_invalid = errors.append
     assert code_of(transactions.ask(DescribeTransactions(name))) is ErrorCode.NOT_COORDINATOR
     assert found in transactions.failures[0][2]
     assert len(errors) == 1, "the node stops"
@@ -152,7 +152,8 @@ def test_without_the_setting_no_shard_looks(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(TransactionShard, "validate", lambda self, event=None: calls.append(event))
     transactions.ask(DescribeTransactions(DONE))
     assert len(calls) == 1
-    transactions.runtime._config = replace(transactions.runtime._config, validate=False)
+    around = transactions.runtime._around
+    around.config = replace(around.config, validate=False)
     transactions.ask(DescribeTransactions(DONE))
     assert len(calls) == 1
 

@@ -16,9 +16,13 @@ from tidegate.coordinator.outcome import (
     CoordinatorRecord,
     ProducerIdentity,
     ReplayedRecord,
+    Reply,
     ShardOutcome,
+    Wait,
+    Write,
 )
-from tidegate.coordinator.runtime import CoordinatorRuntime, Phase
+from tidegate.coordinator.runtime import CoordinatorRuntime
+from tidegate.coordinator.shard_view import Phase
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.coordinators import coordinator_host
 from tidegate.node.coordinators.coordinator_host import CoordinatorHost, ReplicatedStateLog
@@ -42,10 +46,10 @@ class Counting:
 
     def handle(self, event: str, context: Context) -> ShardOutcome[Any, None]:
         if event == "read":
-            return ShardOutcome(reply=list(self.values))
+            return Reply(list(self.values))
         if event == "wait":
-            return ShardOutcome(defer=True)
-        return ShardOutcome(records=(CoordinatorRecord(b"k", event.encode()),), reply=event)
+            return Wait()
+        return Write((CoordinatorRecord(b"k", event.encode()),), event)
 
     def replay(self, record: ReplayedRecord) -> None:
         assert record.value is not None
@@ -55,8 +59,8 @@ class Counting:
 
     def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None: ...
 
-    def activated(self, context: Context) -> ShardOutcome[Any, None]:
-        return ShardOutcome()
+    def activated(self, context: Context) -> Sequence[ShardOutcome[Any, None]]:
+        return ()
 
     def resumed(self, now_ms: int, away_ms: int) -> None:
         self.absences.append(away_ms)

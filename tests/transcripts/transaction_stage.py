@@ -22,7 +22,7 @@ from tidegate.chaos.sim.transactions.partitions import DATA_PARTITIONS, OFFSETS,
 from tidegate.chaos.sim.transactions.requests import Requests
 from tidegate.coordinator.group.events import GroupConfig, OffsetFetch, OffsetFetchReply
 from tidegate.coordinator.group.shard import GroupShard
-from tidegate.coordinator.outcome import Context
+from tidegate.coordinator.outcome import Context, Reply
 from tidegate.coordinator.runtime import CoordinatorRuntime
 from tidegate.coordinator.transaction import records
 from tidegate.coordinator.transaction.events import (
@@ -222,9 +222,10 @@ class Stage:
         runtime.load_batches(0, 1, data)
         runtime.finish_load(0, 1)
         event = OffsetFetch(command.words[0], (("t", 0),), require_stable=True)
-        reply = shard.handle(event, Context(0, end, 1)).reply
-        assert isinstance(reply, OffsetFetchReply)
-        (fetched,) = reply.offsets.values()
+        outcome = shard.handle(event, Context(0, end, 1))
+        assert isinstance(outcome, Reply)
+        assert isinstance(outcome.reply, OffsetFetchReply)
+        (fetched,) = outcome.reply.offsets.values()
         self.say(f"offset {fetched.offset}" if fetched.error is ErrorCode.NONE else fetched.error.name)
 
     def do_describe(self, command: Command) -> None:

@@ -9,7 +9,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from ....coordinator.runtime import CoordinatorRuntime, RuntimeConfig
+from ....coordinator.running_shard import RuntimeConfig
+from ....coordinator.runtime import CoordinatorRuntime
 from ....coordinator.transaction.events import SendMarkers, TransactionConfig
 from ....coordinator.transaction.markers import MarkerBatch
 from ....coordinator.transaction.shard import TransactionShard

@@ -20,7 +20,8 @@ from typing import Any
 from ....coordinator.group.classic.records import encode_offset_key
 from ....coordinator.group.events import GroupConfig
 from ....coordinator.group.shard import GroupShard
-from ....coordinator.runtime import CoordinatorRuntime, Phase
+from ....coordinator.runtime import CoordinatorRuntime
+from ....coordinator.shard_view import Phase
 from ....coordinator.transaction.shard import TransactionShard
 from ....coordinator.transaction.state import TransactionPartition
 from ....wire.records import iterate_headers

@@ -38,10 +38,10 @@ from .state import RULES, GroupAction, GroupRequest, GroupState
 @dataclass(slots=True)
 class Change:
     """What one event leads to.  `reply` answers the caller; without it the caller waits, by its token.
-    `removed`: members that left or passed a deadline."""
+    `answers`: to waiting callers, by their tokens.  `removed`: members that left or passed a deadline."""
 
     reply: ClassicReply | KafkaError | None = None
-    deferred: list[tuple[int, ClassicReply | KafkaError]] = field(default_factory=list)
+    answers: list[tuple[int, ClassicReply | KafkaError]] = field(default_factory=list)
     write: bool = False
     assignment: dict[str, bytes] | None = None
     removed: list[str] = field(default_factory=list)
@@ -186,7 +186,7 @@ def _update(member: Member, event: JoinGroup) -> None:
 def _await_join(member: Member, token: int, now_ms: int, change: Change) -> None:
     """At most one pending join a member: an older one gets REBALANCE_IN_PROGRESS."""
     if member.join_token != NO_TOKEN:
-        change.deferred.append((member.join_token, _rebalancing("the member joined again")))
+        change.answers.append((member.join_token, _rebalancing("the member joined again")))
     member.join_token = token
     member.session_deadline_ms = max(member.session_deadline_ms, now_ms + member.session_timeout_ms)
 
@@ -204,7 +204,7 @@ def _replace_static(
             message = (
                 f"group {group.group_id}: instance {event.group_instance_id} is now {event.new_member_id}"
             )
-            change.deferred.append((pending, KafkaError(ErrorCode.FENCED_INSTANCE_ID, message)))
+            change.answers.append((pending, KafkaError(ErrorCode.FENCED_INSTANCE_ID, message)))
     member.join_token = member.sync_token = NO_TOKEN
     before = group.protocol
     group.rename(old_id, event.new_member_id)
@@ -260,7 +260,7 @@ def prepare(group: ClassicGroup, now_ms: int, config: ClassicGroupConfig, change
     for more members."""
     for member in group.members.values():
         if member.sync_token != NO_TOKEN:
-            change.deferred.append((member.sync_token, _rebalancing("the group rebalances")))
+            change.answers.append((member.sync_token, _rebalancing("the group rebalances")))
             member.sync_token = NO_TOKEN
             member.session_deadline_ms = now_ms + member.session_timeout_ms
     group.unsynced.clear()
@@ -282,7 +282,7 @@ def dissolve(group: ClassicGroup, change: Change) -> None:
     for member in group.members.values():
         for token in (member.join_token, member.sync_token):
             if token != NO_TOKEN:
-                change.deferred.append((token, _rebalancing("the group is a consumer group now")))
+                change.answers.append((token, _rebalancing("the group is a consumer group now")))
         member.join_token = member.sync_token = NO_TOKEN
 
 
@@ -318,7 +318,7 @@ def next_generation(group: ClassicGroup, now_ms: int, change: Change) -> None:
     group.sync_deadline_ms = now_ms + group.rebalance_timeout_ms
     for member in joined:
         leads = member.member_id == group.leader
-        change.deferred.append((member.join_token, _join_reply(group, member.member_id, with_members=leads)))
+        change.answers.append((member.join_token, _join_reply(group, member.member_id, with_members=leads)))
         member.join_token = NO_TOKEN
         member.is_new = False
         member.session_deadline_ms = now_ms + member.session_timeout_ms
@@ -334,7 +334,7 @@ def remove_member(
     change.removed.append(member_id)
     for token in (member.join_token, member.sync_token):
         if token != NO_TOKEN:
-            change.deferred.append((token, group.unknown(f"member {member_id!r}")))
+            change.answers.append((token, group.unknown(f"member {member_id!r}")))
     if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
         prepare(group, now_ms, config, change)
     _complete_if_all_joined(group, now_ms, change)
@@ -359,7 +359,7 @@ def sync(group: ClassicGroup, event: SyncGroup, token: int, now_ms: int, change:
         change.reply = SyncReply(group.protocol_type, group.protocol, member.assignment)
         return
     if member.sync_token != NO_TOKEN:
-        change.deferred.append((member.sync_token, _rebalancing("the member asked again")))
+        change.answers.append((member.sync_token, _rebalancing("the member asked again")))
     member.sync_token = token
     if member.member_id != group.leader:
         return
@@ -369,7 +369,7 @@ def sync(group: ClassicGroup, event: SyncGroup, token: int, now_ms: int, change:
     for waiting in group.members.values():
         if waiting.sync_token != NO_TOKEN:
             answer = SyncReply(group.protocol_type, group.protocol, change.assignment[waiting.member_id])
-            change.deferred.append((waiting.sync_token, answer))
+            change.answers.append((waiting.sync_token, answer))
             waiting.sync_token = NO_TOKEN
             waiting.session_deadline_ms = now_ms + waiting.session_timeout_ms
 
