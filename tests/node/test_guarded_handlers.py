@@ -273,7 +273,7 @@ def test_the_group_coordinator_reads_topics_and_passes_on_failed_shards() -> Non
     assert shard._catalog.shapes({"kept", "deleted"}).keys() == {"kept"}
     failures: list[tuple[Any, ...]] = []
     cast(Any, groups._host).on_failed = lambda *failure: failures.append(failure)
-    cast(Any, runtime)._on_failed(3, 9, "a reason")
+    cast(Any, runtime)._around.on_failed(3, 9, "a reason")
     assert failures == [(3, 9, "a reason")]
 
 
