@@ -277,7 +277,8 @@ class RunningShard(Generic[EventT, ReplyT, EffectT]):
         self.phase = Phase.ACTIVE
         log.debug("coordinator_active", **self._where())
         for outcome in outcomes:
-            self._act_on(outcome, None, None, NO_TOKEN)
+            if self.phase is Phase.ACTIVE:
+                self._act_on(outcome, None, None, NO_TOKEN)
         self._validate(None)
 
     def _context(self, token: int) -> Context:
@@ -322,7 +323,7 @@ class RunningShard(Generic[EventT, ReplyT, EffectT]):
         caller: Caller[ReplyT] | None,
         token: int,
     ) -> None:
-        """The table of `outcome.py`.  Nothing else turns records into state."""
+        """Does what the table in `outcome.py` says."""
         callers = self.callers
         match outcome:
             case Reply():
