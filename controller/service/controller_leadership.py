@@ -97,7 +97,9 @@ class ControllerLeadership:
         for command in plan.commands(term):
             while True:
                 try:
-                    result = await self._metadata.propose(command.SerializeToString(deterministic=True))
+                    result = await self._metadata.propose_and_wait(
+                        command.SerializeToString(deterministic=True)
+                    )
                     break
                 except NotController:
                     raise

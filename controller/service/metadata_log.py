@@ -7,9 +7,14 @@ each, and only then answers its proposer: a caller that has a result sees it in 
 * `is_active`: this node leads and has applied the no-op of its own term, hence everything committed before
   it; `term` is then the controller epoch.  Safety never rests on it: commands carry the epoch in which they
   were planned, and `apply` rejects them in another.
-* `propose` ends in one of three ways: the result; `NotController` (surely not applied, now or later);
+* A proposal ends in one of three ways: the result; `NotController` (surely not applied, now or later);
   `ProposalUnknown` (it may be applied, now or later; repeat it only under the same proposer and sequence, or
   as a compare-and-set).
+
+  A proposal is   kept in         until
+  proposed        `_proposed`     Raft accepts it at an index, or refuses it (NotController)
+  accepted        `_waiting`      the entry at its index is applied: the result, or NotController for another
+                  as well         term's entry; a snapshot covers it, or the node stops: ProposalUnknown
 * Snapshots: the event loop freezes the state between two entries, a worker thread encodes it and makes it
   durable, then the Raft thread trims the journal.
 """
@@ -378,9 +383,9 @@ class MetadataLog:
 
     # ---- proposing -----------------------------------------------------------------------------------------
 
-    def submit(self, command: bytes) -> asyncio.Future[ApplyResult]:
-        """Proposes at once, after all earlier submissions; the future ends as `propose` does, but without a
-        timeout. Raises NotController, THROTTLING_QUOTA_EXCEEDED."""
+    def propose(self, command: bytes) -> asyncio.Future[ApplyResult]:
+        """Proposes at once, after all earlier proposals; the future ends with the proposal.  Raises
+        NotController, THROTTLING_QUOTA_EXCEEDED."""
         if not self.is_active or self._thread is None:
             raise NotController(self.leader_id)
         if len(self._proposed) >= PROPOSALS_IN_FLIGHT_MAX or self._proposed_bytes >= PROPOSED_BYTES_MAX:
@@ -403,10 +408,10 @@ class MetadataLog:
     def _ended(self, future: asyncio.Future[ApplyResult]) -> None:
         self._proposed_bytes -= self._proposed.pop(future)
 
-    async def propose(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
+    async def propose_and_wait(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
         """Raises NotController (surely not applied) or ProposalUnknown (the outcome is open)."""
         try:
-            return await asyncio.wait_for(self.submit(command), timeout_s)
+            return await asyncio.wait_for(self.propose(command), timeout_s)
         except TimeoutError:
             raise ProposalUnknown(
                 f"the quorum did not commit within {timeout_s:g} s; the outcome is unknown"
@@ -415,7 +420,7 @@ class MetadataLog:
     async def barrier(self, timeout_s: float = 10.0) -> int:
         """A linearizable read: returns once everything committed before this call is in `state`; the index of
         the barrier."""
-        return (await self.propose(b"", timeout_s)).index
+        return (await self.propose_and_wait(b"", timeout_s)).index
 
     # ---- from the Raft thread to the loop ------------------------------------------------------------------
 

@@ -152,7 +152,7 @@ class PlanPipeline:
         """Proposes the command at once.  Raises NotController, THROTTLING_QUOTA_EXCEEDED."""
         self._remove_ended()
         data = command.SerializeToString(deterministic=True)
-        proposed = Proposed(data, self._log.submit(data))
+        proposed = Proposed(data, self._log.propose(data))
         self._in_flight.append(proposed)
         self._bytes += len(data)
         if self._ahead is not None:

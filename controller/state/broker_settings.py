@@ -25,7 +25,6 @@ CONNECTIONS_PER_IP_SETTING: Final = "max.connections.per.ip"
 CONNECTIONS_OVERRIDES_SETTING: Final = "max.connections.per.ip.overrides"
 PRODUCER_ID_EXPIRATION_SETTING: Final = "producer.id.expiration.ms"
 
-_UNLIMITED: Final = str(2**63 - 1)
 _INT_MAX: Final = str(2**31 - 1)
 _BUFFER_MIN: Final = 1 << 20
 

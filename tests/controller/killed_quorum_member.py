@@ -39,7 +39,7 @@ async def main(folder: Path, point: str, skip: int) -> None:
     await eventually(lambda: log.is_active)
     for number in range(10_000):
         operation = pb.Operation(set_feature_level=pb.SetFeatureLevel(name=f"f{number}", level=0))
-        result = await log.propose(pb.Command(operations=[operation]).SerializeToString())
+        result = await log.propose_and_wait(pb.Command(operations=[operation]).SerializeToString())
         assert result.ok
         print(f"f{number}", flush=True)
 

@@ -275,7 +275,7 @@ async def test_a_controller_that_meets_an_unknown_level_stops_for_good(
     log = (await cluster.active()).metadata
     raise_it = pb.SetFeatureLevel(name=METADATA_VERSION, level=9, expected_level=5)
     command = pb.Command(operations=[pb.Operation(set_feature_level=raise_it)])
-    await log.propose(command.SerializeToString())
+    await log.propose_and_wait(command.SerializeToString())
     await eventually(lambda: cluster.deaths)
     assert cluster.deaths == [
         "the cluster runs tidegate.metadata.version=9, node 1 knows at most 5: upgrade it"

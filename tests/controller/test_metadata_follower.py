@@ -48,7 +48,7 @@ async def test_a_follower_far_behind_gets_a_snapshot_in_chunks_and_then_entries(
     monkeypatch.setattr(service, "SNAPSHOT_CHUNK_BYTES", 100)
     controller = await one.active()
     for number in range(100):
-        await controller.metadata.propose(feature(f"feature-{number}"))
+        await controller.metadata.propose_and_wait(feature(f"feature-{number}"))
     results: list[ApplyResult] = []
     client = one.client()
     follower = MetadataFollower(client, 7, SystemClock())
@@ -56,7 +56,7 @@ async def test_a_follower_far_behind_gets_a_snapshot_in_chunks_and_then_entries(
     await follower.wait_for_index(controller.metadata.applied_index, 10)
     assert results[0].from_snapshot
     assert follower.state.state_hash() == controller.metadata.state.state_hash()
-    index = (await controller.metadata.propose(feature("one more"))).index
+    index = (await controller.metadata.propose_and_wait(feature("one more"))).index
     await follower.wait_for_index(index, 10)
     assert not results[-1].from_snapshot
     assert results[-1].index == index
@@ -76,7 +76,7 @@ async def test_a_small_difference_comes_as_entries_each_once(one: ControllerClus
     follower = MetadataFollower(client, 7, SystemClock())
     await follower.start(lambda _state, result: results.append(result))
     for number in range(50):
-        await controller.metadata.propose(feature(f"feature-{number}"))
+        await controller.metadata.propose_and_wait(feature(f"feature-{number}"))
     await follower.wait_for_index(controller.metadata.applied_index, 10)
     indexes = [result.index for result in results]
     assert indexes == list(range(2, controller.metadata.applied_index + 1))

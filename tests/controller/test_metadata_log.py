@@ -88,7 +88,7 @@ class Logs:
         while True:
             log = await self.active()
             try:
-                results = await asyncio.gather(*(log.propose(feature(name)) for name in names))
+                results = await asyncio.gather(*(log.propose_and_wait(feature(name)) for name in names))
             except (NotController, ProposalUnknown):
                 continue
             # A proposal of unknown fate may have been applied: then its repetition is refused, and the
@@ -124,7 +124,7 @@ async def test_a_result_is_in_the_state_when_its_proposer_gets_it(three: Logs) -
     log = await three.active()
     seen: list[ApplyResult] = []
     log.subscribe(lambda command, result: seen.append(result))
-    results = await asyncio.gather(*(log.propose(feature(f"f{n}")) for n in range(200)))
+    results = await asyncio.gather(*(log.propose_and_wait(feature(f"f{n}")) for n in range(200)))
     assert all(result.ok for result in results)
     assert len(log.state.features) == 200
     assert [result.index for result in results] == list(range(results[0].index, results[0].index + 200))
@@ -166,7 +166,7 @@ async def test_without_a_majority_the_leader_acknowledges_nothing_and_steps_down
     others = [node_id for node_id in three.running if node_id != log.node_id]
     await three.stop(*others)
     with pytest.raises((ProposalUnknown, NotController)):
-        await log.propose(feature("lonely"), timeout_s=0.5)
+        await log.propose_and_wait(feature("lonely"), timeout_s=0.5)
     await eventually(lambda: not log.is_active)
     await three.start(*others)
     await three.active()
@@ -176,7 +176,7 @@ async def test_without_a_majority_the_leader_acknowledges_nothing_and_steps_down
 async def test_a_proposal_in_flight_when_the_node_stops_ends_as_unknown(three: Logs) -> None:
     log = await three.active()
     await three.stop(*(node_id for node_id in three.running if node_id != log.node_id))
-    proposal = asyncio.create_task(log.propose(feature("late")))
+    proposal = asyncio.create_task(log.propose_and_wait(feature("late")))
     await asyncio.sleep(0)
     await three.stop(log.node_id)
     with pytest.raises((ProposalUnknown, NotController)):
@@ -262,7 +262,7 @@ async def test_a_quorum_of_one_is_active_at_once_and_listens_nowhere(tmp_path: P
     await logs.start()
     log = await logs.active()
     assert log.port == 0
-    assert (await log.propose(feature("x"))).ok
+    assert (await log.propose_and_wait(feature("x"))).ok
     await logs.stop()
 
 
@@ -288,9 +288,9 @@ async def test_proposals_in_flight_are_bounded_by_bytes(
     log = await logs.active()
     command = pb.Command(proposer="x" * 2000, sequence=1).SerializeToString()
     for _ in range(3):  # each time as many
-        in_flight = [log.submit(command) for _ in range(3)]
+        in_flight = [log.propose(command) for _ in range(3)]
         with pytest.raises(KafkaError) as refused:
-            log.submit(command)
+            log.propose(command)
         assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
         assert all(result.ok for result in await asyncio.gather(*in_flight))
         assert log._proposed_bytes == 0
@@ -301,9 +301,9 @@ async def test_proposals_in_flight_are_bounded_by_bytes(
 async def test_a_command_too_large_for_the_log_is_refused(three: Logs) -> None:
     log = await three.active()
     with pytest.raises(KafkaError) as refused:
-        await log.propose(bytes(600 << 10))
+        await log.propose_and_wait(bytes(600 << 10))
     assert refused.value.code == ErrorCode.INVALID_REQUEST
-    assert (await log.propose(feature("x"))).ok
+    assert (await log.propose_and_wait(feature("x"))).ok
 
 
 class FailingDisk(RealDisk):
@@ -365,7 +365,7 @@ async def test_a_foreign_damaged_or_used_folder_is_rejected_with_a_reason(tmp_pa
     with pytest.raises(MetadataLogUnusable, match="in use by another process"):
         await logs.make(1).start()
     bootstrap = pb.Operation(bootstrap=pb.Bootstrap(cluster_id="blue"))
-    assert (await log.propose(pb.Command(operations=[bootstrap]).SerializeToString())).ok
+    assert (await log.propose_and_wait(pb.Command(operations=[bootstrap]).SerializeToString())).ok
     vote = tmp_path / "1" / "raft" / "vote"
     await eventually(lambda: b"blue" in vote.read_bytes())
     await logs.stop()

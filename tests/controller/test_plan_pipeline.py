@@ -54,7 +54,7 @@ class HeldLog:
     def on_role_change(self, listener: object) -> None:
         self.listener = listener
 
-    def submit(self, command: bytes) -> asyncio.Future[ApplyResult]:
+    def propose(self, command: bytes) -> asyncio.Future[ApplyResult]:
         if not self.is_active:
             raise NotController(self.leader_id)
         future: asyncio.Future[ApplyResult] = self._loop.create_future()
@@ -64,8 +64,8 @@ class HeldLog:
             self._loop.call_later(self.commit_s, self._commit_next)
         return future
 
-    async def propose(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
-        return await asyncio.wait_for(self.submit(command), timeout_s)
+    async def propose_and_wait(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
+        return await asyncio.wait_for(self.propose(command), timeout_s)
 
     def _commit_next(self) -> None:
         self.commit(1)

@@ -85,7 +85,7 @@ class VoterLog:
         applied.set()
         return result
 
-    def submit(self, command: bytes) -> asyncio.Future[ApplyResult]:
+    def propose(self, command: bytes) -> asyncio.Future[ApplyResult]:
         """Any number may be in flight: they are committed in this order."""
         if not self.is_active:
             raise NotController(self.leader_id)
@@ -94,8 +94,8 @@ class VoterLog:
         )
         return self._submitted
 
-    async def propose(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
-        return await self.submit(command)
+    async def propose_and_wait(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
+        return await self.propose(command)
 
     def entries_after(self, index: int, entries_max: int, bytes_max: int) -> list[LogEntry] | None:
         return self._quorum.entries[index - FIRST_INDEX : self.state.index - FIRST_INDEX][:entries_max]
