@@ -11,15 +11,16 @@ from tidegate.client.producing import transaction_manager as producer
 from tidegate.coordinator.group.classic import state as group
 from tidegate.coordinator.group.consumer import state as consumer
 from tidegate.coordinator.transaction import state as transaction
+from tidegate.replication.partition import isr_change
 
 PAGE = Path(__file__).with_name("states.md")
 Edge = tuple[str, str, str]
 
 HEAD = """# State machines
 
-Made by `docs/states.py` from the tables that the coordinators and the client run; `tests/docs` holds the page
-against them, and `tests/coordinator` and `tests/client` hold every cell against an outcome that is written
-down a second time.
+Made by `docs/states.py` from the tables that the coordinators, the partition leaders and the client run;
+`tests/docs` holds the page against them, and `tests/coordinator`, `tests/replication` and `tests/client` hold
+every cell against an outcome that is written down a second time.
 """
 TRANSACTION = """
 ## Transactional ids
@@ -47,6 +48,18 @@ PRODUCER = """
 
 What the program asks for, and what the brokers answer. A pair that is not in the table is refused with a
 sentence that says what to call instead. Every state leads to *fatal error* by a fatal failure.
+"""
+
+LEADER = """
+## ISR changes of a partition leader
+
+One change of the ISR is pending at a time, and as long as it is, the high watermark waits for all replicas
+that its outcome may put into the ISR or keep there (docs/semantics.md R1, R8). A change that is *sent* goes
+to the controller until an answer comes; maintenance runs from time to time.
+"""
+PAUSES = """
+A follower outside of the ISR is proposed as soon as it has caught up, but for a *paused* one, for which the
+high watermark does not wait either. The last of these events counts.
 """
 
 
@@ -136,12 +149,36 @@ def producers() -> str:
     return PRODUCER + diagram(edges) + table("", [event.value for event in producer.Event], rows)
 
 
+def leaders() -> str:
+    edges = [
+        (before.name, event.value, after.name)
+        for (before, event), after in isr_change.TRANSITIONS.items()
+        if after is not before
+    ]
+    pending = [state for state in isr_change.ChangeState if state is not isr_change.ChangeState.ENDED]
+    rows = [
+        (event.value, [isr_change.TRANSITIONS[state, event].value for state in pending])
+        for event in isr_change.ChangeEvent
+    ]
+    pauses = [
+        (event.value, ["paused" if is_paused else "not paused"])
+        for event, is_paused in isr_change.JOIN_PAUSED.items()
+    ]
+    return (
+        LEADER
+        + diagram(edges)
+        + table("", [state.value for state in pending], rows)
+        + PAUSES
+        + table("", ["the follower is"], pauses)
+    )
+
+
 def _cell(state: producer.State | None) -> str:
     return "" if state is None else state.value
 
 
 def main() -> int:
-    fresh = HEAD + transactions() + groups() + consumer_groups() + producers()
+    fresh = HEAD + transactions() + groups() + consumer_groups() + leaders() + producers()
     if "--check" in sys.argv[1:]:
         if not PAGE.exists() or PAGE.read_text() != fresh:
             print("docs/states.md is out of date: run `python docs/states.py`", file=sys.stderr)

@@ -23,7 +23,8 @@ from ..runtime.calm_logs import Outage, RateLimitedLines
 from ..runtime.clock import Clock, Timer
 from ..wire.errors import KafkaError
 from .partition.assignment import IsrChange, IsrResult
-from .partition.leader import AlterOutcome, PartitionLeader, PendingChange
+from .partition.isr_change import AlterOutcome, ChangeState, PendingChange
+from .partition.leader import PartitionLeader
 from .replica.replica import Replica
 
 AlterPartition = Callable[[list[IsrChange]], AsyncIterator[Sequence[IsrResult]]]
@@ -52,7 +53,7 @@ class _Queued:
         return (
             self.replica.leader is self.leader
             and self.leader.pending is self.change
-            and not self.change.awaits_metadata
+            and self.change.state is ChangeState.SENT
         )
 
     def as_change(self) -> IsrChange:
@@ -98,7 +99,9 @@ class IsrChanges:
     def submit(self, replica: Replica, change: PendingChange | None) -> None:
         """Queues a change that is pending in the leader's core.  Ignores None, and a change that is queued or
         in flight already."""
-        if change is None or replica.leader is None or change.awaits_metadata or change in self._tracked:
+        if change is None or change.state is not ChangeState.SENT:
+            return
+        if replica.leader is None or change in self._tracked:
             return
         self._tracked.add(change)
         _log.debug(

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from ...controller.remote.client import ControllerClient
 from ...proto import controller_pb2 as pb
 from ...replication.partition.assignment import IsrChange, IsrResult
-from ...replication.partition.leader import REFUSED
+from ...replication.partition.isr_change import REFUSED
 from ...wire.errors import ErrorCode
 from .cluster_view import ClusterView
 from .topic_creation import TOPIC_WAIT_S

@@ -26,56 +26,30 @@ then `advance_high_watermark`, then `propose_join`.  The caller supplies the tim
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...wire.errors import ErrorCode, KafkaError
 from .assignment import UNKNOWN_BROKER_EPOCH, Assignment, Eligibility, IsrMember, IsrProposal, IsrResult
+from .isr_change import (
+    JOIN_PAUSED,
+    OUTCOMES,
+    TRANSITIONS,
+    AlterOutcome,
+    ChangeEvent,
+    ChangeKind,
+    ChangeState,
+    JoinEvent,
+    PendingChange,
+    event_of,
+)
 
 NEVER_S = float("-inf")
 
 #: The high watermark does not wait for a follower outside the ISR that has not fetched for this long: it may
 #: be down.
 JOIN_SILENCE_S = 1.5
-
-#: Errors that say that the controller has not changed the ISR: the committed ISR alone counts again.
-REFUSED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
-
-#: Errors after which only newer metadata can decide the change: it stays pending, and the leader does not
-#: send it again.
-SUPERSEDED = frozenset(
-    {
-        ErrorCode.INVALID_UPDATE_VERSION,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.NEW_LEADER_ELECTED,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.STALE_BROKER_EPOCH,
-    }
-)
-
-
-class ChangeKind(enum.Enum):
-    """The two ISR changes that a leader may propose."""
-
-    EXPAND = "expand"
-    SHRINK = "shrink"
-
-
-@dataclass(slots=True, eq=False)
-class PendingChange:
-    """An ISR change whose outcome is not known yet; compared by identity, so that a late answer cannot end a
-    newer one."""
-
-    kind: ChangeKind
-    proposal: IsrProposal
-    nodes: frozenset[int]
-    awaits_metadata: bool = False
-    awaited_for_long: bool = False
 
 
 @dataclass(slots=True)
@@ -89,18 +63,12 @@ class ReplicaProgress:
     last_fetch_s: float = NEVER_S
     leader_end_at_last_fetch: int = -1
     last_caught_up_s: float = NEVER_S
-    # refused or removed: neither joins nor holds the high watermark until the pause is over
     join_paused: bool = False
+    """It neither joins the ISR nor holds the high watermark: see `JoinEvent`."""
     log_start_offset: int = -1
 
-
-class AlterOutcome(enum.Enum):
-    """What the shell has to do after an answer of the controller."""
-
-    SETTLED = "settled"
-    AWAIT_METADATA = "await_metadata"
-    RETRY = "retry"
-    STALE = "stale"
+    def note(self, event: JoinEvent) -> None:
+        self.join_paused = JOIN_PAUSED[event]
 
 
 def check_epoch(own: int, current_leader_epoch: int, *, required: bool) -> None:
@@ -134,7 +102,7 @@ class PartitionLeader:
         "_maximal_isr",
         "_min_insync_replicas",
         "_pending",
-        "_removal_refused",
+        "_removals_paused",
         "_settled",
         "deleted_below",
         "epoch_start_offset",
@@ -171,7 +139,7 @@ class PartitionLeader:
         self._min_insync_replicas = assignment.min_insync_replicas
         self._lag_max_s = lag_max_s
         self._pending: PendingChange | None = None
-        self._removal_refused = False
+        self._removals_paused = False
         self._eligibility_of = eligibility_of
         self.pauses = 0
         """The pauses (`end_pauses`) since the ISR grew or the metadata of a follower changed."""
@@ -204,16 +172,10 @@ class PartitionLeader:
         return self._pending
 
     def pending_again(self) -> PendingChange | None:
-        """The pending change, for `IsrChanges.maintain`.  A change that still awaits metadata at the next
-        call may be sent again: a deposed controller of an older version, whose answers name no term, may have
-        rejected it, and then no metadata would end it.  Sending it twice is harmless, because it is a
-        compare-and-set."""
+        """The pending change, for `IsrChanges.maintain`; one that is overdue may be sent again."""
         change = self._pending
-        if change is not None and change.awaits_metadata:
-            change.awaits_metadata, change.awaited_for_long = (
-                not change.awaited_for_long,
-                not change.awaited_for_long,
-            )
+        if change is not None:
+            self._advance(change, ChangeEvent.MAINTENANCE)
         return change
 
     @property
@@ -311,7 +273,7 @@ class PartitionLeader:
             )
         if broker_epoch > progress.broker_epoch or now_s - progress.last_fetch_s > JOIN_SILENCE_S:
             progress.broker_epoch = broker_epoch
-            progress.join_paused = False  # restarted, or fetching again: it may join when it has caught up
+            progress.note(JoinEvent.FETCHES_AGAIN)
         if fetch_offset >= leader_log_end:
             progress.last_caught_up_s = max(progress.last_caught_up_s, now_s)
         elif 0 <= progress.leader_end_at_last_fetch <= fetch_offset:
@@ -400,7 +362,7 @@ class PartitionLeader:
 
     def propose_removals(self, leader_log_end: int, now_s: float) -> PendingChange | None:
         """The change that removes members that have not caught up for `replica.lag.time.max.ms`."""
-        if self._pending is not None or self._removal_refused:
+        if self._pending is not None or self._removals_paused:
             return None
         lagging = {
             node
@@ -428,7 +390,7 @@ class PartitionLeader:
     def has_paused_changes(self) -> bool:
         """Whether a change may be proposed only after `end_pauses`.  A follower that is not eligible waits
         for metadata instead."""
-        return self._removal_refused or any(
+        return self._removals_paused or any(
             progress.join_paused and node not in self._isr and self._is_eligible(progress)
             for node, progress in self._followers.items()
         )
@@ -447,11 +409,12 @@ class PartitionLeader:
             if node in nodes and node not in self._isr:
                 matters, self.pauses = True, 0
                 if self._is_eligible(progress):
-                    progress.join_paused = False
-        joining = () if self._pending is None else self._pending.proposal.isr
-        if any(self._is_gone(member) for member in joining if member.node_id not in self._isr):
-            self._pending = None
-            self._refresh_maximal_isr()
+                    progress.note(JoinEvent.ELIGIBLE)
+        change = self._pending
+        if change is not None and any(
+            self._is_gone(member) for member in change.proposal.isr if member.node_id not in self._isr
+        ):
+            self._advance(change, ChangeEvent.JOINER_GONE)
         return matters
 
     def _is_gone(self, member: IsrMember) -> bool:
@@ -462,10 +425,10 @@ class PartitionLeader:
     def end_pauses(self, recent_fetchers: Container[int]) -> None:
         """Lets the leader propose removals again, and additions of the followers in `recent_fetchers`; the
         shell limits the rate."""
-        self._removal_refused = False
+        self._removals_paused = False
         for node, progress in self._followers.items():
             if node in recent_fetchers:
-                progress.join_paused = False
+                progress.note(JoinEvent.PAUSE_OVER)
 
     def _start(self, kind: ChangeKind, nodes: frozenset[int]) -> PendingChange:
         members = tuple(IsrMember(node, self._broker_epoch_of(node)) for node in sorted(nodes))
@@ -478,6 +441,12 @@ class PartitionLeader:
         progress = self._followers.get(node)
         return UNKNOWN_BROKER_EPOCH if progress is None else progress.broker_epoch
 
+    def _advance(self, change: PendingChange, event: ChangeEvent) -> None:
+        change.state = TRANSITIONS[change.state, event]
+        if change.state is ChangeState.ENDED:
+            self._pending = None
+            self._refresh_maximal_isr()
+
     def _refresh_maximal_isr(self) -> None:
         self._maximal_isr = self._isr if self._pending is None else self._isr | self._pending.nodes
 
@@ -486,27 +455,17 @@ class PartitionLeader:
         change again later."""
         if change is not self._pending:
             return AlterOutcome.STALE
-        if result.error is ErrorCode.NONE:
-            if result.leader_epoch != self.leader_epoch:
-                change.awaits_metadata = True
-                return AlterOutcome.AWAIT_METADATA
-            if self.on_metadata(result.partition_epoch, result.isr):
-                return AlterOutcome.SETTLED
-            # accepted, but not newer than the leader's state: only metadata decide
-            change.awaits_metadata = True
-            return AlterOutcome.AWAIT_METADATA
-        if result.error in REFUSED:  # the next try comes after `end_pauses`
+        is_ours = result.error is ErrorCode.NONE and result.leader_epoch == self.leader_epoch
+        if is_ours and self.on_metadata(result.partition_epoch, result.isr):
+            return AlterOutcome.SETTLED
+        event = event_of(result.error)
+        if event is ChangeEvent.REFUSED:  # the next try comes after `end_pauses`
             for node in change.nodes - self._isr:
                 if node in self._followers:
-                    self._followers[node].join_paused = True
-            self._removal_refused = change.kind is ChangeKind.SHRINK
-            self._pending = None
-            self._refresh_maximal_isr()
-            return AlterOutcome.SETTLED
-        if result.error in SUPERSEDED:
-            change.awaits_metadata = True
-            return AlterOutcome.AWAIT_METADATA
-        return AlterOutcome.RETRY
+                    self._followers[node].note(JoinEvent.REFUSED)
+            self._removals_paused = change.kind is ChangeKind.SHRINK
+        self._advance(change, event)
+        return OUTCOMES[event]
 
     def on_metadata(
         self,
@@ -533,10 +492,8 @@ class PartitionLeader:
             )
         for node in self._isr - new_isr:
             if node in self._followers:
-                # Fenced or lagging: its offset still counts, but it may be down, so it must not hold the high
-                # watermark.
-                self._followers[node].last_caught_up_s = NEVER_S
-                self._followers[node].join_paused = True
+                self._followers[node].last_caught_up_s = NEVER_S  # fenced or lagging; its offset still counts
+                self._followers[node].note(JoinEvent.REMOVED)
         # an ISR member is never left out of the count
         wanted = set(self._followers if replicas is None else replicas) | new_isr
         self._followers = {
@@ -548,12 +505,13 @@ class PartitionLeader:
             self._settled = self.replicas.difference(adding)
         for node in new_isr - self._isr:
             if node in self._followers:
-                self._followers[node].join_paused = False
+                self._followers[node].note(JoinEvent.ADDED)
                 self.pauses = 0
         self._isr = new_isr
         self.partition_epoch = partition_epoch
-        self._removal_refused = False
-        self._pending = None
+        self._removals_paused = False
+        if self._pending is not None:
+            self._advance(self._pending, ChangeEvent.METADATA)
         self._refresh_maximal_isr()
         return True
 

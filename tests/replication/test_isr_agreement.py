@@ -28,9 +28,10 @@ from tidegate.controller.state.model import INITIAL_FEATURES, SUPPORTED_FEATURES
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.replication.isr import _Queued
-from tidegate.replication.partition import leader as leader_module
+from tidegate.replication.partition import isr_change
 from tidegate.replication.partition.assignment import IsrResult
-from tidegate.replication.partition.leader import REFUSED, PartitionLeader, PendingChange
+from tidegate.replication.partition.isr_change import REFUSED, ChangeState, PendingChange
+from tidegate.replication.partition.leader import PartitionLeader
 from tidegate.runtime.clock import ManualClock
 from tidegate.wire.errors import ErrorCode, KafkaError
 
@@ -210,7 +211,7 @@ class Walk:
     def ask(self) -> None:
         """The pending change once more: the attempt before has been given up."""
         change = self.leader.pending
-        if change is None or change.awaits_metadata:
+        if change is None or change.state is not ChangeState.SENT:
             return
         as_asked: Any = SimpleNamespace(
             replica=SimpleNamespace(topic="t", topic_id=self.topic_id, partition=0), change=change
@@ -236,7 +237,7 @@ class Walk:
             return
         if answer.result is None:
             return
-        if answer.result.error not in leader_module.REFUSED and answer.index > self.known.index:
+        if answer.result.error not in isr_change.REFUSED and answer.index > self.known.index:
             self.answers.append(answer)
             return
         self.leader.complete_alter(answer.change, answer.result)
@@ -380,7 +381,7 @@ def eligibility_is_judged_before_the_partition_epoch(patch: Patch) -> None:
 
 
 def superseded_is_taken_for_refused(patch: Patch) -> None:
-    patch.setattr(leader_module, "REFUSED", REFUSED | {ErrorCode.INVALID_UPDATE_VERSION})
+    patch.setattr(isr_change, "REFUSED", REFUSED | {ErrorCode.INVALID_UPDATE_VERSION})
 
 
 def a_fenced_follower_is_given_up(patch: Patch) -> None:

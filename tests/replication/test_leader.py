@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 from tidegate.replication.partition.assignment import Eligibility, IsrMember, IsrResult
-from tidegate.replication.partition.leader import (
-    JOIN_SILENCE_S,
+from tidegate.replication.partition.isr_change import (
+    JOIN_PAUSED,
     REFUSED,
     SUPERSEDED,
+    TRANSITIONS,
     AlterOutcome,
+    ChangeEvent,
     ChangeKind,
-    PartitionLeader,
+    ChangeState,
+    JoinEvent,
     PendingChange,
 )
+from tidegate.replication.partition.leader import JOIN_SILENCE_S, PartitionLeader
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .leading import leader_of
@@ -432,6 +436,78 @@ def test_only_a_certain_refusal_ends_a_pending_change(code: ErrorCode, outcome: 
     assert leader.complete_alter(change, IsrResult("t", 0, code)) is outcome
     ended = outcome is AlterOutcome.SETTLED
     assert (leader.pending is None, leader.maximal_isr == {1, 2}, leader.isr) == (ended, ended, {1, 2})
+
+
+#: What becomes of a change that is sent, that awaits metadata, that is overdue.
+CHANGES = {
+    ChangeEvent.REFUSED: ("ended", "ended", "ended"),
+    ChangeEvent.SUPERSEDED: ("awaits metadata", "awaits metadata", "overdue"),
+    ChangeEvent.UNANSWERED: ("sent", "awaits metadata", "overdue"),
+    ChangeEvent.METADATA: ("ended", "ended", "ended"),
+    ChangeEvent.JOINER_GONE: ("ended", "ended", "ended"),
+    ChangeEvent.MAINTENANCE: ("sent", "overdue", "sent"),
+}
+
+
+@pytest.mark.parametrize("event", ChangeEvent)
+@pytest.mark.parametrize("at", range(3))
+def test_a_pending_change_ends_as_the_table_says(event: ChangeEvent, at: int) -> None:
+    metadata = Metadata()
+    leader, change = expanding(metadata)
+    if at:
+        leader.complete_alter(change, IsrResult("t", 0, ErrorCode.STALE_BROKER_EPOCH))
+    if at == 2:
+        leader.pending_again()
+    before = (ChangeState.SENT, ChangeState.AWAITS_METADATA, ChangeState.OVERDUE)[at]
+    assert change.state is before
+    match event:
+        case ChangeEvent.METADATA:
+            leader.on_metadata(8, (1, 2))
+        case ChangeEvent.JOINER_GONE:
+            metadata.known[3, 33] = Eligibility.NEVER
+            leader.brokers_changed((3,))
+        case ChangeEvent.MAINTENANCE:
+            leader.pending_again()
+        case _:
+            code = {
+                ChangeEvent.REFUSED: ErrorCode.INELIGIBLE_REPLICA,
+                ChangeEvent.SUPERSEDED: ErrorCode.INVALID_UPDATE_VERSION,
+                ChangeEvent.UNANSWERED: ErrorCode.NOT_CONTROLLER,
+            }[event]
+            leader.complete_alter(change, IsrResult("t", 0, code))
+    assert change.state.value == CHANGES[event][at]
+    assert (leader.pending is None) == (change.state is ChangeState.ENDED)
+    assert TRANSITIONS[before, event] is change.state
+    leader.validate(20)
+
+
+PAUSED = {JoinEvent.REFUSED, JoinEvent.REMOVED}
+
+
+@pytest.mark.parametrize("event", JoinEvent)
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_follower_is_paused_as_the_table_says(event: JoinEvent, paused: bool) -> None:
+    leader = leader_of(isr=(1, 2, 3) if event is JoinEvent.REMOVED else (1, 2))
+    fetch(leader, 3, 20, end=20)
+    follower = leader.follower(3)
+    follower.join_paused = paused and event is not JoinEvent.REFUSED  # a paused follower is not proposed
+    match event:
+        case JoinEvent.REFUSED:
+            change = leader.propose_join(3)
+            assert change is not None
+            leader.complete_alter(change, IsrResult("t", 0, ErrorCode.INELIGIBLE_REPLICA))
+        case JoinEvent.REMOVED:
+            leader.on_metadata(8, (1, 2))
+        case JoinEvent.ADDED:
+            leader.on_metadata(8, (1, 2, 3))
+        case JoinEvent.FETCHES_AGAIN:
+            fetch(leader, 3, 20, end=20, now_s=0.0 if paused else JOIN_SILENCE_S + 1, broker_epoch=101)
+        case JoinEvent.ELIGIBLE:
+            leader.brokers_changed((3,))
+        case JoinEvent.PAUSE_OVER:
+            leader.end_pauses((3,))
+    assert follower.join_paused == (event in PAUSED) == JOIN_PAUSED[event]
+    assert (leader.propose_join(3) is None) == (event in PAUSED or event is JoinEvent.ADDED)
 
 
 def test_every_distinguished_error_code_is_in_the_table() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tidegate.replication.fetching.fetcher import FetcherLimits
 from tidegate.replication.manager import ReplicaManager
-from tidegate.replication.partition.leader import PartitionLeader, PendingChange
+from tidegate.replication.partition.isr_change import PendingChange
+from tidegate.replication.partition.leader import PartitionLeader
 from tidegate.replication.replica.replica import Role
 from tidegate.runtime import calm_logs
 from tidegate.storage.log.log import AppendInfo, AppendOrigin
