@@ -102,6 +102,5 @@ HANDLERS = Handlers(
         ApiKey.UPDATE_FEATURES: update_features.handle,
         ApiKey.WRITE_TXN_MARKERS: write_txn_markers.handle,
     },
-    hot={ApiKey.FETCH: fetch.handle},
-    staged={ApiKey.PRODUCE: produce.begin},
+    staged={ApiKey.FETCH: fetch.begin, ApiKey.PRODUCE: produce.begin},
 )

@@ -6,10 +6,9 @@ However many requests other clients have sent, a connection that has used little
 few milliseconds the loop reads sockets and runs timers.
 
 Per connection the listener handles one frame after another; a handler returns before the next frame begins,
-with two exceptions. After a `Deferred` the next request begins while a task awaits the answer.  `Staged`
-requests verify at the same time, and execute in their order.  Responses leave in the order of their requests,
-as every client expects.  A connection has at most `REQUESTS_IN_WORK_MAX` requests in work: above, the
-listener stops reading from it.
+with the exceptions that `requests.py` names, `Deferred` and `Staged`.  Responses leave in the order of their
+requests, as every client expects.  A connection has at most `REQUESTS_IN_WORK_MAX` requests in work: above,
+the listener stops reading from it.
 
 When a connection closes, the listener drops its frames and cancels its requests, because the client cannot
 get a response. Only a produce with acks=0, which has no response, is still executed: a client may send it and
@@ -65,24 +64,22 @@ _LONG_POLLS: Final = frozenset(_NAMES[key] for key in (ApiKey.FETCH, ApiKey.JOIN
 COPY_BYTES_MAX: Final = 16 * 1024
 
 Answer = Encoded | Fields | None
-# Any: each handler takes the request of its own (wire/request_types.py), or the undecoded body.
+# Any: each handler takes the request of its own (wire/request_types.py).
 Handler = Callable[[Broker, RequestContext, Any], Awaitable[Answer | Deferred]]
-HotHandler = Callable[[Broker, RequestContext, memoryview], Awaitable[Answer | Deferred]]
 Order = asyncio.Future[None]
 StagedHandler = Callable[[Broker, RequestContext, memoryview], Staged]
 
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """`decoded` get the message as kio's entity, `hot` and `staged` get the body's bytes."""
+    """`decoded` get the message as kio's entity, `staged` the body's bytes: see `requests.py`."""
 
     decoded: Mapping[int, Handler]
-    hot: Mapping[int, HotHandler]
     staged: Mapping[int, StagedHandler]
 
     @property
     def keys(self) -> frozenset[int]:
-        return frozenset(self.decoded) | frozenset(self.hot) | frozenset(self.staged)
+        return frozenset(self.decoded) | frozenset(self.staged)
 
 
 @dataclass(slots=True)
@@ -265,18 +262,12 @@ class ClientConnection:
         else:
             if self._last_turn is not None:
                 await self._last_turn
-            outcome = await self._begin(context, frame, position)
+            message = codec.decode_request_body(context.api_key, context.api_version, frame, position)
+            outcome = await self._handlers.decoded[context.api_key](self._broker, context, message)
         if isinstance(outcome, Deferred):
             self._spawn(self._await_aside, context, slot, outcome.answer)
         else:
             self._finish(context, slot, outcome)
-
-    async def _begin(self, context: RequestContext, frame: memoryview, position: int) -> Answer | Deferred:
-        hot = self._handlers.hot.get(context.api_key)
-        if hot is not None:
-            return await hot(self._broker, context, frame[position:])
-        message = codec.decode_request_body(context.api_key, context.api_version, frame, position)
-        return await self._handlers.decoded[context.api_key](self._broker, context, message)
 
     def _spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
         task = asyncio.create_task(self._metered(work, *arguments))

@@ -1,14 +1,19 @@
 """The interface between the listener and the request handlers: what a handler receives and what it returns.
 
-A handler is `async def handle(broker, context, request) -> Fields`, one module a request in `handlers/`.
-`request` is the decoded message, `Fields` the response's fields, encoded for the version the client asked
-for.  Produce and Fetch, which carry nearly all bytes, take the undecoded body and parse it themselves, and
-Produce begins without an `await`.  The listener runs the requests of one connection one after another, in
-order.  A handler that has executed its request but waits for other replicas (an acks=all produce) returns a
-`Deferred`: the listener starts the connection's next request at once and still sends the responses in order.
+A new request is a module in `handlers/` with `async def handle(broker, context, request)`, and a line in
+`HANDLERS`.  `request` is the decoded message.  What the handler returns says how the connection goes on:
 
-A handler that must ask another node before it may execute its request returns a `Staged`: the listener
-verifies several requests of a connection at the same time and executes them in their order.
+| the handler | returns | the connection's next request begins |
+|---|---|---|
+| knows its answer when it returns (nearly all) | the fields of the response | after the answer |
+| has executed the request, and its answer may wait long for others (JoinGroup) | `Deferred` | at once |
+
+Responses leave in the order of their requests in any case, so a handler that waits for long without
+`Deferred` holds up its connection, and no other one.
+
+Produce and Fetch, which carry nearly all bytes, have another form, `begin(broker, context, body) -> Staged`:
+`begin` parses the undecoded body without an `await`, `verify` asks other nodes, side by side with those of
+other requests, and `execute` runs in the order of the requests, and returns what a handler does.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
 Fields = Mapping[str, object]
+"""Of a response, by their names in the schema; the listener encodes them for the version of the request."""
 
 
 async def _next_round() -> None:

@@ -71,7 +71,7 @@ ANNOUNCED = frozenset({ApiKey.FETCH, ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKe
 
 
 class Served:
-    """A listener whose one request (Fetch, hot) does what the test says, by the first byte of its body."""
+    """A listener whose one request (Fetch, not decoded) does what the test says, by its body's first byte."""
 
     def __init__(self) -> None:
         self.waiting: dict[int, asyncio.Future[Encoded | None]] = {}
@@ -163,17 +163,19 @@ class Served:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Served]:
-        hot = {ApiKey.FETCH: self.handle, ApiKey.API_VERSIONS: self.handle}
-        self.server = await listen(
-            self.broker,
-            Handlers({}, hot, {ApiKey.METADATA: self.begin, ApiKey.PRODUCE: self.produce}),  # type: ignore[arg-type]
+        handlers = Handlers(
+            {ApiKey.FETCH: self.handle, ApiKey.API_VERSIONS: self.handle},
+            {ApiKey.METADATA: self.begin, ApiKey.PRODUCE: self.produce},
         )
-        try:
-            yield self
-        finally:
-            for client in self.clients:
-                client.writer.close()
-            await self.server.close()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(codec, "decode_request_body", lambda _key, _version, frame, start: frame[start:])
+            self.server = await listen(self.broker, handlers)
+            try:
+                yield self
+            finally:
+                for client in self.clients:
+                    client.writer.close()
+                await self.server.close()
 
 
 @pytest.fixture

@@ -18,19 +18,23 @@ from ....wire.fetch import (
     parse_fetch_request,
 )
 from ...serving.broker import Broker
-from ...serving.requests import Deferred, Encoded, RequestContext, most_severe_error
+from ...serving.requests import Deferred, Encoded, RequestContext, Staged, most_severe_error
 from .current_leader import current_leader, endpoints
 
 ENDPOINTS_FROM = 16
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
-async def handle(broker: Broker, context: RequestContext, body: memoryview) -> Deferred:
+def begin(broker: Broker, context: RequestContext, body: memoryview) -> Staged:
     # Parsed now: the body's memory belongs to the connection and goes back to it when this request is
     # answered.
     request = parse_fetch_request(context.api_version, body)
     request.max_bytes = min(request.max_bytes, broker.configuration.integer("fetch.max.bytes"))
-    return Deferred(_fetch(broker, context, request))
+
+    async def execute() -> Deferred:
+        return Deferred(_fetch(broker, context, request))
+
+    return Staged(None, execute)
 
 
 async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Encoded:
