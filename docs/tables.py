@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tidegate.node.handlers import HANDLERS
-from tidegate.node.settings.configuration import SETTINGS, Setting
+from tidegate.node.settings.definitions import SETTINGS, Setting
 from tidegate.wire.api import ApiKey, advertised
 
 BEGIN = "<!-- made by docs/tables.py -->\n"

@@ -19,7 +19,8 @@ from pathlib import Path
 from ..runtime import logs
 from ..runtime.disk import RealDisk
 from .node import Node, StartError
-from .settings.configuration import SETTINGS, Configuration, ConfigurationError, load
+from .settings.configuration import Configuration, ConfigurationError, load
+from .settings.definitions import SETTINGS
 
 # docs/hot-path.md H19: by default glibc maps and unmaps every buffer above 128 KiB: two thirds of the
 # throughput of 1 MiB messages.

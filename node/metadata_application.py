@@ -21,8 +21,7 @@ from ..wire.errors import KafkaError
 from .cluster.cluster_view import ClusterView
 from .coordinators.group_coordination import GroupCoordination
 from .lifecycle.broker_lifecycle import BrokerLifecycle
-from .settings.inherited_settings import InheritedSettings
-from .settings.run_time_settings import RunTimeSettings
+from .settings.run_time_settings import InheritedSettings, RunTimeSettings
 
 log = logs.get(__name__)
 

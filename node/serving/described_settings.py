@@ -21,7 +21,8 @@ from ...controller.state.model import ALL_NODES, INTERNAL_TOPICS, TopicState
 from ...controller.state.topic_defaults import NodeConfigs, inherited
 from ...storage.topic_config import TOPIC_CONFIGS, ConfigType
 from ..cluster.internal_topics import STATE_SEGMENT_BYTES
-from ..settings.configuration import SETTINGS, Configuration
+from ..settings.configuration import Configuration
+from ..settings.definitions import SETTINGS
 
 SOURCE_TOPIC: Final = 1
 SOURCE_DYNAMIC_BROKER: Final = 2

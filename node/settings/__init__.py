@@ -1,0 +1,12 @@
+"""A node's settings.
+
+| a setting is | in |
+|---|---|
+| defined: name, type, default, bounds, meaning | `definitions.py` |
+| defined anew where it changes at run time (KIP-226) | `controller/state/broker_settings.py` |
+| read from file, environment and command line, and checked | `configuration.py`, `node_listeners.py` |
+| read by the node's parts, once and for all | `Configuration` |
+| read by them as it holds now, and changed at run time | `RunTimeSettings` in `run_time_settings.py` |
+| checked when a client changes it | `controller/planning/node_settings.py` |
+| shown to clients | `node/serving/described_settings.py` |
+"""

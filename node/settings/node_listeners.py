@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from ...runtime.listeners import (
     WILDCARDS,
@@ -32,27 +32,7 @@ from ...runtime.listeners import (
     parse_listeners,
     parse_security_protocols,
 )
-
-LISTENERS: Final = "listeners"
-ADVERTISED: Final = "advertised.listeners"
-PROTOCOLS: Final = "listener.security.protocol.map"
-INTER_BROKER: Final = "inter.broker.listener.name"
-CONTROLLERS: Final = "controller.listener.names"
-GRPC: Final = "grpc.listener.name"
-METRICS: Final = "metrics.listener.name"
-
-LISTENERS_DEFAULT: Final = (
-    "PLAINTEXT://127.0.0.1:9092",
-    "GRPC://127.0.0.1:9093",
-    "CONTROLLER://127.0.0.1:9094",
-    "METRICS://127.0.0.1:9095",
-)
-PROTOCOLS_DEFAULT: Final = (
-    "SASL_SSL:SASL_SSL",
-    "PLAINTEXT:PLAINTEXT",
-    "SSL:SSL",
-    "SASL_PLAINTEXT:SASL_PLAINTEXT",
-)
+from .definitions import ADVERTISED, CONTROLLERS, GRPC, INTER_BROKER, LISTENERS, METRICS, PROTOCOLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

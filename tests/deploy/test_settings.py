@@ -7,7 +7,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tidegate.node.settings.configuration import SETTINGS, Configuration, ConfigurationError, load
+from tidegate.node.settings.configuration import Configuration, ConfigurationError, load
+from tidegate.node.settings.definitions import SETTINGS
 
 from .manifests import CLUSTERS, config_map, environment
 from .test_manifests import flat

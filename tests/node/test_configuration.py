@@ -9,14 +9,8 @@ from typing import Any
 
 import pytest
 from tidegate.controller.state.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, GROUP_LIMITS
-from tidegate.node.settings.configuration import (
-    FORMER_SETTINGS,
-    SETTINGS,
-    Address,
-    Configuration,
-    ConfigurationError,
-    load,
-)
+from tidegate.node.settings.configuration import Address, Configuration, ConfigurationError, load
+from tidegate.node.settings.definitions import FORMER_SETTINGS, SETTINGS
 
 MINIMAL: dict[str, Any] = {
     "node.id": 1,
@@ -273,15 +267,10 @@ def test_every_setting_has_a_sentence_and_a_default_within_its_bounds() -> None:
 def test_every_setting_is_read_by_some_module() -> None:
     """A documented setting without effect would mislead operators unnoticed."""
     root = Path(__file__).parents[2]
-    table = (root / "node" / "settings" / "configuration.py").read_text()
-    start = table.index("SETTINGS: Final")
-    sources = [
-        path.read_text()
-        for name in PRODUCT
-        for path in (root / name).rglob("*.py")
-        if path.name != "configuration.py"
-    ]
-    read = "\n".join([*sources, table[:start], table[table.index("\n}\n", start) :]])
+    definitions = root / "node" / "settings" / "definitions.py"
+    names_of_listeners, _, _ = definitions.read_text().partition("SETTINGS: Final")
+    paths = (path for name in PRODUCT for path in (root / name).rglob("*.py") if path != definitions)
+    read = "\n".join([names_of_listeners, *(path.read_text() for path in paths)])
     # internal_topics.py puts the names of the state topics' settings together
     composed = ("transaction.state.log.", "offsets.topic.")
     unread = [key for key in SETTINGS if f'"{key}"' not in read and not key.startswith(composed)]

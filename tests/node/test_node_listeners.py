@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tidegate.node.settings.node_listeners import LISTENERS_DEFAULT
+from tidegate.node.settings.definitions import LISTENERS_DEFAULT
 
 from .test_configuration import loaded, refused
 

@@ -12,8 +12,7 @@ from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import ALL_NODES, ApplyResult, PartitionState, TopicState
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.metadata_application import MetadataApplication
-from tidegate.node.settings.inherited_settings import SLICE_S, InheritedSettings
-from tidegate.node.settings.run_time_settings import RunTimeSettings
+from tidegate.node.settings.run_time_settings import SLICE_S, InheritedSettings, RunTimeSettings
 from tidegate.replication.partition.assignment import Assignment
 from tidegate.runtime.clock import ManualClock
 
