@@ -1,10 +1,11 @@
 """The replicated state machine of the cluster metadata.
 
 Only `ClusterState.apply(index, term, command)` changes the state (and `restore`, which loads a snapshot).  It
-is total (it never raises, whatever the bytes are: errors are values and change nothing), deterministic (no
-clock, no randomness, no I/O: ids and times come inside the command), and idempotent (docs/semantics.md M1,
-M2): a command either names its proposer and sequence, and is then applied once, or it is a compare-and-set on
-an epoch.
+is total (whatever the bytes are, errors are values and change nothing; only a defect of this room raises, and
+then the node stops, because a state that was half changed must not be used), deterministic (no clock, no
+randomness, no I/O: ids and times come inside the command), and idempotent (docs/semantics.md M1, M2): a
+command either names its proposer and sequence, and is then applied once, or it is a compare-and-set on an
+epoch.
 
 Order inside one command: term fence, duplicate check, then its operations one after the other until the first
 that fails.
@@ -16,7 +17,6 @@ after every command says `validation.py`.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -272,23 +272,10 @@ class ClusterState:
 
     # ---- snapshots -----------------------------------------------------------------------------------------
 
-    def copy(self) -> ClusterState:
-        """Another state with the same contents; cheap, because the values in the tables are immutable."""
-        other = ClusterState()
-        other.index, other.term = self.index, self.term
-        other.cluster_id, other.metadata_id = self.cluster_id, self.metadata_id
-        other.controller_id, other.controller_epoch = self.controller_id, self.controller_epoch
-        other.next_producer_id, other._features = self.next_producer_id, self._features
-        other.session_timeout_ms = self.session_timeout_ms
-        other.node_configs, other.resource_configs = self.node_configs, self.resource_configs
-        other._brokers = BrokerTable(self._brokers.by_id)
-        other._topics = TopicTable(self._topics.by_name.values())
-        other._proposers = ProposerTable(self._proposers.freeze())
-        return other
-
-    def freeze(self) -> Callable[[], bytes]:
-        """A cheap copy of the state as of now; calling what is returned encodes it, on any thread."""
-        frozen = snapshot.Contents(
+    def contents(self) -> snapshot.Contents:
+        """All that the state is made of.  `copy`, `encode` and `restore` go through it: all of them lose a
+        field that it has not (`test_a_copy_and_a_snapshot_hold_every_field`)."""
+        return snapshot.Contents(
             index=self.index,
             term=self.term,
             cluster_id=self.cluster_id,
@@ -304,6 +291,28 @@ class ClusterState:
             resource_configs=self.resource_configs,
             session_timeout_ms=self.session_timeout_ms,
         )
+
+    def _take(self, contents: snapshot.Contents) -> None:
+        self.index, self.term = contents.index, contents.term
+        self.cluster_id, self.metadata_id = contents.cluster_id, contents.metadata_id
+        self.next_producer_id = contents.next_producer_id
+        self.controller_id, self.controller_epoch = contents.controller_id, contents.controller_epoch
+        self._features = contents.features
+        self._brokers = BrokerTable(contents.brokers)
+        self._topics = TopicTable(contents.topics.values())
+        self._proposers = ProposerTable(contents.proposers)
+        self.node_configs, self.resource_configs = contents.node_configs, contents.resource_configs
+        self.session_timeout_ms = contents.session_timeout_ms
+
+    def copy(self) -> ClusterState:
+        """Another state with the same contents; cheap, because the values in the tables are immutable."""
+        other = ClusterState()
+        other._take(self.contents())
+        return other
+
+    def freeze(self) -> Callable[[], bytes]:
+        """A cheap copy of the state as of now; calling what is returned encodes it, on any thread."""
+        frozen = self.contents()
         return lambda: snapshot.encode(frozen)
 
     def encode(self) -> bytes:
@@ -315,20 +324,8 @@ class ClusterState:
         changed."""
         contents = snapshot.decode(data)
         old_topics, old_brokers = self._topics.by_name, self._brokers.by_id
-        self.index, self.term = contents.index, contents.term
-        self.cluster_id, self.metadata_id = contents.cluster_id, contents.metadata_id
-        self.next_producer_id = contents.next_producer_id
-        self.controller_id, self.controller_epoch = contents.controller_id, contents.controller_epoch
-        self._features = dict(contents.features)
-        self._brokers = BrokerTable(contents.brokers)
-        defaults = controllers_defaults(contents.node_configs)
-        self._topics = TopicTable(
-            topic if topic.internal else replace(topic, defaults=defaults)
-            for topic in contents.topics.values()
-        )
-        self._proposers = ProposerTable(contents.proposers)
-        self.node_configs, self.resource_configs = contents.node_configs, contents.resource_configs
-        self.session_timeout_ms = contents.session_timeout_ms
+        self._take(contents)
+        self._topics.set_defaults(controllers_defaults(self.node_configs), Changes(self.index, self.term))
         return _difference(self, old_topics, old_brokers)
 
     def state_hash(self) -> str:

@@ -41,7 +41,9 @@ OPERATION_LEVELS: dict[str, int] = {
     "unregister_broker": MOVES_LEVEL, "change_node_config": NODE_SETTINGS_LEVEL,
     "change_resource_config": RESOURCES_LEVEL, "set_session_timeout": SESSIONS_LEVEL,
 }  # fmt: skip
-# The feature levels that this version of Tidegate knows, and the ones a fresh cluster starts with.
+# The feature levels that this version of Tidegate knows.  The highest level of METADATA_VERSION is open until
+# the release that brings it: what is added meanwhile gets this level.  After a release it is closed: the next
+# addition raises the number here, and gets a name of its own above.
 SUPPORTED_FEATURES: dict[str, int] = {
     METADATA_VERSION: 5, FORMER_METADATA_VERSION: FORMER_LEVEL_MAX, "transaction.version": 2,
     GROUP_VERSION: 1,
@@ -50,7 +52,10 @@ SUPPORTED_FEATURES: dict[str, int] = {
 FEATURE_LEVEL_MIN: dict[str, int] = {
     METADATA_VERSION: 1, FORMER_METADATA_VERSION: 1, "transaction.version": 0, GROUP_VERSION: 0,
 }  # fmt: skip
-INITIAL_FEATURES: dict[str, int] = {METADATA_VERSION: 5, "transaction.version": 2, GROUP_VERSION: 1}
+# A fresh cluster starts with the highest levels.
+INITIAL_FEATURES: dict[str, int] = {
+    name: level for name, level in SUPPORTED_FEATURES.items() if name != FORMER_METADATA_VERSION
+}
 
 TOPIC_NAME_LENGTH_MAX = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.model import FLUSH_POLICY_CONFIG, MIN_IN_SYNC_REPLICAS_CONFIG, ApplyResult
+from tidegate.controller.state.model import (
+    FLUSH_POLICY_CONFIG,
+    INITIAL_FEATURES,
+    MIN_IN_SYNC_REPLICAS_CONFIG,
+    ApplyResult,
+)
 from tidegate.controller.state.proposers import PROPOSERS_MAX, WINDOW
+from tidegate.controller.state.snapshot import Contents
 from tidegate.controller.state.validation import StateValidator, violations
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode
@@ -489,3 +496,42 @@ def test_a_snapshot_that_cannot_be_read_changes_nothing(applier: Applier, damage
     with pytest.raises(ValueError, match="snapshot"):
         applier.state.restore(damage)
     assert applier.state.state_hash() == before
+
+
+def test_a_copy_and_a_snapshot_hold_every_field(applier: Applier) -> None:
+    """A field that is new in the state is filled here, too: plans are made on copies."""
+    applier(
+        pb.Operation(bootstrap=pb.Bootstrap(cluster_id="c", metadata_id="m", features=every_feature())),
+        pb.Operation(become_controller=pb.BecomeController(node_id=1)),
+        pb.Operation(set_session_timeout=pb.SetSessionTimeout(session_timeout_ms=6000)),
+        pb.Operation(
+            change_node_config=pb.ChangeNodeConfig(node_id=-1, set=[pb.ConfigEntry(key="k", value="v")])
+        ),
+        pb.Operation(
+            change_resource_config=pb.ChangeResourceConfig(
+                resource_type=32, name="g", set=[pb.ConfigEntry(key="k", value="v")]
+            )
+        ),
+        proposer="p",
+        sequence=1,
+    )
+    epoch = applier.broker(1)
+    applier.topic(replicas=(1,))
+    ids = pb.AllocateProducerIds(node_id=1, broker_epoch=epoch, count=10)
+    assert applier(pb.Operation(allocate_producer_ids=ids)).ok
+    contents, empty = applier.state.contents(), ClusterState().contents()
+    for field in dataclasses.fields(Contents):
+        assert getattr(contents, field.name) != getattr(empty, field.name), f"{field.name} is empty here"
+    held = {name.lstrip("_") for name in ClusterState.__slots__}
+    assert held == {field.name for field in dataclasses.fields(Contents)}, (
+        "a snapshot has another set of fields"
+    )
+    restored = ClusterState()
+    restored.restore(applier.state.encode())
+    for other in (applier.state.copy(), restored):
+        assert other.contents() == contents
+        assert other.encode() == applier.state.encode()
+
+
+def every_feature() -> list[pb.Feature]:
+    return [pb.Feature(name=name, level=level) for name, level in INITIAL_FEATURES.items()]
