@@ -78,6 +78,7 @@ from .events import (
     TransactionListing,
     TransactionReply,
 )
+from .identity import check_identity, expected_identity, fenced, repeats_end, repeats_init
 from .state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -307,9 +308,9 @@ class TransactionShard:
     ) -> TransactionOutcome:
         """Fences the producer and aborts its open transaction; the client retries until the abort is
         complete.  No client ever gets the epoch of the abort markers."""
-        expected = _expected(event)
+        expected = expected_identity(event)
         if expected is not None and expected != (current.producer_id, current.producer_epoch):
-            raise self._fenced(event.transactional_id, expected, current)
+            raise fenced(expected, current)
         message = f"{event.transactional_id}: its open transaction is being aborted: retry"
         retry = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, message)
         return self._fence(current, context, retry, may_resume=expected is not None)
@@ -317,7 +318,7 @@ class TransactionShard:
     def _next_identity(
         self, event: InitProducerId, current: TransactionMetadata, context: Context
     ) -> TransactionOutcome:
-        expected = _expected(event)
+        expected = expected_identity(event)
         exhausted = is_exhausted(current.producer_epoch, self.config.max_producer_epoch)
         base = replace(
             current,
@@ -332,7 +333,7 @@ class TransactionShard:
             last_epoch = NO_PRODUCER_EPOCH
         elif expected == (current.producer_id, current.producer_epoch):
             last_epoch = current.producer_epoch
-        elif self._owned_last_epoch(current, *expected):
+        elif repeats_init(expected, current):
             last_epoch = expected[1]
             # Still Empty: the client repeats an InitProducerId whose answer was lost.  Complete: its first
             # InitProducerId after an EndTxn of unknown outcome, or after a timeout: the next epoch, or the
@@ -343,7 +344,7 @@ class TransactionShard:
                     kept, current.state, ProducerReply(kept.producer_id, kept.producer_epoch)
                 )
         else:
-            raise self._fenced(event.transactional_id, expected, current)
+            raise fenced(expected, current)
         if exhausted:
             rotated, previous = self._fresh_producer_id(), current.producer_id
             following = replace(base, producer_id=rotated, producer_epoch=0, previous_producer_id=previous)
@@ -356,22 +357,6 @@ class TransactionShard:
             following, current.state, ProducerReply(following.producer_id, following.producer_epoch)
         )
 
-    def _owned_last_epoch(self, current: TransactionMetadata, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the last request of this producer led to the current identity.  Epochs of one id only grow,
-        so a last epoch that is not below the current one belongs to the previous id."""
-        if producer_epoch == NO_PRODUCER_EPOCH or producer_epoch != current.last_producer_epoch:
-            return False
-        rotated = current.producer_epoch <= producer_epoch
-        return producer_id == (current.previous_producer_id if rotated else current.producer_id)
-
-    def _fenced(
-        self, transactional_id: str, held: tuple[int, int], current: TransactionMetadata
-    ) -> KafkaError:
-        present = current.client_identity
-        held_by, now_by = f"producer {held[0]} epoch {held[1]}", f"producer {present[0]} epoch {present[1]}"
-        message = f"{transactional_id}: {held_by} was replaced by {now_by}"
-        return KafkaError(ErrorCode.PRODUCER_FENCED, message)
-
     def _fresh_producer_id(self) -> int:
         producer_id = self._take_producer_id()
         if producer_id is None:
@@ -380,22 +365,8 @@ class TransactionShard:
 
     # --- partitions -----------------------------------------------------------------------------------------
 
-    def _check_identity(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
-        if not transactional_id:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-        current = self.transactions.get(transactional_id)
-        if current is None:
-            return  # the table rejects the request
-        present = current.client_identity
-        if (producer_id, producer_epoch) == present:
-            return
-        if producer_id not in (present[0], current.producer_id):
-            message = f"{transactional_id}: producer id {producer_id} is not its producer id {present[0]}"
-            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, message)
-        raise self._fenced(transactional_id, (producer_id, producer_epoch), current)
-
     def _add_partitions(self, event: AddPartitions, context: Context) -> TransactionOutcome:
-        self._check_identity(event.transactional_id, event.producer_id, event.producer_epoch)
+        check_identity(event, self.transactions.get(event.transactional_id))
         current, _ = self._lookup(event.transactional_id, Stimulus.ADD_PARTITIONS)
         reply = PartitionsReply(dict.fromkeys(event.partitions, ErrorCode.NONE))
         ongoing = current.state is TransactionState.ONGOING
@@ -426,7 +397,7 @@ class TransactionShard:
     def _verify(self, event: AddPartitions) -> TransactionOutcome:
         """Answers a partition leader which partitions are enlisted (KIP-890 part 1).  Outside an open
         transaction the answer is TRANSACTION_ABORTABLE."""
-        self._check_identity(event.transactional_id, event.producer_id, event.producer_epoch)
+        check_identity(event, self.transactions.get(event.transactional_id))
         current, action = self._lookup(event.transactional_id, Stimulus.VERIFY_PARTITIONS)
         errors = {
             partition: ErrorCode.NONE
@@ -441,11 +412,9 @@ class TransactionShard:
 
     def _end(self, event: EndTxn, context: Context) -> TransactionOutcome:
         current = self.transactions.get(event.transactional_id)
-        repeated = (
-            current is not None and event.transaction_version >= 2 and self._repeats_end(event, current)
-        )
+        repeated = current is not None and repeats_end(event, current, self.config.max_producer_epoch)
         if not repeated:
-            self._check_identity(event.transactional_id, event.producer_id, event.producer_epoch)
+            check_identity(event, current)
         stimulus = _end_stimulus(event, repeated)
         current, action = self._lookup(event.transactional_id, stimulus)
         with_epoch = event.transaction_version >= 2
@@ -466,22 +435,6 @@ class TransactionShard:
         return self._transition(
             following, current.state, reply, self._send_markers(following, context.next_offset)
         )
-
-    def _repeats_end(self, event: EndTxn, current: TransactionMetadata) -> bool:
-        """TV2: whether the request carries the epoch with which the last transaction ended (rule T13)."""
-        if not (current.state.is_prepare or current.state.is_complete):
-            return False
-        if event.producer_epoch == NO_PRODUCER_EPOCH or event.producer_epoch != current.last_producer_epoch:
-            return False
-        bumped = (
-            event.producer_id == current.producer_id and current.producer_epoch == event.producer_epoch + 1
-        )
-        rotated = (
-            event.producer_id == current.previous_producer_id
-            and current.producer_epoch == 0
-            and is_exhausted(event.producer_epoch, self.config.max_producer_epoch)
-        )
-        return bumped or rotated
 
     def _bumped(self, metadata: TransactionMetadata, last_producer_epoch: int) -> TransactionMetadata:
         """Bumps the epoch by one; at the last epoch also names the next producer id (KAFKA-20090)."""
@@ -693,12 +646,6 @@ def _record_of(metadata: TransactionMetadata) -> CoordinatorRecord:
     return CoordinatorRecord(
         records.encode_key(metadata.transactional_id), records.encode_value(metadata), metadata
     )
-
-
-def _expected(event: InitProducerId) -> tuple[int, int] | None:
-    if event.producer_id == NO_PRODUCER_ID and event.producer_epoch == NO_PRODUCER_EPOCH:
-        return None
-    return event.producer_id, event.producer_epoch
 
 
 def _end_stimulus(event: EndTxn, repeated: bool) -> Stimulus:

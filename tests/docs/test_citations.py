@@ -5,7 +5,7 @@ The rules stand in docs/semantics.md, docs/raft.md and docs/hot-path.md, each un
 
     ### T3
     One or two sentences.
-    - Kept by: [`TransactionShard._check_identity`](../coordinator/transaction/shard.py)
+    - Kept by: [`check_identity`](../coordinator/transaction/identity.py)
     - Source: KIP-98
     - Held by: `tests/coordinator/test_transaction_table.py::test_...`; ablation `act before the barrier`
 
