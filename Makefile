@@ -38,9 +38,11 @@ rolling-upgrade: install ## roll a cluster under load from an older version (out
 check: install ## ruff, mypy, and the tests without clusters, Spark and long histories: under a minute
 	$(BIN)/ruff check .
 	mkdir -p .link && ln -sfn .. .link/tidegate
-	$(BIN)/mypy
+	@# mypy has one thread: it runs beside the tests, and reports behind them
+	$(BIN)/mypy > .link/mypy.txt & types=$$!; \
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not cluster and not spark and not long" \
-		--hypothesis-profile=check --ignore=tests/cluster --ignore=tests/spark
+		--hypothesis-profile=check --ignore=tests/cluster --ignore=tests/spark; tests=$$?; \
+	wait $$types; types=$$?; cat .link/mypy.txt; test $$tests = 0 -a $$types = 0
 
 test: install ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

@@ -1,4 +1,7 @@
-"""One module per request of the Kafka protocol; this table says which requests the node serves."""
+"""One module per request of the Kafka protocol; this table says which requests the node serves.
+
+A new request is a `handle` in `decoded`.  `serving/requests.py` says what it returns, and what `staged` is.
+"""
 
 from __future__ import annotations
 
