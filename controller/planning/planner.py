@@ -40,6 +40,7 @@ from ..state.model import (
     LISTENERS_LEVEL,
     MOVES_LEVEL,
     NO_BROKER_EPOCH,
+    NO_LEADER,
     PRODUCER_ID_BLOCK,
     SESSIONS_LEVEL,
     BrokerState,
@@ -87,6 +88,17 @@ class HeartbeatAnswer:
     caught_up: bool
     should_shutdown: bool
     not_reached_by: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, frozen=True)
+class Loss:
+    """The records that one broker has lost: of the topics for which `of_topic` holds, of `damaged` partitions
+    (topic id, number), or `of_disk`: all, so that it is no last known leader either."""
+
+    node_id: int
+    of_topic: Callable[[TopicState], bool] = lambda _topic: False
+    damaged: frozenset[tuple[bytes, int]] = frozenset()
+    of_disk: bool = False
 
 
 class IsrPlan(NamedTuple):
@@ -169,32 +181,25 @@ class ControllerPlanner:
 
     # ---- registration --------------------------------------------------------------------------------------
 
-    def _changes(
-        self,
-        present: set[int],
-        lost: Callable[[TopicState], bool] | None = None,
-        lost_id: int = -1,
-        disk_replaced: bool = False,
-        damaged: frozenset[tuple[bytes, int]] = frozenset(),
-    ) -> list[Wanted]:
-        """The changes of all partitions that cannot stay as they are when only `present` brokers serve.
-        Broker `lost_id` has lost its records of the topics for which `lost` holds, and of the `damaged`
-        partitions."""
+    def _changes(self, present: set[int], loss: Loss | None = None) -> list[Wanted]:
+        """The changes of all partitions that cannot stay as they are when only `present` brokers serve, and
+        one broker has lost records."""
         found: list[Wanted] = []
+        loss = loss or Loss(NO_LEADER)
         some_offline = any(broker.offline_replicas for broker in self._state.brokers.values())
         for name in sorted(self._state.topics):
             topic = self._state.topics[name]
-            topic_gone, topic_id = lost is not None and lost(topic), topic.topic_id.bytes
+            topic_lost, topic_id = loss.of_topic(topic), topic.topic_id.bytes
             settler = Settler(topic, self.sessions.reachability.is_reached)
             for number, partition in topic.partitions.items():
-                is_damaged = bool(damaged) and (topic_id, number) in damaged
-                gone = (lost_id,) if topic_gone or is_damaged else ()
+                is_damaged = bool(loss.damaged) and (topic_id, number) in loss.damaged
+                lost = (loss.node_id,) if topic_lost or is_damaged else ()
                 able = self.able(topic, number, present) if some_offline else present
-                if not gone and not disk_replaced and partition.isr and able.issuperset(partition.isr):
+                if not lost and not loss.of_disk and partition.isr and able.issuperset(partition.isr):
                     continue
-                wanted = settler.settle(number, partition, able, gone)
-                if disk_replaced or is_damaged:
-                    wanted = forget_disk(wanted, topic, number, partition, lost_id)
+                wanted = settler.settle(number, partition, able, lost)
+                if loss.of_disk or is_damaged:
+                    wanted = forget_disk(wanted, topic, number, partition, loss.node_id)
                 if wanted is not None:
                     found.append(wanted)
         return found
@@ -267,12 +272,12 @@ class ControllerPlanner:
         same_disk = bool(request.directory_id) and request.directory_id == existing.directory_id
         replaced = bool(existing.directory_id) and bool(request.directory_id) and not same_disk
 
-        def lost(topic: TopicState) -> bool:
+        def of_topic(topic: TopicState) -> bool:
             return replaced or (not clean and not (same_disk and topic.flushed_before_acknowledged))
 
         present = self._state.active_node_ids() - {existing.node_id}
         damaged = decode_replicas(request.damaged_replicas)
-        return self._changes(present, lost, existing.node_id, disk_replaced=replaced, damaged=damaged)
+        return self._changes(present, Loss(existing.node_id, of_topic, damaged, of_disk=replaced))
 
     def unregister(self, node_id: int) -> Plan:
         """Removes the registration of a broker that will not come back.  Raises KafkaError while it is alive
@@ -374,9 +379,8 @@ class ControllerPlanner:
             plan.operations.append(pb.Operation(set_offline_replicas=said))
         counted_on = frozenset(key for key in damaged if self._is_counted_on(broker.node_id, key))
         if counted_on:
-            changes = self._changes(
-                self._state.active_node_ids() - {broker.node_id}, None, broker.node_id, damaged=counted_on
-            )
+            present = self._state.active_node_ids() - {broker.node_id}
+            changes = self._changes(present, Loss(broker.node_id, damaged=counted_on))
             relevant = [each for each in changes if (each.topic.topic_id.bytes, each.partition) in counted_on]
             plan.operations += change_operations(relevant)
         return plan

@@ -19,7 +19,7 @@ from tidegate.chaos.sim.replication.options import Options, draw_first
 from tidegate.chaos.sim.runs import Broken
 from tidegate.controller.planning import moves
 from tidegate.controller.planning.plan import Plan
-from tidegate.controller.planning.planner import ControllerPlanner
+from tidegate.controller.planning.planner import ControllerPlanner, Loss
 from tidegate.controller.planning.reachability import Reachability
 from tidegate.controller.planning.sessions import BrokerSessions
 from tidegate.controller.remote.client import ControllerClient
@@ -134,14 +134,7 @@ def unclean_replica_keeps_its_place(patch: Patch) -> None:
     """KIP-966: what an unclean stop may have lost is not asked; the last replica standing leads again."""
     changes = ControllerPlanner._changes
 
-    def nothing_lost(
-        controller: ControllerPlanner,
-        present: set[int],
-        lost: Callable[[TopicState], bool] | None = None,
-        lost_id: int = -1,
-        disk_replaced: bool = False,
-        damaged: Collection[Any] = frozenset(),
-    ) -> object:
+    def nothing_lost(controller: ControllerPlanner, present: set[int], loss: Loss | None = None) -> object:
         return changes(controller, present)
 
     patch.setattr(ControllerPlanner, "_changes", nothing_lost)
