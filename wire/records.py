@@ -443,9 +443,8 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
             length = (byte >> 1) ^ -(byte & 1)
         else:
             length, at = read_zigzag(data, at)
-        if length < 0:
-            key = None
-        else:
+        key = None
+        if length >= 0:
             key = data[at : at + length]
             at += length
         # value
@@ -458,9 +457,8 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
             length = ((byte & 0x7F | more << 7) >> 1) ^ -(byte & 1)
         else:
             length, at = read_zigzag(data, at)
-        if length < 0:
-            value = None
-        else:
+        value = None
+        if length >= 0:
             value = data[at : at + length]
             at += length
         if data[at]:

@@ -20,8 +20,9 @@ proves nothing: the log goes offline, and readers must take its data from anothe
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from pathlib import Path
 
 from ...runtime import faults, logs
@@ -150,6 +151,21 @@ class Durability:
 
     Acknowledgements wait for the *flushed end*: batches below it are on the disk.  A restart trusts all below
     the *recovery point*: there every derived file is on the disk as well.  It is never above the flushed end.
+
+    What waits for a flush; `finish` ends each wait, when the ticket of `begin` had it:
+
+        field               waits since                  until                       holds back
+        flushed_end         an append                    the batches are synced      acknowledgements
+        complete            a roll, a clean close, or    the segment is synced, and  the recovery point
+                            a start on a full disk       none of its files waits
+        _derived            as its segment; a snapshot   the file is written         its segment
+        _epochs_from        a new leader epoch, or one   the history as it is now    the recovery point
+                            that is removed              is written
+        _rebuilt_counts     a question that needed them  the file is written         nothing
+        _removed_unflushed  its removal                  the segment is synced       nothing
+        _folder_changed     a roll, a cancelled flush    the folder is synced        the flushed end
+
+    A truncation cancels the flush and drops what waits above the new end.
     """
 
     def __init__(
@@ -196,6 +212,16 @@ class Durability:
         if self.flushed_end == self.offset_gap[1]:
             self.flushed_end = self.offset_gap[0]
         self.offset_gap = NO_OFFSET_GAP
+
+    def violations(self) -> Iterator[str]:
+        """What does not hold of the waits (`validation`)."""
+        twice = [each.base_offset for each in self.complete if each in self._removed_unflushed]
+        if twice:
+            yield f"the segments {twice} are removed, and wait to be complete"
+        if any(path not in self._derived for path in self._rebuilt_counts):
+            yield f"rebuilt counts that no flush writes: {sorted(map(str, self._rebuilt_counts))}"
+        if any(before.base_offset >= each.base_offset for before, each in pairwise(self.complete)):
+            yield f"segments wait out of order: {[each.base_offset for each in self.complete]}"
 
     @property
     def has_pending_files(self) -> bool:

@@ -35,11 +35,13 @@ Flushed = Callable[[KafkaError | None], None]
 
 @dataclass(slots=True)
 class _Queue:
-    """The requests that wait for one log: `(offset, callback)`, until the flushed end reaches the offset."""
+    """A log has a queue from its first request on, which schedules a flush, until a flush ends and no request
+    is left: so a log with a queue has a flush scheduled or running, and one flush at a time."""
 
     waiting: list[tuple[int, Flushed]] = field(default_factory=list)
-    busy: bool = False
+    """`(offset, callback)`, until the flushed end reaches the offset."""
     wanted: bool = False
+    """A flush that no caller waits for is requested."""
 
 
 class GroupCommit:
@@ -92,15 +94,12 @@ class GroupCommit:
             asyncio.get_running_loop().call_soon(done, error)
             return
         queue.waiting.append((target.log_end_offset, done))
-        self._schedule(target, queue)
 
     def request(self, target: Log) -> None:
         """Starts a flush that no caller waits for (flush.policy=os: when `log.local.flush_due`, and before a
         checkpoint)."""
         if not target.is_offline:
-            queue = self._queue(target)
-            queue.wanted = True
-            self._schedule(target, queue)
+            self._queue(target).wanted = True
 
     async def flush_all(self, targets: Iterable[Log]) -> dict[Log, KafkaError]:
         """Flushes every log that needs it; returns the errors, each of which took its log offline."""
@@ -143,23 +142,20 @@ class GroupCommit:
             self._on_storage_failure(target, error)
 
     def _queue(self, target: Log) -> _Queue:
+        """Schedules a flush, unless one is scheduled or running.  Raises KAFKA_STORAGE_ERROR."""
         if self._closed:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the group commit is closed")
         queue = self._queues.get(target)
         if queue is None:
             queue = self._queues[target] = _Queue()
-        return queue
-
-    def _schedule(self, target: Log, queue: _Queue) -> None:
-        if not queue.busy:
-            queue.busy = True
             asyncio.get_running_loop().call_soon(self._start, target, queue)
+        return queue
 
     def _start(self, target: Log, queue: _Queue) -> None:
         """Begins a flush; forgets the log when no request waits."""
         self._release(target, queue)
         if not queue.waiting and not queue.wanted:
-            self._forget(target, queue)
+            del self._queues[target]
             return
         queue.wanted = False
         loop = asyncio.get_running_loop()
@@ -209,19 +205,13 @@ class GroupCommit:
         queue.waiting = still
 
     def _fail(self, target: Log, queue: _Queue, error: BaseException) -> None:
-        waiting, queue.waiting = queue.waiting, []
-        self._forget(target, queue)
-        for _offset, done in waiting:
+        del self._queues[target]
+        for _offset, done in queue.waiting:
             failure = KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{target.name} could not be flushed: {error}"
             )
             failure.__cause__ = error
             asyncio.get_running_loop().call_soon(done, failure)
-
-    def _forget(self, target: Log, queue: _Queue) -> None:
-        queue.busy = False
-        if self._queues.get(target) is queue:
-            del self._queues[target]
 
     def close(self) -> None:
         """Refuses new flushes and waits for running ones.  The loop answers the requests that still wait, if
