@@ -221,6 +221,7 @@ class ClientConnection:
         await self._turns.wait(self._account)
 
     def _failed(self, error: Exception, lease: FrameLease | None) -> None:
+        """What left a handler instead of an answer closes the connection."""
         if isinstance(error, KafkaError):
             too_large = isinstance(error, RequestTooLarge)
             self._refuse("request_too_large" if too_large else error.code.name.lower(), str(error), lease)
@@ -306,11 +307,8 @@ class ClientConnection:
     async def _await_aside(self, context: RequestContext, slot: _Slot, answer: Awaitable[Answer]) -> None:
         try:
             self._finish(context, slot, await answer)
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            log.exception("request_failed", peer=self._connection.peer, request=slot.name)
-            self._refuse("internal_error", "internal error", None)
+        except Exception as error:
+            self._failed(error, None)  # the slot has the lease
 
     def _finish(self, context: RequestContext, slot: _Slot, answer: Answer) -> None:
         outcome = ErrorCode.NONE

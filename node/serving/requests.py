@@ -3,17 +3,26 @@
 A new request is a module in `handlers/` with `async def handle(broker, context, request)`, and a line in
 `HANDLERS`.  `request` is the decoded message.  What the handler returns says how the connection goes on:
 
-| the handler | returns | the connection's next request begins |
+| the request waits | returns | the connection's next request begins |
 |---|---|---|
-| knows its answer when it returns (nearly all) | the fields of the response | after the answer |
-| has executed the request, and its answer may wait long for others (JoinGroup) | `Deferred` | at once |
+| not, or for one answer, of the controller, a shard, a thread: nearly all | the fields | after the answer |
+| for what other clients do: Fetch, JoinGroup, SyncGroup | `Deferred` | at once |
+| for the commit of what it has appended: Produce (acks=all), WriteTxnMarkers | `Deferred` | at once |
+| while other producers use its connection: AddPartitionsToTxn (from version 4 on) | `Deferred` | at once |
 
 Responses leave in the order of their requests in any case, so a handler that waits for long without
-`Deferred` holds up its connection, and no other one.
+`Deferred` holds up its connection, and no other one.  What must happen before the connection's next request
+(an append) happens before the handler returns its `Deferred`.
 
 Produce and Fetch, which carry nearly all bytes, have another form, `begin(broker, context, body) -> Staged`:
 `begin` parses the undecoded body without an `await`, `verify` asks other nodes, side by side with those of
 other requests, and `execute` runs in the order of the requests, and returns what a handler does.
+
+**Errors.**  Every handler builds the answer for the errors that it meets: it catches the KafkaError of what
+it calls (the controller, a shard, the replica manager) and puts the code where this response has it, at the
+top or at each partition.  A KafkaError that leaves a handler, or its `Deferred`, closes the connection, and
+the client cannot see why: only an acks=0 produce, which has no response, does that on purpose.
+`tests/node/test_handler_errors.py` tries every handler.
 """
 
 from __future__ import annotations
@@ -60,8 +69,8 @@ class RequestContext:
     client_host: str
     yield_loop: Callable[[], Awaitable[None]] = _next_round
     turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
-    """A `Deferred` answer encodes its response within `async with context.turn()`.  Without it all requests
-    that wait for the same event would be encoded in one round of the loop."""
+    """Fetch reads within `async with context.turn()`: one append wakes very many fetches, which would all
+    read in one round of the loop.  Other `Deferred` answers have little left to do when their wait ends."""
     client: ClientSoftware = field(default_factory=ClientSoftware)
     listener_name: str = "PLAINTEXT"
     """The listener on which the request came: the response has addresses of brokers on the same one."""
@@ -78,7 +87,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """A response that comes later; the connection's next request starts before it."""
+    """A response that comes later; the connection's next request begins before it (see the module's text)."""
 
     answer: Awaitable[Encoded | Fields | None]
 

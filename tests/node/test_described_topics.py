@@ -53,9 +53,13 @@ class Applier:
         self(unfence_broker=pb.UnfenceBroker(node_id=node_id, broker_epoch=epoch))
         return epoch
 
+    @staticmethod
+    def topic_id(number: int) -> UUID:
+        return UUID(int=7 + number)
+
     def topic(self, name: str, number: int, partitions: int) -> None:
         parts = [pb.NewPartition(replicas=(1, 2, 3), isr=(1, 2, 3)) for _ in range(partitions)]
-        self(create_topic=pb.CreateTopic(topic_id=UUID(int=7 + number).bytes, name=name, partitions=parts))
+        self(create_topic=pb.CreateTopic(topic_id=self.topic_id(number).bytes, name=name, partitions=parts))
 
     def move_leader(self, name: str) -> None:
         one = pb.PartitionChange(

@@ -110,11 +110,13 @@ class Served:
             case b"x":
                 raise RuntimeError("a defect")
             case b"y":
-                return Deferred(self._fail())
+                return Deferred(self._fail(RuntimeError("a late defect")))
+            case b"z":
+                return Deferred(self._fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "too late")))
         return Encoded([b"answer"])
 
-    async def _fail(self) -> Encoded:
-        raise RuntimeError("a late defect")
+    async def _fail(self, error: Exception) -> Encoded:
+        raise error
 
     def begin(self, _broker: Broker, context: RequestContext, body: memoryview) -> Staged:
         """A staged request (Metadata): "?" asks first, until it is answered, and then does what the next byte
@@ -306,7 +308,13 @@ def rejected(served: Served) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("body", "reason"), [(b"k", "invalid_request"), (b"x", "internal_error"), (b"y", "internal_error")]
+    ("body", "reason"),
+    [
+        (b"k", "invalid_request"),
+        (b"x", "internal_error"),
+        (b"y", "internal_error"),
+        (b"z", "request_timed_out"),
+    ],
 )
 async def test_a_refused_or_failed_request_ends_its_connection_and_no_other(
     served: Served, body: bytes, reason: str
