@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-ENTRIES_PER_TURN_MAX = 500  # applied before the loop may do something else
+TURN_S_MAX = 0.02  # of applying entries before the loop may do something else; one entry may exceed it
 TAIL_ENTRIES_MAX = 20_000  # kept in memory for followers that are a little behind
 TAIL_BYTES_MAX = 32 << 20
 PROPOSALS_IN_FLIGHT_MAX = 10_000
@@ -438,19 +438,18 @@ class MetadataLog:
                 return  # the loop is closed: the process is ending
 
     def _turn(self) -> None:
-        """Handles the queued events, up to `ENTRIES_PER_TURN_MAX` entries."""
+        """Handles the queued events, for `TURN_S_MAX`."""
         self._turn_scheduled = False
         if self._stopping:
             return
-        budget = ENTRIES_PER_TURN_MAX
+        ends_at = self._clock.monotonic() + TURN_S_MAX
         before = self.state.index
-        while budget > 0:
+        while self._pending or self._from_raft:
             if self._pending:
                 self._apply(self._pending.popleft())
-                budget -= 1
-            elif self._from_raft:
-                self._handle(self._from_raft.popleft())
             else:
+                self._handle(self._from_raft.popleft())
+            if self._clock.monotonic() >= ends_at:
                 break
         if self.state.index != before:
             event, self._applied_event = self._applied_event, asyncio.Event()
