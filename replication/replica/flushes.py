@@ -35,14 +35,12 @@ class ReplicaFlushes:
 
     def start(self, replica: Replica) -> None:
         """Starts a flush of a leader's log when its policy or its size asks for one."""
-        if not replica.flushes_always and not replica.needs_flush:
-            if replica.log.local.flush_due:
-                self._group_commit.request(replica.log)
-            return
-        if replica.flush_running or not replica.log.has_unflushed_records or self._closing:
-            return
-        replica.flush_running = True
-        self._group_commit.when_flushed(replica.log, partial(self._flushed, replica))
+        if replica.needs_flush:
+            if not replica.flush_running and not self._closing:
+                replica.flush_running = True
+                self._group_commit.when_flushed(replica.log, partial(self._flushed, replica))
+        elif replica.log.local.flush_due and not replica.flushes_always:
+            self._group_commit.request(replica.log)
 
     def _flushed(self, replica: Replica, error: KafkaError | None) -> None:
         replica.flush_running = False
