@@ -89,6 +89,7 @@ from .state import (
     TransactionPartition,
     TransactionState,
     is_exhausted,
+    leads_to,
     may_follow,
 )
 from .validation import entry_violations, record_violations, succession_violations, transactional_ids_of
@@ -297,11 +298,13 @@ class TransactionShard:
                 state=TransactionState.EMPTY,
                 last_update_ms=context.now_ms,
             )
-            return self._transition(created, TransactionState.DEAD, ProducerReply(created.producer_id, 0))
+            action = RULES[(TransactionState.DEAD, Stimulus.INIT_PRODUCER_ID)]
+            reply = ProducerReply(created.producer_id, 0)
+            return self._transition(created, TransactionState.DEAD, action, reply)
         current, action = self._lookup(event.transactional_id, Stimulus.INIT_PRODUCER_ID)
         if action is Action.FENCE:
             return self._init_over_ongoing(event, current, context)
-        return self._next_identity(event, current, context)
+        return self._next_identity(event, current, action, context)
 
     def _init_over_ongoing(
         self, event: InitProducerId, current: TransactionMetadata, context: Context
@@ -316,7 +319,7 @@ class TransactionShard:
         return self._fence(current, context, retry, may_resume=expected is not None)
 
     def _next_identity(
-        self, event: InitProducerId, current: TransactionMetadata, context: Context
+        self, event: InitProducerId, current: TransactionMetadata, action: Action, context: Context
     ) -> TransactionOutcome:
         expected = expected_identity(event)
         exhausted = is_exhausted(current.producer_epoch, self.config.max_producer_epoch)
@@ -340,9 +343,8 @@ class TransactionShard:
             # next id, is above that of the markers.
             if current.state is TransactionState.EMPTY:
                 kept = replace(base, last_producer_epoch=last_epoch)
-                return self._transition(
-                    kept, current.state, ProducerReply(kept.producer_id, kept.producer_epoch)
-                )
+                reply = ProducerReply(kept.producer_id, kept.producer_epoch)
+                return self._transition(kept, current.state, action, reply)
         else:
             raise fenced(expected, current)
         if exhausted:
@@ -353,9 +355,8 @@ class TransactionShard:
             following = replace(
                 base, producer_epoch=current.producer_epoch + 1, last_producer_epoch=last_epoch
             )
-        return self._transition(
-            following, current.state, ProducerReply(following.producer_id, following.producer_epoch)
-        )
+        reply = ProducerReply(following.producer_id, following.producer_epoch)
+        return self._transition(following, current.state, action, reply)
 
     def _fresh_producer_id(self) -> int:
         producer_id = self._take_producer_id()
@@ -367,7 +368,7 @@ class TransactionShard:
 
     def _add_partitions(self, event: AddPartitions, context: Context) -> TransactionOutcome:
         check_identity(event, self.transactions.get(event.transactional_id))
-        current, _ = self._lookup(event.transactional_id, Stimulus.ADD_PARTITIONS)
+        current, action = self._lookup(event.transactional_id, Stimulus.ADD_PARTITIONS)
         reply = PartitionsReply(dict.fromkeys(event.partitions, ErrorCode.NONE))
         ongoing = current.state is TransactionState.ONGOING
         if ongoing and current.partitions.issuperset(event.partitions):
@@ -385,7 +386,7 @@ class TransactionShard:
             # requests, and a delayed duplicate of one must not bump the epoch.
             last_producer_epoch=NO_PRODUCER_EPOCH,
         )
-        outcome = self._transition(following, current.state, reply)
+        outcome = self._transition(following, current.state, action, reply)
         if sum(len(record.key) + len(record.value or b"") for record in outcome.records) > ENLISTED_BYTES_MAX:
             message = (
                 f"{event.transactional_id}: {len(following.partitions)} partitions are more than one "
@@ -433,7 +434,7 @@ class TransactionShard:
             following = self._bumped(following, last_producer_epoch=current.producer_epoch)
         reply = ProducerReply(*following.client_identity) if with_epoch else ProducerReply(-1, -1)
         return self._transition(
-            following, current.state, reply, self._send_markers(following, context.next_offset)
+            following, current.state, action, reply, self._send_markers(following, context.next_offset)
         )
 
     def _bumped(self, metadata: TransactionMetadata, last_producer_epoch: int) -> TransactionMetadata:
@@ -458,7 +459,7 @@ class TransactionShard:
         last_epoch = current.producer_epoch if may_resume else NO_PRODUCER_EPOCH
         following = self._bumped(aborting, last_epoch)
         return self._transition(
-            following, current.state, reply, self._send_markers(following, context.next_offset)
+            following, current.state, Action.FENCE, reply, self._send_markers(following, context.next_offset)
         )
 
     def _identity(self, metadata: TransactionMetadata, prepare_offset: int) -> TransactionIdentity:
@@ -507,7 +508,7 @@ class TransactionShard:
                 next_producer_id=NO_PRODUCER_ID,
             )
         waiting = self._awaiting_completion.tokens_of(identity.transactional_id)
-        return replace(self._transition(following, current.state, Done()), resume=waiting)
+        return replace(self._transition(following, current.state, Action.COMPLETE, Done()), resume=waiting)
 
     # --- time -----------------------------------------------------------------------------------------------
 
@@ -626,11 +627,18 @@ class TransactionShard:
         self,
         following: TransactionMetadata,
         previous: TransactionState,
+        action: Action,
         reply: TransactionReply | KafkaError,
         *effects: TransactionEffect,
     ) -> Write[TransactionReply, TransactionEffect]:
         """The outcome that takes an entry from the state `previous` to `following`.  Raises AssertionError
-        for a transition that there is not, and for an epoch out of range."""
+        for a transition that there is not, for one that is not what the table's `action` leads to, and for an
+        epoch out of range."""
+        if leads_to(previous, action) is not following.state:
+            raise AssertionError(
+                f"{following.transactional_id}: {action.name} in {previous.name} does not lead to "
+                f"{following.state.name}"
+            )
         if not may_follow(previous, following.state, following.transaction_version):
             raise AssertionError(
                 f"{following.transactional_id}: {following.state.name} may not follow {previous.name}"

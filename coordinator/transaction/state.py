@@ -8,8 +8,9 @@ record against it before the append.
 
 `RULES` says what each stimulus does in each state.  The shard looks up the pair: whether a request is
 refused, waits or is carried out stands here alone.  How it is carried out stands in the shard, a method for
-each request, which knows from request and state what to write; the other actions of the table name it for the
-reader, for docs/states.md and for the tests, which hold each cell against an outcome.  Identity (producer id,
+each request; what it writes must be the state to which the action leads (`leads_to`), or nothing is written
+(`TransactionShard._transition`).  docs/states.md is made from the table, and the tests hold each cell against
+an outcome.  Identity (producer id,
 epoch) is judged before the table, but for InitProducerId, whose waiting comes first: the stimulus already
 says whether the caller is the *current* producer or one that *repeats* its last EndTxn (which TV2 can tell
 apart, because the epoch moves with every transaction; rule T13).
@@ -52,10 +53,14 @@ class TransactionState(IntEnum):
 
     @property
     def is_prepare(self) -> bool:
+        """The end is decided, and its markers are not known to be written everywhere: the transaction still
+        runs and names its partitions, a new coordinator sends the markers again, requests may wait for the
+        end.  A new state has to answer each of these."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def is_complete(self) -> bool:
+        """All markers are written: no partition takes part any more."""
         return self in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 

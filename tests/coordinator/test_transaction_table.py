@@ -225,6 +225,19 @@ def test_what_a_rule_writes_is_a_valid_transition(state: S, stimulus: Stimulus) 
         assert may_follow(state, target, 2 if stimulus is T.ABORT else 1)
 
 
+@pytest.mark.parametrize(
+    ("state", "stimulus"), [(S.EMPTY, T.ADD_PARTITIONS), (S.ONGOING, T.COMMIT), (S.EMPTY, T.INIT_PRODUCER_ID)]
+)
+def test_what_the_table_does_not_lead_to_is_never_written(
+    state: S, stimulus: Stimulus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(state, version=2)
+    assert decide(made, request(stimulus, made)).records
+    monkeypatch.setitem(RULES, (state, stimulus), Action.IGNORE)
+    with pytest.raises(AssertionError, match=f"IGNORE in {state.name} does not lead to"):
+        decide(made, request(stimulus, made))
+
+
 def test_the_valid_transitions_are_those_of_the_specification() -> None:
     """docs/semantics.md T1."""
     cc, ca = S.COMPLETE_COMMIT, S.COMPLETE_ABORT
