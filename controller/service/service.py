@@ -54,7 +54,6 @@ FOLLOWERS_MAX = 1024
 
 _Arguments = ParamSpec("_Arguments")
 _Reply = TypeVar("_Reply")
-_Planned = TypeVar("_Planned")
 AskVoter = Callable[[int], Awaitable[rpc.DescribeQuorumReply]]
 
 
@@ -65,7 +64,7 @@ def keep_alive_s(session_timeout_s: float) -> float:
 
 
 class Planned(Protocol):
-    """A plan, alone or with the answers of its parts."""
+    """A `Plan`, or one with the answers of its parts (`PartitionPlan`, `IsrPlan`, `TopicPlans`)."""
 
     @property
     def reason(self) -> str: ...
@@ -73,7 +72,7 @@ class Planned(Protocol):
     def commands(self, controller_epoch: int) -> Iterable[pb.Command]: ...
 
 
-_PlannedRequest = TypeVar("_PlannedRequest", bound=Planned)
+_Planned = TypeVar("_Planned", bound=Planned)
 _Call = Callable[Concatenate["ControllerService", _Arguments], Coroutine[Any, Any, _Reply]]
 
 
@@ -159,12 +158,12 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return result
 
     async def _commit(
-        self, make: Callable[[ControllerPlanner], _PlannedRequest], *, idle_waits: bool = True
-    ) -> tuple[_PlannedRequest, ApplyResult | None]:
+        self, make: Callable[[ControllerPlanner], _Planned], *, idle_waits: bool = True
+    ) -> tuple[_Planned, ApplyResult | None]:
         """Plans, proposes, waits for the outcome.  Raises KafkaError, also for a command that was rejected
         when it was applied."""
 
-        def plan_and_propose(planner: ControllerPlanner) -> tuple[_PlannedRequest, list[Proposed]]:
+        def plan_and_propose(planner: ControllerPlanner) -> tuple[_Planned, list[Proposed]]:
             planned = make(planner)
             commands = list(planned.commands(self._pipeline.term))
             if commands:
