@@ -9,16 +9,31 @@ writing is `Disk.write_atomic`.
 
 Each writer decides the order of its fields.  Every small file of a node has this format, down to those of one
 value; a reader gets rows, or a value, or `CheckpointInvalid`, and says what a damaged file means.
+
+The version is that of the one file, not of all.  Beside its name, every file has the row shapes that this
+release reads (`RowShapes`); a file of another version is refused like a damaged one, and the message names
+the version.  So a further column is a further version, in two releases:
+
+1. The first reads both versions and still writes the former one: an older node may come back to the folder.
+2. The next one writes the new version.  The way back leads to the first one and no further.
+
+`tests/storage/formats` keeps a file of every version that was ever written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from crc32c import crc32c
 
-_VERSION = "1"
+RowShapes = Mapping[int, int]
+"""The versions of one file that this release reads, with the number of fields that each row has in them.  The
+parser of a row gives the fields that only later versions have their defaults."""
+
+VALUE_SHAPES: RowShapes = {1: 1}
+"""Of every file of one value."""
+
 T = TypeVar("T")
 
 
@@ -26,34 +41,41 @@ class CheckpointInvalid(ValueError):
     """The file is damaged, of an unknown version, or its fields have no meaning."""
 
 
-def encode_checkpoint(rows: Iterable[Sequence[object]]) -> bytes:
+def encode_checkpoint(rows: Iterable[Sequence[object]], version: int = 1) -> bytes:
     lines = [" ".join(str(field) for field in row) for row in rows]
-    body = "".join(f"{line}\n" for line in (_VERSION, str(len(lines)), *lines)).encode()
+    body = "".join(f"{line}\n" for line in (str(version), str(len(lines)), *lines)).encode()
     return body + f"crc32c {crc32c(body):08x}\n".encode()
 
 
-def decode_checkpoint(data: bytes, fields: int) -> list[list[str]]:
-    """The rows, each of exactly `fields` fields.  Raises CheckpointInvalid."""
+def decode_checkpoint(data: bytes, shapes: RowShapes) -> list[list[str]]:
+    """The rows, all of the shape that the file's version has.  Raises CheckpointInvalid."""
     body, _, last = data.removesuffix(b"\n").rpartition(b"\n")
     body += b"\n"
     if last != f"crc32c {crc32c(body):08x}".encode():
         raise CheckpointInvalid("the checksum is wrong")
     try:
-        version, count, *lines = body.decode().splitlines()
-        announced = int(count)
+        first, count, *lines = body.decode().splitlines()
+        version, announced = int(first), int(count)
     except ValueError as error:
         raise CheckpointInvalid(str(error)) from error
+    if version not in shapes:
+        known = " and ".join(map(str, sorted(shapes)))
+        raise CheckpointInvalid(f"the file has version {version}; this release reads version {known} of it")
     rows = [line.split(" ") for line in lines]
-    if version != _VERSION or announced != len(rows) or any(len(row) != fields for row in rows):
-        raise CheckpointInvalid(f"version {version}, {count} rows announced, {len(rows)} found")
+    if announced != len(rows):
+        raise CheckpointInvalid(f"{announced} rows announced, {len(rows)} found")
+    wrong = next((row for row in rows if len(row) != shapes[version]), None)
+    if wrong is not None:
+        expected = f"a row of version {version} has {shapes[version]}"
+        raise CheckpointInvalid(f"a row has {len(wrong)} fields; {expected}")
     return rows
 
 
-def parse_checkpoint(data: bytes, fields: int, parse: Callable[..., T]) -> list[T]:
+def parse_checkpoint(data: bytes, shapes: RowShapes, parse: Callable[..., T]) -> list[T]:
     """`parse` of the fields of each row.  Raises CheckpointInvalid, also when `parse` raises ValueError or
     KeyError."""
     try:
-        return [parse(*row) for row in decode_checkpoint(data, fields)]
+        return [parse(*row) for row in decode_checkpoint(data, shapes)]
     except (ValueError, KeyError) as error:
         raise CheckpointInvalid(str(error)) from error
 
@@ -65,7 +87,7 @@ def encode_value(value: object) -> bytes:
 
 def parse_value(data: bytes, parse: Callable[[str], T]) -> T:
     """The value of `encode_value`.  Raises CheckpointInvalid."""
-    values = parse_checkpoint(data, 1, parse)
+    values = parse_checkpoint(data, VALUE_SHAPES, parse)
     if len(values) != 1:
         raise CheckpointInvalid(f"{len(values)} values where one belongs")
     return values[0]

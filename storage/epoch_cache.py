@@ -11,7 +11,10 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from .checkpoint import RowShapes
+
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"  # the file
+EPOCH_CHECKPOINT_SHAPES: RowShapes = {1: 2}
 UNDEFINED = -1
 
 

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from ..checkpoint import encode_checkpoint, parse_checkpoint
+from ..checkpoint import RowShapes, encode_checkpoint, parse_checkpoint
 from ..log.log import Log
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+CLEANER_CHECKPOINT_SHAPES: RowShapes = {1: 5}
 PositionKey = tuple[UUID, int]
 
 
@@ -55,7 +56,7 @@ def encode_positions(positions: Mapping[PositionKey, CleanerPosition]) -> bytes:
 
 def decode_positions(data: bytes) -> dict[PositionKey, CleanerPosition]:
     """Raises CheckpointInvalid for every defect."""
-    return dict(parse_checkpoint(data, 5, _parse_row))
+    return dict(parse_checkpoint(data, CLEANER_CHECKPOINT_SHAPES, _parse_row))
 
 
 def _parse_row(topic_id: str, partition: str, *position: str) -> tuple[PositionKey, CleanerPosition]:

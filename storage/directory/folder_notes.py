@@ -18,10 +18,11 @@ from pathlib import Path
 
 from ...runtime import logs
 from ...runtime.disk import OUT_OF_SPACE, Disk
-from ..checkpoint import CheckpointInvalid, encode_checkpoint, parse_checkpoint
+from ..checkpoint import CheckpointInvalid, RowShapes, encode_checkpoint, parse_checkpoint
 from ..durability.flush_notes import FLUSH_NOTES, FlushNotes, Identity, read_flush_notes
 
 PARTITION_CHECKPOINT = "partition-checkpoint"
+PARTITION_CHECKPOINT_SHAPES: RowShapes = {1: 5}
 log = logs.get(__name__)
 
 PartitionKey = tuple[str, int]
@@ -45,7 +46,7 @@ def _parse_row(
 
 def decode_partition_checkpoint(data: bytes) -> dict[PartitionKey, PartitionCheckpoint]:
     """Raises CheckpointInvalid."""
-    return dict(parse_checkpoint(data, 5, _parse_row))
+    return dict(parse_checkpoint(data, PARTITION_CHECKPOINT_SHAPES, _parse_row))
 
 
 class FolderNotes:

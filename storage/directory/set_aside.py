@@ -14,11 +14,12 @@ from pathlib import Path
 
 from ...runtime import logs
 from ...runtime.disk import OUT_OF_SPACE, Disk
-from ..checkpoint import decode_checkpoint, encode_checkpoint
+from ..checkpoint import RowShapes, decode_checkpoint, encode_checkpoint
 from .folder_notes import PartitionKey
 
 DAMAGED_SUFFIX = "-damaged"
 SET_ASIDE = "set-aside"
+SET_ASIDE_SHAPES: RowShapes = {1: 3}
 log = logs.get(__name__)
 
 
@@ -77,7 +78,7 @@ def remove_old_damaged(disk: Disk, folder: Path, now_ms: int, kept: DamagedReten
 def _since_ms(disk: Disk, path: Path, now_ms: int) -> int:
     """When the log was set aside; now, and noted, when the folder does not say."""
     try:
-        return int(decode_checkpoint(disk.read(path / SET_ASIDE), 3)[0][0])
+        return int(decode_checkpoint(disk.read(path / SET_ASIDE), SET_ASIDE_SHAPES)[0][0])
     except (FileNotFoundError, ValueError, IndexError):
         note_set_aside(disk, path, now_ms, None)
         return now_ms

@@ -14,10 +14,11 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from ..checkpoint import decode_checkpoint, encode_checkpoint
+from ..checkpoint import RowShapes, decode_checkpoint, encode_checkpoint
 from ..topic_config import CleanupPolicy, FlushPolicy, LogConfig, TimestampType
 
 LOG_CONFIG = "log-config"
+LOG_CONFIG_SHAPES: RowShapes = {1: 2}
 _ENUMS: dict[str, type[Enum]] = {"flush_policy": FlushPolicy, "timestamp_type": TimestampType}
 
 
@@ -37,7 +38,7 @@ def _text(value: object) -> str:
 def decode_config(data: bytes) -> LogConfig:
     """Raises ValueError when the file is damaged.  The partitions of a topic have equal files, and share what
     comes of them."""
-    rows = decode_checkpoint(data, 2)
+    rows = decode_checkpoint(data, LOG_CONFIG_SHAPES)
     defaults = LogConfig()
     known = {field.name for field in fields(LogConfig) if field.init}
     return LogConfig(

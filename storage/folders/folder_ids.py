@@ -13,10 +13,11 @@ from pathlib import Path
 
 from ...runtime import logs
 from ...runtime.disk import OUT_OF_SPACE, Disk
-from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from ..checkpoint import CheckpointInvalid, RowShapes, decode_checkpoint, encode_checkpoint
 from ..directory.folder_owner import DirectoryRefused
 
 DATA_FOLDERS = "data-folders"
+DATA_FOLDERS_SHAPES: RowShapes = {1: 2}
 _NODE, _MEMBER = "node", "member"
 log = logs.get(__name__)
 
@@ -67,7 +68,7 @@ class FolderIds:
         if not self._disk.exists(path):
             return "", set()
         try:
-            rows = decode_checkpoint(self._disk.read(path), 2)
+            rows = decode_checkpoint(self._disk.read(path), DATA_FOLDERS_SHAPES)
         except CheckpointInvalid as error:
             raise DirectoryRefused(
                 f"{path} is damaged ({error}): whether all folders are here cannot be known"

@@ -28,20 +28,20 @@ from typing import Any
 from ...runtime.disk import Disk
 from ...wire.errors import KafkaError
 from ...wire.records import BatchHeader, decode_batch, decode_marker
-from ..checkpoint import CheckpointInvalid, decode_checkpoint
-from ..cleaning.positions import CLEANER_CHECKPOINT
+from ..checkpoint import VALUE_SHAPES, CheckpointInvalid, RowShapes, decode_checkpoint
+from ..cleaning.positions import CLEANER_CHECKPOINT, CLEANER_CHECKPOINT_SHAPES
 from ..directory.creation import PARTITION_METADATA
-from ..directory.folder_notes import PARTITION_CHECKPOINT
+from ..directory.folder_notes import PARTITION_CHECKPOINT, PARTITION_CHECKPOINT_SHAPES
 from ..directory.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
-from ..directory.stored_config import LOG_CONFIG
+from ..directory.stored_config import LOG_CONFIG, LOG_CONFIG_SHAPES
 from ..durability.flush_notes import FLUSH_NOTES, RECORD_BYTES, decode_flush_notes, identified
-from ..epoch_cache import EPOCH_CHECKPOINT
+from ..epoch_cache import EPOCH_CHECKPOINT, EPOCH_CHECKPOINT_SHAPES
 from ..log.log_start import LOG_START
 from ..producers.producer_snapshot import SnapshotInvalid, decode_snapshot
 from ..producers.producer_state import ProducerState
-from ..segment.checksums import SegmentChecksums
+from ..segment.checksums import CHECKSUMS_SHAPES, SegmentChecksums
 from ..segment.count_index import CountIndexInvalid, decode_count_index
-from ..segment.swap import CLEANED, DELETED
+from ..segment.swap import CLEANED, DELETED, SWAP_SHAPES
 from ..segment.transaction_index import ENTRY_BYTES, decode_transaction_index
 from .directory import NotInspectable, is_partition_folder, looks_like_a_log, read_data_folder
 from .indexes import OFFSET_ENTRY, TIME_ENTRY
@@ -49,20 +49,27 @@ from .verification import DamagedBytes, StoredBatch, list_partition, walk_batche
 
 Row = dict[str, Any]
 EVERY_OFFSET = 2**63 - 1
-_ROWS_OF_CHECKPOINTS: dict[str, tuple[str, tuple[str, ...]]] = {
-    EPOCH_CHECKPOINT: ("epoch", ("epoch", "start_offset")),
+_ROWS_OF_CHECKPOINTS: dict[str, tuple[str, RowShapes, tuple[str, ...]]] = {
+    EPOCH_CHECKPOINT: ("epoch", EPOCH_CHECKPOINT_SHAPES, ("epoch", "start_offset")),
     PARTITION_CHECKPOINT: (
         "noted",
+        PARTITION_CHECKPOINT_SHAPES,
         ("topic", "partition", "recovery_point", "high_watermark", "log_start_offset"),
     ),
-    CLEANER_CHECKPOINT: ("cleaned", ("topic_id", "partition", "offset", "epoch")),
-    CLEAN_SHUTDOWN: ("clean_shutdown", ("broker_epoch",)),
-    PARTITION_METADATA: ("identity", ("topic_id",)),
-    LOG_START: ("log_start", ("log_start_offset",)),
-    LOG_CONFIG: ("setting", ("name", "value")),
-    "swap": ("replacement", ("kind", "what")),
-    "seal": ("seal", SegmentChecksums._fields),
+    CLEANER_CHECKPOINT: (
+        "cleaned",
+        CLEANER_CHECKPOINT_SHAPES,
+        ("topic_id", "partition", "offset", "epoch", "horizon_ms"),
+    ),
+    CLEAN_SHUTDOWN: ("clean_shutdown", VALUE_SHAPES, ("broker_epoch",)),
+    PARTITION_METADATA: ("identity", VALUE_SHAPES, ("topic_id",)),
+    LOG_START: ("log_start", VALUE_SHAPES, ("log_start_offset",)),
+    LOG_CONFIG: ("setting", LOG_CONFIG_SHAPES, ("name", "value")),
+    "swap": ("replacement", SWAP_SHAPES, ("kind", "what")),
+    "seal": ("seal", CHECKSUMS_SHAPES, SegmentChecksums._fields),
 }
+"""File -> the kind of its rows, its shapes, the columns of its newest one: an older row has the first of
+them."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -326,15 +333,17 @@ _DERIVED: dict[str, Callable[[Disk, Path, int, Selection], Iterator[Row]]] = {
 }
 
 
-def _dump_checkpoint(disk: Disk, path: Path, kind: str, columns: tuple[str, ...]) -> Iterator[Row]:
+def _dump_checkpoint(
+    disk: Disk, path: Path, kind: str, shapes: RowShapes, columns: tuple[str, ...]
+) -> Iterator[Row]:
     try:
-        rows = decode_checkpoint(disk.read(path), len(columns))
+        rows = decode_checkpoint(disk.read(path), shapes)
     except CheckpointInvalid as error:
         yield {"type": "damaged", "position": 0, "reason": str(error), "resumed_at": None}
         return
     for row in rows:
         values = (int(value) if value.lstrip("-").isdigit() else value for value in row)
-        yield {"type": kind, **dict(zip(columns, values, strict=True))}
+        yield {"type": kind, **dict(zip(columns, values, strict=False))}
 
 
 def _dump_flush_notes(disk: Disk, path: Path) -> Iterator[Row]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...runtime.disk import Disk
 from ..checkpoint import CheckpointInvalid, parse_checkpoint
-from ..epoch_cache import parse_epoch
+from ..epoch_cache import EPOCH_CHECKPOINT_SHAPES, parse_epoch
 from .findings import Finding
 
 
@@ -42,7 +42,7 @@ class EpochHistoryCheck:
         is_there = disk.exists(path)
         if is_there:
             try:
-                stored = parse_checkpoint(disk.read(path), 2, parse_epoch)
+                stored = parse_checkpoint(disk.read(path), EPOCH_CHECKPOINT_SHAPES, parse_epoch)
             except CheckpointInvalid as error:
                 report(Finding("epoch-history-damaged", path, str(error)))
                 return

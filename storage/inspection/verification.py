@@ -21,7 +21,7 @@ from ...wire.errors import KafkaError
 from ...wire.records import HEADER_BYTES, BatchHeader, parse_header, validate_batch
 from ..checkpoint import decode_checkpoint
 from ..directory.move_state import REPLICA_MOVE
-from ..segment.swap import CLEANED, DELETED, SEGMENT_SUFFIXES
+from ..segment.swap import CLEANED, DELETED, SEGMENT_SUFFIXES, SWAP_SHAPES
 
 CHUNK_BYTES = 1024 * 1024
 BATCH_BYTES_MAX = 128 * 1024 * 1024
@@ -180,7 +180,7 @@ def _foresee_swap(
 ) -> None:
     """Treats a decided replacement as finished."""
     try:
-        rows = decode_checkpoint(disk.read(decision), 2)
+        rows = decode_checkpoint(disk.read(decision), SWAP_SHAPES)
         old = [int(value) for kind, value in rows if kind == "old"]
         new = [value for kind, value in rows if kind == "new"]
         base = int(decision.name.removesuffix(_SWAP))

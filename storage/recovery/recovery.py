@@ -50,7 +50,7 @@ from ...runtime.disk import Disk
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import decode_marker
 from ..checkpoint import CheckpointInvalid, encode_checkpoint, parse_checkpoint
-from ..epoch_cache import EPOCH_CHECKPOINT, EpochCache, parse_epoch
+from ..epoch_cache import EPOCH_CHECKPOINT, EPOCH_CHECKPOINT_SHAPES, EpochCache, parse_epoch
 from ..producers.producer_snapshot import (
     SnapshotInvalid,
     decode_snapshot,
@@ -238,7 +238,7 @@ class _Loader:
         if not self.disk.exists(path):
             return EpochCache() if not self.recovery_point else None
         try:
-            return EpochCache(parse_checkpoint(self.disk.read(path), 2, parse_epoch))
+            return EpochCache(parse_checkpoint(self.disk.read(path), EPOCH_CHECKPOINT_SHAPES, parse_epoch))
         except CheckpointInvalid as error:
             log.warning("epoch_checkpoint_damaged", path=path, reason=error)
             return None

@@ -25,8 +25,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from ..checkpoint import encode_checkpoint, parse_checkpoint
+from ..checkpoint import RowShapes, encode_checkpoint, parse_checkpoint
 
+CHECKSUMS_SHAPES: RowShapes = {1: 9}
 STILL_OPEN = -1
 """End offset of a segment that was active: the base offset of the next one was not known yet."""
 
@@ -78,7 +79,7 @@ def decode_checksums(data: bytes, base_offset: int) -> SegmentChecksums:
     """Reads the file of the segment that begins at `base_offset`.  Raises ChecksumsInvalid, also for another
     segment's."""
     try:
-        (checksums,) = parse_checkpoint(data, len(SegmentChecksums._fields), _parse_row)
+        (checksums,) = parse_checkpoint(data, CHECKSUMS_SHAPES, _parse_row)
     except ValueError as error:
         raise ChecksumsInvalid(str(error)) from error
     if checksums.base_offset != base_offset:

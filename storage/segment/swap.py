@@ -30,7 +30,7 @@ from pathlib import Path
 
 from ...runtime import faults, logs
 from ...runtime.disk import Disk
-from ..checkpoint import decode_checkpoint, encode_checkpoint
+from ..checkpoint import RowShapes, decode_checkpoint, encode_checkpoint
 
 INDEX_SUFFIXES = ("index", "timeindex", "countindex", "seal")
 """Written when a segment is complete; built again when they are missing."""
@@ -38,6 +38,7 @@ SEGMENT_SUFFIXES = ("log", *INDEX_SUFFIXES, "txnindex")
 CLEANED = ".cleaned"
 DELETED = ".deleted"
 _SWAP = ".swap"
+SWAP_SHAPES: RowShapes = {1: 2}
 _OLD, _NEW = "old", "new"
 log = logs.get(__name__)
 
@@ -107,7 +108,7 @@ def _drop_snapshots(disk: Disk, directory: Path, last_base: int) -> None:
 
 def _read(disk: Disk, path: Path) -> tuple[list[int], list[str]]:
     try:
-        rows = decode_checkpoint(disk.read(path), 2)
+        rows = decode_checkpoint(disk.read(path), SWAP_SHAPES)
         return [int(value) for kind, value in rows if kind == _OLD], [
             value for kind, value in rows if kind == _NEW
         ]

@@ -10,6 +10,8 @@ from uuid import UUID
 
 from crc32c import crc32c
 from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
+from tidegate.storage.directory.folder_notes import PARTITION_CHECKPOINT_SHAPES
+from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT_SHAPES
 from tidegate.storage.segment.checksums import decode_checksums
 from tidegate.storage.segment.transaction_index import decode_transaction_index
 from tidegate.wire.records import (
@@ -431,7 +433,7 @@ def a_lost_epoch_history(root: Path) -> None:
 @damages("epoch-history-wrong", after=UNCLEAN)
 def an_epoch_from_another_offset(root: Path) -> None:
     path = root / P / "leader-epoch-checkpoint"
-    rows = decode_checkpoint(path.read_bytes(), 2)
+    rows = decode_checkpoint(path.read_bytes(), EPOCH_CHECKPOINT_SHAPES)
     rows[1][1] = str(int(rows[1][1]) + 2)
     path.write_bytes(encode_checkpoint(rows))
 
@@ -439,7 +441,7 @@ def an_epoch_from_another_offset(root: Path) -> None:
 @damages("epoch-history-wrong")
 def an_epoch_without_a_record(root: Path) -> None:
     path = root / P / "leader-epoch-checkpoint"
-    rows = decode_checkpoint(path.read_bytes(), 2)
+    rows = decode_checkpoint(path.read_bytes(), EPOCH_CHECKPOINT_SHAPES)
     path.write_bytes(encode_checkpoint([["0", "0"], *([str(int(e) * 2), s] for e, s in rows[1:])]))
 
 
@@ -537,9 +539,8 @@ def a_lost_partition(root: Path) -> None:
 @damages("partition-unnoted")
 def a_partition_that_came_after_the_clean_stop(root: Path) -> None:
     path = root / "partition-checkpoint"
-    path.write_bytes(
-        encode_checkpoint(row for row in decode_checkpoint(path.read_bytes(), 5) if row[0] != "small")
-    )
+    rows = decode_checkpoint(path.read_bytes(), PARTITION_CHECKPOINT_SHAPES)
+    path.write_bytes(encode_checkpoint(row for row in rows if row[0] != "small"))
 
 
 @damages("clean-mark-damaged")

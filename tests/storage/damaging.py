@@ -10,6 +10,7 @@ from crc32c import crc32c
 from tidegate.runtime.disk import RealDisk
 from tidegate.runtime.lock_probe import is_locked
 from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
+from tidegate.storage.directory.folder_notes import PARTITION_CHECKPOINT_SHAPES
 from tidegate.storage.inspection.directory import DataFolder, VerificationOptions, verify
 from tidegate.storage.inspection.partition import PartitionReport
 from tidegate.storage.segment.count_index import CountIndex, decode_count_index
@@ -85,7 +86,7 @@ def without_snapshots(folder: Path) -> None:
 
 def rewrite_checkpoint(root: Path, name: str, column: int, value: int) -> None:
     path = root / "partition-checkpoint"
-    rows = decode_checkpoint(path.read_bytes(), 5)
+    rows = decode_checkpoint(path.read_bytes(), PARTITION_CHECKPOINT_SHAPES)
     for row in rows:
         if f"{row[0]}-{row[1]}" == name:
             row[column] = str(value)

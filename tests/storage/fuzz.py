@@ -23,6 +23,7 @@ from random import Random
 from crc32c import crc32c
 from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from tidegate.storage.cleaning.records import records_bytes, scan_records
+from tidegate.storage.directory.folder_notes import PARTITION_CHECKPOINT_SHAPES
 from tidegate.storage.producers.producer_snapshot import SnapshotInvalid, decode_snapshot, encode_snapshot
 from tidegate.storage.producers.producer_state import BatchMetadata, ProducerEntry, ProducerState
 from tidegate.storage.segment.checksums import ChecksumsInvalid, checksums_of, decode_checksums
@@ -262,10 +263,10 @@ def checkpoint_case(random: Random) -> str:
         body = data.rpartition(b"crc32c ")[0]
         data = body + b"crc32c %08x\n" % crc32c(body)
     try:
-        rows = decode_checkpoint(data, 5)
+        rows = decode_checkpoint(data, PARTITION_CHECKPOINT_SHAPES)
     except CheckpointInvalid:
         return "checkpoint refused"
-    if not rebuilt and rows != decode_checkpoint(CHECKPOINT, 5):
+    if not rebuilt and rows != decode_checkpoint(CHECKPOINT, PARTITION_CHECKPOINT_SHAPES):
         raise Found(f"a damaged checkpoint was taken: {data!r}")
     return "checkpoint read"
 

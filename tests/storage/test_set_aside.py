@@ -9,7 +9,12 @@ import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.checkpoint import decode_checkpoint
 from tidegate.storage.directory.log_directory import DAMAGED, LogDirectory
-from tidegate.storage.directory.set_aside import SET_ASIDE, DamagedRetention, remove_old_damaged
+from tidegate.storage.directory.set_aside import (
+    SET_ASIDE,
+    SET_ASIDE_SHAPES,
+    DamagedRetention,
+    remove_old_damaged,
+)
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.log import LogConfig
 
@@ -57,7 +62,7 @@ def swept(
 def test_it_is_noted_when_a_log_was_set_aside_and_which_one_it_was() -> None:
     disk = LyingDisk()
     with_three(disk)
-    assert decode_checkpoint(disk.read(DATA / "1-damaged" / SET_ASIDE), 3) == [
+    assert decode_checkpoint(disk.read(DATA / "1-damaged" / SET_ASIDE), SET_ASIDE_SHAPES) == [
         [str(NOW_MS + DAY_MS), "t", "1"]
     ]
 

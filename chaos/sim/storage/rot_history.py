@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from ....storage.checkpoint import CheckpointInvalid, decode_checkpoint
+from ....storage.checkpoint import CheckpointInvalid
 from ....storage.directory.creation import PARTITION_METADATA
-from ....storage.directory.folder_notes import PARTITION_CHECKPOINT
+from ....storage.directory.folder_notes import PARTITION_CHECKPOINT, decode_partition_checkpoint
 from ....storage.directory.log_directory import META_PROPERTIES, DirectoryRefused, LogDirectory
 from ....storage.log.log_start import LOG_START
 from ....wire.errors import KafkaError
@@ -93,7 +93,8 @@ class RotHistory(StorageHistory):
         known, path = 0, ROOT / PARTITION_CHECKPOINT
         if self.disk.exists(path):
             try:
-                known = max((int(row[2]) for row in decode_checkpoint(self.disk.read(path), 5)), default=0)
+                noted = decode_partition_checkpoint(self.disk.read(path)).values()
+                known = max((row.recovery_point for row in noted), default=0)
             except CheckpointInvalid:
                 return 0
         folder = self.directory.path_of((TOPIC, PARTITION))
