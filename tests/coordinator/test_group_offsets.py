@@ -112,11 +112,16 @@ def test_metadata_that_is_too_long_is_refused_and_the_others_are_written(offsets
     assert reply.errors == {T0: ErrorCode.NONE, T1: ErrorCode.OFFSET_METADATA_TOO_LARGE}
     assert offsets.get(T0) == 5
     assert offsets.get(T1) == -1
+    reply = offsets.ask(TxnOffsetCommit(G, 7, 0, (OffsetToCommit(*T0, 9), long)))
+    assert reply.errors == {T0: ErrorCode.NONE, T1: ErrorCode.OFFSET_METADATA_TOO_LARGE}
+    offsets.mark(True)
+    assert offsets.get(T0) == 9
+    assert offsets.get(T1) == -1
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])
 def test_a_commit_too_large_for_the_log_gets_invalid_commit_offset_size(in_transaction: bool) -> None:
-    """One batch, so all or nothing; metadata that is too long is still the fault of its partition alone."""
+    """All offsets of a request are one batch."""
     log = LimitedLog()
     log.epochs[0] = 0
     offsets = Offsets(log=log)
