@@ -458,8 +458,10 @@ async def test_an_address_of_another_machine_is_an_oserror() -> None:
 
 def test_running_out_of_file_descriptors_does_not_close_the_listener() -> None:
     script = """
-import asyncio, resource, socket
+import asyncio.constants, resource, socket
 from tidegate.runtime.network import serve_frames
+
+asyncio.constants.ACCEPT_RETRY_DELAY = 0.1  # instead of 1 s
 
 class Echo:
     def __init__(self, connection): self.connection = connection
