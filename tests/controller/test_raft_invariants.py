@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tidegate.chaos.sim.quorum.options import QuorumOptions
+from tidegate.chaos.sim.quorum.simulation import QuorumSimulation
 from tidegate.controller.raft.contract import Role
 from tidegate.controller.raft.core import RaftCore
 from tidegate.controller.raft.messages import VoterRecord
+from tidegate.controller.raft.state import Ready
+from tidegate.controller.raft.voter import Event, Voter
 
 from .test_raft_scenarios import leader, others, propose, quorum
 
@@ -119,3 +123,24 @@ def test_every_voter_of_a_healthy_quorum_keeps_its_invariants() -> None:
             assert follower is not None
             follower.validate()
         assert core.state.snapshot is not None, "the run has trimmed its log"
+
+
+def test_roles_change_only_as_the_voters_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes, step = set[tuple[Role, Role]](), Voter.step
+
+    def watched(voter: Voter, event: Event, now: float) -> Ready:
+        before = voter.state.role
+        ready = step(voter, event, now)
+        changes.add((before, voter.state.role))
+        return ready
+
+    monkeypatch.setattr(Voter, "step", watched)
+    for seed in range(10):
+        QuorumSimulation(QuorumOptions.draw(seed, 3)).run()
+    follower, candidate, leads = Role.FOLLOWER, Role.CANDIDATE, Role.LEADER
+    assert changes - {(role, role) for role in Role} == {
+        (candidate, follower),
+        (leads, follower),
+        (follower, candidate),
+        (candidate, leads),
+    }
