@@ -211,6 +211,28 @@ def test_an_eager_member_which_owns_nothing_as_it_joins_moves_in_one_round(group
     assert numbers(groups.beat("c", 2).assignment) == [2, 3]
 
 
+def test_a_classic_member_joins_again_when_all_it_waits_for_is_free() -> None:
+    """One rebalance for the whole share, as in Kafka: an eager member gives up everything for each."""
+    groups = Mixed(catalog=Catalog(flights=6))
+    for member_id in ("c", "d"):
+        groups.join(member_id)
+    groups.settle("c", "d")
+    joined = groups.classic("", new_member_id="m")
+    assert parts(groups.sync("m", joined.generation)) == []
+    kept = {}
+    for member_id in ("c", "d"):
+        epoch = groups.group.current[member_id].epoch
+        kept[member_id] = groups.beat(member_id, epoch, owned=groups.group.current[member_id].assigned)
+    groups.beat("c", kept["c"].member_epoch, owned=kept["c"].assignment)
+    assert len(groups.group.target["m"] - groups.group.holders.keys()) == 1
+    assert groups.live("m", joined.generation) is NONE, "d still holds the other one"
+    groups.beat("d", kept["d"].member_epoch, owned=kept["d"].assignment)
+    assert groups.live("m", joined.generation) is REBALANCE
+    again = groups.classic()
+    assert parts(groups.sync("m", again.generation)) == numbers(groups.group.target["m"])
+    assert groups.kind() == "consumer Stable"
+
+
 def test_a_member_joins_again_when_the_awaited_partition_is_free(groups: Mixed) -> None:
     settled(groups)
     assert groups.beat("c", -1).member_epoch == -1

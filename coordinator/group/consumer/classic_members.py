@@ -8,8 +8,9 @@ one step of `reconcile.py`:
     --> Heartbeat ...
 
 The coordinator requests a join when the group epoch is above the member's, when it must revoke partitions,
-and when a partition of its target has become free.  It answers a join at once, without waiting for other
-members.  A member that does not join on this request, or joins and does not sync, is removed after its
+and when no other member holds a partition of its target any more: one join for its whole share, as in Kafka,
+because an eager member gives up everything for each join.  It answers a join at once, without waiting for
+other members.  A member that does not join on this request, or joins and does not sync, is removed after its
 rebalance timeout.
 
 The functions return a `Draft` with the records to write, and raise KafkaError with the codes of the classic
@@ -232,7 +233,7 @@ def heartbeat(consumers: ConsumerGroups, event: Heartbeat, context: Context) -> 
     must_join = group.epoch > current.epoch or current.state is MemberState.UNREVOKED_PARTITIONS
     if current.state is MemberState.UNRELEASED_PARTITIONS:
         missing = group.target.get(event.member_id, NOTHING) - current.assigned
-        must_join = must_join or any(
+        must_join = must_join or all(
             group.holders.get(each, event.member_id) == event.member_id for each in missing
         )
     if must_join:

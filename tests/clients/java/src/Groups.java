@@ -321,7 +321,6 @@ final class Groups {
     /** Who owns each partition, and how far it was handled; commits what was handled. */
     private static final class Ownership implements Member.Work, Member.Watch {
         private final Map<TopicPartition, Member> owners = new HashMap<>();
-        private final Map<TopicPartition, Member> lastOwners = new HashMap<>();
         private final Map<TopicPartition, Long> next = new HashMap<>();
         final List<String> wrong = Collections.synchronizedList(new ArrayList<>());
 
@@ -330,27 +329,16 @@ final class Groups {
             for (TopicPartition each : partitions) {
                 if (owned && owners.containsKey(each)) {
                     wrong.add(each.partition() + " has two owners: " + who.events() + " and " + owners.get(each).events());
-                } else if (!owned && !owners.containsKey(each) && revokesOnceMore(who, each)) {
-                    continue;
                 } else if (!owned && owners.get(each) != who) {
                     wrong.add(each.partition() + " is given up by a member with " + who.events() + ", and its owner "
                         + (owners.get(each) == null ? "is none" : "has " + owners.get(each).events()));
                 }
                 if (owned) {
                     owners.put(each, who);
-                    lastOwners.put(each, who);
                 } else {
                     owners.remove(each);
                 }
             }
-        }
-
-        /**
-         * The client of Kafka 4 revokes in one poll and applies its new assignment in a later one.  When it is closed in between, it
-         * revokes all that it still counts as its own, so once more what it has just revoked (docs/kafka.md).
-         */
-        private boolean revokesOnceMore(Member who, TopicPartition partition) {
-            return who.countedAtClose.contains(partition) && lastOwners.remove(partition, who);
         }
 
         @Override

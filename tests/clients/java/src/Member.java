@@ -20,8 +20,6 @@ final class Member implements AutoCloseable {
     volatile Set<Integer> assigned = Set.of();
     volatile int generation = -1;
     volatile Exception failure;
-    /** What the client still counts as its own when it is closed. */
-    volatile Set<TopicPartition> countedAtClose = Set.of();
     /** "+0,1" for partitions that came, "-0,1" for those that were given up, "!0,1" for lost ones; nothing for none. */
     final List<String> events = new ArrayList<>();
 
@@ -69,7 +67,6 @@ final class Member implements AutoCloseable {
                     work.on(records, consumer);
                 }
             }
-            countedAtClose = Set.copyOf(consumer.assignment());
         } catch (Exception stopped) {
             failure = stopped;
         }
