@@ -316,7 +316,7 @@ async def test_a_large_request_for_moves_or_elections_goes_in_named_slices() -> 
     assert all(part.unclean for part in client.sent[3:])
 
 
-async def test_an_error_after_the_first_slice_is_the_answer_of_the_partitions_that_are_left() -> None:
+async def test_an_error_after_the_first_slice_answers_the_partitions_left() -> None:
     reply = await SlicedCalls(fails_at=1).reassign_partitions(many_moves(*range(2500)))
     errors = [each.error for each in reply.results]
     assert errors == [0] * 1000 + [int(ErrorCode.THROTTLING_QUOTA_EXCEEDED)] * 1500
@@ -324,7 +324,7 @@ async def test_an_error_after_the_first_slice_is_the_answer_of_the_partitions_th
         await SlicedCalls(fails_at=0).reassign_partitions(many_moves(*range(2500)))
 
 
-async def test_a_request_that_names_a_partition_twice_is_refused_by_the_controller_as_a_whole() -> None:
+async def test_a_request_that_names_a_partition_twice_is_refused_as_a_whole() -> None:
     client = SlicedCalls()
     await client.reassign_partitions(many_moves(*range(2500), 7))
     assert [len(part.partitions) for part in client.sent] == [2501]

@@ -645,7 +645,7 @@ def test_a_deleted_group_is_gone_for_good(groups: Groups) -> None:
     assert after.state is S.DEAD
 
 
-def test_a_generation_too_large_for_the_log_is_a_server_error_for_all_that_wait_for_it() -> None:
+def test_a_generation_too_large_for_the_log_is_a_server_error_for_all() -> None:
     groups = Groups(log=LimitedLog())
     groups.load()
     groups.stable(2)

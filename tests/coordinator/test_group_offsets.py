@@ -328,7 +328,7 @@ def test_a_retention_of_its_own_is_kept(offsets: Offsets) -> None:
     assert Offsets(log=offsets.log).get(T1) == 6
 
 
-def test_a_deletion_whose_second_batch_is_refused_is_answered_and_may_be_repeated() -> None:
+def test_a_deletion_whose_second_batch_is_refused_may_be_repeated() -> None:
     offsets = Offsets(expiration_batch_max=1)
     offsets.put(5)
     offsets.put(6, T1)

@@ -443,7 +443,7 @@ def test_deferred_replies_get_the_error_of_a_refused_append(driver: Driver) -> N
     ] * 2
 
 
-def test_a_repeated_event_is_answered_when_all_of_its_records_are_committed(driver: Driver) -> None:
+def test_a_repeated_event_is_answered_when_all_its_records_are_committed(driver: Driver) -> None:
     assert driver.submit("a", AddByTens(30)) is None
     assert driver.log.end[0] == 3
     driver.commit(offset=2)
