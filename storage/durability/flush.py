@@ -172,7 +172,7 @@ class Durability:
         self, disk: Disk, directory: Path, end_offset: int, size_bytes: int, pending_files: PendingIndexFiles
     ) -> None:
         """`pending_files`: the derived files that opening the log could not write; they are taken over."""
-        self.flushed_end = end_offset
+        self._flushed_end = end_offset
         self.flushed_size = size_bytes
         self.complete = pending_files.segments
         """Complete segments that are not durable yet together with their derived files, in order."""
@@ -186,32 +186,38 @@ class Durability:
         self._resume: Path | None = None
         self._resume_size = 0
         self.resume_bytes = RESUME_BYTES
-        self.offset_gap = NO_OFFSET_GAP
-        """After a truncation into an offset gap of a compacted log: the end of the last batch, and the log's
-        end.  A restart finds only the end of that batch, so neither the recovery point nor a snapshot may
-        stand at the log's end."""
+        # After a truncation into an offset gap of a compacted log: the end of the last batch, and the log's
+        # end.  A restart finds only the end of that batch, so neither the recovery point nor a snapshot may
+        # stand at the log's end.
+        self._offset_gap = NO_OFFSET_GAP
         self._epochs_from = pending_files.epochs_from
         self._folder_changed = False
         self._rebuilt_counts: dict[Path, Segment] = {}
         self._ticket: FlushTicket | None = None
 
     @property
+    def flushed_end(self) -> int:
+        """Batches below it are on the disk: acks=all rests on it.  Only a flush raises it (`finish`), and
+        beginning anew (`restarted_at`)."""
+        return self._flushed_end
+
+    @property
     def recovery_point(self) -> int:
-        point = self.flushed_end
+        point = self._flushed_end
         if self.complete:
             point = min(point, self.complete[0].base_offset)
         point = point if self._epochs_from is None else min(point, self._epochs_from)
         return self.end_after_restart(point)
 
     def end_after_restart(self, log_end_offset: int) -> int:
-        return self.offset_gap[0] if log_end_offset == self.offset_gap[1] else log_end_offset
+        return self._offset_gap[0] if log_end_offset == self._offset_gap[1] else log_end_offset
 
     def leave_offset_gap(self) -> None:
         """A segment begins at the log's end: the flushed end moves back to the end of the last batch, before
         the offset gap."""
-        if self.flushed_end == self.offset_gap[1]:
-            self.flushed_end = self.offset_gap[0]
-        self.offset_gap = NO_OFFSET_GAP
+        if self._flushed_end == self._offset_gap[1]:
+            self._flushed_end = self._offset_gap[0]
+        self._offset_gap = NO_OFFSET_GAP
 
     def violations(self) -> Iterator[str]:
         """What does not hold of the waits (`validation`)."""
@@ -247,7 +253,7 @@ class Durability:
         checksums on the disk are the current ones."""
         counts = active.path("countindex")
         wanted = ((path, data) for path, data in derived.items() if data or path != counts)
-        if self.flushed_end < active.next_offset or not all(
+        if self._flushed_end < active.next_offset or not all(
             self._is_there(path, data) for path, data in wanted
         ):
             self.add_complete(active, derived)
@@ -331,7 +337,7 @@ class Durability:
             derived[self._directory / EPOCH_CHECKPOINT] = encode_checkpoint(epochs.entries())
         derived.update(self._derived)
         obsolete: Path | None = None
-        in_offset_gap = producers.end_offset == self.offset_gap[1]
+        in_offset_gap = producers.end_offset == self._offset_gap[1]
         resume_bytes = self.resume_bytes * max(1, len(producers) / RESUME_PRODUCERS)
         if not in_offset_gap and active.size_bytes - self._resume_size >= resume_bytes:
             obsolete, self._resume = (
@@ -351,7 +357,7 @@ class Durability:
             end_size=size_bytes,
             complete=list(self.complete),
             leaving=list(self._removed_unflushed),
-            active=active if active.next_offset > self.flushed_end else None,
+            active=active if active.next_offset > self._flushed_end else None,
             sync_directory=self._folder_changed,
             derived=derived,
             obsolete=obsolete,
@@ -366,7 +372,7 @@ class Durability:
         self._ticket = None
         if not ticket.ran:
             return
-        self.flushed_end = max(self.flushed_end, ticket.end_offset)
+        self._flushed_end = max(self._flushed_end, ticket.end_offset)
         self._removed_unflushed = [each for each in self._removed_unflushed if each not in ticket.leaving]
         self.flushed_size = ticket.end_size
         if ticket.derived_error is not None:
@@ -387,7 +393,7 @@ class Durability:
                 each.written_is_durable(transactions_too=True)
                 each.indexes_are_durable()
         self.complete = waiting
-        if self.flushed_end == active.next_offset:
+        if self._flushed_end == active.next_offset:
             active.written_is_durable(transactions_too=False)
 
     def _has_pending(self, segment: Segment) -> bool:
@@ -444,8 +450,21 @@ class Durability:
         for path in [path for path in self._derived if path.suffix == ".snapshot" and int(path.stem) < below]:
             self._drop(path)
 
-    def after_truncation(self, segments: Sequence[Segment], end_offset: int, size_bytes: int) -> None:
-        """The log ends at `end_offset` now, durably; its last segment takes batches again."""
+    def truncated_to(
+        self, segments: Sequence[Segment], end_offset: int, size_bytes: int, *, data_end: int
+    ) -> None:
+        """The log ends at `end_offset` now, durably, and its last batch at `data_end`; the last segment takes
+        batches again."""
+        self._forget_truncated(segments, size_bytes)
+        self._flushed_end = min(self._flushed_end, end_offset)
+        self._offset_gap = data_end, end_offset
+
+    def restarted_at(self, segments: Sequence[Segment], offset: int) -> None:
+        """The log is empty and begins at `offset` now, durably."""
+        self._forget_truncated(segments, 0)
+        self._flushed_end, self._offset_gap = offset, NO_OFFSET_GAP
+
+    def _forget_truncated(self, segments: Sequence[Segment], size_bytes: int) -> None:
         kept = set(segments[:-1])
         self.complete = [segment for segment in self.complete if segment in kept]
         self._resume, self._resume_size = None, 0
@@ -454,5 +473,4 @@ class Durability:
         self._derived = {
             path: data for path, data in self._derived.items() if path in wanted or path.suffix == ".snapshot"
         }
-        self.flushed_end = min(self.flushed_end, end_offset)
         self.flushed_size = min(self.flushed_size, size_bytes)

@@ -201,8 +201,9 @@ class LocalLog:
         log must go offline."""
         self.durability.truncate_history(to.end_offset)
         self.segments.truncate(to)
-        self.durability.after_truncation(self.segments, to.end_offset, self.segments.size_bytes)
-        self.durability.offset_gap = to.data_end, to.end_offset
+        self.durability.truncated_to(
+            self.segments, to.end_offset, self.segments.size_bytes, data_end=to.data_end
+        )
 
     def restart_at(self, offset: int, index_interval_bytes: int) -> None:
         """Removes all batches, durably; one empty segment begins at `offset`.  Raises OSError: then the log
@@ -210,8 +211,7 @@ class LocalLog:
         self.durability.truncate_history(-1)
         self.segments.restart_at(offset, index_interval_bytes)
         self.start_note.begin(offset, offset)
-        self.durability.after_truncation(self.segments, offset, self.segments.size_bytes)
-        self.durability.flushed_end = offset
+        self.durability.restarted_at(self.segments, offset)
 
     def remove_below(self, offset: int) -> None:
         """Removes the segments that end at or below `offset`, the log start.  Raises

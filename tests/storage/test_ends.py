@@ -72,6 +72,18 @@ def test_a_roll_behind_a_hole_notes_no_end_that_a_restart_does_not_find(more: in
     assert len(stored(again)) == 2 + more
 
 
+def test_a_log_that_begins_anew_has_no_offset_gap_at_its_end() -> None:
+    """It was cut into a gap, and begins anew at that very end: no last batch ends below it any more."""
+    log = open_log(LyingDisk(), config=COMPACTED)
+    for base in (0, 6, 12):
+        log.append_follower(batch(2, base_offset=base))
+    log.flush_now()
+    log.truncate_to(12)
+    assert (log.recovery_point, log.log_end_offset) == (8, 12)
+    log.truncate_fully_and_start_at(12)
+    assert (log.log_start_offset, log.recovery_point, log.flushed_end_offset) == (12, 12, 12)
+
+
 def test_after_a_clean_stop_the_log_start_is_not_above_the_end() -> None:
     """It stood in a gap that was cut: what is appended there must be readable."""
     disk = LyingDisk()

@@ -38,13 +38,13 @@ def high_watermark_above_the_end(log: Log) -> None:
 
 
 def flushed_end_above_the_end(log: Log) -> None:
-    log.local.durability.flushed_end = log.log_end_offset + 1
+    log.local.durability._flushed_end = log.log_end_offset + 1
 
 
 def recovery_point_above_the_flushed_end(log: Log) -> None:
     durability = log.local.durability
     durability.complete.clear()
-    durability.flushed_end, durability.offset_gap, durability._epochs_from = 3, (5, 3), None
+    durability._flushed_end, durability._offset_gap, durability._epochs_from = 3, (5, 3), None
 
 
 def end_without_batches(log: Log) -> None:
