@@ -227,10 +227,10 @@ def checksums_case(random: Random) -> str:
     try:
         checksums = decode_checksums(damaged(random, CHECKSUMS.encode()), 1000)
     except ChecksumsInvalid:
-        return "seal refused"
+        return "checksums refused"
     if checksums != CHECKSUMS:
-        raise Found("a damaged seal is believed")
-    return "seal read"
+        raise Found("damaged checksums are believed")
+    return "checksums read"
 
 
 def transaction_index_case(random: Random) -> str:

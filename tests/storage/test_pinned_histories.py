@@ -89,7 +89,7 @@ def test_a_deletion_that_an_opening_has_finished_is_finished_for_good() -> None:
 
 
 def test_a_cut_whose_last_sync_failed_lost_nothing() -> None:
-    """Some of the segments were gone after the crash; the seal of the one in front of them says where the
+    """Some of the segments were gone after the crash; the checksums of the one in front say where the
     next one had begun."""
     steps = [
         ("transaction", 2, 0),

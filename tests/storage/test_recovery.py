@@ -454,8 +454,8 @@ def test_batches_missing_right_below_a_snapshot_are_missed(
 
 
 def test_damage_below_segment_checksums_is_not_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash came between a seal and its snapshot, and the notes are lost.  Batches are durable before they
-    are sealed."""
+    """A crash came between segment checksums and their snapshot, and the notes are lost.  Batches are durable
+    before their checksums are written."""
     disk = LyingDisk()
     log, snapshot = long_active_segment(disk, monkeypatch)
     path, size = log.segments.active.path("log"), log.segments.active.size_bytes
@@ -477,9 +477,9 @@ def test_damage_below_segment_checksums_is_not_truncated(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("vouched", [True, False])
-def test_a_seal_vouches_for_all_before_its_segment(vouched: bool) -> None:
-    """Notes are lost, and the seal of the damaged segment.  A later one was written after all of them were
-    synced."""
+def test_checksums_vouch_for_all_before_their_segment(vouched: bool) -> None:
+    """Notes are lost, and the checksums of the damaged segment.  Later ones were written after all segments
+    were synced."""
     disk = LyingDisk()
     log = filled(disk)
     segments = list(log.segments)

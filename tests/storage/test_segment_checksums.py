@@ -1,5 +1,5 @@
-"""What a seal does not vouch for is noticed at the start: files beside the batches are built again, lost
-batches are named."""
+"""What segment checksums do not vouch for is noticed at the start: files beside the batches are built again,
+lost batches are named."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def with_more_holes(path: Path, *, clean: bool) -> Path:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("which", [0, 1, 3, -2])
 @pytest.mark.parametrize("log", ["flights-0", "state-0"])
-@pytest.mark.parametrize("how", ["gone", "empty", "cut at a batch", "gone with its seal"])
+@pytest.mark.parametrize("how", ["gone", "empty", "cut at a batch", "gone with checksums"])
 def test_a_segment_that_lost_batches_is_named_and_nothing_is_served(
     tmp_path: Path, clean: bool, which: int, log: str, how: str
 ) -> None:
@@ -141,12 +141,12 @@ def test_a_segment_that_lost_batches_is_named_and_nothing_is_served(
         case "cut at a batch":
             content = memoryview(file.read_bytes())
             file.write_bytes(content[: [at for at, _header in iterate_headers(content)][-1]])
-        case "gone with its seal":
+        case "gone with checksums":
             file.unlink()
             file.with_suffix(".seal").unlink()
     folder = open_folder(path)
     name, partition = log.split("-")
-    if how == "gone with its seal" and not which and not clean:  # perhaps a removal, which is noted later
+    if how == "gone with checksums" and not which and not clean:  # perhaps a removal, which is noted later
         assert folder.logs[name, int(partition)].log_start_offset > 0
     else:
         assert (name, int(partition)) in folder.damaged
@@ -181,8 +181,8 @@ def test_a_segment_without_its_last_batch_and_checksums_is_refused(tmp_path: Pat
 
 @pytest.mark.parametrize("with_checksums", [True, False])
 def test_an_offset_gap_of_a_cleaning_is_known_by_the_checksums_before_it(with_checksums: bool) -> None:
-    """Checkpoint and snapshots know nothing: without the seal, what stands behind the gap would be cut like
-    a torn tail."""
+    """Checkpoint and snapshots know nothing: without the checksums, what stands behind the gap would be cut
+    like a torn tail."""
     disk = LyingDisk()
     log = open_log(disk, config=COMPACTED)
     for _ in range(2):
@@ -213,7 +213,7 @@ def test_checksums_of_an_active_segment_do_not_name_the_next(tmp_path: Path) -> 
 
 
 def test_a_removal_that_a_crash_cut_short_is_no_loss(tmp_path: Path) -> None:
-    """The data of the first segment has lost its name; its seal and its indexes are still there."""
+    """The data of the first segment has lost its name; its checksums and its indexes are still there."""
     path = build(tmp_path / "data", clean=False)
     first, second = data_of(path, "flights-0")[:2]
     first.rename(first.with_name(first.name + ".deleted"))
