@@ -61,6 +61,8 @@ log = logs.get(__name__)
 
 COMMAND_BYTES_MAX = 512 << 10
 PROPOSALS_PER_TICK_MAX = 2000
+ANNOUNCED_ELECTIONS = 10
+"""For so many election timeouts a voter that came back with another journal goes on announcing it."""
 
 # ---- what a voter is stepped with --------------------------------------------------------------------------
 
@@ -124,6 +126,7 @@ class Voter:
         self._returns = Returns(state.timings.election_s_max + 2 * state.timings.heartbeat_s)
         self._proposals: deque[Proposal] = deque()
         self._announce_at = 0.0
+        self._announce_until = 0.0
         self._snapshot_pending = False
         self.election.restart_timer()
         if state.snapshot is not None:
@@ -260,10 +263,12 @@ class Voter:
         for peer in self.state.connected:
             self.state.send(peer, self.membership.announcement())
 
-    def _announce_no_vote(self) -> None:
-        """While this journal has no vote: announces that to the other voters, again and again."""
-        if not self.state.voting and self.state.now >= self._announce_at:
-            self._announce_at = self.state.now + self.state.timings.election_s_min
+    def _announce_again(self) -> None:
+        """While this journal has no vote, and for a while after it took the place of a lost one: announces
+        its status to the other voters again and again.  One that misses it goes on ignoring this voter."""
+        state = self.state
+        if (not state.voting or state.now < self._announce_until) and state.now >= self._announce_at:
+            self._announce_at = state.now + state.timings.election_s_min
             self._announce()
 
     # ---- the tick ------------------------------------------------------------------------------------------
@@ -276,7 +281,7 @@ class Voter:
         if state.role is Role.LEADER and state.log.last_index != last_index:
             self.send_appends()
         self.follower.send_acknowledgements()
-        self._announce_no_vote()
+        self._announce_again()
 
     def may_start_election(self) -> bool:
         return self.election.may_start()
@@ -310,6 +315,7 @@ class Voter:
             if kind == VOTER_RETURNS and self.membership.apply_return(*decode_return(command), index):
                 self.election.began_voting()
                 self._announce()
+                self._announce_until = state.now + ANNOUNCED_ELECTIONS * state.timings.election_s_min
             entries.append((command[1:] if kind == REGULAR else b"", index, term))
         state.applied_index = commit
         state.ready.apply.append(Committed(entries))

@@ -30,6 +30,7 @@ from tidegate.controller.raft.messages import (
     VoteReply,
     VoteRequest,
     VoterRecord,
+    VoterStatus,
 )
 from tidegate.controller.raft.replication import FRAMES_IN_FLIGHT_MAX, Replication
 from tidegate.controller.raft.snapshot_store import Snapshot
@@ -386,6 +387,35 @@ def test_a_follower_far_behind_gets_the_snapshot_once() -> None:
 def without_disk(simulation: QuorumSimulation, node_id: int) -> RaftCore:
     simulation.members[node_id].lose_disk()
     return start(simulation, node_id)
+
+
+def test_a_lost_announcement_of_a_returned_journal_is_repeated() -> None:
+    """The frame that says so, and nothing else, is lost: without another one the voter would be ignored for
+    as long as the connection stays."""
+    with quorum() as simulation:
+        core = leader(simulation)
+        simulation.pass_time(0.5)
+        returning, listener = others(simulation, core)
+        simulation.network.cut((returning, listener), (listener, returning))
+        simulation.network.reset(returning, listener)
+        without_disk(simulation, returning)
+        assert simulation.pass_time(8.0, lambda: core_of(simulation, returning).state.voting)
+        lost: list[Message] = []
+        send = simulation.network.send
+
+        def lossy(source: int, target: int, message: Message) -> None:
+            first = (
+                isinstance(message, VoterStatus) and (source, target) == (returning, listener) and not lost
+            )
+            if first:
+                lost.append(message)
+            else:
+                send(source, target, message)
+
+        simulation.network.send = lossy
+        simulation.network.mend_all()
+        membership = core_of(simulation, listener).voter.membership
+        assert simulation.pass_time(8.0, lambda: bool(lost) and not membership.is_stale(returning))
 
 
 def test_a_journal_without_a_vote_neither_keeps_a_leader_nor_commits() -> None:
