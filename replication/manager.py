@@ -59,6 +59,7 @@ from .replica.replica import Replica, Role, RoleChange
 from .replica.replica_log_opener import ReplicaLogOpener
 from .replica.waiters import AckCallback
 from .upkeep import ReplicationUpkeep
+from .waiting import WaitingRequests
 
 _log = logs.get(__name__)
 
@@ -116,7 +117,10 @@ class ReplicaManager:
         self._isr_changes = IsrChanges(
             clock, alter_partition, self._settled, self._follower_fetches.recent_fetchers
         )
-        self._deletions = RecordDeletions(clock, group_commit.note_start)
+        self._deletions = RecordDeletions(clock, self.lease, group_commit.note_start)
+        self._waiting: tuple[WaitingRequests, ...] = (
+            self._delayed_produce, self._client_fetches, self._follower_fetches, self._deletions,
+        )  # fmt: skip
         self._upkeep = ReplicationUpkeep(
             clock, self.hosted, maintain=self._maintain, maintain_interval_s=self._lag_max_s / 2,
             summarize=self._summarize_lines, write_checkpoints=directory.write_checkpoints,
@@ -233,14 +237,14 @@ class ReplicaManager:
         was_leader = replica.is_leader
         replica.go_offline("the partition was deleted")
         self._fetchers.stop(replica)
-        self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._end_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if was_leader:
             self._listener.on_resigned(topic, partition, replica.leader_epoch)
         self._log_opener.remove((topic, partition))
 
     def _role_changed(self, replica: Replica) -> None:
         self._fetchers.stop(replica)
-        self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._end_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._role_lines.line(self._clock.monotonic(), replica.role.value, **replica.log_fields())
         if replica.role is Role.LEADER:
             self._listener.on_elected(replica.topic, replica.partition, replica.leader_epoch, replica.log)
@@ -251,18 +255,18 @@ class ReplicaManager:
             self._fetchers.follow(replica)
         self._listener.on_resigned(replica.topic, replica.partition, replica.leader_epoch)
 
-    def _fail_waiting(self, replica: Replica, code: ErrorCode) -> None:
-        self._delayed_produce.fail(replica, code)
-        replica.watchers.state_changed()
-        self._deletions.progressed(replica)
+    def _end_waiting(self, replica: Replica, code: ErrorCode) -> None:
+        for kind in self._waiting:
+            kind.end(replica, code)
 
     def suspend_leadership(self, reason: str) -> None:
         """The session with the controller ended, and another node may lead now.  Nothing is appended until
         the session is renewed. Producers that wait for acks=all get NOT_LEADER_OR_FOLLOWER, also for
-        committed records, and look for the leader."""
+        committed records, and look for the leader; so do clients that delete records."""
         self.lease.suspend(reason, self.hosted.leader_count, self._clock.monotonic())
-        for replica in self._delayed_produce.replicas:
-            self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for replica in self.hosted:
+            if replica.is_leader:
+                self._end_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def resume_leadership(self) -> None:
         """The session was renewed: this node leads again the partitions that the metadata gives it."""
@@ -425,7 +429,7 @@ class ReplicaManager:
             return
         _log.error("replica_offline", topic=replica.topic, partition=replica.partition, reason=reason)
         self._fetchers.stop(replica)
-        self._fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
+        self._end_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
         if was_leader:
             self._listener.on_resigned(replica.topic, replica.partition, replica.leader_epoch)
         self._listener.on_offline(replica.topic, replica.partition, reason)
@@ -456,9 +460,7 @@ class ReplicaManager:
 
     async def delete_records(self, topic: str, partition: int, before_offset: int, timeout_ms: int) -> int:
         """Removes records below an offset; see `RecordDeletions.delete_before`.  Raises KafkaError."""
-        replica = self.replica(topic, partition)
-        self.lease.require()
-        return await self._deletions.delete_before(replica, before_offset, timeout_ms)
+        return await self._deletions.delete_before(self.replica(topic, partition), before_offset, timeout_ms)
 
     def epoch_end(self, topic: str, partition: int, current_leader_epoch: int, epoch: int) -> EpochEnd:
         """Where `epoch` ends in this leader's log (OffsetForLeaderEpoch; docs/semantics.md E3).  Raises
@@ -494,7 +496,7 @@ class ReplicaManager:
         await self._isr_changes.close()
         await self._fetchers.close()
         for replica in self.hosted:
-            self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._end_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._delayed_produce.close()
         if clean:
             await self._flushes.flush_followed(

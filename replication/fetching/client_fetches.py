@@ -2,9 +2,10 @@
 
 Clients see what is committed: below the high watermark, or, when read_committed, below the last stable offset
 and with the aborted transactions of the range.  A fetch waits until `min_bytes` are there, a partition has an
-error or a divergence, or `max_wait_ms` is over; after a wait the leader looks at every partition again,
-because its leadership may be lost, or the partition deleted or truncated.  An unknown partition gets an error
-but does not end the wait for the others, or its client would send fetches without a pause.
+error or a divergence, `max_wait_ms` is over, or the wait is ended (`waiting.py`).  After a wait the leader
+looks at every partition again, because its leadership may be lost, or the partition deleted or truncated.  An
+unknown partition gets an error but does not end the wait for the others, or its client would send fetches
+without a pause.
 
 Each fetch spends its byte budget from another partition on, and the first partition that has records always
 gets one whole batch, however large, so every partition gets its records.  Within a session
@@ -98,9 +99,11 @@ class ClientFetches:
             remaining_s = deadline_s - self._clock.monotonic()
             if remaining_s <= 0:
                 break
-            await self._wait([part for index, part in enumerate(parts) if index not in unknown], remaining_s)
+            waiting_for = [part for index, part in enumerate(parts) if index not in unknown]
+            is_ended = await self._wait(waiting_for, remaining_s)
             async with turn():
                 answers, ready = self._evaluate(request, session, parts, unknown, arrival=False)
+            ready = ready or is_ended
         if not self.sessions.is_current(session, request.session_epoch):
             return FetchResponse(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)
         everything = request.session_epoch <= 0
@@ -114,7 +117,13 @@ class ClientFetches:
         ]
         return _in_topics(session, answered)
 
-    async def _wait(self, parts: Sequence[FetchPart], delay_s: float) -> None:
+    def end(self, replica: Replica, code: ErrorCode) -> None:
+        """Answers all fetches that wait for this replica, with what each of them finds now."""
+        for waiter in tuple(replica.watchers.clients):
+            waiter.end()
+
+    async def _wait(self, parts: Sequence[FetchPart], delay_s: float) -> bool:
+        """True when the fetch must not wait again."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = FetchWaiter(lambda: None if woken.done() else woken.set_result(None))
         for part in parts:
@@ -128,6 +137,7 @@ class ClientFetches:
         finally:
             self._waiting -= 1
             waiter.close()
+        return waiter.is_ended
 
     def _evaluate(
         self,

@@ -117,6 +117,10 @@ class FollowerFetches:
             )
         return FetchResponse(ErrorCode.NONE, session.session_id, answers)
 
+    def end(self, replica: Replica, code: ErrorCode) -> None:
+        """Answers all fetches that wait for this replica, with what each of them finds now."""
+        replica.watchers.records_appended()
+
     async def _wait(self, session: FollowerSession, delay_s: float) -> None:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = FetchWaiter(lambda: None if woken.done() else woken.set_result(None))

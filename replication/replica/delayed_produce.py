@@ -70,15 +70,10 @@ class DelayedProduce:
         for replica in tuple(self._replicas):
             self.complete(replica)
 
-    def fail(self, replica: Replica, code: ErrorCode) -> None:
-        """The leadership or the replica is gone."""
+    def end(self, replica: Replica, code: ErrorCode) -> None:
+        """Answers all that wait for this replica; the outcome of their writes is unknown."""
         self._waiting_count -= replica.acks.fail(code)
         self._replicas.discard(replica)
-
-    @property
-    def replicas(self) -> tuple[Replica, ...]:
-        """Those for which acknowledgements wait."""
-        return tuple(self._replicas)
 
     def _expire(self) -> None:
         self._sweep = None
@@ -94,7 +89,7 @@ class DelayedProduce:
             self._sweep = self._clock.call_later(SWEEP_INTERVAL_S, self._expire)
 
     def close(self) -> None:
-        """The caller has failed all that waited."""
+        """The caller has ended all that waited."""
         if self._sweep is not None:
             self._sweep.cancel()
         self._sweep = None

@@ -98,15 +98,17 @@ class AckWaiters:
 
 
 class FetchWaiter:
-    """One waiting fetch: `wake` resolves it once; `close` makes later wakes harmless."""
+    """One waiting fetch: `wake` and `end` resolve it once; `close` makes later ones harmless."""
 
-    __slots__ = ("_clock", "_is_due", "_on_wake", "_timer", "_watched")
+    __slots__ = ("_clock", "_is_due", "_on_wake", "_timer", "_watched", "is_ended")
 
     def __init__(self, on_wake: Callable[[], None]) -> None:
         self._on_wake: Callable[[], None] | None = on_wake
         self._clock: Clock | None = None
         self._timer: Timer | None = None
         self._is_due = False
+        self.is_ended = False
+        """The fetch is answered with what it finds, and does not wait again."""
         self._watched: list[FetchWatchers] = []
 
     def start_timer(self, clock: Clock, delay_s: float) -> None:
@@ -130,6 +132,10 @@ class FetchWaiter:
         self.close()
         if callback is not None:
             callback()
+
+    def end(self) -> None:
+        self.is_ended = True
+        self.wake()
 
     def close(self) -> None:
         """Leaves every partition it watched; called on wake and when the fetch is cancelled."""

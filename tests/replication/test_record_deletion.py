@@ -224,6 +224,20 @@ async def test_a_waiting_deletion_ends_with_the_leadership_or_its_deadline(tmp_p
     await cluster.stop_all()
 
 
+async def test_no_deletion_is_acknowledged_after_the_session_has_ended(tmp_path: Path) -> None:
+    """Before any timer says that it has: the clock is read before the answer."""
+    cluster = await cluster_with_records(tmp_path)
+    manager, session = cluster.managers[1], [True]
+    manager.lease._holds_session = lambda: session[0]
+    waiting = asyncio.ensure_future(manager.delete_records("t", 0, 4, 60_000))
+    await asyncio.sleep(0)
+    session[0] = False
+    with pytest.raises(KafkaError) as refused:
+        await asyncio.wait_for(waiting, 20)
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await cluster.stop_all()
+
+
 @pytest.mark.parametrize("remover", ["controller", "leader"])
 async def test_a_deletion_completes_when_its_last_follower_leaves_the_isr(
     tmp_path: Path, remover: str
@@ -239,8 +253,8 @@ async def test_a_deletion_completes_when_its_last_follower_leaves_the_isr(
     await eventually(lambda: leader.follower(2).log_start_offset == 4, "the other one has moved")
 
     def waits_for_more() -> bool:
-        events = cluster.managers[1]._deletions._waiting.get(cluster.managers[1].replica("t", 0), set())
-        return waiting.done() or (bool(events) and not any(event.is_set() for event in events))
+        found = cluster.managers[1]._deletions._waiting.get(cluster.managers[1].replica("t", 0), set())
+        return waiting.done() or (bool(found) and not any(deletion.news.is_set() for deletion in found))
 
     await eventually(waits_for_more, "the deletion waits for more")
     if remover == "controller":
