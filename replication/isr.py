@@ -118,8 +118,8 @@ class IsrChanges:
             self._task = asyncio.get_running_loop().create_task(self._send_all(), name="isr-changes")
 
     def propose_next(self, replica: Replica) -> None:
-        """After an ISR change: proposes to remove lagging followers and to add the next one, and plans the
-        end of the pauses."""
+        """Proposes to remove lagging followers or to add the next one, and plans the end of the pauses: after
+        an ISR change, at news of a follower, at the end of a pause, and from time to time (`maintain`)."""
         leader = replica.leader
         if leader is None:
             return
@@ -129,10 +129,11 @@ class IsrChanges:
             self._propose_later(replica, leader)
 
     def maintain(self, replica: Replica) -> None:
-        """Called from time to time: sends a lost change again, and proposes to remove lagging followers."""
+        """Called from time to time: sends a lost change again, and proposes what no event has proposed: a
+        follower may become able to join, or lag, without one."""
         if (leader := replica.leader) is not None:
-            self.submit(replica, leader.pending_again())
-            self.submit(replica, leader.propose_removals(replica.log.log_end_offset, self._clock.monotonic()))
+            self.submit(replica, leader.retry_pending())
+            self.propose_next(replica)
 
     def news_of_followers(self, replica: Replica) -> None:
         """The metadata of a follower changed: earlier rejections do not count, so the pause ends at once."""

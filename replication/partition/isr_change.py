@@ -114,6 +114,17 @@ OUTCOMES = {
 }
 
 
+class JoinObstacle(enum.Enum):
+    """What keeps a follower out of the ISR (docs/semantics.md R7, R10).  The high watermark waits for
+    one that keeps up and that only `BELOW_HIGH_WATERMARK` keeps out (R4)."""
+
+    PAUSED = "paused"  # refused or removed, and the pause is not over
+    NOT_ELIGIBLE = "not_eligible"  # fenced, shutting down, or another broker epoch in the applied metadata
+    BELOW_EPOCH_START = "below_epoch_start"  # KIP-320
+    HAS_DELETED_RECORDS = "has_deleted_records"  # its log start is below `deleted_below`
+    BELOW_HIGH_WATERMARK = "below_high_watermark"
+
+
 class JoinEvent(enum.Enum):
     """What pauses a follower, and what ends its pause.  A paused follower is not proposed for the ISR, and
     does not hold the high watermark."""

@@ -7,10 +7,11 @@ have diverged since it fetched from an earlier leader (KIP-320).
 Promises
 
 * The **high watermark** is the least *flushed* end (under flush.policy=os, the least log end) over the
-  **maximal ISR** (the committed ISR plus a pending addition; a pending removal still counts), never moves
-  while the committed ISR is smaller than `min.insync.replicas` (KIP-966), and never goes back within the
-  epoch (docs/semantics.md R1 to R4). Replicas that a reassignment adds do not count for that minimum before
-  it is finished.
+  **maximal ISR** (the committed ISR plus a pending addition; a pending removal still counts) and over the
+  followers that are about to join it (`_is_about_to_join`: they only hold it back).  It never moves while the
+  committed ISR is smaller than `min.insync.replicas` (KIP-966), and never goes back within the epoch
+  (docs/semantics.md R1 to R4). Replicas that a reassignment adds do not count for that minimum before it is
+  finished.
 * A follower counts only by fetches that carried this leader epoch and that were found not to diverge.
 * A replica is proposed for the ISR only when it has reached the high watermark *and* the leader's own epoch
   start, and always together with the broker epoch in its fetches (rule R7).  A fetch with an older broker
@@ -41,6 +42,7 @@ from .isr_change import (
     ChangeKind,
     ChangeState,
     JoinEvent,
+    JoinObstacle,
     PendingChange,
     event_of,
 )
@@ -171,13 +173,6 @@ class PartitionLeader:
     def pending(self) -> PendingChange | None:
         return self._pending
 
-    def pending_again(self) -> PendingChange | None:
-        """The pending change, for `IsrChanges.maintain`; one that is overdue may be sent again."""
-        change = self._pending
-        if change is not None:
-            self._advance(change, ChangeEvent.MAINTENANCE)
-        return change
-
     @property
     def maximal_isr(self) -> frozenset[int]:
         """Every replica that may be in the ISR once the pending change is decided, either way."""
@@ -299,15 +294,15 @@ class PartitionLeader:
                 progress.last_fetch_s = max(progress.last_fetch_s, now_s)
                 progress.leader_end_at_last_fetch = old_log_end
 
-    def advance_high_watermark(self, leader_flushed_end: int, leader_log_end: int, now_s: float) -> bool:
+    def advance_high_watermark(self, leader_end: int, leader_log_end: int, now_s: float) -> bool:
         """Moves the high watermark as far as allowed; True when it moved.
 
-        `leader_flushed_end` is the leader's own share (`Replica.leader_end`): its flushed end, or its log's
-        end where the policy asks for no flush yet.
+        `leader_end` is the leader's own share (`Replica.leader_end`): its flushed end, or its log's end where
+        the policy asks for no flush yet.
         """
         if self.is_under_min_isr():
             return False
-        candidate = leader_flushed_end
+        candidate = leader_end
         for node, progress in self._followers.items():
             if progress.fetch_offset < candidate and (
                 node in self._maximal_isr or self._is_about_to_join(progress, leader_log_end, now_s)
@@ -328,11 +323,25 @@ class PartitionLeader:
         does not hold it: a broker keeps up until the end of its controlled shutdown, and would then delay
         every commit for `replica.lag.time.max.ms`.
         """
-        if progress.join_paused or progress.fetch_offset < self.epoch_start_offset:
-            return False
         if now_s - progress.last_fetch_s > JOIN_SILENCE_S:
             return False
-        return self._is_caught_up(progress, leader_log_end, now_s) and self._is_eligible(progress)
+        if not self._is_caught_up(progress, leader_log_end, now_s):
+            return False
+        return self._join_obstacle(progress) in (None, JoinObstacle.BELOW_HIGH_WATERMARK)
+
+    def _join_obstacle(self, progress: ReplicaProgress) -> JoinObstacle | None:
+        """None: the follower may join the ISR."""
+        if progress.join_paused:
+            return JoinObstacle.PAUSED
+        if progress.fetch_offset < self.epoch_start_offset:
+            return JoinObstacle.BELOW_EPOCH_START
+        if max(0, progress.log_start_offset) < self.deleted_below:
+            return JoinObstacle.HAS_DELETED_RECORDS
+        if not self._is_eligible(progress):
+            return JoinObstacle.NOT_ELIGIBLE
+        if progress.fetch_offset < self.high_watermark:
+            return JoinObstacle.BELOW_HIGH_WATERMARK
+        return None
 
     def _is_eligible(self, progress: ReplicaProgress) -> bool:
         return self._eligibility_of(progress.node_id, progress.broker_epoch) is Eligibility.YES
@@ -347,18 +356,16 @@ class PartitionLeader:
         is pending."""
         if node_id in self._maximal_isr or self._pending is not None:
             return None
-        progress = self.follower(node_id)
-        if progress.join_paused or not self._may_join(progress) or not self._is_eligible(progress):
+        if self._join_obstacle(self.follower(node_id)) is not None:
             return None
         return self._start(ChangeKind.EXPAND, self._isr | {node_id})
 
-    def _may_join(self, progress: ReplicaProgress) -> bool:
-        """True when the follower has reached the high watermark and this leader's epoch start (KIP-320), and
-        its log start has reached `deleted_below`."""
-        is_caught_up = (
-            progress.fetch_offset >= self.high_watermark and progress.fetch_offset >= self.epoch_start_offset
-        )
-        return is_caught_up and max(0, progress.log_start_offset) >= self.deleted_below
+    def retry_pending(self) -> PendingChange | None:
+        """The pending change, for `IsrChanges.maintain`.  One that is overdue is sent again."""
+        change = self._pending
+        if change is not None:
+            self._advance(change, ChangeEvent.MAINTENANCE)
+        return change
 
     def propose_removals(self, leader_log_end: int, now_s: float) -> PendingChange | None:
         """The change that removes members that have not caught up for `replica.lag.time.max.ms`."""
@@ -378,8 +385,7 @@ class PartitionLeader:
         return self._start(ChangeKind.SHRINK, self._isr - lagging)
 
     def propose_next_join(self) -> PendingChange | None:
-        """Like `propose_join` for the first follower that may join: after the pending change has ended, or
-        after a pause."""
+        """Like `propose_join` for the first follower that may join; see `IsrChanges.propose_next`."""
         for node in self._followers:
             change = self.propose_join(node)
             if change is not None:

@@ -275,7 +275,7 @@ class Walk:
             case "ask":
                 self.ask()
             case "maintain":
-                self.leader.pending_again()
+                self.leader.retry_pending()
             case "pause over":
                 self.leader.end_pauses((2, 3))
             case "learn" if self.history:
@@ -315,7 +315,7 @@ class Walk:
         for _ in range(8):
             while self.history:
                 self.learn()
-            self.leader.pending_again()
+            self.leader.retry_pending()
             self.client.note_answer(1, rpc.Status(controller_epoch=self.active.term))
             self.ask()
             while self.asked:
@@ -419,12 +419,12 @@ def a_change_is_given_up_when_no_answer_comes(patch: Patch) -> None:
         leader._pending = None
         leader._refresh_maximal_isr()
 
-    patch.setattr(PartitionLeader, "pending_again", again)
+    patch.setattr(PartitionLeader, "retry_pending", again)
 
 
 def superseded_changes_are_never_asked_again(patch: Patch) -> None:
     """A deposed controller of an older version may have said so, and no metadata would come."""
-    patch.setattr(PartitionLeader, "pending_again", lambda leader: leader.pending)
+    patch.setattr(PartitionLeader, "retry_pending", lambda leader: leader.pending)
 
 
 #: (the rule left out, the first walk to try: near one that is known to notice)

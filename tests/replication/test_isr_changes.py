@@ -36,7 +36,12 @@ class Shell:
         leader = leader_of(start=0, high_watermark=0, replicas=(1, 2), isr=(1,), minimum=1)
         leader.record_fetch(2, broker_epoch=40, fetch_offset=0, leader_log_end=0, now_s=0.0)
         return SimpleNamespace(
-            topic="t", topic_id=UUID(int=9), partition=number, key=("t", number), leader=leader
+            topic="t",
+            topic_id=UUID(int=9),
+            partition=number,
+            key=("t", number),
+            leader=leader,
+            log=SimpleNamespace(log_end_offset=0),
         )
 
     async def _alter(self, changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
@@ -88,6 +93,17 @@ async def test_a_rejection_counts_though_the_call_fails(error: Exception) -> Non
     assert shell.settled == [0, 1, 2]
     assert not shell.pending()
     assert [replica.leader.isr for replica in shell.replicas] == [{1}, {1, 2}, {1, 2}]
+    await shell.changes.close()
+
+
+async def test_a_follower_joins_though_no_event_says_that_it_may() -> None:
+    """It is idle in a fetch session, so none of its fetches lists the partition."""
+    shell = Shell(accepted)
+    for replica in shell.replicas:
+        shell.changes.maintain(replica)
+    await shell.until_asked(1)
+    assert shell.asked == [[0, 1, 2]]
+    assert [replica.leader.isr for replica in shell.replicas] == [{1, 2}] * 3
     await shell.changes.close()
 
 
@@ -150,8 +166,7 @@ async def test_after_a_defect_the_maintenance_asks_anew_for_all_pending() -> Non
     shell.submit(0, 1)
     await eventually(lambda: shell.changes._task is None)
     assert shell.pending() == [0, 1]
-    for replica in shell.replicas:
-        replica.log = SimpleNamespace(log_end_offset=0)
+    for replica in shell.replicas[:2]:
         shell.changes.maintain(replica)
     await shell.until_asked(2)
     assert shell.asked == [[0, 1], [0, 1]]

@@ -123,6 +123,17 @@ def test_a_replica_that_shut_down_holds_the_high_watermark_for_a_moment() -> Non
     assert leader.high_watermark == 25
 
 
+def test_a_replica_that_has_deleted_records_does_not_hold_the_high_watermark() -> None:
+    """It keeps up, but has no room to note the log start, and may not join before it has."""
+    leader = leader_of(isr=(1, 2))
+    leader.deleted_below = 5
+    fetch(leader, 2, 20, end=20)
+    fetch(leader, 3, 18, end=18)
+    leader.follower(3).log_start_offset = 4
+    leader.advance_high_watermark(20, 20, 0.0)
+    assert leader.high_watermark == 20
+
+
 def test_a_replica_that_was_fenced_does_not_hold_the_high_watermark() -> None:
     leader = leader_of()
     fetch(leader, 2, 20, end=20)
@@ -457,7 +468,7 @@ def test_a_pending_change_ends_as_the_table_says(event: ChangeEvent, at: int) ->
     if at:
         leader.complete_alter(change, IsrResult("t", 0, ErrorCode.STALE_BROKER_EPOCH))
     if at == 2:
-        leader.pending_again()
+        leader.retry_pending()
     before = (ChangeState.SENT, ChangeState.AWAITS_METADATA, ChangeState.OVERDUE)[at]
     assert change.state is before
     match event:
@@ -467,7 +478,7 @@ def test_a_pending_change_ends_as_the_table_says(event: ChangeEvent, at: int) ->
             metadata.known[3, 33] = Eligibility.NEVER
             leader.brokers_changed((3,))
         case ChangeEvent.MAINTENANCE:
-            leader.pending_again()
+            leader.retry_pending()
         case _:
             code = {
                 ChangeEvent.REFUSED: ErrorCode.INELIGIBLE_REPLICA,

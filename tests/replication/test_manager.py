@@ -365,14 +365,14 @@ async def test_a_defect_at_one_partition_does_not_stop_isr_shrinks_of_others(
         cluster.start(node)
     cluster.create(partitions=2)
     first = cluster.managers[1].replica("t", 0).leader
-    sound = PartitionLeader.pending_again
+    sound = PartitionLeader.retry_pending
 
-    def pending_again(leader: PartitionLeader) -> PendingChange | None:
+    def retry_pending(leader: PartitionLeader) -> PendingChange | None:
         if leader is first:
             raise RuntimeError("a defect")
         return sound(leader)
 
-    monkeypatch.setattr(PartitionLeader, "pending_again", pending_again)
+    monkeypatch.setattr(PartitionLeader, "retry_pending", retry_pending)
     cluster.cut = {(3, 1)}
     await eventually(lambda: cluster.partitions[("t", 1)].isr == (1, 2), "the silent follower has left")
     await cluster.stop_all()

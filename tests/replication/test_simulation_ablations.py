@@ -37,6 +37,7 @@ from tidegate.replication.fetching import fetcher as fetcher_module
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.partition.assignment import UNKNOWN_BROKER_EPOCH, Assignment, Eligibility
 from tidegate.replication.partition.follower import Action, Answer, FetchPosition, LogView, PartitionFollower
+from tidegate.replication.partition.isr_change import JoinObstacle
 from tidegate.replication.partition.leader import PartitionLeader, ReplicaProgress
 from tidegate.replication.record_deletion import RecordDeletions
 from tidegate.replication.replica import replica as replica_module
@@ -99,11 +100,16 @@ def fetches_are_not_fenced(patch: Patch) -> None:
 
 def join_at_the_high_watermark(patch: Patch) -> None:
     """KIP-320: without having reached the leader's epoch start."""
+    join_obstacle = PartitionLeader._join_obstacle
 
-    def may_join(leader: PartitionLeader, progress: ReplicaProgress) -> bool:
-        return progress.fetch_offset >= leader.high_watermark
+    def obstacle(leader: PartitionLeader, progress: ReplicaProgress) -> JoinObstacle | None:
+        start, leader.epoch_start_offset = leader.epoch_start_offset, 0
+        try:
+            return join_obstacle(leader, progress)
+        finally:
+            leader.epoch_start_offset = start
 
-    patch.setattr(PartitionLeader, "_may_join", may_join)
+    patch.setattr(PartitionLeader, "_join_obstacle", obstacle)
 
 
 def minimal_isr(patch: Patch) -> None:
@@ -277,16 +283,16 @@ def deletions_answered_under_the_minimum(patch: Patch) -> None:
 
 def join_with_what_was_deleted(patch: Patch) -> None:
     """A replica joins the ISR before it has noted the log start that a client got as an answer."""
-    may_join = PartitionLeader._may_join
+    join_obstacle = PartitionLeader._join_obstacle
 
-    def join(leader: PartitionLeader, progress: ReplicaProgress) -> bool:
+    def obstacle(leader: PartitionLeader, progress: ReplicaProgress) -> JoinObstacle | None:
         deleted_below, leader.deleted_below = leader.deleted_below, 0
         try:
-            return may_join(leader, progress)
+            return join_obstacle(leader, progress)
         finally:
             leader.deleted_below = deleted_below
 
-    patch.setattr(PartitionLeader, "_may_join", join)
+    patch.setattr(PartitionLeader, "_join_obstacle", obstacle)
 
 
 def log_starts_are_not_durable(patch: Patch) -> None:
