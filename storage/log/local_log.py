@@ -12,6 +12,27 @@ Promises
 * Segments follow on each other without a gap, and only the last one is written.
 * Before segments are truncated or begun anew, replacements and removals are settled, and all that needs room
   on the disk is done: on a full disk the truncation fails with nothing changed.
+
+What the next start believes of the log's offsets, and what becomes of it when the log is cut (truncated, or
+begun anew), moves to another data folder (M) or is closed cleanly (C).  A note may lag behind the log and
+never leads: it is lowered, or gone, durably, before the batches are.
+
+    log-start                   cut: `LogStart.lower`; then, of a log begun anew, `LogStart.begin`
+                                M: `take_over_start` notes it in the copy    C: stays
+    partition-checkpoint        cut: `FolderNotes.before_truncation` lowers the row
+                                M: `FolderNotes.forget_if_room`; the new folder's next checkpoint has it
+                                C: `LogDirectory.write_checkpoints`, when all logs are closed
+    flush-notes                 cut: `FolderNotes.before_truncation` voids them
+                                M: `FolderNotes.forget_if_room`, then `Log.report_flushed`    C: stay
+    leader-epoch-checkpoint     cut: `Durability.prepare_epochs`, then `Durability.truncate_history`
+                                M: the copy has its own; `exchange` has the next flush write what it lacks
+                                C: `Durability.prepare_clean_close`
+    <offset>.snapshot           cut: `Durability.truncate_history` removes those above the new end
+                                M: the copy has its own    C: `LocalLog.prepare_clean_close`
+    <base>.seal                 cut: `Segments.truncate`, `Segments.restart_at` remove them before the batches
+                                M: the copy has its own    C: `LocalLog.prepare_clean_close`
+    cleaner-offset-checkpoint   cut: stays; `believed_offset` refuses it by its leader epoch
+                                M: `exchange` begins at 0    C: stays
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ from tidegate.storage.directory.stored_config import LOG_CONFIG_SHAPES, decode_c
 from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT_SHAPES, parse_epoch
 from tidegate.storage.folders.folder_ids import DATA_FOLDERS_SHAPES
 from tidegate.storage.inspection.dump import Selection, dump_file
+from tidegate.storage.log import local_log
 from tidegate.storage.log.log import LogConfig
 from tidegate.storage.segment.checksums import CHECKSUMS_SHAPES, SegmentChecksums, decode_checksums
 from tidegate.storage.segment.swap import SWAP_SHAPES
@@ -151,6 +152,25 @@ def test_no_small_file_is_without_its_kept_versions() -> None:
     for version in {version for each in FILES.values() for version in each.shapes}:
         kept = {path.name for path in (FORMATS / str(version)).iterdir()}
         assert kept - {"meta.properties"} == {name for name, each in FILES.items() if version in each.shapes}
+
+
+def test_the_table_of_notes_has_every_file_of_offsets_and_names_code_that_exists() -> None:
+    """Of the other files none says how far a log reaches."""
+    table = local_log.__doc__ or ""
+    files = {
+        re.sub(r"^<\w+>", "", row) for row in re.findall(r"^    (\S+)   +cut: ", table, flags=re.MULTILINE)
+    }
+    others = {
+        "log-config", "00000000000000001200.swap", "data-folders", "set-aside", "clean-shutdown",
+        "partition.metadata", "replica-move",
+    }  # fmt: skip
+    of_offsets = {re.sub(r"^\d+", "", name) for name in FILES.keys() - others}
+    assert files == of_offsets | {"flush-notes", ".snapshot"}
+    source = "".join(path.read_text() for path in PRODUCT.rglob("*.py"))
+    for name in re.findall(r"`(\w+(?:\.\w+)?)`", table[table.index("What the next start") :]):
+        owner, _, method = name.rpartition(".")
+        assert f"def {method}(" in source, name
+        assert not owner or f"class {owner}" in source, name
 
 
 @pytest.mark.parametrize("name", sorted(FILES.keys() - {"data-folders", "set-aside", "replica-move"}))
