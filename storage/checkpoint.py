@@ -7,8 +7,9 @@ writing is `Disk.write_atomic`.
     flights 1 900 900 0
     crc32c 1a2b3c4d           over all bytes before this line
 
-Each writer decides the order of its fields.  Every small file of a node has this format, down to those of one
-value; a reader gets rows, or a value, or `CheckpointInvalid`, and says what a damaged file means.
+Each writer decides the order of its fields.  The small text files of a node have this format, down to those
+of one value; a reader gets rows, or a value, or `CheckpointInvalid`, and says what a damaged file means.
+(Flush notes, producer snapshots and `meta.properties` have formats of their own.)
 
 The version is that of the one file, not of all.  Beside its name, every file has the row shapes that this
 release reads (`RowShapes`); a file of another version is refused like a damaged one, and the message names

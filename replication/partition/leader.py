@@ -18,8 +18,8 @@ Promises
   epoch is rejected.
 * One ISR change is outstanding at a time.  While its outcome is unknown it stays pending, so that the maximal
   ISR covers both outcomes; only an answer or newer metadata ends it.
-* A follower that is fenced or shutting down in the applied metadata, or has another broker epoch there, is
-  not proposed and does not hold the high watermark (KIP-903).
+* A follower that is fenced or shutting down in the applied metadata, has another broker epoch there, or
+  cannot serve the replica, is not proposed and does not hold the high watermark (KIP-903).
 
 Order of a follower's fetch: `check_epoch`, then the divergence check on the log, only then `record_fetch`,
 then `advance_high_watermark`, then `propose_join`.  The caller supplies the time; nothing here reads a clock.

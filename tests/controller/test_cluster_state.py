@@ -8,17 +8,22 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tidegate.controller.state import snapshot
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import (
     FLUSH_POLICY_CONFIG,
     INITIAL_FEATURES,
     MIN_IN_SYNC_REPLICAS_CONFIG,
     ApplyResult,
+    BrokerState,
+    PartitionState,
+    TopicState,
 )
 from tidegate.controller.state.proposers import PROPOSERS_MAX, WINDOW
 from tidegate.controller.state.snapshot import Contents
 from tidegate.controller.state.validation import StateValidator, violations
 from tidegate.proto import metadata_pb2 as pb
+from tidegate.runtime.listeners import Listener, SecurityProtocol
 from tidegate.wire.errors import ErrorCode
 
 TOPIC_ID = UUID(int=7)
@@ -35,7 +40,10 @@ class Applier:
     def raw(self, command: bytes) -> ApplyResult:
         index = self.state.index + 1
         self.log.append((index, self.term, command))
-        return self.state.apply(index, self.term, command)
+        before = self.state.copy()
+        result = self.state.apply(index, self.term, command)
+        require_changes_named(result, before, self.state)
+        return result
 
     def __call__(
         self, *operations: pb.Operation, proposer: str = "", sequence: int = 0, epoch: int = 0
@@ -62,6 +70,28 @@ class Applier:
         return self(
             creation(name, replicas, partitions, UUID(int=TOPIC_ID.int + len(self.state.topics)), **config)
         )
+
+
+def require_changes_named(result: ApplyResult, before: ClusterState, after: ClusterState) -> None:
+    """Brokers act on what a result names, and on nothing else."""
+    changed = {
+        node_id
+        for node_id in before.brokers.keys() | after.brokers.keys()
+        if before.brokers.get(node_id) != after.brokers.get(node_id)
+    }
+    assert changed <= result.changed_brokers
+    for name, topic in after.topics.items():
+        old = before.topics.get(name)
+        if old == topic or name in result.changed_topics:
+            continue
+        assert old is not None, f"{name} is new, and the result does not say so"
+        assert dataclasses.replace(old, partitions=topic.partitions) == topic, f"{name} has other settings"
+        for number, partition in topic.partitions.items():
+            assert old.partitions.get(number) == partition or (name, number) in result.changed_partitions
+    gone = {topic.topic_id for topic in before.topics.values()} - {
+        topic.topic_id for topic in after.topics.values()
+    }
+    assert gone <= {topic.topic_id for topic in result.deleted_topics}
 
 
 def unfence_of(node_id: int, epoch: int) -> pb.Operation:
@@ -531,6 +561,25 @@ def test_a_copy_and_a_snapshot_hold_every_field(applier: Applier) -> None:
     for other in (applier.state.copy(), restored):
         assert other.contents() == contents
         assert other.encode() == applier.state.encode()
+
+
+def test_a_snapshot_holds_every_field_of_brokers_topics_and_partitions() -> None:
+    listener = Listener("EXTERNAL", "h", 1, SecurityProtocol.SSL)
+    broker = BrokerState(
+        1, "first", 2, True, "rack", "kafka", 3, "grpc", 4, "disk", True, (("f", 1),),
+        frozenset({(TOPIC_ID.bytes, 0)}), (listener,),
+    )  # fmt: skip
+    partition = PartitionState((1, 2), (1,), (2,), 1, 3, 4, 2, (2,), (2,))
+    topic = TopicState("t", TOPIC_ID, {"k": "v"}, {0: partition})
+    follows = {(TopicState, "defaults")}  # from the settings of all nodes
+    for value in (broker, partition, topic):
+        for field in dataclasses.fields(value):
+            default = field.default_factory() if callable(field.default_factory) else field.default
+            is_filled = getattr(value, field.name) != default
+            assert is_filled or (type(value), field.name) in follows, f"{field.name} has its default here"
+    empty = ClusterState().contents()
+    contents = dataclasses.replace(empty, brokers={1: broker}, topics={"t": topic})
+    assert snapshot.decode(snapshot.encode(contents)) == contents
 
 
 def every_feature() -> list[pb.Feature]:

@@ -3,6 +3,7 @@ noticed."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 from uuid import UUID
 
@@ -36,25 +37,29 @@ topic_ids = st.one_of(st.none(), st.integers(1, 2**128 - 1).map(lambda number: U
 partitions = st.builds(TransactionPartition, names, st.integers(0, 2**31 - 1), topic_ids)
 
 
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "transactional_id": names,
+    "producer_id": int64,
+    "producer_epoch": int16,
+    "timeout_ms": int32,
+    "state": st.sampled_from(STORED),
+    "last_update_ms": int64,
+    "start_ms": int64,
+    "partitions": st.frozensets(partitions, max_size=6),
+    "last_producer_epoch": int16,
+    "previous_producer_id": int64,
+    "next_producer_id": int64,
+    "transaction_version": st.integers(0, 2),
+    "record_offset": st.just(12),
+}
+
+
+def test_every_field_of_a_transaction_is_drawn() -> None:
+    assert FIELDS.keys() == {field.name for field in dataclasses.fields(TransactionMetadata)}
+
+
 @settings(max_examples=150, deadline=None)
-@given(
-    st.builds(
-        TransactionMetadata,
-        transactional_id=names,
-        producer_id=int64,
-        producer_epoch=int16,
-        timeout_ms=int32,
-        state=st.sampled_from(STORED),
-        last_update_ms=int64,
-        start_ms=int64,
-        partitions=st.frozensets(partitions, max_size=6),
-        last_producer_epoch=int16,
-        previous_producer_id=int64,
-        next_producer_id=int64,
-        transaction_version=st.integers(0, 2),
-        record_offset=st.just(12),
-    )
-)
+@given(st.builds(TransactionMetadata, **FIELDS))
 def test_a_transaction_survives_the_log(metadata: TransactionMetadata) -> None:
     assert records.decode_key(records.encode_key(metadata.transactional_id)) == metadata.transactional_id
     assert records.decode_value(metadata.transactional_id, records.encode_value(metadata), 12) == metadata

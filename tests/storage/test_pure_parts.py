@@ -21,7 +21,14 @@ from tidegate.storage.segment.checksums import ChecksumsInvalid, checksums_of, d
 from tidegate.storage.segment.offset_index import OffsetIndex
 from tidegate.storage.segment.time_index import TimeIndex
 from tidegate.storage.segment.transaction_index import TransactionIndexEntry, decode_transaction_index
-from tidegate.storage.topic_config import TOPIC_CONFIGS, CleanupPolicy, parsed_topic_config, unread_settings
+from tidegate.storage.topic_config import (
+    TOPIC_CONFIGS,
+    CleanupPolicy,
+    ConfigKey,
+    ConfigType,
+    parsed_topic_config,
+    unread_settings,
+)
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 # ---- topic configuration -----------------------------------------------------------------------------------
@@ -103,6 +110,46 @@ def test_a_configuration_reaches_the_log() -> None:
     )
     assert config.cleanup_policy == {CleanupPolicy.COMPACT, CleanupPolicy.DELETE}
     assert (config.flush_policy, config.segment_ms, config.is_compacted) == (FlushPolicy.OS, 5, True)
+
+
+NOT_THE_LOGS = {
+    "file.delete.delay.ms": "kept and shown, without effect",
+    "follower.replication.throttled.replicas": "the replica reads it",
+    "leader.replication.throttled.replicas": "the replica reads it",
+    "local.retention.bytes": "tiered storage is not there",
+    "local.retention.ms": "tiered storage is not there",
+    "min.insync.replicas": "the leader and the controller read it",
+    "preallocate": "kept and shown, without effect",
+    "remote.log.copy.disable": "tiered storage is not there",
+    "remote.log.delete.on.disable": "tiered storage is not there",
+    "remote.storage.enable": "tiered storage is not there",
+    "unclean.leader.election.enable": "the controller reads it",
+}
+
+
+def another_value(row: ConfigKey) -> str:
+    """A valid value that is not the default."""
+    if row.type is ConfigType.BOOLEAN:
+        return "false" if row.default == "true" else "true"
+    if row.choices:
+        return next(choice for choice in row.choices if choice != row.default)
+    if row.type is ConfigType.LIST:
+        return "*"
+    if row.type is ConfigType.DOUBLE:
+        return "0.25"
+    above = str(int(row.default) + 1)
+    try:
+        return row.parse(above)
+    except ValueError:
+        return row.parse(str(int(row.default) - 1))
+
+
+@pytest.mark.parametrize("key", sorted(TOPIC_CONFIGS))
+def test_every_setting_of_a_topic_reaches_its_log_or_says_who_reads_it(key: str) -> None:
+    changed = LogConfig.from_topic_config({key: another_value(TOPIC_CONFIGS[key])})
+    assert (changed == LogConfig.from_topic_config({})) == (key in NOT_THE_LOGS)
+    if key not in NOT_THE_LOGS:
+        assert decode_config(encode_config(changed)) == changed
 
 
 # ---- epoch history -----------------------------------------------------------------------------------------
