@@ -207,6 +207,20 @@ class TransactionMetadata:
     rotation.  next_producer_id: given to the client already, in force once the transaction completes (rule
     T7).  record_offset: the offset of this record, which makes a prepared transaction unique although its
     producer id and epoch may be used again (rule T18).
+
+    A transition carries every field on (`replace`) that it does not name:
+
+    | field | set by | cleared by |
+    |---|---|---|
+    | producer_id | InitProducerId (new, rotated), COMPLETE (to next_producer_id) | |
+    | producer_epoch | InitProducerId, EndTxn (TV2), fencing: one more; 0 with another id | |
+    | timeout_ms | InitProducerId | |
+    | start_ms | the first enlistment, an EndTxn outside of Ongoing | InitProducerId; not by COMPLETE |
+    | partitions | enlistments | COMPLETE, InitProducerId, an EndTxn outside of Ongoing |
+    | last_producer_epoch | InitProducerId again, EndTxn (TV2), a timeout | enlistments, a new instance |
+    | previous_producer_id | each rotation | |
+    | next_producer_id | a bump to the last epoch | COMPLETE |
+    | transaction_version | enlistments, EndTxn | |
     """
 
     transactional_id: str

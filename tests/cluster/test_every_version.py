@@ -50,10 +50,6 @@ def check(answer: Any, pattern: Any, where: str) -> None:
         assert answer == pattern, f"{where}: {answer!r} where {pattern!r} was to come"
 
 
-def test_there_is_a_case_for_every_request_that_is_announced() -> None:
-    assert set(CASES) | WRITTEN_BY_HAND == HANDLERS.keys == set(api.TABLE)
-
-
 @pytest.mark.parametrize(
     ("key", "version"), VERSIONS, ids=[f"{key.name}-{version}" for key, version in VERSIONS]
 )
