@@ -119,7 +119,7 @@ class IsrChanges:
 
     def propose_next(self, replica: Replica) -> None:
         """Proposes to remove lagging followers or to add the next one, and plans the end of the pauses: after
-        an ISR change, at news of a follower, at the end of a pause, and from time to time (`maintain`)."""
+        an ISR change, at news of a follower, and at the end of a pause."""
         leader = replica.leader
         if leader is None:
             return
@@ -129,11 +129,12 @@ class IsrChanges:
             self._propose_later(replica, leader)
 
     def maintain(self, replica: Replica) -> None:
-        """Called from time to time: sends a lost change again, and proposes what no event has proposed: a
-        follower may become able to join, or lag, without one."""
+        """Called from time to time: sends a lost change again, and proposes to remove lagging followers.  It
+        proposes no join: what ends an obstacle (`JoinObstacle`) is an event that does, a fetch, news of the
+        follower, the answer to a change, the end of a pause."""
         if (leader := replica.leader) is not None:
             self.submit(replica, leader.retry_pending())
-            self.propose_next(replica)
+            self.submit(replica, leader.propose_removals(replica.log.log_end_offset, self._clock.monotonic()))
 
     def news_of_followers(self, replica: Replica) -> None:
         """The metadata of a follower changed: earlier rejections do not count, so the pause ends at once."""

@@ -96,17 +96,6 @@ async def test_a_rejection_counts_though_the_call_fails(error: Exception) -> Non
     await shell.changes.close()
 
 
-async def test_a_follower_joins_though_no_event_says_that_it_may() -> None:
-    """It is idle in a fetch session, so none of its fetches lists the partition."""
-    shell = Shell(accepted)
-    for replica in shell.replicas:
-        shell.changes.maintain(replica)
-    await shell.until_asked(1)
-    assert shell.asked == [[0, 1, 2]]
-    assert [replica.leader.isr for replica in shell.replicas] == [{1, 2}] * 3
-    await shell.changes.close()
-
-
 async def test_what_is_left_out_of_an_answer_is_asked_again() -> None:
     async def only_the_last(changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
         yield [result(changes[-1])]
@@ -166,7 +155,7 @@ async def test_after_a_defect_the_maintenance_asks_anew_for_all_pending() -> Non
     shell.submit(0, 1)
     await eventually(lambda: shell.changes._task is None)
     assert shell.pending() == [0, 1]
-    for replica in shell.replicas[:2]:
+    for replica in shell.replicas:
         shell.changes.maintain(replica)
     await shell.until_asked(2)
     assert shell.asked == [[0, 1], [0, 1]]
