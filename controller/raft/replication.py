@@ -50,7 +50,6 @@ class Progress:
     mode: Mode = Mode.PROBE
     probe_sent: bool = False
     in_flight: deque[int] = field(default_factory=deque)  # the last index of each unacknowledged frame
-    commit_sent: int = 0  # the commit index that the follower has or gets, unless the connection ends
     transfer: SnapshotTransfer | None = None
     journal: int = 0  # the id of the journal that gave these answers
     # the last index that this journal acknowledged, with or without a vote
@@ -58,7 +57,7 @@ class Progress:
     contact: Contact = field(default_factory=Contact)
 
     def to_probe(self) -> None:
-        self.mode, self.probe_sent, self.transfer, self.commit_sent = Mode.PROBE, False, None, 0
+        self.mode, self.probe_sent, self.transfer = Mode.PROBE, False, None
         self.in_flight.clear()
 
     def to_replicate(self) -> None:
@@ -176,9 +175,8 @@ class Replication:
 
     # ---- sending -------------------------------------------------------------------------------------------
 
-    def send_to(self, follower: int, *, heartbeat: bool = False) -> None:
-        """Sends what may go now: entries, a probe, chunks of a snapshot; else an empty frame, when it is a
-        heartbeat or the commit index is news."""
+    def send_to(self, follower: int, *, heartbeat: bool = False, commit_news: bool = False) -> None:
+        """Sends what may go now: entries, a probe, chunks of a snapshot; else, on request, an empty frame."""
         progress = self._progress[follower]
         if progress.transfer is not None or progress.next_index <= self._state.log.first_index:
             self._send_snapshot(follower, progress, heartbeat)
@@ -195,11 +193,10 @@ class Replication:
             frame = self._frame(following)
             self._state.send(follower, frame)
             progress.in_flight.append(frame.entries[-1][1])
-            progress.next_index, progress.commit_sent = frame.entries[-1][1] + 1, frame.commit_index
-            heartbeat = False
-        if heartbeat or progress.commit_sent < self._state.commit_index:
+            progress.next_index = frame.entries[-1][1] + 1
+            heartbeat = commit_news = False
+        if heartbeat or commit_news:
             self._state.send(follower, self._frame(progress.next_index, empty=True))
-            progress.commit_sent = self._state.commit_index
 
     def _frame(self, following: int, *, empty: bool = False) -> AppendEntries:
         state, size, entries = self._state, 0, []

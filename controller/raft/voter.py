@@ -329,7 +329,7 @@ class Voter:
         if heartbeat:
             state.heartbeat_at = state.now + state.timings.heartbeat_s
         for peer in state.connected:
-            self.replication.send_to(peer, heartbeat=heartbeat)
+            self.replication.send_to(peer, heartbeat=heartbeat, commit_news=True)
 
     def take_proposals(self) -> None:
         """Only the active leader takes commands, and every proposal is answered (docs/raft.md Q13)."""

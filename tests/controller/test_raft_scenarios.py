@@ -32,7 +32,7 @@ from tidegate.controller.raft.messages import (
     VoterRecord,
     VoterStatus,
 )
-from tidegate.controller.raft.replication import FRAMES_IN_FLIGHT_MAX, Replication
+from tidegate.controller.raft.replication import Replication
 from tidegate.controller.raft.snapshot_store import Snapshot
 from tidegate.controller.raft.state import NEVER
 from tidegate.controller.raft.thread import Inspect
@@ -177,36 +177,6 @@ def test_an_acknowledgement_of_a_past_term_is_not_sent(parts: Parts | None, sent
         assert voter.journal.durable_index == last_index + 1, (
             "the vote was given for a log with this entry: it is durable"
         )
-
-
-def test_an_empty_frame_is_sent_only_as_a_heartbeat_or_for_a_new_commit_index() -> None:
-    """Also while so many frames are in flight that no entry may be sent."""
-    with quorum(batch_bytes=1) as simulation:
-        core = leader(simulation)
-        simulation.pass_time(0.5)
-        follower = core_of(simulation, others(simulation, core)[0])
-        sent = list[AppendEntries]()
-
-        def record(node_id: int, message: Message) -> None:
-            if node_id == follower.state.node_id and isinstance(message, AppendEntries):
-                sent.append(message)
-
-        core._outbox.send = record
-        core.state.heartbeat_at = simulation.now + 1.0
-        before = core.last_index
-        for _ in range(FRAMES_IN_FLIGHT_MAX + 5):
-            core.propose(Proposal(b"x", lambda index, term: None, nothing))
-            core.tick()
-            core.sync()
-        assert [len(frame.entries) for frame in sent] == [1] * FRAMES_IN_FLIGHT_MAX
-        sent.clear()
-        acknowledged = AppendReply(
-            core.term, True, before + 2, before, follower.state.journal_id, follower.state.voting
-        )
-        core.receive(follower.state.node_id, acknowledged)
-        for _ in range(3):
-            core.tick()
-        assert [(len(frame.entries), frame.commit_index) for frame in sent] == [(1, before), (0, before + 1)]
 
 
 def test_a_late_frame_never_takes_back_what_agrees() -> None:
