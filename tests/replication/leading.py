@@ -1,12 +1,14 @@
-"""Leaders of one partition, for tests of the pure core."""
+"""Leaders of one partition, for tests of the pure core, and what tests take out of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
+import pytest
 from tidegate.replication.partition.assignment import Assignment, Eligibility
-from tidegate.replication.partition.leader import LeaderStart, PartitionLeader
+from tidegate.replication.partition.isr_change import JoinObstacle
+from tidegate.replication.partition.leader import LeaderStart, PartitionLeader, ReplicaProgress
 
 
 def leader_of(
@@ -36,3 +38,18 @@ def leader_of(
     )
     begin = LeaderStart(start, high_watermark, 0)
     return PartitionLeader(assignment, begin, lag_max_s=lag_max_s, now_s=now_s, eligibility_of=eligibility_of)
+
+
+def join_despite(patch: pytest.MonkeyPatch, bound: str) -> None:
+    """Ablation: leaders take followers into the ISR as if their attribute `bound`, an offset, were 0."""
+    join_obstacle = PartitionLeader._join_obstacle
+
+    def obstacle(leader: PartitionLeader, progress: ReplicaProgress) -> JoinObstacle | None:
+        offset = getattr(leader, bound)
+        setattr(leader, bound, 0)
+        try:
+            return join_obstacle(leader, progress)
+        finally:
+            setattr(leader, bound, offset)
+
+    patch.setattr(PartitionLeader, "_join_obstacle", obstacle)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from tidegate.replication.fetching.offsets import EARLIEST
-from tidegate.replication.partition.isr_change import JoinObstacle
-from tidegate.replication.partition.leader import PartitionLeader, ReplicaProgress
+from tidegate.replication.partition.leader import PartitionLeader
 from tidegate.replication.record_deletion import RecordDeletions
 from tidegate.replication.replica.replica import Replica
 from tidegate.storage.log.log import AppendOrigin, Log
@@ -21,6 +20,7 @@ from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .cluster import Cluster, batch_of
+from .leading import join_despite
 
 
 async def cluster_with_records(
@@ -278,23 +278,16 @@ async def test_a_follower_that_cannot_note_its_log_start_does_not_join(
     await cluster.stop(3)
     cluster.elect(1, isr=(1, 2))
     await cluster.managers[1].delete_records("t", 0, 5, 5_000)
-    write, join_obstacle = LogStart.write, PartitionLeader._join_obstacle
+    write = LogStart.write
 
     def refusing(self: LogStart) -> None:
         if self._path.parts[-3] == "node-3":
             raise OSError(28, "no space left on the device")
         write(self)
 
-    def joins_with_anything(self: PartitionLeader, progress: ReplicaProgress) -> JoinObstacle | None:
-        deleted_below, self.deleted_below = self.deleted_below, 0
-        try:
-            return join_obstacle(self, progress)
-        finally:
-            self.deleted_below = deleted_below
-
     monkeypatch.setattr(LogStart, "write", refusing)
     if not insists:
-        monkeypatch.setattr(PartitionLeader, "_join_obstacle", joins_with_anything)
+        join_despite(monkeypatch, "deleted_below")
     cluster.start(3)
     cluster.publish([cluster.partitions["t", 0]])
     leader = cluster.managers[1].replica("t", 0).leader

@@ -37,8 +37,7 @@ from tidegate.replication.fetching import fetcher as fetcher_module
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.partition.assignment import UNKNOWN_BROKER_EPOCH, Assignment, Eligibility
 from tidegate.replication.partition.follower import Action, Answer, FetchPosition, LogView, PartitionFollower
-from tidegate.replication.partition.isr_change import JoinObstacle
-from tidegate.replication.partition.leader import PartitionLeader, ReplicaProgress
+from tidegate.replication.partition.leader import PartitionLeader
 from tidegate.replication.record_deletion import RecordDeletions
 from tidegate.replication.replica import replica as replica_module
 from tidegate.replication.replica.delayed_produce import DelayedProduce
@@ -47,6 +46,8 @@ from tidegate.storage.durability.flush import Durability
 from tidegate.storage.epoch_cache import EpochCache
 from tidegate.storage.log.log_start import LogStart
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .leading import join_despite
 
 Patch = pytest.MonkeyPatch
 
@@ -100,16 +101,7 @@ def fetches_are_not_fenced(patch: Patch) -> None:
 
 def join_at_the_high_watermark(patch: Patch) -> None:
     """KIP-320: without having reached the leader's epoch start."""
-    join_obstacle = PartitionLeader._join_obstacle
-
-    def obstacle(leader: PartitionLeader, progress: ReplicaProgress) -> JoinObstacle | None:
-        start, leader.epoch_start_offset = leader.epoch_start_offset, 0
-        try:
-            return join_obstacle(leader, progress)
-        finally:
-            leader.epoch_start_offset = start
-
-    patch.setattr(PartitionLeader, "_join_obstacle", obstacle)
+    join_despite(patch, "epoch_start_offset")
 
 
 def minimal_isr(patch: Patch) -> None:
@@ -283,16 +275,7 @@ def deletions_answered_under_the_minimum(patch: Patch) -> None:
 
 def join_with_what_was_deleted(patch: Patch) -> None:
     """A replica joins the ISR before it has noted the log start that a client got as an answer."""
-    join_obstacle = PartitionLeader._join_obstacle
-
-    def obstacle(leader: PartitionLeader, progress: ReplicaProgress) -> JoinObstacle | None:
-        deleted_below, leader.deleted_below = leader.deleted_below, 0
-        try:
-            return join_obstacle(leader, progress)
-        finally:
-            leader.deleted_below = deleted_below
-
-    patch.setattr(PartitionLeader, "_join_obstacle", obstacle)
+    join_despite(patch, "deleted_below")
 
 
 def log_starts_are_not_durable(patch: Patch) -> None:
