@@ -34,7 +34,11 @@ from tidegate.processes.local_cluster import LocalCluster, LocalNode
 from tidegate.proto import controller_pb2 as pb
 
 SESSION_MS = 2000
-SETTINGS: dict[str, object] = {"broker.session.timeout.ms": SESSION_MS, "broker.heartbeat.interval.ms": 500}
+SETTINGS: dict[str, object] = {
+    "broker.session.timeout.ms": SESSION_MS,
+    "broker.heartbeat.interval.ms": 500,
+    "controller.quorum.election.timeout.ms": 500,
+}
 TOPIC = NewTopic("failover", 6, 3)
 BATCH = batch_of(1 << 10)
 READY_S = 60.0

@@ -52,6 +52,7 @@ RECOVERY_TIMEOUT_S: Final = 60.0
 # kill.
 SETTINGS: Final[dict[str, object]] = {
     "broker.session.timeout.ms": 2500,
+    "controller.quorum.election.timeout.ms": 500,
     "broker.heartbeat.interval.ms": 500,
     "transaction.state.log.num.partitions": 8,
     "offsets.topic.num.partitions": 8,

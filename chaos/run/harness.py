@@ -65,6 +65,7 @@ SECOND_FOLDER: Final = "data-b"
 # nodes and the workload: even shorter sessions would fence nodes that are only slow.
 QUICK: Final[Mapping[str, object]] = {
     "broker.session.timeout.ms": 2500,
+    "controller.quorum.election.timeout.ms": 500,
     "broker.heartbeat.interval.ms": 300,
     "replica.lag.time.max.ms": 4000,
     "transaction.state.log.num.partitions": 4,

@@ -65,6 +65,7 @@ def judge(run: Run, said: str, begin: float, end: float) -> None:
 STARVED: Final = NamedScenario(
     "starved", f"all nodes get {CPU_MS_PER_SECOND} ms of CPU a second for {STARVED_S:g} s", starved,
     {"broker.session.timeout.ms": 6000, "broker.heartbeat.interval.ms": 1000,
+        "controller.quorum.election.timeout.ms": 1000,
         "replica.lag.time.max.ms": 10_000},
     plan=LIGHT,
 )  # fmt: skip

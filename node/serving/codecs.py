@@ -15,7 +15,7 @@ from typing import Final
 from ...wire import codec
 from ...wire.api import ApiKey, advertised
 
-DUTY_MAX: Final = 0.002
+DUTY_MAX: Final = 0.0005
 _BY_HAND: Final = (ApiKey.PRODUCE, ApiKey.FETCH)
 
 

@@ -82,6 +82,7 @@ def roomy_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClu
     """Four brokers, the first three of them are the quorum; tests that stop a node start it again."""
     times = {
         "broker.session.timeout.ms": 2500,
+        "controller.quorum.election.timeout.ms": 500,
         "broker.heartbeat.interval.ms": 300,
         "replica.lag.time.max.ms": 3000,
     }

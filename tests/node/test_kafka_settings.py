@@ -74,7 +74,6 @@ OTHER_BROKER_DEFAULTS: Final = {
     "broker.id": "only node.id is written down",
     "broker.session.timeout.ms": "sessions are shorter",
     "controller.listener.names": "Kafka's usual name, where Kafka has none",
-    "controller.quorum.election.timeout.ms": "elections are shorter",
     "controller.quorum.voters": "there are no voters that are found at run time",
     "default.replication.factor": "three replicas unless it is said otherwise",
     "inter.broker.listener.name": "what Kafka's security.inter.broker.protocol comes to",

@@ -12,6 +12,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
     """Three nodes of one test, which kills them; a silent one is noticed soon."""
     settings = {
         "broker.session.timeout.ms": 3000,
+        "controller.quorum.election.timeout.ms": 500,
         "broker.heartbeat.interval.ms": 500,
         "group.initial.rebalance.delay.ms": 500,
         "transaction.state.log.num.partitions": 8,
