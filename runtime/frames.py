@@ -127,6 +127,12 @@ class _Seen:
         self.progress = self.backlog = 0
 
 
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """ "address:port" of the other side; "?" when the system does not know it any more."""
+    address = transport.get_extra_info("peername")
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) and len(address) >= 2 else "?"
+
+
 class FrameConnection(asyncio.BufferedProtocol):
     """One end of a connection.  Made by `serve_frames` and `connect_frames`; used on the event loop's thread
     only."""
@@ -254,9 +260,7 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        address = transport.get_extra_info("peername")
-        if isinstance(address, tuple) and len(address) >= 2:
-            self.peer = f"{address[0]}:{address[1]}"
+        self.peer = peer_of(transport)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -12,11 +12,12 @@ import asyncio
 import errno
 import os
 import socket
+import ssl
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 import grpc
 import grpc.aio
@@ -24,10 +25,10 @@ import grpc.aio
 from . import logs
 from .clock import until_next
 from .frame_memory import BufferPool, ByteBudget, FrameLease
-from .frames import FrameConnection, FrameHandler, LogLimiter
+from .frames import FrameConnection, FrameHandler, LogLimiter, peer_of
 from .host_names import check_host
 from .listeners import Listener
-from .tls import HANDSHAKE_S_MAX, MutualTls
+from .tls import HANDSHAKE_S_MAX, ClientTls, ServerTls
 from .turns import LoopTurns
 
 __all__ = [
@@ -103,7 +104,9 @@ class FrameServer:
         self._max_connections_per_address = max_connections_per_address
         self._address_overrides: Mapping[str, int] = {}
         self._idle_s = idle_s
+        self._admitted = 0
         self._of_address: Counter[str] = Counter()
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._look_timer: asyncio.TimerHandle | None = None
         self._on_refused = on_refused
         self._limiter = LogLimiter()
@@ -122,6 +125,11 @@ class FrameServer:
         return self.ports[0]
 
     @property
+    def open_count(self) -> int:
+        """Connections, with those whose handshake is not over."""
+        return self._admitted
+
+    @property
     def is_serving(self) -> bool:
         return any(each.is_serving() for each in self._sockets)
 
@@ -130,31 +138,28 @@ class FrameServer:
         host: str,
         port: int,
         factory: Callable[[FrameConnection], FrameHandler],
-        tls: MutualTls | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
-        """Opens one more socket and calls `factory` for every connection to it.  Raises PortInUse, or OSError
-        for an address that is not this machine's."""
+        """Opens one more socket and calls `factory` for every connection to it, with `tls` after the
+        handshake.  Raises PortInUse, or OSError for an address that is not this machine's."""
         loop = asyncio.get_running_loop()
 
-        def make() -> FrameConnection:
-            return FrameConnection(
+        def make() -> asyncio.BaseProtocol:
+            connection = FrameConnection(
                 max_frame_bytes=self._max_frame_bytes,
                 limiter=self._limiter,
                 budget=self._budget,
                 pool=self._pool,
                 turns=self._turns,
                 pause_on_write_bytes=self._pause_on_write_bytes,
-                on_made=lambda connection: self._admit(connection, factory),
+                on_made=lambda connection: self._made(connection, factory, admitted=tls is not None),
                 on_lost=self._lost,
                 on_refused=self._on_refused,
             )
+            return connection if tls is None else _Handshake(self, connection, tls)
 
         try:
-            listener = await loop.create_server(
-                make, host, port, backlog=512, start_serving=False,
-                ssl=tls.server if tls is not None else None,
-                ssl_handshake_timeout=HANDSHAKE_S_MAX if tls is not None else None,
-            )  # fmt: skip
+            listener = await loop.create_server(make, host, port, backlog=512, start_serving=False)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(host, port) from error
@@ -178,6 +183,8 @@ class FrameServer:
             each.close()
         if self._look_timer is not None:
             self._look_timer.cancel()
+        for handshake in list(self._handshakes):
+            handshake.cancel()
         for connection in list(self.connections):
             connection.close("the server is closing")
         try:
@@ -197,46 +204,136 @@ class FrameServer:
         self.look_after(loop.time())
         self._look_timer = loop.call_later(until_next(loop.time(), LOOK_AFTER_S), self._keep_looking)
 
-    def _admit(
-        self, connection: FrameConnection, factory: Callable[[FrameConnection], FrameHandler]
+    def _made(
+        self,
+        connection: FrameConnection,
+        factory: Callable[[FrameConnection], FrameHandler],
+        *,
+        admitted: bool,
     ) -> FrameHandler | None:
-        address = _address(connection)
-        if len(self.connections) >= self._max_connections or not self.is_serving:
-            self._turn_away(
-                connection, f"{self._max_connections} connections are open already (max.connections)"
-            )
-            return None
-        limit = self._address_overrides.get(address.strip("[]"), self._max_connections_per_address)
-        if self._of_address[address] >= limit:
-            self._turn_away(
-                connection, f"{limit} connections of its address are open already (max.connections.per.ip)"
-            )
+        if not admitted and not self.admit(connection.peer):
             return None
         handler = factory(connection)
         self.connections.add(connection)
-        self._of_address[address] += 1
         self._all_lost.clear()
         return handler
-
-    def _turn_away(self, connection: FrameConnection, reason: str) -> None:
-        if self._on_refused is not None:
-            self._on_refused("too_many_connections")
-        now = asyncio.get_running_loop().time()
-        self._limiter.warning(now, "connection_refused", peer=connection.peer, reason=reason)
 
     def _lost(self, connection: FrameConnection) -> None:
         if connection in self.connections:
             self.connections.remove(connection)
-            address = _address(connection)
-            self._of_address[address] -= 1
-            if not self._of_address[address]:
-                del self._of_address[address]
+            self.release(connection.peer)
         if not self.connections:
             self._all_lost.set()
 
+    # ---- room for connections ------------------------------------------------------------------------------
 
-def _address(connection: FrameConnection) -> str:
-    return connection.peer.rpartition(":")[0]
+    def admit(self, peer: str) -> bool:
+        """Whether there is room for one more connection of `peer` ("address:port"); if so, it counts until
+        `release`."""
+        address = peer.rpartition(":")[0]
+        if self._admitted >= self._max_connections or not self.is_serving:
+            self._turn_away(peer, f"{self._max_connections} connections are open already (max.connections)")
+            return False
+        limit = self._address_overrides.get(address.strip("[]"), self._max_connections_per_address)
+        if self._of_address[address] >= limit:
+            self._turn_away(
+                peer, f"{limit} connections of its address are open already (max.connections.per.ip)"
+            )
+            return False
+        self._admitted += 1
+        self._of_address[address] += 1
+        return True
+
+    def release(self, peer: str) -> None:
+        """Ends what `admit` began."""
+        address = peer.rpartition(":")[0]
+        self._admitted -= 1
+        self._of_address[address] -= 1
+        if not self._of_address[address]:
+            del self._of_address[address]
+
+    def begin_handshake(self, handshake: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(handshake)
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    def handshake_failed(self, peer: str, reason: str) -> None:
+        """Counts and reports a client whose handshake did not succeed."""
+        self._refused("tls_handshake_failed", "tls_handshake_failed", peer, reason)
+
+    def _turn_away(self, peer: str, reason: str) -> None:
+        self._refused("too_many_connections", "connection_refused", peer, reason)
+
+    def _refused(self, kind: str, event: str, peer: str, reason: str) -> None:
+        if self._on_refused is not None:
+            self._on_refused(kind)
+        self._limiter.warning(asyncio.get_running_loop().time(), event, peer=peer, reason=reason)
+
+
+class _Handshake(asyncio.Protocol):
+    """A connection to a TLS listener until its handshake is over.  It counts as a connection from its
+    beginning, so that peers that never finish a handshake are bounded like all others."""
+
+    def __init__(self, server: FrameServer, frames: FrameConnection, tls: ServerTls) -> None:
+        self._server = server
+        self._frames = frames
+        self._tls = tls
+        self._early = bytearray()  # what came between the end of the handshake and the change of protocols
+        self._early_eof = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        raw = cast(asyncio.Transport, transport)
+        raw.pause_reading()  # until the handshake begins
+        peer = peer_of(raw)
+        if self._server.admit(peer):
+            self._server.begin_handshake(self._shake(raw, peer))
+        else:
+            raw.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._early += data
+
+    def eof_received(self) -> bool:
+        self._early_eof = True
+        return False
+
+    async def _shake(self, raw: asyncio.Transport, peer: str) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            encrypted = await loop.start_tls(
+                raw, self, self._tls.context, server_side=True, ssl_handshake_timeout=HANDSHAKE_S_MAX
+            )
+        except (OSError, ssl.SSLError) as error:
+            self._server.handshake_failed(peer, tls_reason(error))
+            encrypted = None
+        except asyncio.CancelledError:
+            raw.abort()
+            self._server.release(peer)
+            raise
+        if encrypted is None or encrypted.is_closing():
+            raw.abort()
+            self._server.release(peer)
+            return
+        frames = self._frames
+        frames.connection_made(encrypted)
+        encrypted.set_protocol(frames)
+        early = memoryview(self._early)
+        while early and frames.is_open:
+            room = frames.get_buffer(len(early))
+            count = min(len(room), len(early))
+            room[:count] = early[:count]
+            frames.buffer_updated(count)
+            early = early[count:]
+        if self._early_eof:
+            frames.eof_received()
+
+
+def tls_reason(error: OSError) -> str:
+    """A failed handshake in a few words."""
+    if isinstance(error, ssl.SSLError):
+        detail = getattr(error, "verify_message", "")
+        return f"{error.reason or error}: {detail}" if detail else str(error.reason or error)
+    return str(error) or type(error).__name__
 
 
 async def serve_frames(
@@ -251,7 +348,7 @@ async def serve_frames(
     budget: ByteBudget | None = None,
     pause_on_write_bytes: int = 1 << 20,
     on_refused: Callable[[str], None] | None = None,
-    tls: MutualTls | None = None,
+    tls: ServerTls | None = None,
 ) -> FrameServer:
     """Listens on host:port (0: any free one, see `FrameServer.port`) and calls `factory` for every
     connection.
@@ -261,7 +358,7 @@ async def serve_frames(
     closed for that.  A connection on which nothing moves for `idle_s` and that is owed no answer is closed.
 
     The server calls `on_refused` for every connection that it closes for its frames, or does not accept, with
-    one word: bad_length, cut_short, stalled, too_slow, too_many_connections.
+    one word: bad_length, cut_short, stalled, tls_handshake_failed, too_slow, too_many_connections.
 
     Raises PortInUse, or OSError for an address that is not this machine's.
     """
@@ -302,7 +399,7 @@ async def connect_frames(
     max_frame_bytes: int,
     timeout_s: float,
     *,
-    tls: MutualTls | None = None,
+    tls: ClientTls | None = None,
 ) -> FrameConnection:
     """Connects within `timeout_s` seconds; raises TimeoutError or another OSError.  A name is looked up anew
     each time, and all its addresses are tried, the next one also while another does not answer.
@@ -322,8 +419,8 @@ async def connect_frames(
     try:
         async with asyncio.timeout(timeout_s):
             _, connection = await loop.create_connection(
-                make, host, port, ssl=tls.client if tls is not None else None,
-                server_hostname="" if tls is not None else None,
+                make, host, port, ssl=tls.newest if tls is not None else None,
+                server_hostname=None if tls is None else host if tls.check_host_name else "",
                 happy_eyeballs_delay=NEXT_ADDRESS_S,
             )  # fmt: skip
     except TimeoutError as error:

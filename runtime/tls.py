@@ -1,54 +1,235 @@
-"""Mutual TLS between the voters of the metadata quorum: both sides show a certificate of one authority, and
-it names the node.
+"""TLS of listeners and connections: certificates from PEM files, which are read again when they change.
 
-A certificate names node N by a DNS name (subject alternative name) whose first label is `node-N`, for example
-`node-1` or `node-1.tidegate.internal`; it may name several.  The authority should sign for this quorum alone:
-the owner of any of its certificates can vote.  TLS 1.3 only.  Files are read once, when the node starts.
+`ServerTls` and `ClientTls` each hold the newest context of their files.  `reload` reads the files anew when
+one of them changed: connections from then on are made with them, and those that are open stay.  Files that
+do not fit together are refused with a TlsError and change nothing: a certificate and its key are rarely
+replaced in one step, and the next `reload` finds both.
+
+TLS 1.2 and 1.3.  No session is resumed: a certificate that an authority no longer vouches for ends with its
+connection.
+
+`MutualTls` is for connections between nodes.  A certificate names node N by a DNS name (subject alternative
+name) whose first label is `node-N`, for example `node-1` or `node-1.tidegate.internal`; it may name several.
 """
 
 from __future__ import annotations
 
+import datetime
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-HANDSHAKE_S_MAX = 5.0
+from cryptography import x509
+
+HANDSHAKE_S_MAX: Final = 5.0
+VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+PEM_BYTES_MAX: Final = 1 << 20
 
 
 class TlsError(Exception):
-    """The certificate, its key or the authority cannot be used; the message names the file or its fault."""
+    """A certificate, its key or the authorities cannot be used; the message names the file or its fault."""
 
 
-@dataclass(slots=True, frozen=True)
+class ClientAuth(Enum):
+    """`ssl.client.auth`: whether a listener's clients show a certificate."""
+
+    NONE = "none"
+    REQUESTED = "requested"
+    REQUIRED = "required"
+
+
+_VERIFY_MODES: Final = {
+    ClientAuth.NONE: ssl.CERT_NONE,
+    ClientAuth.REQUESTED: ssl.CERT_OPTIONAL,
+    ClientAuth.REQUIRED: ssl.CERT_REQUIRED,
+}
+
+
+@dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files: this node's certificate (with the intermediate certificates), its key, the authority's
-    certificate."""
+    """PEM files: the own certificate (with the intermediate certificates), its key, and the authorities whose
+    certificates are accepted."""
 
-    certificate: Path
-    key: Path
-    authority: Path
+    certificate: Path | None = None
+    """None: no certificate is shown."""
+    key: Path | None = None
+    """None: it stands in the certificate's file, as in a PEM key store of Kafka."""
+    authorities: Path | None = None
+    """None: the authorities of the system."""
+    key_password: str = field(default="", repr=False)
+
+    def fingerprint(self) -> tuple[tuple[int, int, int], ...]:
+        """Changes with each of the files.  Raises TlsError for one that is not there."""
+        return tuple(_fingerprint(path) for path in (self.certificate, self.key, self.authorities) if path)
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """From when to when a certificate holds; UTC."""
+
+    not_before: datetime.datetime
+    not_after: datetime.datetime
+
+    def check(self, path: Path, now: datetime.datetime) -> None:
+        """Raises TlsError outside of the time."""
+        if now < self.not_before:
+            raise TlsError(f"{path} is not valid before {self.not_before:%Y-%m-%d %H:%M:%S} UTC")
+        if now >= self.not_after:
+            raise TlsError(f"{path} has expired at {self.not_after:%Y-%m-%d %H:%M:%S} UTC")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """What both ends agree on."""
+
+    versions: frozenset[str] = frozenset(VERSIONS)
+    ciphers: str = ""
+    """Of TLS 1.2, in OpenSSL's words; empty: OpenSSL's choice."""
+
+    def apply(self, context: ssl.SSLContext) -> None:
+        """Raises TlsError for versions or ciphers that OpenSSL does not have."""
+        versions = sorted(VERSIONS[name] for name in self.versions if name in VERSIONS)
+        if not versions or len(versions) < len(self.versions):
+            raise TlsError(
+                f"{', '.join(sorted(self.versions))}: the versions of TLS are {', '.join(VERSIONS)}"
+            )
+        context.minimum_version, context.maximum_version = versions[0], versions[-1]
+        context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+        if self.ciphers:
+            try:
+                context.set_ciphers(self.ciphers)
+            except ssl.SSLError as error:
+                raise TlsError(f"{self.ciphers}: OpenSSL knows none of these ciphers") from error
+
+
+class _Reloading:
+    """A context that is built anew when one of its files changed."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self.files = files
+        self.validity: Validity | None = None
+        """Of the own certificate; None without one."""
+        self._seen = files.fingerprint()
+        self.newest = self._loaded()
+
+    def reload(self) -> bool:
+        """Whether the files changed and are used from now on.  Raises TlsError, and goes on with what it has,
+        when they cannot be used."""
+        seen = self.files.fingerprint()
+        if seen == self._seen:
+            return False
+        self.newest = self._loaded()
+        self._seen = seen
+        return True
+
+    def _loaded(self) -> ssl.SSLContext:
+        context = self._context()
+        if self.files.authorities is not None:
+            try:
+                context.load_verify_locations(cafile=self.files.authorities)
+            except (OSError, ssl.SSLError) as error:
+                raise TlsError(
+                    f"{self.files.authorities} is not a readable PEM file of certificates: {error}"
+                ) from error
+        if self.files.certificate is not None:
+            validity = validity_of(self.files.certificate)
+            validity.check(self.files.certificate, datetime.datetime.now(datetime.UTC))
+            self._load_key(context, self.files.certificate)
+            self.validity = validity
+        return context
+
+    def _context(self) -> ssl.SSLContext:
+        raise NotImplementedError
+
+    def _load_key(self, context: ssl.SSLContext, certificate: Path) -> None:
+        files = self.files
+
+        def password() -> str:
+            """OpenSSL calls this for an encrypted key; without it OpenSSL would ask on the terminal."""
+            if not files.key_password:
+                raise ValueError("the key is encrypted, and no password is given")
+            return files.key_password
+
+        try:
+            context.load_cert_chain(certificate, files.key, password=password)
+        except (OSError, ssl.SSLError, ValueError) as error:
+            both = f"{certificate} and {files.key} are" if files.key else f"{certificate} is"
+            raise TlsError(f"{both} not a PEM certificate and its key: {error}") from error
+
+
+class ServerTls(_Reloading):
+    """The contexts of a listener.  Raises TlsError for files that cannot be used."""
+
+    def __init__(
+        self, files: TlsFiles, client_auth: ClientAuth = ClientAuth.NONE, options: TlsOptions | None = None
+    ) -> None:
+        if files.certificate is None:
+            raise TlsError("a listener needs a certificate")
+        if client_auth is not ClientAuth.NONE and files.authorities is None:
+            raise TlsError("a listener whose clients show certificates needs the authorities that sign them")
+        self.client_auth = client_auth
+        self._options = options or TlsOptions()
+        super().__init__(files)
+        self.context = self.newest
+        """Stays the same: it hands each connection over to the newest."""
+        self.context.sni_callback = self._choose
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._options.apply(context)
+        context.num_tickets = 0
+        context.verify_mode = _VERIFY_MODES[self.client_auth]
+        return context
+
+    def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        """OpenSSL calls this for each client's hello, also for one without a name."""
+        if self.newest is not context:
+            connection.context = self.newest
+
+
+class ClientTls(_Reloading):
+    """The context of connections to servers.  Raises TlsError for files that cannot be used."""
+
+    def __init__(
+        self, files: TlsFiles, *, check_host_name: bool = True, options: TlsOptions | None = None
+    ) -> None:
+        self.check_host_name = check_host_name
+        self._options = options or TlsOptions()
+        super().__init__(files)
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._options.apply(context)
+        context.check_hostname = self.check_host_name
+        if self.files.authorities is None:
+            context.load_default_certs()
+        return context
 
 
 @dataclass(slots=True, frozen=True)
 class MutualTls:
-    """Both ends of connections between nodes that authenticate each other."""
+    """Both ends of connections between nodes that authenticate each other, by TLS 1.3 only."""
 
-    server: ssl.SSLContext
-    client: ssl.SSLContext
+    server: ServerTls
+    client: ClientTls
 
     @classmethod
     def load(cls, files: TlsFiles, node_id: int) -> MutualTls:
         """Raises TlsError also when the certificate is not `node_id`'s, has expired, or is not of the
-        authority: a node whose certificate every peer would refuse should say so when it starts."""
-        tls = cls(_context(ssl.PROTOCOL_TLS_SERVER, files), _context(ssl.PROTOCOL_TLS_CLIENT, files))
+        authorities: a node whose certificate every peer would refuse should say so when it starts."""
+        options = TlsOptions(versions=frozenset({"TLSv1.3"}))
+        server = ServerTls(files, ClientAuth.REQUIRED, options)
+        # a certificate is a node's, wherever it runs: the hello says which node, and is compared
+        tls = cls(server, ClientTls(files, check_host_name=False, options=options))
         try:
             named = certified_nodes(tls._own_certificate())
         except ssl.SSLError as error:
             reason = getattr(error, "verify_message", "") or error.reason or str(error)
-            raise TlsError(f"{files.certificate} is not accepted by {files.authority}: {reason}") from error
+            raise TlsError(f"{files.certificate} is not accepted by {files.authorities}: {reason}") from error
         if node_id not in named:
             names = ", ".join(f"node-{node}" for node in sorted(named)) or "no node"
             raise TlsError(f"{files.certificate} names {names}: this node needs the DNS name node-{node_id}")
@@ -57,8 +238,8 @@ class MutualTls:
     def _own_certificate(self) -> Mapping[str, Any]:
         """As a peer will see it: a handshake of this node with itself, in memory."""
         to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-        client = self.client.wrap_bio(to_client, to_server)
-        server = self.server.wrap_bio(to_server, to_client, server_side=True)
+        client = self.client.newest.wrap_bio(to_client, to_server)
+        server = self.server.newest.wrap_bio(to_server, to_client, server_side=True)
         for _ in range(4):  # TLS 1.3 takes three half-turns
             for end in (client, server):
                 try:
@@ -75,25 +256,19 @@ def certified_nodes(certificate: Mapping[str, Any] | None) -> frozenset[int]:
     return frozenset(int(match[1]) for match in found if match is not None)
 
 
-def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # a certificate is a node's, wherever it runs: the hello says which node, and is compared
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_REQUIRED
+def validity_of(path: Path) -> Validity:
+    """Of the first certificate of a PEM file.  Raises TlsError for a file without one."""
     try:
-        context.load_verify_locations(cafile=files.authority)
-    except (OSError, ssl.SSLError) as error:
-        raise TlsError(f"{files.authority} is not a readable PEM file of certificates: {error}") from error
-    try:
-        context.load_cert_chain(files.certificate, files.key, password=_no_password)
-    except (OSError, ssl.SSLError, ValueError) as error:
-        raise TlsError(
-            f"{files.certificate} and {files.key} are not a PEM certificate and its key: {error}"
-        ) from error
-    return context
+        with path.open("rb") as file:
+            certificate = x509.load_pem_x509_certificates(file.read(PEM_BYTES_MAX))[0]
+    except (OSError, ValueError) as error:
+        raise TlsError(f"{path} is not a readable PEM file of a certificate: {error}") from error
+    return Validity(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
 
 
-def _no_password() -> str:
-    """OpenSSL calls this for an encrypted key; without it OpenSSL would ask on the terminal."""
-    raise ValueError("the key is encrypted; give one that is not, readable by this user only")
+def _fingerprint(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise TlsError(f"{path} cannot be read: {error.strerror}") from error
+    return found.st_ino, found.st_size, found.st_mtime_ns

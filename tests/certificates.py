@@ -37,12 +37,16 @@ class Authority:
         self.path = self.folder / f"{self.name}.pem"
         self.path.write_bytes(_pem(certificate))
 
-    def issue(self, *dns_names: str, days: int = 1, password: bytes | None = None) -> TlsFiles:
-        """A certificate for these names, valid until `days` from now (negative: expired)."""
+    def issue(
+        self, *dns_names: str, days: int = 1, from_days: int = -3, password: bytes | None = None
+    ) -> TlsFiles:
+        """A certificate for these names, valid from `from_days` until `days` from now (negative: past)."""
         key = ec.generate_private_key(ec.SECP256R1())
         stem = f"{self.name}-{'-'.join(dns_names) or 'nameless'}-{days}"
         certificate_path, key_path = self.folder / f"{stem}.pem", self.folder / f"{stem}.key"
-        certificate_path.write_bytes(_pem(self._sign(stem, key, list(dns_names), days=days)))
+        certificate_path.write_bytes(
+            _pem(self._sign(stem, key, list(dns_names), days=days, from_days=from_days))
+        )
         encryption = (
             serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
         )
@@ -58,6 +62,7 @@ class Authority:
         names: list[str],
         *,
         days: int,
+        from_days: int = -3,
         authority: bool = False,
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
@@ -67,7 +72,7 @@ class Authority:
             .issuer_name(_name(self.name))
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - 3 * DAY)
+            .not_valid_before(now + from_days * DAY)
             .not_valid_after(now + days * DAY)
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
         )

@@ -110,7 +110,12 @@ class QuorumTransport:
         if len(self.voters) > 1:
             host, port = self._listen
             self._server = await network.serve_frames(
-                host, port, self._accept, FRAME_BYTES_MAX, max_connections=CONNECTIONS_MAX, tls=self._tls
+                host,
+                port,
+                self._accept,
+                FRAME_BYTES_MAX,
+                max_connections=CONNECTIONS_MAX,
+                tls=None if self._tls is None else self._tls.server,
             )
             self.port = self._server.port
             self._tasks = [
@@ -187,7 +192,13 @@ class QuorumTransport:
                 closed.set_result(None)
 
         connection = await network.connect_frames(
-            host, port, on_frame, on_close, FRAME_BYTES_MAX, DIAL_S_MAX, tls=self._tls
+            host,
+            port,
+            on_frame,
+            on_close,
+            FRAME_BYTES_MAX,
+            DIAL_S_MAX,
+            tls=None if self._tls is None else self._tls.client,
         )
         link = self._make_link(connection, dialed=peer)
         made.append(link)

@@ -285,13 +285,14 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
         raise ConfigurationError(f"log.format = {values['log.format']!r}: text or json")
     if values["log.level"].upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise ConfigurationError(f"log.level = {values['log.level']!r}: DEBUG, INFO, WARNING or ERROR")
+    tls_paths = [Path(filled(name, values[name])) for name in QUORUM_TLS]
     return Configuration(
         values=values,
         node_id=node_id,
         voters=voters,
         data_dirs=tuple(Path(folder) for folder in values["log.dirs"]),
         listeners=_listeners(values, given),
-        quorum_tls=None if missing else TlsFiles(*(Path(filled(key, values[key])) for key in QUORUM_TLS)),
+        quorum_tls=None if missing else TlsFiles(tls_paths[0], tls_paths[1], tls_paths[2]),
         given=given,
     )
 

@@ -23,7 +23,7 @@ async def test_three_nodes_with_certificates_serve_and_survive_the_loss_of_one(t
     settings = {
         "quorum.tls.certificate": re.sub("node-3", "node-{node.id}", str(files.certificate)),
         "quorum.tls.key": re.sub("node-3", "node-{node.id}", str(files.key)),
-        "quorum.tls.authority": str(files.authority),
+        "quorum.tls.authority": str(files.authorities),
     }
     cluster = LocalCluster(tmp_path / "cluster", nodes=3, settings=settings)
     await cluster.up()
@@ -34,6 +34,8 @@ async def test_three_nodes_with_certificates_serve_and_survive_the_loss_of_one(t
         async with Producer(cluster.bootstrap) as producer:
             await (await producer.send("payments", b"1"))
         other = authority.issue("node-9")
+        assert other.certificate is not None
+        assert other.key is not None
         other.certificate.replace(authority.folder / "quorum-node-1-1.pem")
         other.key.replace(authority.folder / "quorum-node-1-1.key")
         await cluster.node(1).start()

@@ -100,9 +100,10 @@ async def test_without_a_certificate_no_hello_is_read(authority: Authority, quor
 async def test_old_protocol_versions_are_refused(authority: Authority, quorum: Quorum) -> None:
     voter = await quorum.start(1, MutualTls.load(authority.issue("node-1"), 1))
     files = authority.issue("node-2")
-    context = ssl.create_default_context(cafile=str(files.authority))
+    context = ssl.create_default_context(cafile=str(files.authorities))
     context.check_hostname = False
     context.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert files.certificate is not None
     context.load_cert_chain(files.certificate, files.key)
     with pytest.raises((ssl.SSLError, ConnectionError)):
         await asyncio.open_connection("127.0.0.1", voter.transport.port, ssl=context, server_hostname="")

@@ -61,6 +61,7 @@ def _wrong_key(authority: Authority) -> TlsFiles:
 
 def _no_pem(authority: Authority) -> TlsFiles:
     files = authority.issue("node-1")
+    assert files.certificate is not None
     files.certificate.write_text("hello")
     return files
 
@@ -75,12 +76,12 @@ def _missing(authority: Authority) -> TlsFiles:
     [
         (lambda a: a.issue("node-2"), "names node-2: this node needs the DNS name node-1"),
         (lambda a: a.issue(), "names no node: this node needs the DNS name node-1"),
-        (lambda a: a.issue("node-1", days=-1), "certificate has expired"),
+        (lambda a: a.issue("node-1", days=-1), "has expired at"),
         (_strangers, "is not accepted by"),
         (_wrong_key, "are not a PEM certificate and its key"),
-        (_no_pem, "are not a PEM certificate and its key"),
+        (_no_pem, "is not a readable PEM file of a certificate"),
         (lambda a: a.issue("node-1", password=b"secret"), "the key is encrypted"),
-        (_missing, "nowhere.pem is not a readable PEM file"),
+        (_missing, "nowhere.pem cannot be read"),
     ],
     ids=[
         "another node",
