@@ -1,0 +1,1 @@
+"""Who may do what: principals, access control lists, credentials.  Pure."""

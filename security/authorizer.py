@@ -1,0 +1,178 @@
+"""Whether a principal may do an operation to a resource (KIP-11, KIP-290, KIP-801).  Pure.
+
+The rules, in this order:
+
+1. a super user may do everything;
+2. an ACL that denies the operation decides, however many allow it;
+3. an ACL that allows the operation, or one that implies it, decides;
+4. where no ACL names the resource at all, `allow.everyone.if.no.acl.found` decides;
+5. else the operation is refused.
+
+READ, WRITE, DELETE and ALTER imply DESCRIBE, and ALTER_CONFIGS implies DESCRIBE_CONFIGS: only when they
+allow.  Decisions are cached until an ACL changes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from .acls import WILDCARD, Acl, AclOperation, PatternType, PermissionType, ResourceType
+from .principals import EVERYBODY, Principal
+
+DECISIONS_MAX: Final = 10_000
+SOME_NAME: Final = "hardcode"
+"""Stands for a resource without ACLs of its own, as in Kafka: whom a wildcard, or the default, allows everything
+is not looked for further."""
+
+IMPLIED_BY: Final = {
+    AclOperation.DESCRIBE: frozenset(
+        {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER}
+    ),
+    AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS}),
+}
+
+
+class Question(NamedTuple):
+    """What is asked."""
+
+    principal: str
+    host: str
+    operation: AclOperation
+    resource_type: ResourceType
+    name: str
+
+
+class Authorizer:
+    """The ACLs of a cluster, found by the names that they hold for."""
+
+    def __init__(
+        self,
+        acls: Iterable[Acl] = (),
+        *,
+        super_users: frozenset[Principal] = frozenset(),
+        allow_if_no_acl: bool = False,
+    ) -> None:
+        self.super_users = frozenset(str(principal) for principal in super_users)
+        self.allow_if_no_acl = allow_if_no_acl
+        self._literal: dict[tuple[ResourceType, str], set[Acl]] = {}
+        self._prefixed: dict[tuple[ResourceType, str], set[Acl]] = {}
+        self._prefix_lengths: dict[ResourceType, dict[int, int]] = {}
+        self._decisions: OrderedDict[Question, bool] = OrderedDict()
+        for acl in acls:
+            self.add(acl)
+
+    def add(self, acl: Acl) -> None:
+        self._decisions.clear()
+        pattern = acl.pattern
+        table = self._prefixed if pattern.pattern_type is PatternType.PREFIXED else self._literal
+        found = table.setdefault((pattern.resource_type, pattern.name), set())
+        if not found and table is self._prefixed:
+            lengths = self._prefix_lengths.setdefault(pattern.resource_type, {})
+            lengths[len(pattern.name)] = lengths.get(len(pattern.name), 0) + 1
+        found.add(acl)
+
+    def remove(self, acl: Acl) -> None:
+        """Raises KeyError for an ACL that is not there."""
+        self._decisions.clear()
+        pattern = acl.pattern
+        table = self._prefixed if pattern.pattern_type is PatternType.PREFIXED else self._literal
+        found = table[pattern.resource_type, pattern.name]
+        found.remove(acl)
+        if found:
+            return
+        del table[pattern.resource_type, pattern.name]
+        if table is self._prefixed:
+            lengths = self._prefix_lengths[pattern.resource_type]
+            lengths[len(pattern.name)] -= 1
+            if not lengths[len(pattern.name)]:
+                del lengths[len(pattern.name)]
+
+    def allows(
+        self,
+        principal: Principal,
+        host: str,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+    ) -> bool:
+        """Whether the principal may do it from this address."""
+        question = Question(str(principal), host, operation, resource_type, name)
+        if question.principal in self.super_users:
+            return True
+        decision = self._decisions.get(question)
+        if decision is None:
+            decision = self._decide(question)
+            self._decisions[question] = decision
+            if len(self._decisions) > DECISIONS_MAX:
+                self._decisions.popitem(last=False)
+        return decision
+
+    def allows_some(
+        self, principal: Principal, host: str, operation: AclOperation, resource_type: ResourceType
+    ) -> bool:
+        """Whether there is a resource of this type to which the principal may do it (KIP-679): an idempotent
+        producer needs WRITE to some topic."""
+        if self.allows(principal, host, operation, resource_type, SOME_NAME):
+            return True
+        denied_prefixes: set[str] = set()
+        denied_names: set[str] = set()
+        mine = [
+            acl
+            for acl in self._all(resource_type)
+            if acl.principal in (str(principal), EVERYBODY)
+            and acl.host in (host, WILDCARD)
+            and acl.operation in (operation, AclOperation.ALL)
+        ]
+        for acl in mine:
+            if acl.permission is PermissionType.DENY:
+                if acl.pattern.pattern_type is PatternType.PREFIXED:
+                    denied_prefixes.add(acl.pattern.name)
+                elif acl.pattern.name == WILDCARD:
+                    return False
+                else:
+                    denied_names.add(acl.pattern.name)
+        for acl in mine:
+            if acl.permission is not PermissionType.ALLOW:
+                continue
+            name = acl.pattern.name
+            is_literal = acl.pattern.pattern_type is PatternType.LITERAL
+            if is_literal and name == WILDCARD:
+                return True
+            if any(name.startswith(prefix) for prefix in denied_prefixes):
+                continue
+            if is_literal and name in denied_names:
+                continue
+            return True
+        return False
+
+    def _decide(self, question: Question) -> bool:
+        has_acls = allowed = False
+        for acl in self._found(question.resource_type, question.name):
+            has_acls = True
+            if acl.principal not in (question.principal, EVERYBODY) or acl.host not in (question.host, WILDCARD):
+                continue
+            if acl.permission is PermissionType.DENY:
+                if acl.operation in (question.operation, AclOperation.ALL):
+                    return False
+            elif acl.operation in (question.operation, AclOperation.ALL) or acl.operation in IMPLIED_BY.get(
+                question.operation, ()
+            ):
+                allowed = True
+        return allowed if has_acls else self.allow_if_no_acl
+
+    def _found(self, resource_type: ResourceType, name: str) -> Iterator[Acl]:
+        """The ACLs of every pattern that holds for the name."""
+        yield from self._literal.get((resource_type, name), ())
+        if name != WILDCARD:
+            yield from self._literal.get((resource_type, WILDCARD), ())
+        for length in self._prefix_lengths.get(resource_type, ()):
+            if length <= len(name):
+                yield from self._prefixed.get((resource_type, name[:length]), ())
+
+    def _all(self, resource_type: ResourceType) -> Iterator[Acl]:
+        for table in (self._literal, self._prefixed):
+            for (found, _), acls in table.items():
+                if found is resource_type:
+                    yield from acls
