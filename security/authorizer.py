@@ -23,8 +23,8 @@ from .principals import EVERYBODY, Principal
 
 DECISIONS_MAX: Final = 10_000
 SOME_NAME: Final = "hardcode"
-"""Stands for a resource without ACLs of its own, as in Kafka: whom a wildcard, or the default, allows everything
-is not looked for further."""
+"""Stands for a resource without ACLs of its own, as in Kafka: a principal that a wildcard, or the default,
+allows everything needs no further search."""
 
 IMPLIED_BY: Final = {
     AclOperation.DESCRIBE: frozenset(
@@ -151,7 +151,10 @@ class Authorizer:
         has_acls = allowed = False
         for acl in self._found(question.resource_type, question.name):
             has_acls = True
-            if acl.principal not in (question.principal, EVERYBODY) or acl.host not in (question.host, WILDCARD):
+            if acl.principal not in (question.principal, EVERYBODY) or acl.host not in (
+                question.host,
+                WILDCARD,
+            ):
                 continue
             if acl.permission is PermissionType.DENY:
                 if acl.operation in (question.operation, AclOperation.ALL):

@@ -183,7 +183,9 @@ class ScramServer:
             raise ScramError("a client may log in as itself only")
         self._first, self._credential = first, credential
         if credential is None:
-            salt = hmac.digest(self._secret, f"{self._mechanism.mechanism_name} {first.user}".encode(), "sha256")
+            salt = hmac.digest(
+                self._secret, f"{self._mechanism.mechanism_name} {first.user}".encode(), "sha256"
+            )
             iterations = ITERATIONS_MIN
         else:
             salt, iterations = credential.salt, credential.iterations
@@ -252,4 +254,6 @@ class ScramClient:
         if server_final.startswith(b"e="):
             raise ScramError(f"the server refuses: {server_final[2:].decode(errors='replace')}")
         if not hmac.compare_digest(_decoded(_attributes(server_final, "v")["v"]), self._signature):
-            raise ScramError("the server does not know this user's credential: it is not the server that it says")
+            raise ScramError(
+                "the server does not know this user's credential: it is not the server that it says"
+            )
