@@ -1,0 +1,166 @@
+"""SCRAM: the example of RFC 7677, both sides against each other, and ways in which an exchange is forged."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+
+import pytest
+from tidegate.security.principals import Principal
+from tidegate.security.sasl import Identity, SaslFailure
+from tidegate.security.sasl_mechanisms import KnownUser, ScramExchange
+from tidegate.security.scram import (
+    ITERATIONS_MIN,
+    ScramClient,
+    ScramCredential,
+    ScramError,
+    ScramMechanism,
+    ScramServer,
+    credential_of,
+    parse_client_first,
+)
+
+SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512
+SECRET = b"the cluster's"
+IDENTITY = Identity(Principal("User", "alice"))
+
+
+def credential(mechanism: ScramMechanism, password: str) -> ScramCredential:
+    salt = b"0123456789abcdef"
+    salted = mechanism.salted_password(password, salt, ITERATIONS_MIN)
+    return credential_of(mechanism, salted, salt, ITERATIONS_MIN)
+
+
+def test_the_example_of_rfc_7677() -> None:
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    known = credential_of(SHA_256, SHA_256.salted_password("pencil", salt, 4096), salt, 4096)
+    server = ScramServer(SHA_256, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", SECRET)
+    first = parse_client_first(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    assert server.challenge(first, known) == (
+        b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    )
+    final = (
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    assert server.verify(final) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+@pytest.mark.parametrize("mechanism", list(ScramMechanism))
+@pytest.mark.parametrize("user", ["alice", "a=b,c", "Ünï"])
+def test_both_sides_agree(mechanism: ScramMechanism, user: str) -> None:
+    seen: list[str] = []
+
+    def find(first: object) -> KnownUser:
+        seen.append(getattr(first, "user", ""))
+        return KnownUser(credential(mechanism, "pass"), IDENTITY)
+
+    exchange = ScramExchange(mechanism, "server", SECRET, find)
+    client = ScramClient(mechanism, user, "pass", "client")
+    step = exchange.respond(client.first(), 0)
+    assert step.identity is None
+    step = exchange.respond(client.final(step.token), 0)
+    assert step.identity == IDENTITY
+    assert seen == [user]
+    client.finish(step.token)
+
+
+def test_an_unknown_user_looks_like_a_wrong_password() -> None:
+    answers = []
+    users = {"eve": KnownUser(credential(SHA_256, "other"), IDENTITY)}
+    for user in ("eve", "eva"):
+        exchange = ScramExchange(SHA_256, "server", SECRET, lambda first: users.get(first.user))
+        client = ScramClient(SHA_256, user, "pass", "client")
+        challenge = exchange.respond(client.first(), 0).token
+        with pytest.raises(SaslFailure) as found:
+            exchange.respond(client.final(challenge), 0)
+        answers.append((len(challenge.split(b",")), str(found.value), found.value.detail))
+    assert answers[0] == answers[1]
+
+
+def test_the_salt_of_an_unknown_user_stays() -> None:
+    def salt(user: str, secret: bytes) -> bytes:
+        server = ScramServer(SHA_512, "s", secret)
+        return server.challenge(parse_client_first(f"n,,n={user},r=c".encode()), None).split(b",")[1]
+
+    assert salt("eve", SECRET) == salt("eve", SECRET)
+    assert len({salt("eve", SECRET), salt("eva", SECRET), salt("eve", b"another")}) == 3
+
+
+def _final(change: Callable[[bytes], bytes]) -> None:
+    server = ScramServer(SHA_256, "server", SECRET)
+    client = ScramClient(SHA_256, "alice", "pass", "client")
+    first = parse_client_first(client.first())
+    final = client.final(server.challenge(first, credential(SHA_256, "pass")))
+    server.verify(change(final))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda final: final[:-5],
+        lambda final: final.replace(b"c=biws", b"c=eSws"),
+        lambda final: final.replace(b"r=clientserver", b"r=clientserver2"),
+        lambda final: final.replace(b"r=clientserver", b"r=client"),
+        lambda final: final.replace(b"p=", b"q="),
+        lambda final: final.partition(b",p=")[0],
+        lambda final: final.partition(b",p=")[0] + b",p=" + base64.b64encode(bytes(32)),
+        lambda final: final.partition(b",p=")[0] + b",p=" + base64.b64encode(bytes(64)),
+        lambda final: final.partition(b",p=")[0] + b",p=",
+        lambda final: final + b"," + b"x" * 5000,
+        lambda final: b"\xff" + final,
+        lambda final: b"",
+    ],
+)
+def test_a_final_message_that_is_changed_is_refused(change: Callable[[bytes], bytes]) -> None:
+    _final(lambda final: final)
+    with pytest.raises(ScramError):
+        _final(change)
+
+
+def test_a_recorded_exchange_cannot_be_played_again() -> None:
+    known = credential(SHA_256, "pass")
+    client = ScramClient(SHA_256, "alice", "pass", "client")
+    recorded = ScramServer(SHA_256, "first", SECRET)
+    final = client.final(recorded.challenge(parse_client_first(client.first()), known))
+    again = ScramServer(SHA_256, "second", SECRET)
+    again.challenge(parse_client_first(client.first()), known)
+    with pytest.raises(ScramError, match="another exchange"):
+        again.verify(final)
+    recorded.verify(final)
+    with pytest.raises(ScramError, match="before the first"):
+        recorded.verify(final)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"n,,", b"n,,n=alice", b"n,,r=x,n=alice", b"p=tls-unique,,n=alice,r=x", b"n,alice,n=alice,r=x",
+     b"n,,n=a=b,r=x", b"n,,n=alice,r=", b"n,,n=alice,r=\x01", b"n,,n=,r=x", b"\xff",
+     b"n,,n=alice,r=" + b"x" * 5000],
+)  # fmt: skip
+def test_a_first_message_that_cannot_be_read_is_refused(message: bytes) -> None:
+    with pytest.raises(ScramError):
+        parse_client_first(message)
+
+
+@pytest.mark.parametrize(
+    "first", [b"r=client,s=AAAA,i=4096", b"r=other,s=AAAA,i=4096", b"r=clients,s=AAAA,i=1",
+              b"r=clients,s=!,i=4096", b"r=clients,s=AAAA,i=99999999", b"r=clients,s=AAAA"],
+)  # fmt: skip
+def test_a_client_refuses_a_server_that_asks_for_too_little_or_too_much(first: bytes) -> None:
+    with pytest.raises(ScramError):
+        ScramClient(SHA_256, "alice", "pass", "client").final(first)
+
+
+def test_a_client_refuses_a_server_that_does_not_know_the_password() -> None:
+    client = ScramClient(SHA_256, "alice", "pass", "client")
+    client.final(b"r=clients,s=AAAA,i=4096")
+    with pytest.raises(ScramError, match="does not know this user's credential"):
+        client.finish(b"v=" + base64.b64encode(bytes(32)))
+    with pytest.raises(ScramError, match="the server refuses: other-error"):
+        client.finish(b"e=other-error")
+
+
+def test_a_credential_is_not_printed() -> None:
+    shown = repr(KnownUser(credential(SHA_256, "pass"), IDENTITY))
+    assert "stored_key" not in shown
