@@ -24,8 +24,9 @@ from uuid import UUID
 from google.protobuf.message import DecodeError
 
 from ...proto import metadata_pb2 as pb
+from ...security.records import SecurityRecords
 from ...wire.errors import ErrorCode
-from . import snapshot
+from . import security_commands, snapshot
 from .broker_table import BrokerTable
 from .changes import Changes, Refused, with_change
 from .model import (
@@ -68,6 +69,7 @@ class ClusterState:
         "next_producer_id",
         "node_configs",
         "resource_configs",
+        "security",
         "session_timeout_ms",
         "term",
     )
@@ -88,6 +90,8 @@ class ClusterState:
         self.session_timeout_ms = 0
         """The longest session of a broker that a controller may have granted; 0: not agreed on, below
         SESSIONS_LEVEL."""
+        self.security = SecurityRecords()
+        """ACLs, credentials, tokens and quotas; another object after each change."""
         self._features: dict[str, int] = {}
         self._brokers = BrokerTable()
         self._topics = TopicTable()
@@ -263,6 +267,10 @@ class ClusterState:
         self.resource_configs = with_change(self.resource_configs, (op.resource_type, op.name), op)
         return None
 
+    def _change_security(self, op: security_commands.SecurityChange, changes: Changes) -> Value:
+        self.security = security_commands.changed(self.security, op)
+        return None
+
     def _unregister_broker(self, op: pb.UnregisterBroker, changes: Changes) -> Value:
         broker_epoch = self._brokers.unregister(op, self._topics, changes)
         self.node_configs = {
@@ -290,6 +298,7 @@ class ClusterState:
             node_configs=self.node_configs,
             resource_configs=self.resource_configs,
             session_timeout_ms=self.session_timeout_ms,
+            security=self.security,
         )
 
     def _take(self, contents: snapshot.Contents) -> None:
@@ -302,7 +311,7 @@ class ClusterState:
         self._topics = TopicTable(contents.topics.values())
         self._proposers = ProposerTable(contents.proposers)
         self.node_configs, self.resource_configs = contents.node_configs, contents.resource_configs
-        self.session_timeout_ms = contents.session_timeout_ms
+        self.session_timeout_ms, self.security = contents.session_timeout_ms, contents.security
 
     def copy(self) -> ClusterState:
         """Another state with the same contents; cheap, because the values in the tables are immutable."""
@@ -371,6 +380,10 @@ _HANDLERS: dict[str, Callable[[ClusterState, Any, Changes], Value]] = {
     "change_node_config": ClusterState._change_node_config,
     "change_resource_config": ClusterState._change_resource_config,
     "set_session_timeout": ClusterState._set_session_timeout,
+    "change_acls": ClusterState._change_security,
+    "change_scram_credentials": ClusterState._change_security,
+    "change_delegation_tokens": ClusterState._change_security,
+    "change_client_quotas": ClusterState._change_security,
     "register_broker": lambda state, op, changes: state._brokers.register(
         op, state._topics, state._features, changes
     ),

@@ -35,11 +35,14 @@ NODE_SETTINGS_LEVEL = 3  # settings of nodes that change while they run
 RESOURCES_LEVEL = 4  # more settings, of more kinds of resources
 SESSIONS_LEVEL = 5  # the session timeout that controllers agree on
 LISTENERS_LEVEL = 5  # brokers with several listeners for clients
+SECURITY_LEVEL = 5  # ACLs, SCRAM credentials, delegation tokens, client quotas
 # The operations that not every level has: below it none of them is applied.  (Moves are fields of
 # `change_partitions`, which `partition_changes` looks at.)
 OPERATION_LEVELS: dict[str, int] = {
     "unregister_broker": MOVES_LEVEL, "change_node_config": NODE_SETTINGS_LEVEL,
     "change_resource_config": RESOURCES_LEVEL, "set_session_timeout": SESSIONS_LEVEL,
+    "change_acls": SECURITY_LEVEL, "change_scram_credentials": SECURITY_LEVEL,
+    "change_delegation_tokens": SECURITY_LEVEL, "change_client_quotas": SECURITY_LEVEL,
 }  # fmt: skip
 # The feature levels that this version of Tidegate knows.  The highest level of METADATA_VERSION is open until
 # the release that brings it: what is added meanwhile gets this level.  After a release it is closed: the next

@@ -13,7 +13,9 @@ from uuid import UUID
 from google.protobuf.message import DecodeError
 
 from ...proto import metadata_pb2 as pb
+from ...security.records import SecurityRecords
 from ...wire.errors import ErrorCode
+from . import security_commands
 from .broker_fields import decode_listeners, decode_replicas, encode_listeners, encode_replicas
 from .model import BrokerState, PartitionState, TopicState, Value
 from .proposers import CommandOutcome, ProposerMemory
@@ -39,6 +41,7 @@ class Contents:
     node_configs: Mapping[int, Mapping[str, str]]
     resource_configs: Mapping[tuple[int, str], Mapping[str, str]]
     session_timeout_ms: int
+    security: SecurityRecords
 
 
 def encode(contents: Contents) -> bytes:
@@ -66,6 +69,7 @@ def encode(contents: Contents) -> bytes:
             for kind, name in sorted(contents.resource_configs)
         ],
         session_timeout_ms=contents.session_timeout_ms,
+        security=security_commands.encode(contents.security),
     ).SerializeToString(deterministic=True)
 
 
@@ -89,6 +93,7 @@ def decode(data: bytes) -> Contents:
             (each.resource_type, each.name): _decode_config(each.config) for each in parsed.resource_configs
         },
         session_timeout_ms=parsed.session_timeout_ms,
+        security=security_commands.decode(parsed.security),
     )
 
 
