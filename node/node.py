@@ -46,6 +46,7 @@ from .lifecycle.log_recovery import open_logs, page_while_opening
 from .node_view import node_view
 from .observation.admin_service import AdminService
 from .observation.metrics import NodeView
+from .serving.authentication import ListenerIdentity
 from .serving.codecs import Codecs
 from .serving.listener import listen
 from .settings.configuration import Configuration
@@ -210,7 +211,7 @@ class Node:
         await asyncio.to_thread(self._codecs.load_newest)
         # Bound before the registration, so that a port in use fails the start early; it serves when the
         # metadata are applied.
-        self._listener = await listen(broker, HANDLERS)
+        self._listener = await listen(broker, HANDLERS, self._identities())
         broker.transactions.start()
         broker.groups.start()
         registration = await self._until_stopped(
@@ -342,6 +343,17 @@ class Node:
             ask_voter=self._broker.controller.describe_quorum,
             validator=StateValidator() if configuration.flag("debug.validate") else None,
         )
+
+    def _identities(self) -> dict[str, ListenerIdentity]:
+        """How each Kafka listener knows its clients.  Raises StartError."""
+        broker = self._broker
+        try:
+            return {
+                name: ListenerIdentity(security, clock=broker.clock, records=lambda: broker.state.security)
+                for name, security in self._configuration.listener_security.items()
+            }
+        except TlsError as error:
+            raise StartError(str(error)) from error
 
     def _quorum_tls(self) -> MutualTls | None:
         files = self._configuration.quorum_tls

@@ -6,8 +6,9 @@ A listener gives each connection one principal: from its certificate, from its S
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 USER_TYPE: Final = "User"
 ANY_NAME: Final = "*"
@@ -118,3 +119,28 @@ def _rule(pattern: str, replacement: str, case: str) -> _Rule:
     if any(number > compiled.groups for number in groups):
         raise InvalidPrincipal(f"{replacement!r} names a group that {pattern!r} does not have")
     return _Rule(compiled, template, case)
+
+
+_ATTRIBUTES: Final = {
+    "commonName": "CN", "localityName": "L", "stateOrProvinceName": "ST", "organizationName": "O",
+    "organizationalUnitName": "OU", "countryName": "C", "streetAddress": "STREET", "domainComponent": "DC",
+    "userId": "UID",
+}  # fmt: skip
+_SPECIAL: Final = re.compile(r'([,+"\\<>;])')
+
+
+def distinguished_name(certificate: Mapping[str, Any]) -> str:
+    """The subject of a verified certificate (`ssl.SSLSocket.getpeercert`) as RFC 2253 writes it: the last
+    attribute first."""
+    parts = [
+        "+".join(f"{_ATTRIBUTES.get(name, name)}={_escaped(value)}" for name, value in attributes)
+        for attributes in certificate.get("subject", ())
+    ]
+    return ",".join(reversed(parts))
+
+
+def _escaped(value: str) -> str:
+    text = _SPECIAL.sub(r"\\\1", value)
+    if text.startswith(("#", " ")):
+        text = "\\" + text
+    return text[:-1] + "\\ " if text.endswith(" ") and len(text) > 1 else text

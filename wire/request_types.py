@@ -151,6 +151,10 @@ if TYPE_CHECKING:
         OffsetForLeaderEpochRequest as OffsetForLeaderEpochRequestV4,
     )
     from kio.schema.push_telemetry.v0.request import PushTelemetryRequest as PushTelemetryRequestV0
+    from kio.schema.sasl_authenticate.v0.request import SaslAuthenticateRequest as SaslAuthenticateRequestV0
+    from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest as SaslAuthenticateRequestV2
+    from kio.schema.sasl_handshake.v0.request import SaslHandshakeRequest as SaslHandshakeRequestV0
+    from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest as SaslHandshakeRequestV1
     from kio.schema.sync_group.v0.request import SyncGroupRequest as SyncGroupRequestV0
     from kio.schema.sync_group.v5.request import SyncGroupRequest as SyncGroupRequestV5
     from kio.schema.txn_offset_commit.v0.request import TxnOffsetCommitRequest as TxnOffsetCommitRequestV0
@@ -191,6 +195,8 @@ if TYPE_CHECKING:
     AlterConfigsRequest = AlterConfigsRequestV0 | AlterConfigsRequestV2
     AlterReplicaLogDirsRequest = AlterReplicaLogDirsRequestV1 | AlterReplicaLogDirsRequestV2
     DescribeLogDirsRequest = DescribeLogDirsRequestV1 | DescribeLogDirsRequestV4
+    SaslAuthenticateRequest = SaslAuthenticateRequestV0 | SaslAuthenticateRequestV2
+    SaslHandshakeRequest = SaslHandshakeRequestV0 | SaslHandshakeRequestV1
     CreatePartitionsRequest = CreatePartitionsRequestV0 | CreatePartitionsRequestV3
     DeleteGroupsRequest = DeleteGroupsRequestV0 | DeleteGroupsRequestV2
     ElectLeadersRequest = ElectLeadersRequestV0 | ElectLeadersRequestV2

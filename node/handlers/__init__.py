@@ -36,6 +36,7 @@ from .groups import (
     sync_group,
 )
 from .log import delete_records, describe_producers, fetch, list_offsets, offset_for_leader_epoch, produce
+from .security import sasl_authenticate, sasl_handshake
 from .settings import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
 from .topics import (
     alter_partition_reassignments,
@@ -96,6 +97,8 @@ HANDLERS = Handlers(
         ApiKey.METADATA: metadata.handle,
         ApiKey.OFFSET_COMMIT: offset_commit.handle,
         ApiKey.OFFSET_DELETE: offset_delete.handle,
+        ApiKey.SASL_AUTHENTICATE: sasl_authenticate.handle,
+        ApiKey.SASL_HANDSHAKE: sasl_handshake.handle,
         ApiKey.OFFSET_FETCH: offset_fetch.handle,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
         ApiKey.PUSH_TELEMETRY: push_telemetry.handle,

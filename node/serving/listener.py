@@ -43,6 +43,7 @@ from ...wire.api import ApiKey
 from ...wire.codec import RequestHeader
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.primitives import RequestTooLarge
+from .authentication import Authentication, ListenerIdentity
 from .broker import Broker
 from .requests import ClientSoftware, Deferred, Encoded, Fields, RequestContext, Staged, worst_error
 
@@ -116,10 +117,11 @@ class ClientConnection:
         broker: Broker,
         handlers: Handlers,
         shared: Shared,
-        listener_name: str,
+        identity: ListenerIdentity,
     ) -> None:
         self._connection = connection
-        self._listener_name = listener_name
+        self._authentication = Authentication(identity, connection.certificate)
+        self._listener_name = identity.security.name
         self._shared = shared
         self._turns = shared.turns
         self._account = shared.turns.account()
@@ -145,6 +147,10 @@ class ClientConnection:
         if not self._broker.cluster.serving:
             self._broker.metrics.frame_rejected("starting")
             self._connection.close("the node is still starting")  # clients connect again, or ask another node
+            return
+        if not self._authentication.is_over and len(frame) > self._authentication.frame_bytes_max:
+            self._broker.metrics.frame_rejected("unauthenticated")
+            self._connection.close("a client that has not authenticated sent a large request")
             return
         lease: FrameLease | None = None
         if len(frame) > COPY_BYTES_MAX:
@@ -231,7 +237,13 @@ class ClientConnection:
             self._refuse("internal_error", "internal error", lease)
 
     async def _serve(self, frame: memoryview, lease: FrameLease | None, started: float) -> None:
+        if self._authentication.takes_raw_tokens:
+            await self._take_raw_token(bytes(frame), _Slot("sasl_authenticate", started, lease))
+            return
         header, position = codec.parse_request_header(frame)
+        refusal = self._authentication.refuses(header.api_key)
+        if refusal is not None:
+            raise KafkaError(ErrorCode.ILLEGAL_SASL_STATE, refusal)
         name = _NAMES.get(header.api_key, str(header.api_key))
         slot = _Slot(name, started, lease)
         if not api.is_supported(header.api_key, header.api_version) or header.api_key not in self._served:
@@ -243,6 +255,7 @@ class ClientConnection:
             self._yield_loop,
             self._turn,
             self._client,
+            self._authentication,
             self._listener_name,
         )
         context = RequestContext(header.api_key, header.api_version, header.correlation_id, *sender)
@@ -269,6 +282,16 @@ class ClientConnection:
             self._spawn(self._await_aside, context, slot, outcome.answer)
         else:
             self._finish(context, slot, outcome)
+
+    async def _take_raw_token(self, token: bytes, slot: _Slot) -> None:
+        """After SaslHandshake of version 0 tokens come, and go, without headers."""
+        self._slots.append(slot)
+        reply = self._authentication.authenticate(token)
+        if reply is None or self._authentication.failure:
+            await self._broker.clock.sleep(self._authentication.listener.security.failure_delay_s)
+            raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, self._authentication.failure)
+        slot.buffers, slot.done = [reply.token], True
+        self._flush()
 
     def _spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
         task = asyncio.create_task(self._metered(work, *arguments))
@@ -338,6 +361,8 @@ class ClientConnection:
             _release(slot.lease)
             if slot.buffers:
                 self._connection.send(*slot.buffers)
+        if self._authentication.failure and not self._slots:
+            self._refuse("authentication_failed", self._authentication.failure, None)
         in_work = len(self._frames) + len(self._slots)
         self._connection.owes_answer = in_work > 0
         if in_work < REQUESTS_IN_WORK_MAX:
@@ -391,8 +416,11 @@ def _release(lease: FrameLease | None) -> None:
         lease.release()
 
 
-async def listen(broker: Broker, handlers: Handlers) -> FrameServer:
-    """Opens the Kafka listeners, which share their limits.  Raises ListenerUnusable."""
+async def listen(
+    broker: Broker, handlers: Handlers, identities: Mapping[str, ListenerIdentity]
+) -> FrameServer:
+    """Opens the Kafka listeners, which share their limits.  `identities`: by the listeners' names.  Raises
+    ListenerUnusable."""
     configuration = broker.configuration
     abandoned = RateLimitedLines(log, "requests_abandoned", "more_requests_abandoned")
     shared = Shared(LogLimiter(), LoopTurns(broker.clock.monotonic), abandoned)
@@ -405,13 +433,14 @@ async def listen(broker: Broker, handlers: Handlers) -> FrameServer:
         on_refused=broker.metrics.frame_rejected,
     )
     for listener in configuration.listeners.kafka:
+        identity = identities[listener.name]
 
-        def serve(connection: FrameConnection, name: str = listener.name) -> ClientConnection:
-            return ClientConnection(connection, broker, handlers, shared, name)
+        def serve(connection: FrameConnection, identity: ListenerIdentity = identity) -> ClientConnection:
+            return ClientConnection(connection, broker, handlers, shared, identity)
 
         try:
             with opening(listener):
-                await server.listen(listener.host, listener.port, serve)
+                await server.listen(listener.host, listener.port, serve, identity.tls)
         except ListenerUnusable:
             await server.close()
             raise

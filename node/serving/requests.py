@@ -34,10 +34,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from ...security.principals import ANONYMOUS, Principal
 from ...wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
+
+    from .authentication import Authentication
 
 Fields = Mapping[str, object]
 """Of a response, by their names in the schema; the listener encodes them for the version of the request."""
@@ -72,8 +75,15 @@ class RequestContext:
     """Fetch reads within `async with context.turn()`: one append wakes very many fetches, which would all
     read in one round of the loop.  Other `Deferred` answers have little left to do when their wait ends."""
     client: ClientSoftware = field(default_factory=ClientSoftware)
+    authentication: Authentication | None = None
+    """Of the connection; None: the client is anonymous."""
     listener_name: str = "PLAINTEXT"
     """The listener on which the request came: the response has addresses of brokers on the same one."""
+
+    @property
+    def principal(self) -> Principal:
+        """The client."""
+        return ANONYMOUS if self.authentication is None else self.authentication.principal
 
 
 @dataclass(frozen=True, slots=True)

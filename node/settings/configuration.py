@@ -15,7 +15,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +32,12 @@ from ...runtime.listeners import ListenerError
 from ...runtime.tls import TlsFiles
 from .definitions import ADVERTISED, FORMER_SETTINGS, LISTENERS, RACK_AWARE_SELECTOR, SELECTORS, SETTINGS
 from .node_listeners import NodeListeners, node_listeners
+from .security_settings import (
+    ListenerSecurity,
+    SecuritySettingError,
+    listener_security,
+    setting_of_listener,
+)
 
 ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
 # Variables with our prefix that are not settings.
@@ -76,6 +82,8 @@ class Configuration:
     data_dirs: tuple[Path, ...]
     listeners: NodeListeners
     quorum_tls: TlsFiles | None = None  # None: plain text between controllers
+    listener_security: Mapping[str, ListenerSecurity] = field(default_factory=dict)
+    """How each Kafka listener knows its clients, by its name."""
     given: frozenset[str] = frozenset()
 
     def integer(self, key: str) -> int:
@@ -154,6 +162,7 @@ def load(
         key = _known(key.strip(), "--set")
         given[key] = _from_text(key, text.strip())
     values = {key: _checked(key, given.get(key, setting.default)) for key, setting in SETTINGS.items()}
+    values.update((key, _checked(key, value)) for key, value in given.items() if key not in SETTINGS)
     return _resolve(values, frozenset(given), hostname)
 
 
@@ -180,6 +189,11 @@ def _read_toml(file: bytes | None) -> dict[str, Any]:
 def _known(key: str, where: str) -> str:
     if key in SETTINGS:
         return key
+    try:
+        if setting_of_listener(key) is not None:
+            return key
+    except SecuritySettingError as error:
+        raise ConfigurationError(f"{key!r} in {where}: {error}") from error
     if key in FORMER_SETTINGS:
         raise ConfigurationError(
             f"{key!r} in {where} is a former setting's name: write {FORMER_SETTINGS[key]} instead"
@@ -189,8 +203,17 @@ def _known(key: str, where: str) -> str:
     raise ConfigurationError(f"unknown setting {key!r} in {where}: {hint}")
 
 
+def _setting(key: str) -> Setting:
+    """Of a listener: the setting that it replaces; an unknown one (PLAIN's users) is text."""
+    if key in SETTINGS:
+        return SETTINGS[key]
+    of_listener = setting_of_listener(key)
+    assert of_listener is not None, key
+    return SETTINGS.get(of_listener[1], Setting(str, None, ""))
+
+
 def _from_text(key: str, text: str) -> Any:
-    kind = SETTINGS[key].kind
+    kind = _setting(key).kind
     if kind is list:
         return [part.strip() for part in text.split(",") if part.strip()]
     if kind is bool:
@@ -206,7 +229,7 @@ def _from_text(key: str, text: str) -> Any:
 
 
 def _checked(key: str, value: Any) -> Any:
-    setting = SETTINGS[key]
+    setting = _setting(key)
     if value is None:
         return None
     if not isinstance(value, setting.kind) or (setting.kind is int and isinstance(value, bool)):
@@ -286,12 +309,21 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
     if values["log.level"].upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise ConfigurationError(f"log.level = {values['log.level']!r}: DEBUG, INFO, WARNING or ERROR")
     tls_paths = [Path(filled(name, values[name])) for name in QUORUM_TLS]
+    for key in values:
+        if key.endswith((".keystore.location", ".key.location", ".truststore.location")):
+            values[key] = filled(key, values[key])
+    listeners = _listeners(values, given)
+    try:
+        security = {each.name: listener_security(each, values) for each in listeners.kafka}
+    except SecuritySettingError as error:
+        raise ConfigurationError(str(error)) from error
     return Configuration(
         values=values,
         node_id=node_id,
         voters=voters,
         data_dirs=tuple(Path(folder) for folder in values["log.dirs"]),
-        listeners=_listeners(values, given),
+        listeners=listeners,
+        listener_security=security,
         quorum_tls=None if missing else TlsFiles(tls_paths[0], tls_paths[1], tls_paths[2]),
         given=given,
     )

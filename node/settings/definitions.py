@@ -121,6 +121,38 @@ SETTINGS: Final[dict[str, Setting]] = {
         str, "GRPC", "The listener of the gRPC services: data (Spark), controller, administration."
     ),
     METRICS: Setting(str, "METRICS", "The listener of /metrics, /livez and /readyz."),
+    "ssl.keystore.location": Setting(
+        str, "", "PEM file: the certificate of the SSL listeners, with its chain and its key."
+    ),
+    "ssl.keystore.type": Setting(str, "PEM", "Only PEM files are read."),
+    "ssl.key.location": Setting(str, "", "PEM file: the key, where it stands in a file of its own."),
+    "ssl.key.password": Setting(str, "", "The key's password; empty: it is not encrypted."),
+    "ssl.truststore.location": Setting(
+        str, "", "PEM file: the authorities whose certificates are accepted from clients and other nodes."
+    ),
+    "ssl.truststore.type": Setting(str, "PEM", "Only PEM files are read."),
+    "ssl.client.auth": Setting(
+        str, "none", "Whether clients of the SSL listeners show a certificate: none, requested or required."
+    ),
+    "ssl.enabled.protocols": Setting(list, ["TLSv1.2", "TLSv1.3"], "The versions of TLS that are spoken."),
+    "ssl.cipher.suites": Setting(list, [], "Of TLS 1.2, in OpenSSL's words; empty: OpenSSL's choice."),
+    "ssl.principal.mapping.rules": Setting(
+        str, "DEFAULT", "How a certificate's name becomes a user's: RULE:pattern/replacement/[LU] or DEFAULT."
+    ),
+    "sasl.enabled.mechanisms": Setting(
+        list,
+        ["SCRAM-SHA-512", "SCRAM-SHA-256"],
+        "Of the SASL listeners: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, OAUTHBEARER.",
+    ),
+    "sasl.server.max.receive.size": _int(
+        524_288, "Bytes of a request of a client that has not authenticated.", 1
+    ),
+    "connections.max.reauth.ms": _int(
+        0, "A session of a SASL client ends after so long, unless it authenticates again; 0: never."
+    ),
+    "connection.failed.authentication.delay.ms": _int(
+        100, "How long the answer to a failed authentication waits.", 0, 10_000
+    ),
     "quorum.tls.certificate": Setting(
         str, "", "PEM file: this controller's certificate, with a DNS name node-<node.id>."
     ),

@@ -11,7 +11,8 @@ a listener that none of them names speaks the Kafka protocol:
 | (none) | Kafka: one of them (`inter.broker.listener.name`) for the other brokers | brokers |
 
 The brokers register the advertised address of every Kafka listener, and a client is answered with the
-addresses of the listener on which its request came (`BrokerState.endpoint`).  Only PLAINTEXT is served.
+addresses of the listener on which its request came (`BrokerState.endpoint`).  Kafka listeners have any
+security protocol; the others are PLAINTEXT.
 
 Sentences are Kafka's where Kafka has one (`tests/node/test_node_listeners.py`).
 """
@@ -81,7 +82,7 @@ def node_listeners(
         by_role.setdefault(roles.get(listener.name), []).append(listener)
     kafka = by_role.get(None, [])
     _check_roles(by_role, is_broker=is_broker, is_controller=is_controller)
-    _check_protocols(all_of_them)
+    _check_protocols(all_of_them, by_role.get(None, ()))
     advertised_entries = values[ADVERTISED] if values[ADVERTISED] is not None else entries
     advertised = [
         listener
@@ -151,12 +152,12 @@ def _check_roles(
         )
 
 
-def _check_protocols(listeners: Sequence[Listener]) -> None:
+def _check_protocols(listeners: Sequence[Listener], kafka: Sequence[Listener]) -> None:
     for listener in listeners:
-        if listener.security_protocol is not SecurityProtocol.PLAINTEXT:
+        if listener.security_protocol is not SecurityProtocol.PLAINTEXT and listener not in kafka:
             raise ListenerError(
                 f"listener {listener.name} has the security protocol {listener.security_protocol.name} "
-                f"({PROTOCOLS}): this version serves PLAINTEXT alone"
+                f"({PROTOCOLS}): this version serves PLAINTEXT alone there"
             )
 
 

@@ -15,11 +15,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tidegate.node.observation.metrics import Metrics, NodeView
 from tidegate.node.serving import listener
+from tidegate.node.serving.authentication import ListenerIdentity
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.listener import Handlers, listen
 from tidegate.node.serving.requests import Deferred, Encoded, RequestContext, Staged
 from tidegate.runtime.calm_logs import RateLimitedLines
 from tidegate.runtime.clock import SystemClock
+from tidegate.security.records import SecurityRecords
 from tidegate.tests.eventually import eventually
 from tidegate.wire import codec
 from tidegate.wire.api import ApiKey
@@ -171,7 +173,11 @@ class Served:
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(codec, "decode_request_body", lambda _key, _version, frame, start: frame[start:])
-            self.server = await listen(self.broker, handlers)
+            identities = {
+                name: ListenerIdentity(security, clock=SystemClock(), records=SecurityRecords)
+                for name, security in self.broker.configuration.listener_security.items()
+            }
+            self.server = await listen(self.broker, handlers, identities)
             try:
                 yield self
             finally:

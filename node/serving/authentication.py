@@ -1,0 +1,194 @@
+"""The identity of the client at the other end of a connection to a Kafka listener.
+
+| security protocol | principal |
+|---|---|
+| PLAINTEXT | ANONYMOUS |
+| SSL | of the client's certificate (`ssl.principal.mapping.rules`); ANONYMOUS without one |
+| SASL_PLAINTEXT, SASL_SSL | of the exchange (`security/sasl.py`); before it is over nothing is served |
+
+`ListenerIdentity` is what all connections of a listener share, `Authentication` is that of one connection.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from ...runtime.clock import Clock
+from ...runtime.tls import ServerTls
+from ...security.bearer_tokens import TokenRules
+from ...security.delegation_tokens import is_valid, token_password
+from ...security.principals import ANONYMOUS, USER_TYPE, InvalidPrincipal, Principal, distinguished_name
+from ...security.records import SecurityRecords
+from ...security.sasl import Exchange, Identity, Mechanisms, SaslReply, SaslSession, SaslState
+from ...security.sasl_mechanisms import (
+    OAUTHBEARER,
+    PLAIN,
+    KnownUser,
+    OAuthBearerExchange,
+    PlainExchange,
+    ScramExchange,
+    TokenRefused,
+)
+from ...security.scram import (
+    ITERATIONS_MIN,
+    SALT_BYTES,
+    ClientFirst,
+    ScramMechanism,
+    credential_of,
+)
+from ..settings.security_settings import SCRAM_MECHANISMS, ListenerSecurity
+
+NONCE_BYTES: Final = 24
+TOKEN_EXTENSION: Final = "tokenauth"
+
+
+@dataclass(frozen=True, slots=True)
+class BearerKeys:
+    """The rules for bearer tokens, and the keys that sign them."""
+
+    rules: TokenRules
+    keys: Callable[[], Mapping[str, Any]]
+
+
+class ListenerIdentity:
+    """How one listener knows its clients; see the module's text."""
+
+    def __init__(
+        self,
+        security: ListenerSecurity,
+        *,
+        clock: Clock,
+        records: Callable[[], SecurityRecords],
+        token_secret: bytes = b"",
+        bearer: BearerKeys | None = None,
+    ) -> None:
+        """`records`: the cluster's credentials as of now.  `token_secret`: that of `token_hmac`; empty: there
+        are no tokens.  Raises TlsError."""
+        self.security = security
+        self.tls = (
+            None if security.tls is None else ServerTls(security.tls, security.client_auth, security.options)
+        )
+        self.clock = clock
+        self._records = records
+        self._token_secret = token_secret
+        self._bearer = bearer
+        # stays for the process: an unknown user is answered with the same salt each time
+        self._unknown_secret = secrets.token_bytes(32)
+        self._mechanisms: Mechanisms = {name: self._factory(name) for name in security.mechanisms}
+
+    def session(self) -> SaslSession | None:
+        """Of a new connection; None where the listener has no SASL."""
+        if not self.security.has_sasl:
+            return None
+        return SaslSession(self._mechanisms, self.security.max_reauth_ms)
+
+    def principal_of(self, certificate: Mapping[str, Any] | None) -> Principal:
+        """Raises InvalidPrincipal when no rule maps the certificate's name."""
+        if not certificate:
+            return ANONYMOUS
+        return Principal(USER_TYPE, self.security.mapper.name(distinguished_name(certificate)))
+
+    def _factory(self, mechanism: str) -> Callable[[], Exchange]:
+        if mechanism == PLAIN:
+            return partial(PlainExchange, self.security.passwords)
+        if mechanism == OAUTHBEARER:
+            return partial(OAuthBearerExchange, self._bearer_identity)
+        return partial(self._scram, SCRAM_MECHANISMS[mechanism])
+
+    def _scram(self, mechanism: ScramMechanism) -> Exchange:
+        nonce = secrets.token_urlsafe(NONCE_BYTES)
+        return ScramExchange(mechanism, nonce, self._unknown_secret, partial(self._known_user, mechanism))
+
+    def _known_user(self, mechanism: ScramMechanism, first: ClientFirst) -> KnownUser | None:
+        if first.extensions.get(TOKEN_EXTENSION) == "true":
+            return self._known_token(mechanism, first.user)
+        credential = self._records().scram.get((first.user, mechanism))
+        return (
+            None if credential is None else KnownUser(credential, Identity(Principal(USER_TYPE, first.user)))
+        )
+
+    def _known_token(self, mechanism: ScramMechanism, token_id: str) -> KnownUser | None:
+        token = self._records().tokens.get(token_id)
+        if token is None or not self._token_secret or not is_valid(token, self.now_ms()):
+            return None
+        salt = secrets.token_bytes(SALT_BYTES)
+        salted = mechanism.salted_password(token_password(self._token_secret, token_id), salt, ITERATIONS_MIN)
+        owner = Principal(token.owner.principal_type, token.owner.name, token_authenticated=True)
+        return KnownUser(
+            credential_of(mechanism, salted, salt, ITERATIONS_MIN), Identity(owner, token.expires_at_ms)
+        )
+
+    def _bearer_identity(self, token: str, now_ms: int) -> Identity:
+        if self._bearer is None:
+            raise TokenRefused("no key set is configured (sasl.oauthbearer.jwks.endpoint.url)")
+        return self._bearer.rules.identity(token, self._bearer.keys(), now_ms)
+
+    def now_ms(self) -> int:
+        return self.clock.wall_ms()
+
+
+class Authentication:
+    """See the module's text."""
+
+    def __init__(self, listener: ListenerIdentity, certificate: Mapping[str, Any] | None) -> None:
+        self.listener = listener
+        self.failure = ""
+        """Why the connection must be closed once its answers are sent."""
+        self._session = listener.session()
+        self._principal = ANONYMOUS
+        if self._session is None:
+            try:
+                self._principal = listener.principal_of(certificate)
+            except InvalidPrincipal as error:
+                self.failure = str(error)
+
+    @property
+    def principal(self) -> Principal:
+        """Of a request that is served."""
+        session = self._session
+        if session is None:
+            return self._principal
+        assert session.principal is not None, "nothing is served before"
+        return session.principal
+
+    @property
+    def is_over(self) -> bool:
+        """Whether requests are served."""
+        return not self.failure and (self._session is None or self._session.state is SaslState.AUTHENTICATED)
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """Of a request before the client has authenticated."""
+        return self.listener.security.token_bytes_max
+
+    @property
+    def takes_raw_tokens(self) -> bool:
+        session = self._session
+        return session is not None and session.state is SaslState.CHALLENGED and session.takes_raw_tokens
+
+    def refuses(self, api_key: int) -> str | None:
+        """Why the connection must be closed instead of serving this request; None when it is served."""
+        if self.failure:
+            return self.failure
+        return None if self._session is None else self._session.refuses(api_key, self.listener.now_ms())
+
+    def handshake(self, mechanism: str, version: int) -> SaslReply | None:
+        """None on a listener without SASL."""
+        if self._session is None:
+            return None
+        return self._noted(self._session.handshake(mechanism, version, self.listener.now_ms()))
+
+    def authenticate(self, token: bytes) -> SaslReply | None:
+        """None on a listener without SASL."""
+        if self._session is None:
+            return None
+        return self._noted(self._session.authenticate(token, self.listener.now_ms()))
+
+    def _noted(self, reply: SaslReply) -> SaslReply:
+        if self._session is not None and self._session.state is SaslState.FAILED:
+            self.failure = f"authentication failed: {reply.detail}"
+        return reply

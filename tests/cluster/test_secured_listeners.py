@@ -1,0 +1,134 @@
+"""Listeners with TLS and SASL: librdkafka's clients are served, and strangers are not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from tidegate.processes.local_cluster import LocalCluster
+from tidegate.runtime.network import port_is_free
+from tidegate.runtime.tls import TlsFiles
+from tidegate.tests.certificates import Authority
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+
+STEP = 100
+USES = ("PLAINTEXT", "GRPC", "CONTROLLER", "METRICS", "SSL", "SASL_SSL", "SASL_PLAINTEXT")
+USERS = (
+    'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="wonder land" user_bob=b;'
+)
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A node, and what its clients need."""
+
+    base: int
+    authority: Authority
+
+    def client(self, use: str, **more: Any) -> dict[str, Any]:
+        settings = {
+            "bootstrap.servers": f"localhost:{self.base + STEP * USES.index(use)}",
+            "security.protocol": use.lower(),
+            "ssl.ca.location": str(self.authority.path),
+            "log_level": 0,
+        }
+        return {**settings, **{key.replace("_", "."): value for key, value in more.items()}}
+
+    def certificate(self, name: str) -> dict[str, str]:
+        files = self.authority.issue(name)
+        return {"ssl_certificate_location": str(files.certificate), "ssl_key_location": str(files.key)}
+
+    def plain(self, use: str, user: str = "alice", password: str = "wonder land") -> dict[str, Any]:
+        return self.client(use, sasl_mechanisms="PLAIN", sasl_username=user, sasl_password=password)
+
+
+def free_base_port() -> int:
+    for base in range(13_001, 29_001, 1000):
+        if all(port_is_free(base + STEP * use) for use in range(len(USES))):
+            return base
+    pytest.fail("no free ports")
+
+
+@pytest.fixture
+async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
+    authority = Authority(tmp_path / "tls")
+    own: TlsFiles = authority.issue("localhost")
+    base = free_base_port()
+    listeners = [f"{use}://127.0.0.1:{base + STEP * number}" for number, use in enumerate(USES)]
+    settings = {
+        "listeners": listeners,
+        "advertised.listeners": [
+            each.replace("127.0.0.1", "localhost") for each in listeners if "CONTR" not in each
+        ],
+        "listener.security.protocol.map": [
+            f"{use}:{use if use.startswith('S') else 'PLAINTEXT'}" for use in USES
+        ],
+        "ssl.keystore.location": str(own.certificate),
+        "ssl.key.location": str(own.key),
+        "ssl.truststore.location": str(authority.path),
+        "ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": ["PLAIN"],
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": USERS,
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": USERS,
+    }
+    cluster = LocalCluster(tmp_path / "cluster", 1, settings, base_port=base)
+    await cluster.up()
+    yield Secured(base, authority)
+    await cluster.down()
+
+
+def _round_trip(settings: dict[str, Any], topic: str) -> list[bytes]:
+    """What a consumer reads of what a producer wrote, with a topic of their own."""
+    admin = AdminClient(settings)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+    producer = Producer(settings)
+    for number in range(100):
+        producer.produce(topic, str(number))
+    assert producer.flush(20) == 0
+    consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    values: list[bytes] = []
+    while len(values) < 100:
+        message = consumer.poll(20)
+        assert message is not None
+        assert message.error() is None
+        value = message.value()
+        assert isinstance(value, bytes)
+        values.append(value)
+    consumer.close()
+    return values
+
+
+async def test_clients_are_served_on_every_secured_listener(secured: Secured) -> None:
+    clients = {
+        "ssl": secured.client("SSL", **secured.certificate("alice")),
+        "sasl-ssl": secured.plain("SASL_SSL"),
+        "sasl-plaintext": secured.plain("SASL_PLAINTEXT"),
+    }
+    for topic, settings in clients.items():
+        values = await asyncio.to_thread(_round_trip, settings, topic)
+        assert values == [str(number).encode() for number in range(100)]
+
+
+async def test_strangers_are_not_served(secured: Secured) -> None:
+    stranger = Authority(secured.authority.folder / "other", "other")
+    files = stranger.issue("mallory")
+    foreign = {"ssl_certificate_location": str(files.certificate), "ssl_key_location": str(files.key)}
+    strangers = [
+        secured.client("SSL"),
+        secured.client("SSL", **foreign),
+        secured.client("SASL_SSL", sasl_mechanisms="SCRAM-SHA-256", sasl_username="alice", sasl_password="x"),
+        secured.plain("SASL_SSL", password="wonder"),
+        secured.plain("SASL_PLAINTEXT", user="carol"),
+        {**secured.plain("SASL_SSL"), "security.protocol": "plaintext"},
+    ]
+    for settings in strangers:
+        with pytest.raises(KafkaException):
+            await asyncio.to_thread(AdminClient(settings).list_topics, timeout=3)
