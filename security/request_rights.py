@@ -1,0 +1,135 @@
+"""Which right each request of the Kafka protocol needs, for what it names: one table, `RIGHTS`.
+
+A handler asks for the right of one subject of its request (`Permissions.allows(context, "topic", name)`); a
+subject whose right is missing is answered with the right's error, or left out where the table says so: what a
+client may not describe, it does not see.  `docs/security.md` has this table, made from it; a Kafka 4.1.1 was
+asked the same questions (`tests/security/test_permission_matrix.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ..wire.api import ApiKey
+from ..wire.errors import ErrorCode
+from .acls import AclOperation, ResourceType
+
+_ERRORS: Final = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ResourceType.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    ResourceType.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """An operation on what a subject of a request names."""
+
+    operation: AclOperation
+    resource_type: ResourceType
+    hidden: bool = False
+    """Without the right the subject is left out of the answer."""
+
+    @property
+    def error(self) -> ErrorCode:
+        return _ERRORS[self.resource_type]
+
+
+_T, _G, _C, _X = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID
+_Op = AclOperation
+_CLUSTER_ACTION = Right(_Op.CLUSTER_ACTION, _C)
+_CLUSTER_ALTER = Right(_Op.ALTER, _C)
+_CLUSTER_DESCRIBE = Right(_Op.DESCRIBE, _C)
+_GROUP_READ, _TOPIC_READ = Right(_Op.READ, _G), Right(_Op.READ, _T)
+_TOPIC_DESCRIBE, _TOPIC_WRITE = Right(_Op.DESCRIBE, _T), Right(_Op.WRITE, _T)
+_TRANSACTION_WRITE = Right(_Op.WRITE, _X)
+_CONFIGS: Final = {
+    "topic": Right(_Op.ALTER_CONFIGS, _T),
+    "group": Right(_Op.ALTER_CONFIGS, _G),
+    "cluster": Right(_Op.ALTER_CONFIGS, _C),
+}
+
+RIGHTS: Final[Mapping[ApiKey, Mapping[str, Right]]] = {
+    ApiKey.PRODUCE: {"topic": _TOPIC_WRITE, "transactional id": _TRANSACTION_WRITE},
+    ApiKey.FETCH: {"topic": _TOPIC_READ, "follower": _CLUSTER_ACTION},
+    ApiKey.LIST_OFFSETS: {"topic": _TOPIC_DESCRIBE},
+    ApiKey.METADATA: {
+        "topic": _TOPIC_DESCRIBE,
+        "any topic": Right(_Op.DESCRIBE, _T, hidden=True),
+        "new topics": Right(_Op.CREATE, _C),
+        "new topic": Right(_Op.CREATE, _T),
+    },
+    ApiKey.OFFSET_COMMIT: {"group": _GROUP_READ, "topic": _TOPIC_READ},
+    ApiKey.OFFSET_FETCH: {"group": Right(_Op.DESCRIBE, _G), "topic": _TOPIC_DESCRIBE},
+    ApiKey.FIND_COORDINATOR: {
+        "group": Right(_Op.DESCRIBE, _G), "transactional id": Right(_Op.DESCRIBE, _X)
+    },
+    ApiKey.JOIN_GROUP: {"group": _GROUP_READ},
+    ApiKey.HEARTBEAT: {"group": _GROUP_READ},
+    ApiKey.LEAVE_GROUP: {"group": _GROUP_READ},
+    ApiKey.SYNC_GROUP: {"group": _GROUP_READ},
+    ApiKey.DESCRIBE_GROUPS: {"group": Right(_Op.DESCRIBE, _G)},
+    ApiKey.LIST_GROUPS: {"cluster": _CLUSTER_DESCRIBE, "group": Right(_Op.DESCRIBE, _G, hidden=True)},
+    ApiKey.SASL_HANDSHAKE: {},
+    ApiKey.API_VERSIONS: {},
+    ApiKey.CREATE_TOPICS: {
+        "cluster": Right(_Op.CREATE, _C),
+        "topic": Right(_Op.CREATE, _T),
+        "settings": Right(_Op.DESCRIBE_CONFIGS, _T, hidden=True),
+    },
+    ApiKey.DELETE_TOPICS: {"topic": Right(_Op.DELETE, _T), "name": _TOPIC_DESCRIBE},
+    ApiKey.DELETE_RECORDS: {"topic": Right(_Op.DELETE, _T)},
+    ApiKey.INIT_PRODUCER_ID: {
+        "transactional id": _TRANSACTION_WRITE,
+        "cluster": Right(_Op.IDEMPOTENT_WRITE, _C),
+        "any topic": _TOPIC_WRITE,
+    },
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: {"topic": _TOPIC_DESCRIBE, "follower": _CLUSTER_ACTION},
+    ApiKey.ADD_PARTITIONS_TO_TXN: {
+        "transactional id": _TRANSACTION_WRITE, "topic": _TOPIC_WRITE, "broker": _CLUSTER_ACTION
+    },
+    ApiKey.ADD_OFFSETS_TO_TXN: {"transactional id": _TRANSACTION_WRITE, "group": _GROUP_READ},
+    ApiKey.END_TXN: {"transactional id": _TRANSACTION_WRITE},
+    ApiKey.WRITE_TXN_MARKERS: {"cluster": _CLUSTER_ALTER, "broker": _CLUSTER_ACTION},
+    ApiKey.TXN_OFFSET_COMMIT: {
+        "transactional id": _TRANSACTION_WRITE, "group": _GROUP_READ, "topic": _TOPIC_READ
+    },
+    ApiKey.DESCRIBE_CONFIGS: {
+        "topic": Right(_Op.DESCRIBE_CONFIGS, _T),
+        "group": Right(_Op.DESCRIBE_CONFIGS, _G),
+        "cluster": Right(_Op.DESCRIBE_CONFIGS, _C),
+    },
+    ApiKey.ALTER_CONFIGS: _CONFIGS,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: {"cluster": _CLUSTER_ALTER},
+    ApiKey.DESCRIBE_LOG_DIRS: {"cluster": _CLUSTER_DESCRIBE},
+    ApiKey.SASL_AUTHENTICATE: {},
+    ApiKey.CREATE_PARTITIONS: {"topic": Right(_Op.ALTER, _T)},
+    ApiKey.DELETE_GROUPS: {"group": Right(_Op.DELETE, _G)},
+    ApiKey.ELECT_LEADERS: {"cluster": _CLUSTER_ALTER},
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _CONFIGS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: {"cluster": _CLUSTER_ALTER},
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: {"cluster": _CLUSTER_DESCRIBE},
+    ApiKey.OFFSET_DELETE: {"group": Right(_Op.DELETE, _G), "topic": _TOPIC_READ},
+    ApiKey.DESCRIBE_QUORUM: {"cluster": _CLUSTER_DESCRIBE},
+    ApiKey.UPDATE_FEATURES: {"cluster": _CLUSTER_ALTER},
+    ApiKey.DESCRIBE_CLUSTER: {"cluster": Right(_Op.DESCRIBE, _C, hidden=True)},
+    ApiKey.DESCRIBE_PRODUCERS: {"topic": _TOPIC_READ},
+    ApiKey.UNREGISTER_BROKER: {"cluster": _CLUSTER_ALTER},
+    ApiKey.DESCRIBE_TRANSACTIONS: {
+        "transactional id": Right(_Op.DESCRIBE, _X), "topic": Right(_Op.DESCRIBE, _T, hidden=True)
+    },
+    ApiKey.LIST_TRANSACTIONS: {"transactional id": Right(_Op.DESCRIBE, _X, hidden=True)},
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: {"group": _GROUP_READ, "topic": _TOPIC_DESCRIBE},
+    ApiKey.CONSUMER_GROUP_DESCRIBE: {"group": Right(_Op.DESCRIBE, _G), "topic": _TOPIC_DESCRIBE},
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: {},
+    ApiKey.PUSH_TELEMETRY: {},
+    ApiKey.LIST_CONFIG_RESOURCES: {"cluster": Right(_Op.DESCRIBE_CONFIGS, _C)},
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: {
+        "topic": _TOPIC_DESCRIBE, "any topic": Right(_Op.DESCRIBE, _T, hidden=True)
+    },
+}  # fmt: skip
