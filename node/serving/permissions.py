@@ -1,0 +1,85 @@
+"""Whether the client of a request may do what the request asks: the rights of `security/request_rights.py`,
+decided by the cluster's ACLs as of now.
+
+Without an authorizer (`authorizer.class.name` is empty) everything is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ...security.acls import CLUSTER_NAME, Acl, AclOperation, ResourceType
+from ...security.authorizer import Authorizer
+from ...security.principals import Principal
+from ...security.records import SecurityRecords
+from ...security.request_rights import RIGHTS, Right
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode
+from .requests import RequestContext
+
+
+class Permissions:
+    """See the module's text.  Used on the node's loop."""
+
+    def __init__(
+        self,
+        records: Callable[[], SecurityRecords],
+        *,
+        is_enabled: bool,
+        super_users: frozenset[Principal] = frozenset(),
+        allow_if_no_acl: bool = False,
+    ) -> None:
+        """`records`: the cluster's, as of now."""
+        self.is_enabled = is_enabled
+        self._records = records
+        self._acls: frozenset[Acl] = frozenset()
+        self._authorizer = Authorizer(super_users=super_users, allow_if_no_acl=allow_if_no_acl)
+
+    def allows(self, context: RequestContext, subject: str, name: str = CLUSTER_NAME) -> bool:
+        """Whether the client may do to this what its request does to a subject of that kind."""
+        return not self.is_enabled or self._decides(context, RIGHTS[ApiKey(context.api_key)][subject], name)
+
+    def refusal(self, context: RequestContext, subject: str, name: str = CLUSTER_NAME) -> ErrorCode:
+        """NONE when the client may, else the error that says so."""
+        if not self.is_enabled:
+            return ErrorCode.NONE
+        right = RIGHTS[ApiKey(context.api_key)][subject]
+        return ErrorCode.NONE if self._decides(context, right, name) else right.error
+
+    def allowed(self, context: RequestContext, subject: str, names: Iterable[str]) -> list[str]:
+        """Those of the names that the client may do it to, in their order."""
+        if not self.is_enabled:
+            return list(names)
+        right = RIGHTS[ApiKey(context.api_key)][subject]
+        return [name for name in names if self._decides(context, right, name)]
+
+    def allows_some(self, context: RequestContext, subject: str) -> bool:
+        """Whether there is a resource to which the client may do it (KIP-679)."""
+        if not self.is_enabled:
+            return True
+        right = RIGHTS[ApiKey(context.api_key)][subject]
+        return self._current().allows_some(
+            context.principal, context.client_host, right.operation, right.resource_type
+        )
+
+    def may(
+        self, context: RequestContext, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """For the fields of responses that list what a client may do."""
+        return not self.is_enabled or self._decides(context, Right(operation, resource_type), name)
+
+    def _decides(self, context: RequestContext, right: Right, name: str) -> bool:
+        return self._current().allows(
+            context.principal, context.client_host, right.operation, right.resource_type, name
+        )
+
+    def _current(self) -> Authorizer:
+        """The authorizer, with every ACL that the metadata have now."""
+        acls = self._records().acls
+        if acls is not self._acls:
+            for acl in self._acls - acls:
+                self._authorizer.remove(acl)
+            for acl in acls - self._acls:
+                self._authorizer.add(acl)
+            self._acls = acls
+        return self._authorizer
