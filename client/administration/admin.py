@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from ...runtime.clock import Clock, SystemClock
 from ..connecting.cluster import Cluster
 from ..connecting.metadata import TopicView
+from ..connecting.security import ClientSecurity
 from ..requests.offset_requests import (
     EARLIEST,
     LATEST,
@@ -50,11 +51,12 @@ class Admin:
         client_id: str = "tidegate-admin",
         timeout_s: float = 30.0,
         clock: Clock | None = None,
+        security: ClientSecurity | None = None,
     ) -> None:
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._timeout_s = timeout_s
         self._cluster = Cluster(
-            bootstrap, client_id=client_id, clock=self._clock, request_timeout_s=timeout_s
+            bootstrap, client_id=client_id, clock=self._clock, request_timeout_s=timeout_s, security=security
         )
 
     async def start(self) -> None:

@@ -27,6 +27,7 @@ from ...wire.errors import ErrorCode, KafkaError
 from .connection import BrokerConnection
 from .errors import ConnectionFailed, FatalError, RequestError, RetriableError, error_for
 from .metadata import ClusterView, TopicView, parse_bootstrap
+from .security import ClientSecurity
 
 log = logs.get(__name__)
 
@@ -82,6 +83,7 @@ class Cluster:
         connect_timeout_s: float = 5.0,
         request_timeout_s: float = 30.0,
         create_topics: bool = False,
+        security: ClientSecurity | None = None,
     ) -> None:
         """`create_topics`: a metadata request may create a missing topic, if the brokers allow it."""
         self.bootstrap = bootstrap
@@ -95,6 +97,7 @@ class Cluster:
         self._connect_timeout_s = connect_timeout_s
         self._lookup_timeout_s = min(LOOKUP_TIMEOUT_S, request_timeout_s)
         self._create_topics = create_topics
+        self._security = security
         self._connections: dict[tuple[int, str], BrokerConnection] = {}
         self._connecting: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
         self._reached: set[tuple[int, str]] = set()  # every key that had a connection
@@ -137,7 +140,7 @@ class Cluster:
         self._require_open()
         key = (node_id, purpose)
         found = self._connections.get(key)
-        if found is not None and not found.closed:
+        if found is not None and not found.closed and not found.is_retiring:
             return found
         task = self._connecting.get(key)
         if task is None:
@@ -170,7 +173,7 @@ class Cluster:
     def ready_connection(self, node_id: int, purpose: str = "data") -> BrokerConnection | None:
         """The connection if it is open now."""
         found = self._connections.get((node_id, purpose))
-        return found if found is not None and not found.closed else None
+        return found if found is not None and not found.closed and not found.is_retiring else None
 
     async def _connect(self, node_id: int, purpose: str) -> BrokerConnection:
         address = self.view.brokers.get(node_id)
@@ -220,6 +223,7 @@ class Cluster:
             client_id=self.client_id,
             connect_timeout_s=self._connect_timeout_s,
             request_timeout_s=self.request_timeout_s,
+            security=self._security,
         )
         if connection.features_epoch >= self._features_epoch:
             self._features_epoch = connection.features_epoch

@@ -11,6 +11,7 @@ The version of a request is the highest that both sides know, within the bounds 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ... import __version__
 from ...runtime import logs
-from ...runtime.network import FrameConnection, connect_frames, why_not_connected
+from ...runtime.network import FrameConnection, connect_frames, tls_reason, why_not_connected
 from ...wire import codec
 from ...wire.api import SUPPORTED, ApiKey
 from ...wire.errors import ErrorCode, KafkaError
 from .errors import ConnectionFailed, FatalError
+from .security import ClientSecurity
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -31,6 +33,8 @@ log = logs.get(__name__)
 
 FRAME_BYTES_MAX: Final = 256 << 20
 IN_FLIGHT_MAX: Final = 100
+SESSION_USED: Final = 0.85
+"""Of the lifetime of a session; then the client authenticates on another connection."""
 CLIENT_SOFTWARE_NAME: Final = "tidegate"
 UNSUPPORTED_VERSION_BYTES: Final = int(ErrorCode.UNSUPPORTED_VERSION).to_bytes(2, "big")
 
@@ -59,26 +63,43 @@ class BrokerConnection:
         self._next_correlation_id = 0
         self._pending: deque[_Pending] = deque()
         self._room = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._retirement: asyncio.TimerHandle | None = None
+        self.is_retiring = False
 
     @staticmethod
     async def open(
-        host: str, port: int, *, client_id: str, connect_timeout_s: float, request_timeout_s: float
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        connect_timeout_s: float,
+        request_timeout_s: float,
+        security: ClientSecurity | None = None,
     ) -> BrokerConnection:
-        """Connects and negotiates versions.  Raises ConnectionFailed, whose message gives the reason."""
+        """Connects, negotiates versions and authenticates.  Raises ConnectionFailed, whose message gives the
+        reason, and FatalError when the broker refuses the client's identity."""
         connection = BrokerConnection(f"{host}:{port}", client_id, request_timeout_s)
         try:
             connection._transport = await connect_frames(
-                host, port, connection._on_frame, connection._on_close, FRAME_BYTES_MAX, connect_timeout_s
+                host,
+                port,
+                connection._on_frame,
+                connection._on_close,
+                FRAME_BYTES_MAX,
+                connect_timeout_s,
+                tls=None if security is None else security.tls,
             )
         except TimeoutError:
             raise ConnectionFailed(
                 ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: no answer in {connect_timeout_s:g} s"
             ) from None
         except OSError as error:
-            reason = why_not_connected(error)
+            reason = tls_reason(error) if isinstance(error, ssl.SSLError) else why_not_connected(error)
             raise ConnectionFailed(ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: {reason}") from error
         try:
             await connection._negotiate(connect_timeout_s)
+            if security is not None and security.has_sasl:
+                await connection._authenticate(security, connect_timeout_s)
         except ConnectionFailed as error:
             connection.close("negotiation failed")
             if " bytes " in error.message:  # the peer sent bytes that are not a Kafka frame
@@ -207,6 +228,46 @@ class BrokerConnection:
             }
             self.features_epoch = int(answer.finalized_features_epoch)
 
+    async def _authenticate(self, security: ClientSecurity, timeout_s: float) -> None:
+        """KIP-43, KIP-152.  When the session has an end (KIP-368), the connection ends a little before it:
+        the next request opens another one."""
+        lifetime_ms = 0
+
+        async def exchange(token: bytes) -> bytes:
+            nonlocal lifetime_ms
+            answer = await self.request(
+                ApiKey.SASL_AUTHENTICATE, {"auth_bytes": token}, lowest=1, timeout_s=timeout_s
+            )
+            self._require(ErrorCode.from_wire(int(answer.error_code)), answer.error_message)
+            lifetime_ms = int(answer.session_lifetime.total_seconds() * 1000)
+            return bytes(answer.auth_bytes)
+
+        chosen = await self.request(
+            ApiKey.SASL_HANDSHAKE, {"mechanism": security.mechanism}, lowest=1, timeout_s=timeout_s
+        )
+        enabled = ", ".join(chosen.mechanisms)
+        self._require(
+            ErrorCode.from_wire(int(chosen.error_code)),
+            f"{security.mechanism} is not enabled there, but {enabled or 'no mechanism'}",
+        )
+        await security.authenticate(exchange)
+        if lifetime_ms:
+            end_s = lifetime_ms / 1000 * SESSION_USED
+            self._retirement = asyncio.get_running_loop().call_later(end_s, self.retire)
+
+    def _require(self, code: ErrorCode, message: str | None) -> None:
+        if code is not ErrorCode.NONE:
+            raise FatalError(code, f"{self.address}: {message or code.name}")
+
+    def retire(self) -> None:
+        """Takes no further request; the connection closes when those that are open are answered."""
+        self.is_retiring = True
+        self._close_when_idle()
+
+    def _close_when_idle(self) -> None:
+        if self.is_retiring and not self._pending:
+            self.close("the session ends")
+
     def _on_frame(self, frame: memoryview) -> None:
         payload = bytes(frame)  # the buffer is the transport's
         if not self._pending or len(payload) < 4:
@@ -222,6 +283,7 @@ class BrokerConnection:
             return
         if not pending.future.done():
             pending.future.set_result(payload)
+        self._close_when_idle()
 
     def _on_close(self, reason: str) -> None:
         self._end(reason)
@@ -233,6 +295,8 @@ class BrokerConnection:
         if self.closed:
             return
         self.closed = True
+        if self._retirement is not None:
+            self._retirement.cancel()
         pending, self._pending = self._pending, deque()
         if pending:
             log.debug("connection_lost", address=self.address, reason=reason, open_requests=len(pending))

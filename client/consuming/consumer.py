@@ -74,6 +74,7 @@ class Consumer:
             client_id=options.client_id,
             clock=self._clock,
             request_timeout_s=options.request_timeout_s,
+            security=options.security,
         )
         self._auto_commit = options.auto_commit and options.group_id is not None
         self._fetcher = Fetcher(self._cluster, options.for_fetcher())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypedDict
 
+from ..connecting.security import ClientSecurity
 from ..requests.offset_requests import EARLIEST, LATEST
 from .fetcher import FetchSettings
 from .group_membership import MembershipSettings
@@ -19,6 +20,7 @@ class ConsumerSettings(TypedDict, total=False):
     group_id: str | None
     group_instance_id: str | None
     client_id: str
+    security: ClientSecurity | None
     rack: str
     isolation: str
     auto_offset_reset: str
@@ -52,6 +54,7 @@ class ConsumerOptions:
     group_id: str | None = None
     group_instance_id: str | None = None
     client_id: str = "tidegate-consumer"
+    security: ClientSecurity | None = None
     rack: str = ""
     isolation: str = "read_committed"
     auto_offset_reset: str = "latest"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, TypedDict
 
 from ...wire.compression import Compression
+from ..connecting.security import ClientSecurity
 from .accumulator import Limits
 from .partitioner import Partitioner
 from .sender import SenderSettings
@@ -18,6 +19,7 @@ class ProducerSettings(TypedDict, total=False):
 
     transactional_id: str | None
     client_id: str
+    security: ClientSecurity | None
     acks: str | int
     idempotent: bool
     compression: str
@@ -43,6 +45,7 @@ class ProducerOptions:
 
     transactional_id: str | None = None
     client_id: str = "tidegate-producer"
+    security: ClientSecurity | None = None
     acks: str | int = "all"
     idempotent: bool = True
     compression: str = "none"

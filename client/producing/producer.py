@@ -80,6 +80,7 @@ class Producer:
             clock=self._clock,
             request_timeout_s=options.request_timeout_s,
             create_topics=True,
+            security=options.security,
         )
         self._accumulator = Accumulator(options.for_accumulator())
         self._manager = TransactionManager(options.transactional_id)

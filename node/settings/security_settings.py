@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from ...runtime.listeners import Listener, SecurityProtocol
 from ...runtime.tls import VERSIONS, ClientAuth, TlsFiles, TlsOptions
+from ...security.jaas import JaasError, parse_jaas
 from ...security.principals import InvalidPrincipal, Principal, SslPrincipalMapper, parse_principals
 from ...security.sasl_mechanisms import OAUTHBEARER, PLAIN
 from ...security.scram import ScramMechanism
@@ -44,10 +45,6 @@ LISTENER_SETTINGS: Final = frozenset(
 
 _LISTENER_KEY = re.compile(r"listener\.name\.([a-z0-9_-]+)\.(.+)")
 _MECHANISM_KEY = re.compile(r"([a-z0-9-]+)\." + re.escape(JAAS_CONFIG))
-_JAAS = re.compile(
-    r'\s*([\w.$]+)\s+(required|requisite|sufficient|optional)((?:\s+[\w.-]+\s*=\s*(?:"(?:\\.|[^"\\])*"|[^\s";]+))*)\s*;\s*'
-)
-_JAAS_OPTION = re.compile(r'([\w.-]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s";]+))')
 
 
 class SecuritySettingError(ValueError):
@@ -188,16 +185,14 @@ def _tls_files(name: str, value: Any, client_auth: ClientAuth) -> TlsFiles:
 def plain_passwords(text: str, key: str) -> Mapping[str, str]:
     """User -> password, of `PlainLoginModule required user_alice="secret";`.  Raises SecuritySettingError,
     which holds no password."""
-    found = _JAAS.fullmatch(text)
-    if found is None or found[1] != PLAIN_MODULE:
-        raise SecuritySettingError(f'{key}: write {PLAIN_MODULE} required user_NAME="PASSWORD" ...;')
-    options = {
-        name: re.sub(r"\\(.)", r"\1", quoted) if quoted or not bare else bare
-        for name, quoted, bare in _JAAS_OPTION.findall(found[3])
-    }
-    return {
-        name.removeprefix("user_"): password for name, password in options.items() if name.startswith("user_")
-    }
+    try:
+        entry = parse_jaas(text)
+    except JaasError as error:
+        raise SecuritySettingError(f"{key}: {error}") from error
+    if entry.module != PLAIN_MODULE:
+        raise SecuritySettingError(f"{key}: the module of {PLAIN} is {PLAIN_MODULE}")
+    users = {name: password for name, password in entry.options.items() if name.startswith("user_")}
+    return {name.removeprefix("user_"): password for name, password in users.items()}
 
 
 def super_users(text: str) -> frozenset[Principal]:

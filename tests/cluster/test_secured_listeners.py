@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic as OwnTopic
+from tidegate.client.connecting.errors import FatalError
+from tidegate.client.connecting.security import ClientSecurity
+from tidegate.client.consuming.consumer import Consumer as OwnConsumer
+from tidegate.client.producing.producer import Producer as OwnProducer
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.runtime.network import port_is_free
 from tidegate.runtime.tls import TlsFiles
@@ -115,6 +122,33 @@ async def test_clients_are_served_on_every_secured_listener(secured: Secured) ->
     for topic, settings in clients.items():
         values = await asyncio.to_thread(_round_trip, settings, topic)
         assert values == [str(number).encode() for number in range(100)]
+
+
+async def test_our_own_client_is_served(secured: Secured) -> None:
+    own = secured.authority.issue("carol")
+    authorities = str(secured.authority.path)
+    plain = partial(ClientSecurity, mechanism="PLAIN", username="alice", password="wonder land")
+    securities = {
+        "SSL": ClientSecurity(
+            "SSL", authorities=authorities, certificate=str(own.certificate), key=str(own.key)
+        ),
+        "SASL_SSL": plain("SASL_SSL", authorities=authorities),
+        "SASL_PLAINTEXT": plain("SASL_PLAINTEXT"),
+    }
+    for use, security in securities.items():
+        bootstrap = secured.client(use)["bootstrap.servers"]
+        async with Admin(bootstrap, security=security) as admin:
+            await admin.create_topics([OwnTopic(use, 1, 1)])
+        async with OwnProducer(bootstrap, security=security) as producer:
+            await (await producer.send(use, b"record", partition=0))
+        async with OwnConsumer(bootstrap, security=security, auto_offset_reset="earliest") as consumer:
+            consumer.assign([(use, 0)])
+            assert [record.value for record in await consumer.poll(timeout_s=20)] == [b"record"]
+    with pytest.raises(FatalError, match="Invalid username or password"):
+        await OwnProducer(bootstrap, security=plain("SASL_PLAINTEXT", password="wrong")).start()
+    scram = ClientSecurity("SASL_PLAINTEXT", username="alice", password="x")
+    with pytest.raises(FatalError, match="SCRAM-SHA-512 is not enabled there, but PLAIN"):
+        await Admin(bootstrap, security=scram).start()
 
 
 async def test_strangers_are_not_served(secured: Secured) -> None:

@@ -1,0 +1,146 @@
+"""How a client of ours proves its identity, and how it knows the brokers: TLS and SASL.
+
+    security = ClientSecurity("SASL_SSL", authorities="ca.pem", mechanism="SCRAM-SHA-512",
+                              username="alice", password="...")
+    Producer(bootstrap, security=security)
+
+`from_properties` reads what Kafka's own tools take as `--command-config`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ...runtime.listeners import SecurityProtocol
+from ...runtime.tls import ClientTls, TlsFiles
+from ...security.jaas import JaasError, parse_jaas
+from ...security.sasl_mechanisms import OAUTHBEARER, PLAIN
+from ...security.scram import ScramClient, ScramError, ScramMechanism
+from ...wire.errors import ErrorCode
+from .errors import FatalError
+
+SCRAM: Final = {each.mechanism_name: each for each in ScramMechanism}
+MECHANISMS: Final = (*SCRAM, PLAIN, OAUTHBEARER)
+_NONCE_BYTES: Final = 24
+
+Authenticate = Callable[[bytes], Awaitable[bytes]]
+"""Sends one token to the broker and returns the broker's; raises FatalError when the broker refuses."""
+
+
+class SecurityError(ValueError):
+    """Options of security that cannot be used; one sentence that names no password."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecurity:
+    """See the module's text.  Raises SecurityError, or TlsError for files that cannot be used."""
+
+    protocol: str = "PLAINTEXT"
+    """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+    authorities: str = ""
+    """PEM file of the authorities that sign the brokers' certificates; empty: those of the system."""
+    certificate: str = ""
+    """PEM file of the client's own certificate, with its key or beside `key`."""
+    key: str = ""
+    key_password: str = field(default="", repr=False)
+    check_host_name: bool = True
+    mechanism: str = "SCRAM-SHA-512"
+    username: str = ""
+    password: str = field(default="", repr=False)
+    is_token: bool = False
+    """The user is the id of a delegation token, and the password its HMAC."""
+    bearer_token: Callable[[], str] | None = field(default=None, repr=False)
+    """OAUTHBEARER: called for each connection."""
+    tls: ClientTls | None = field(init=False, default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.protocol not in SecurityProtocol.__members__:
+            raise SecurityError(
+                f"security protocol {self.protocol!r}: choose from {', '.join(SecurityProtocol.__members__)}"
+            )
+        if self.has_sasl:
+            self._check_sasl()
+        if self.protocol in ("SSL", "SASL_SSL"):
+            files = TlsFiles(
+                _path(self.certificate), _path(self.key), _path(self.authorities), self.key_password
+            )
+            object.__setattr__(self, "tls", ClientTls(files, check_host_name=self.check_host_name))
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.protocol.startswith("SASL_")
+
+    def _check_sasl(self) -> None:
+        if self.mechanism not in MECHANISMS:
+            raise SecurityError(f"SASL mechanism {self.mechanism!r}: choose from {', '.join(MECHANISMS)}")
+        if self.mechanism == OAUTHBEARER and self.bearer_token is None:
+            raise SecurityError("OAUTHBEARER needs a bearer token")
+        if self.mechanism != OAUTHBEARER and not (self.username and self.password):
+            raise SecurityError(f"{self.mechanism} needs a user name and a password")
+
+    async def authenticate(self, exchange: Authenticate) -> None:
+        """Carries out the exchange of the mechanism.  Raises FatalError."""
+        if self.mechanism == PLAIN:
+            await exchange(f"\0{self.username}\0{self.password}".encode())
+        elif self.mechanism == OAUTHBEARER:
+            await self._bearer(exchange)
+        else:
+            await self._scram(exchange)
+
+    async def _scram(self, exchange: Authenticate) -> None:
+        client = ScramClient(
+            SCRAM[self.mechanism], self.username, self.password, secrets.token_urlsafe(_NONCE_BYTES)
+        )
+        try:
+            first = await exchange(client.first(token_authenticated=self.is_token))
+            client.finish(await exchange(client.final(first)))
+        except ScramError as error:
+            raise FatalError(
+                ErrorCode.SASL_AUTHENTICATION_FAILED, f"{self.mechanism} as {self.username}: {error}"
+            ) from error
+
+    async def _bearer(self, exchange: Authenticate) -> None:
+        assert self.bearer_token is not None
+        answer = await exchange(f"n,,\x01auth=Bearer {self.bearer_token()}\x01\x01".encode())
+        if answer:  # the reason of a refusal: the broker waits for a word before it refuses
+            await exchange(b"\x01")
+            raise FatalError(
+                ErrorCode.SASL_AUTHENTICATION_FAILED, f"the broker refuses the token: {answer!r}"
+            )
+
+
+def from_properties(values: Mapping[str, str]) -> ClientSecurity:
+    """Of `security.protocol`, `ssl.*`, `sasl.*` as in a properties file of Kafka's tools.  Raises
+    SecurityError, TlsError."""
+    for store in ("ssl.keystore.type", "ssl.truststore.type"):
+        if values.get(store, "PEM").upper() != "PEM":
+            raise SecurityError(f"{store}={values[store]}: only PEM files are read")
+    options: dict[str, Any] = {
+        "protocol": values.get("security.protocol", "PLAINTEXT"),
+        "authorities": values.get("ssl.truststore.location", ""),
+        "certificate": values.get("ssl.keystore.location", ""),
+        "key": values.get("ssl.key.location", ""),
+        "key_password": values.get("ssl.key.password", ""),
+        "check_host_name": values.get("ssl.endpoint.identification.algorithm", "https") != "",
+        "mechanism": values.get("sasl.mechanism", "SCRAM-SHA-512"),
+    }
+    if "sasl.jaas.config" in values:
+        try:
+            jaas = parse_jaas(values["sasl.jaas.config"])
+        except JaasError as error:
+            raise SecurityError(f"sasl.jaas.config: {error}") from error
+        options["username"] = jaas.options.get("username", "")
+        options["password"] = jaas.options.get("password", "")
+        options["is_token"] = jaas.options.get("tokenauth", "") == "true"
+        token = jaas.options.get("token")
+        if token is not None:
+            options["bearer_token"] = lambda: token
+    return ClientSecurity(**options)
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
