@@ -50,9 +50,11 @@ from .replica_events import ReplicaEvents
 from .serving.batch_threads import BatchThreads
 from .serving.broker import Broker
 from .serving.described_topics import DescribedTopics
+from .serving.permissions import Permissions
 from .serving.rejected_sequences import RejectedSequences
 from .settings.configuration import Configuration
 from .settings.run_time_settings import RunTimeSettings
+from .settings.security_settings import super_users
 from .upkeep.disk_reserve import DiskReserves, is_out_of_room
 from .upkeep.log_upkeep import LogUpkeep
 from .upkeep.replica_moves import ReplicaMoves
@@ -138,6 +140,7 @@ def assemble(
         lifecycle=joined.lifecycle,
         reachability=joined.reachability,
         producer_ids=coordinators.producer_ids,
+        permissions=_permissions(configuration, cluster),
         rejected_sequences=RejectedSequences(),
         described_topics=DescribedTopics(),
         client_metrics=client_metrics,
@@ -321,3 +324,12 @@ def _metrics(
     metrics.registry.register(RecoveryCollector(foundation.directory))
     metrics.registry.register(ClientMetricsCollector(client_metrics))
     return metrics
+
+
+def _permissions(configuration: Configuration, cluster: ClusterView) -> Permissions:
+    return Permissions(
+        lambda: cluster.state.security,
+        is_enabled=configuration.text("authorizer.class.name") != "",
+        super_users=super_users(configuration.text("super.users")),
+        allow_if_no_acl=configuration.flag("allow.everyone.if.no.acl.found"),
+    )

@@ -28,6 +28,7 @@ from ..upkeep.disk_reserve import DiskReserves
 from ..upkeep.replica_moves import ReplicaMoves
 from .batch_threads import BatchThreads
 from .described_topics import DescribedTopics
+from .permissions import Permissions
 from .rejected_sequences import RejectedSequences
 
 CLIENT_METRICS: Final = frozenset((ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY))
@@ -53,6 +54,7 @@ class Broker:
     lifecycle: BrokerLifecycle
     reachability: Reachability
     producer_ids: ProducerIds
+    permissions: Permissions
     rejected_sequences: RejectedSequences
     described_topics: DescribedTopics
     client_metrics: ClientMetrics

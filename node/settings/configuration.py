@@ -30,13 +30,14 @@ from ...coordinator.group.policy import MigrationPolicy
 from ...runtime.host_names import host_problem
 from ...runtime.listeners import ListenerError
 from ...runtime.tls import TlsFiles
-from .definitions import ADVERTISED, FORMER_SETTINGS, LISTENERS, RACK_AWARE_SELECTOR, SELECTORS, SETTINGS
+from .definitions import AUTHORIZER, ADVERTISED, FORMER_SETTINGS, LISTENERS, RACK_AWARE_SELECTOR, SELECTORS, SETTINGS, Setting
 from .node_listeners import NodeListeners, node_listeners
 from .security_settings import (
     ListenerSecurity,
     SecuritySettingError,
     listener_security,
     setting_of_listener,
+    super_users,
 )
 
 ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
@@ -304,6 +305,10 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
     if values["replica.selector.class"] not in SELECTORS:
         selector = values["replica.selector.class"]
         raise ConfigurationError(f"replica.selector.class = {selector!r}: choose from {', '.join(SELECTORS)}")
+    if values["authorizer.class.name"] not in ("", AUTHORIZER):
+        raise ConfigurationError(
+            f"authorizer.class.name = {values['authorizer.class.name']!r}: only {AUTHORIZER} is known"
+        )
     if values["log.format"] not in ("text", "json"):
         raise ConfigurationError(f"log.format = {values['log.format']!r}: text or json")
     if values["log.level"].upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
@@ -315,6 +320,7 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
     listeners = _listeners(values, given)
     try:
         security = {each.name: listener_security(each, values) for each in listeners.kafka}
+        super_users(values["super.users"])
     except SecuritySettingError as error:
         raise ConfigurationError(str(error)) from error
     return Configuration(

@@ -30,6 +30,7 @@ PROTOCOLS_DEFAULT: Final = (
     "SASL_PLAINTEXT:SASL_PLAINTEXT",
 )
 
+AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 SELECTORS: Final = (RACK_AWARE_SELECTOR, "org.apache.kafka.common.replica.LeaderSelector")
 
@@ -153,6 +154,11 @@ SETTINGS: Final[dict[str, Setting]] = {
     "connection.failed.authentication.delay.ms": _int(
         100, "How long the answer to a failed authentication waits.", 0, 10_000
     ),
+    "authorizer.class.name": Setting(
+        str, "", f"{AUTHORIZER}: requests are held against ACLs; empty: all are allowed."
+    ),
+    "super.users": Setting(str, "", "They may do everything: User:name, separated by semicolons."),
+    "allow.everyone.if.no.acl.found": Setting(bool, False, "Whether what no ACL names is open to everyone."),
     "quorum.tls.certificate": Setting(
         str, "", "PEM file: this controller's certificate, with a DNS name node-<node.id>."
     ),

@@ -31,7 +31,6 @@ SCRAM_MECHANISMS: Final = {each.mechanism_name: each for each in ScramMechanism}
 MECHANISMS: Final = (*SCRAM_MECHANISMS, PLAIN, OAUTHBEARER)
 JAAS_CONFIG: Final = "sasl.jaas.config"
 PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
-AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 LISTENER_SETTINGS: Final = frozenset(
     {
         "ssl.keystore.location", "ssl.keystore.type", "ssl.key.location", "ssl.key.password",
