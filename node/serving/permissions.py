@@ -14,7 +14,7 @@ from ...security.principals import Principal
 from ...security.records import SecurityRecords
 from ...security.request_rights import RIGHTS, Right
 from ...wire.api import ApiKey
-from ...wire.errors import ErrorCode
+from ...wire.errors import ErrorCode, KafkaError
 from .requests import RequestContext
 
 
@@ -45,6 +45,12 @@ class Permissions:
             return ErrorCode.NONE
         right = RIGHTS[ApiKey(context.api_key)][subject]
         return ErrorCode.NONE if self._decides(context, right, name) else right.error
+
+    def require(self, context: RequestContext, subject: str, name: str = CLUSTER_NAME) -> None:
+        """Raises KafkaError when the client may not."""
+        error = self.refusal(context, subject, name)
+        if error is not ErrorCode.NONE:
+            raise KafkaError(error, f"{context.principal} may not do this to {subject} {name}")
 
     def allowed(self, context: RequestContext, subject: str, names: Iterable[str]) -> list[str]:
         """Those of the names that the client may do it to, in their order."""

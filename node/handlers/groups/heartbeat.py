@@ -21,6 +21,7 @@ async def handle(broker: Broker, context: RequestContext, request: HeartbeatRequ
         getattr(request, "group_instance_id", None),
     )
     try:
+        broker.permissions.require(context, "group", request.group_id)
         await broker.groups.ask(request.group_id, event)
     except KafkaError as error:
         return {"throttle_time": 0, "error_code": error.code}

@@ -32,12 +32,14 @@ async def handle(broker: Broker, context: RequestContext, request: JoinGroupRequ
         require_known_member_id=version >= 4,
         supports_skipping_assignment=version >= 9,
     )
-    return Deferred(_join(broker, request.group_id, event, version))
+    return Deferred(_join(broker, context, event))
 
 
-async def _join(broker: Broker, group_id: str, event: JoinGroup, version: int) -> Fields:
+async def _join(broker: Broker, context: RequestContext, event: JoinGroup) -> Fields:
+    version = context.api_version
     try:
-        reply = await broker.groups.ask(group_id, event)
+        broker.permissions.require(context, "group", event.group_id)
+        reply = await broker.groups.ask(event.group_id, event)
     except KafkaError as error:
         return {
             "throttle_time": 0,

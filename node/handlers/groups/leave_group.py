@@ -24,6 +24,7 @@ async def handle(broker: Broker, context: RequestContext, request: LeaveGroupReq
             for member in cast("LeaveGroupRequestV5", request).members
         )
     try:
+        broker.permissions.require(context, "group", request.group_id)
         reply = await broker.groups.ask(request.group_id, LeaveGroup(request.group_id, members))
     except KafkaError as error:
         return {"throttle_time": 0, "error_code": error.code, "members": []}

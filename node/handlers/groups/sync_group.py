@@ -29,12 +29,13 @@ async def handle(broker: Broker, context: RequestContext, request: SyncGroupRequ
         protocol_name=protocol_name,
         assignments=tuple((entry.member_id, bytes(entry.assignment)) for entry in request.assignments),
     )
-    return Deferred(_sync(broker, request.group_id, event))
+    return Deferred(_sync(broker, context, event))
 
 
-async def _sync(broker: Broker, group_id: str, event: SyncGroup) -> Fields:
+async def _sync(broker: Broker, context: RequestContext, event: SyncGroup) -> Fields:
     try:
-        reply = await broker.groups.ask(group_id, event)
+        broker.permissions.require(context, "group", event.group_id)
+        reply = await broker.groups.ask(event.group_id, event)
     except KafkaError as error:
         return {"throttle_time": 0, "error_code": error.code, "assignment": b""}
     return {
