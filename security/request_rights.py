@@ -99,6 +99,9 @@ RIGHTS: Final[Mapping[ApiKey, Mapping[str, Right]]] = {
     ApiKey.TXN_OFFSET_COMMIT: {
         "transactional id": _TRANSACTION_WRITE, "group": _GROUP_READ, "topic": _TOPIC_READ
     },
+    ApiKey.DESCRIBE_ACLS: {"cluster": _CLUSTER_DESCRIBE},
+    ApiKey.CREATE_ACLS: {"cluster": _CLUSTER_ALTER},
+    ApiKey.DELETE_ACLS: {"cluster": _CLUSTER_ALTER},
     ApiKey.DESCRIBE_CONFIGS: {
         "topic": Right(_Op.DESCRIBE_CONFIGS, _T),
         "group": Right(_Op.DESCRIBE_CONFIGS, _G),
@@ -115,6 +118,10 @@ RIGHTS: Final[Mapping[ApiKey, Mapping[str, Right]]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: {"cluster": _CLUSTER_ALTER},
     ApiKey.LIST_PARTITION_REASSIGNMENTS: {"cluster": _CLUSTER_DESCRIBE},
     ApiKey.OFFSET_DELETE: {"group": Right(_Op.DELETE, _G), "topic": _TOPIC_READ},
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: {"cluster": Right(_Op.DESCRIBE_CONFIGS, _C)},
+    ApiKey.ALTER_CLIENT_QUOTAS: {"cluster": Right(_Op.ALTER_CONFIGS, _C)},
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: {"cluster": _CLUSTER_DESCRIBE},
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: {"cluster": _CLUSTER_ALTER},
     ApiKey.DESCRIBE_QUORUM: {"cluster": _CLUSTER_DESCRIBE},
     ApiKey.UPDATE_FEATURES: {"cluster": _CLUSTER_ALTER},
     ApiKey.DESCRIBE_CLUSTER: {"cluster": Right(_Op.DESCRIBE, _C, hidden=True)},

@@ -50,6 +50,9 @@ class ApiKey(IntEnum):
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
@@ -62,6 +65,10 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
@@ -121,6 +128,9 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.END_TXN: _api(0, 5, 3, "end_txn"),
     ApiKey.WRITE_TXN_MARKERS: _api(1, 2, 1, "write_txn_markers"),
     ApiKey.TXN_OFFSET_COMMIT: _api(0, 5, 3, "txn_offset_commit"),
+    ApiKey.DESCRIBE_ACLS: _api(1, 3, 2, "describe_acls"),
+    ApiKey.CREATE_ACLS: _api(1, 3, 2, "create_acls"),
+    ApiKey.DELETE_ACLS: _api(1, 3, 2, "delete_acls"),
     ApiKey.DESCRIBE_CONFIGS: _api(1, 4, 4, "describe_configs"),
     ApiKey.ALTER_CONFIGS: _api(0, 2, 2, "alter_configs"),
     ApiKey.ALTER_REPLICA_LOG_DIRS: _api(1, 2, 2, "alter_replica_log_dirs"),
@@ -136,6 +146,10 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.UPDATE_FEATURES: _api(0, 2, 0, "update_features"),
     ApiKey.UNREGISTER_BROKER: _api(0, 0, 0, "unregister_broker"),
     ApiKey.OFFSET_DELETE: _api(0, 0, _NEVER, "offset_delete"),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _api(0, 1, 1, "describe_client_quotas"),
+    ApiKey.ALTER_CLIENT_QUOTAS: _api(0, 1, 1, "alter_client_quotas"),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _api(0, 0, 0, "describe_user_scram_credentials"),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _api(0, 0, 0, "alter_user_scram_credentials"),
     ApiKey.DESCRIBE_CLUSTER: _api(0, 2, 0, "describe_cluster"),
     ApiKey.DESCRIBE_PRODUCERS: _api(0, 0, 0, "describe_producers"),
     ApiKey.DESCRIBE_TRANSACTIONS: _api(0, 0, 0, "describe_transactions"),

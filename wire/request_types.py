@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from kio.schema.add_partitions_to_txn.v5.request import (
         AddPartitionsToTxnTopic as AddPartitionsToTxnTopicV5,
     )
+    from kio.schema.alter_client_quotas.v0.request import (
+        AlterClientQuotasRequest as AlterClientQuotasRequestV0,
+    )
+    from kio.schema.alter_client_quotas.v1.request import (
+        AlterClientQuotasRequest as AlterClientQuotasRequestV1,
+    )
     from kio.schema.alter_configs.v0.request import AlterConfigsRequest as AlterConfigsRequestV0
     from kio.schema.alter_configs.v0.request import AlterConfigsResource as AlterConfigsResourceV0
     from kio.schema.alter_configs.v2.request import AlterConfigsRequest as AlterConfigsRequestV2
@@ -40,6 +46,9 @@ if TYPE_CHECKING:
     )
     from kio.schema.alter_replica_log_dirs.v2.request import (
         AlterReplicaLogDirsRequest as AlterReplicaLogDirsRequestV2,
+    )
+    from kio.schema.alter_user_scram_credentials.v0.request import (
+        AlterUserScramCredentialsRequest as AlterUserScramCredentialsRequestV0,
     )
     from kio.schema.api_versions.v0.request import ApiVersionsRequest as ApiVersionsRequestV0
     from kio.schema.api_versions.v4.request import ApiVersionsRequest as ApiVersionsRequestV4
@@ -57,18 +66,34 @@ if TYPE_CHECKING:
         ConsumerGroupHeartbeatRequest as ConsumerGroupHeartbeatRequestV1,
     )
     from kio.schema.consumer_group_heartbeat.v1.request import TopicPartitions as OwnedTopicV1
+    from kio.schema.create_acls.v1.request import CreateAclsRequest as CreateAclsRequestV1
+    from kio.schema.create_acls.v3.request import CreateAclsRequest as CreateAclsRequestV3
     from kio.schema.create_partitions.v0.request import CreatePartitionsRequest as CreatePartitionsRequestV0
     from kio.schema.create_partitions.v3.request import CreatePartitionsRequest as CreatePartitionsRequestV3
     from kio.schema.create_topics.v2.request import CreatableTopic as CreatableTopicV2
     from kio.schema.create_topics.v2.request import CreateTopicsRequest as CreateTopicsRequestV2
     from kio.schema.create_topics.v7.request import CreatableTopic as CreatableTopicV7
     from kio.schema.create_topics.v7.request import CreateTopicsRequest as CreateTopicsRequestV7
+    from kio.schema.delete_acls.v1.request import DeleteAclsRequest as DeleteAclsRequestV1
+    from kio.schema.delete_acls.v3.request import DeleteAclsRequest as DeleteAclsRequestV3
     from kio.schema.delete_groups.v0.request import DeleteGroupsRequest as DeleteGroupsRequestV0
     from kio.schema.delete_groups.v2.request import DeleteGroupsRequest as DeleteGroupsRequestV2
     from kio.schema.delete_records.v0.request import DeleteRecordsRequest as DeleteRecordsRequestV0
     from kio.schema.delete_records.v2.request import DeleteRecordsRequest as DeleteRecordsRequestV2
     from kio.schema.delete_topics.v1.request import DeleteTopicsRequest as DeleteTopicsRequestV1
     from kio.schema.delete_topics.v6.request import DeleteTopicsRequest as DeleteTopicsRequestV6
+    from kio.schema.describe_acls.v1.request import DescribeAclsRequest as DescribeAclsRequestV1
+    from kio.schema.describe_acls.v3.request import DescribeAclsRequest as DescribeAclsRequestV3
+    from kio.schema.alter_client_quotas.v0.request import EntryData as QuotaEntryV0
+    from kio.schema.alter_client_quotas.v1.request import EntryData as QuotaEntryV1
+    from kio.schema.describe_client_quotas.v0.request import ComponentData as QuotaComponentV0
+    from kio.schema.describe_client_quotas.v0.request import (
+        DescribeClientQuotasRequest as DescribeClientQuotasRequestV0,
+    )
+    from kio.schema.describe_client_quotas.v1.request import ComponentData as QuotaComponentV1
+    from kio.schema.describe_client_quotas.v1.request import (
+        DescribeClientQuotasRequest as DescribeClientQuotasRequestV1,
+    )
     from kio.schema.describe_cluster.v0.request import DescribeClusterRequest as DescribeClusterRequestV0
     from kio.schema.describe_cluster.v2.request import DescribeClusterRequest as DescribeClusterRequestV2
     from kio.schema.describe_configs.v1.request import DescribeConfigsRequest as DescribeConfigsRequestV1
@@ -87,6 +112,9 @@ if TYPE_CHECKING:
     )
     from kio.schema.describe_transactions.v0.request import (
         DescribeTransactionsRequest as DescribeTransactionsRequestV0,
+    )
+    from kio.schema.describe_user_scram_credentials.v0.request import (
+        DescribeUserScramCredentialsRequest as DescribeUserScramCredentialsRequestV0,
     )
     from kio.schema.elect_leaders.v0.request import ElectLeadersRequest as ElectLeadersRequestV0
     from kio.schema.elect_leaders.v2.request import ElectLeadersRequest as ElectLeadersRequestV2
@@ -196,6 +224,15 @@ if TYPE_CHECKING:
     AlterReplicaLogDirsRequest = AlterReplicaLogDirsRequestV1 | AlterReplicaLogDirsRequestV2
     DescribeLogDirsRequest = DescribeLogDirsRequestV1 | DescribeLogDirsRequestV4
     SaslAuthenticateRequest = SaslAuthenticateRequestV0 | SaslAuthenticateRequestV2
+    DescribeAclsRequest = DescribeAclsRequestV1 | DescribeAclsRequestV3
+    CreateAclsRequest = CreateAclsRequestV1 | CreateAclsRequestV3
+    DeleteAclsRequest = DeleteAclsRequestV1 | DeleteAclsRequestV3
+    DescribeClientQuotasRequest = DescribeClientQuotasRequestV0 | DescribeClientQuotasRequestV1
+    AlterClientQuotasRequest = AlterClientQuotasRequestV0 | AlterClientQuotasRequestV1
+    DescribeUserScramCredentialsRequest = DescribeUserScramCredentialsRequestV0
+    AlterUserScramCredentialsRequest = AlterUserScramCredentialsRequestV0
+    QuotaEntry = QuotaEntryV0 | QuotaEntryV1
+    QuotaComponent = QuotaComponentV0 | QuotaComponentV1
     SaslHandshakeRequest = SaslHandshakeRequestV0 | SaslHandshakeRequestV1
     CreatePartitionsRequest = CreatePartitionsRequestV0 | CreatePartitionsRequestV3
     DeleteGroupsRequest = DeleteGroupsRequestV0 | DeleteGroupsRequestV2

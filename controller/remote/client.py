@@ -191,6 +191,11 @@ class ControllerClient:
     ) -> pb.AlterConfigsReply:
         return await self._call(pb.AlterConfigsReply, "AlterConfigs", self._named(request), timeout_s)
 
+    async def change_security(
+        self, request: pb.ChangeSecurityRequest, timeout_s: float = 30.0
+    ) -> pb.ChangeSecurityReply:
+        return await self._call(pb.ChangeSecurityReply, "ChangeSecurity", self._named(request), timeout_s)
+
     async def elect_leaders(
         self, request: pb.ElectLeadersRequest, timeout_s: float = 30.0
     ) -> pb.ElectLeadersReply:

@@ -33,6 +33,7 @@ from ..planning.planner import ControllerConfig, ControllerPlanner
 from ..planning.reassignments import plan_reassignments
 from ..planning.requested_elections import plan_elections
 from ..planning.resource_configs import plan_resource_configuration
+from ..planning.security import SecurityPlan, plan_security
 from ..raft.contract import Contact, FollowerView
 from ..state.features import SUPPORTED, Ranges, as_messages, ranges_of, shown
 from ..state.model import ApplyResult
@@ -408,6 +409,20 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
         voters = sorted(self._log.voters)
         return dict(zip(voters, await asyncio.gather(*(ask(voter) for voter in voters)), strict=True))
+
+    @_answers(rpc.ChangeSecurityReply, waits=True)
+    async def ChangeSecurity(
+        self, request: rpc.ChangeSecurityRequest, context: Any
+    ) -> rpc.ChangeSecurityReply:
+        def plan(_: ControllerPlanner) -> SecurityPlan:
+            before = self._applied_before(request.request_id)
+            return plan_security(self._ahead, request, applied_before=before)
+
+        planned, _ = await self._commit(plan)
+        if planned.operations:
+            log.info("security_changed", change=planned.reason)
+        index = self._log.applied_index
+        return rpc.ChangeSecurityReply(status=self._status(), results=planned.results, metadata_index=index)
 
     # ---- topics --------------------------------------------------------------------------------------------
 

@@ -54,10 +54,10 @@ def changed(records: SecurityRecords, op: SecurityChange) -> SecurityRecords:
                     tokens=_edited(records.tokens, tokens, op.remove, TOKENS_MAX, "delegation tokens"),
                 )
             case pb.ChangeClientQuotas():
-                limits = {_quota_key(each): each.limit for each in op.set}
+                limits = {quota_key(each): each.limit for each in op.set}
                 if any(not limit > 0 for limit in limits.values()):
                     raise Refused(ErrorCode.INVALID_REQUEST, "a quota is above zero")
-                gone_quotas = [_quota_key(each) for each in op.remove]
+                gone_quotas = [quota_key(each) for each in op.remove]
                 quotas = _edited(records.quotas, limits, gone_quotas, QUOTAS_MAX, "client quotas")
                 return replace(records, quotas=quotas)
     except (ValueError, KeyError, InvalidPrincipal) as error:
@@ -163,7 +163,7 @@ def token_record(token: DelegationToken) -> pb.TokenRecord:
     )
 
 
-def _quota_key(record: pb.QuotaRecord) -> tuple[QuotaEntity, QuotaKind]:
+def quota_key(record: pb.QuotaRecord) -> tuple[QuotaEntity, QuotaKind]:
     """Raises ValueError."""
     parts = {part.type: DEFAULT if part.is_default else part.name for part in record.entity}
     return QuotaEntity.of(parts), QuotaKind(record.kind)
@@ -203,7 +203,7 @@ def decode(record: pb.SecurityRecord) -> SecurityRecords:
             acls=frozenset(_acl(each) for each in record.acls),
             scram=dict(_credential(each) for each in record.scram),
             tokens={each.token_id: _token(each) for each in record.tokens},
-            quotas={_quota_key(each): each.limit for each in record.quotas},
+            quotas={quota_key(each): each.limit for each in record.quotas},
         )
     except KeyError as error:
         raise ValueError(f"an unknown SCRAM mechanism: {error}") from error

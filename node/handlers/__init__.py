@@ -36,7 +36,17 @@ from .groups import (
     sync_group,
 )
 from .log import delete_records, describe_producers, fetch, list_offsets, offset_for_leader_epoch, produce
-from .security import sasl_authenticate, sasl_handshake
+from .security import (
+    alter_client_quotas,
+    alter_user_scram_credentials,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    describe_client_quotas,
+    describe_user_scram_credentials,
+    sasl_authenticate,
+    sasl_handshake,
+)
 from .settings import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
 from .topics import (
     alter_partition_reassignments,
@@ -97,6 +107,13 @@ HANDLERS = Handlers(
         ApiKey.METADATA: metadata.handle,
         ApiKey.OFFSET_COMMIT: offset_commit.handle,
         ApiKey.OFFSET_DELETE: offset_delete.handle,
+        ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas.handle,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials.handle,
+        ApiKey.CREATE_ACLS: create_acls.handle,
+        ApiKey.DELETE_ACLS: delete_acls.handle,
+        ApiKey.DESCRIBE_ACLS: describe_acls.handle,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas.handle,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: describe_user_scram_credentials.handle,
         ApiKey.SASL_AUTHENTICATE: sasl_authenticate.handle,
         ApiKey.SASL_HANDSHAKE: sasl_handshake.handle,
         ApiKey.OFFSET_FETCH: offset_fetch.handle,

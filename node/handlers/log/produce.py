@@ -106,7 +106,7 @@ def begin(broker: Broker, context: RequestContext, body: memoryview) -> Staged:
     else:
         times = Counter((part.topic, part.partition) for part in parts)
         for part in parts:
-            _check(broker, context.api_version, request, part, times)
+            _check(broker, context, request, part, times)
         if request.transactional_id is not None:
             asked = _enlistment_of(broker, request.transactional_id, context.api_version, parts)
     return Staged(asked, lambda: _write(broker, context, request, parts), unanswered=request.acks == 0)
@@ -129,10 +129,16 @@ async def _write(
     return _encode(broker, context, parts)
 
 
-def _check(broker: Broker, version: int, request: ProduceRequest, part: _Part, times: Counter[Key]) -> None:
+def _check(
+    broker: Broker, context: RequestContext, request: ProduceRequest, part: _Part, times: Counter[Key]
+) -> None:
+    version = context.api_version
     try:
         if part.topic_id is not None and not part.topic:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {part.topic_id}")
+        if request.transactional_id is not None:
+            broker.permissions.require(context, "transactional id", request.transactional_id)
+        broker.permissions.require(context, "topic", part.topic)
         if part.topic in INTERNAL_TOPICS:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"{part.topic} is written by the cluster alone"

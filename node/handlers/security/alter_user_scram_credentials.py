@@ -1,0 +1,56 @@
+"""AlterUserScramCredentials (51): sets and removes SCRAM credentials (KIP-554).
+
+The client sends the salted password; the metadata get what proves it, and cannot be logged in with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....controller.state.security_commands import scram_record
+from ....proto import controller_pb2 as pb
+from ....security.scram import ScramMechanism, credential_of
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
+
+if TYPE_CHECKING:
+    from ....wire.request_types import AlterUserScramCredentialsRequest
+
+_MECHANISMS = {mechanism.code: mechanism for mechanism in ScramMechanism}
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: AlterUserScramCredentialsRequest
+) -> Fields:
+    wanted = pb.ChangeSecurityRequest()
+    for each in request.upsertions:
+        mechanism = _MECHANISMS.get(each.mechanism)
+        if mechanism is None:
+            wanted.set_scram.add(user=each.name, mechanism=each.mechanism)
+            continue
+        credential = credential_of(mechanism, each.salted_password, each.salt, each.iterations)
+        wanted.set_scram.append(scram_record(each.name, mechanism, credential))
+    for gone in request.deletions:
+        wanted.remove_scram.add(user=gone.name, mechanism=gone.mechanism)
+    users = [each.user for each in (*wanted.set_scram, *wanted.remove_scram)]
+    try:
+        broker.permissions.require(context, "cluster")
+        reply = await broker.controller.change_security(wanted)
+    except KafkaError as error:
+        return {
+            "throttle_time": 0,
+            "results": [
+                {"user": user, "error_code": error.code, "error_message": error.message or None}
+                for user in dict.fromkeys(users)
+            ],
+        }
+    await broker.topics.wait_for_metadata(reply.metadata_index)
+    results = dict(zip(users, reply.results, strict=True))  # a user that comes twice is refused as one
+    return {
+        "throttle_time": 0,
+        "results": [
+            {"user": user, "error_code": ErrorCode(each.error), "error_message": each.message or None}
+            for user, each in results.items()
+        ],
+    }
