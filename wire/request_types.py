@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from kio.schema.alter_client_quotas.v0.request import (
         AlterClientQuotasRequest as AlterClientQuotasRequestV0,
     )
+    from kio.schema.alter_client_quotas.v0.request import EntryData as QuotaEntryV0
     from kio.schema.alter_client_quotas.v1.request import (
         AlterClientQuotasRequest as AlterClientQuotasRequestV1,
     )
+    from kio.schema.alter_client_quotas.v1.request import EntryData as QuotaEntryV1
     from kio.schema.alter_configs.v0.request import AlterConfigsRequest as AlterConfigsRequestV0
     from kio.schema.alter_configs.v0.request import AlterConfigsResource as AlterConfigsResourceV0
     from kio.schema.alter_configs.v2.request import AlterConfigsRequest as AlterConfigsRequestV2
@@ -84,8 +86,6 @@ if TYPE_CHECKING:
     from kio.schema.delete_topics.v6.request import DeleteTopicsRequest as DeleteTopicsRequestV6
     from kio.schema.describe_acls.v1.request import DescribeAclsRequest as DescribeAclsRequestV1
     from kio.schema.describe_acls.v3.request import DescribeAclsRequest as DescribeAclsRequestV3
-    from kio.schema.alter_client_quotas.v0.request import EntryData as QuotaEntryV0
-    from kio.schema.alter_client_quotas.v1.request import EntryData as QuotaEntryV1
     from kio.schema.describe_client_quotas.v0.request import ComponentData as QuotaComponentV0
     from kio.schema.describe_client_quotas.v0.request import (
         DescribeClientQuotasRequest as DescribeClientQuotasRequestV0,

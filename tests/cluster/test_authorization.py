@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialAlteration,
     UserScramCredentialUpsertion,
 )
 from tidegate.processes.local_cluster import LocalCluster
@@ -80,11 +81,11 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
 
 
 def _add_user(admin: AdminClient, user: str, password: str) -> None:
-    upsertions = [
-        UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
-        for mechanism in (ScramMechanism.SCRAM_SHA_256,)
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    wanted: list[UserScramCredentialAlteration] = [
+        UserScramCredentialUpsertion(user, info, password.encode())
     ]
-    for future in admin.alter_user_scram_credentials(upsertions).values():
+    for future in admin.alter_user_scram_credentials(wanted).values():
         future.result(20)
 
 
@@ -111,7 +112,8 @@ def _administer(guarded: Guarded) -> None:
     admin.create_topics([NewTopic("payments", 1, 1)])["payments"].result(20)
     _add_user(admin, "alice", "wonder")
     alice = guarded.client("alice", "wonder")
-    described = admin.describe_user_scram_credentials(["alice"])["alice"].result(20)
+    users: Any = admin.describe_user_scram_credentials(["alice"])
+    described = users["alice"].result(20)
     assert [(each.mechanism, each.iterations) for each in described.scram_credential_infos] == [
         (ScramMechanism.SCRAM_SHA_256, 4096)
     ]
@@ -119,12 +121,12 @@ def _administer(guarded: Guarded) -> None:
     for future in admin.create_acls([_acl("pay", AclOperation.WRITE)]).values():
         future.result(20)
     assert _produce(alice, "payments") is None
-    found = admin.describe_acls(
-        AclBindingFilter(
-            ResourceType.ANY, None, ResourcePatternType.ANY, "User:alice", None, AclOperation.ANY,
-            AclPermissionType.ANY,
-        )
-    ).result(20)  # fmt: skip
+    anything: Any = None
+    of_alice = AclBindingFilter(
+        ResourceType.ANY, anything, ResourcePatternType.ANY, "User:alice", anything, AclOperation.ANY,
+        AclPermissionType.ANY,
+    )  # fmt: skip
+    found = admin.describe_acls(of_alice).result(20)
     assert found == [_acl("pay", AclOperation.WRITE)]
     with pytest.raises(KafkaException):
         AdminClient(guarded.client("alice", "wrong")).list_topics(timeout=3)
