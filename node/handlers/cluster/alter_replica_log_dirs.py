@@ -27,7 +27,9 @@ async def handle(broker: Broker, context: RequestContext, request: AlterReplicaL
         for topic in wanted.topics:
             found = answers.setdefault(topic.name, {})
             for partition in topic.partitions:
-                found[partition] = await _outcome(broker, Path(wanted.path), topic.name, partition)
+                found[partition] = broker.permissions.refusal(context, "cluster")
+                if found[partition] is ErrorCode.NONE:
+                    found[partition] = await _outcome(broker, Path(wanted.path), topic.name, partition)
     results = [
         {
             "topic_name": name,

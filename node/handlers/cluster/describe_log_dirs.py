@@ -28,6 +28,9 @@ NOT_KNOWN = -1
 
 
 async def handle(broker: Broker, context: RequestContext, request: DescribeLogDirsRequest) -> Fields:
+    refused = broker.permissions.refusal(context, "cluster")
+    if refused is not ErrorCode.NONE:
+        return {"throttle_time": 0, "error_code": refused, "results": []}
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}

@@ -31,6 +31,7 @@ async def handle(broker: Broker, context: RequestContext, request: DescribeQuoru
     if asked != [(_TOPIC, 0)]:
         return _answer(request, _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     try:
+        broker.permissions.require(context, "cluster")
         reply = await broker.controller.describe_active_quorum()
     except KafkaError as error:
         return _answer(request, _failed(error.code), error)

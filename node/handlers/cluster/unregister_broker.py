@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, context: RequestContext, request: UnregisterBrokerRequest) -> Fields:
     try:
+        broker.permissions.require(context, "cluster")
         reply = await broker.controller.unregister_broker(
             pb.UnregisterBrokerRequest(node_id=request.broker_id)
         )

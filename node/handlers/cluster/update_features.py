@@ -25,6 +25,7 @@ _RESULTS_UP_TO: Final = 1  # later versions have one error for all
 async def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesRequest) -> Fields:
     wanted = pb.UpdateFeaturesRequest(validate_only=getattr(request, "validate_only", False))
     try:
+        broker.permissions.require(context, "cluster")
         for update in request.feature_updates:
             wanted.updates.add(
                 name=update.feature, level=update.max_version_level, downgrade=_is_downgrade(update)

@@ -26,15 +26,18 @@ async def handle(broker: Broker, context: RequestContext, request: ConsumerGroup
     operations = when_asked(request.include_authorized_operations, ON_GROUP)
     return {
         "throttle_time": 0,
-        "groups": [await _describe(broker, group_id, operations) for group_id in request.group_ids],
+        "groups": [await _describe(broker, context, group_id, operations) for group_id in request.group_ids],
     }
 
 
-async def _describe(broker: Broker, group_id: str, operations: int) -> dict[str, object]:
+async def _describe(
+    broker: Broker, context: RequestContext, group_id: str, operations: int
+) -> dict[str, object]:
     try:
         check_consumer_groups_enabled(broker.cluster)
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "")  # without a message, as by Kafka
+        broker.permissions.require(context, "group", group_id)
         found = await broker.groups.ask(group_id, DescribeConsumerGroup(group_id))
     except KafkaError as error:
         return {

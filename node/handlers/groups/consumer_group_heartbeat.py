@@ -37,6 +37,9 @@ async def handle(broker: Broker, context: RequestContext, request: ConsumerGroup
     )
     try:
         check_consumer_groups_enabled(broker.cluster)
+        broker.permissions.require(context, "group", request.group_id)
+        for name in event.topic_names or ():
+            broker.permissions.require(context, "topic", name)
         if event.topic_regex:
             await broker.groups.learn_pattern(event.topic_regex)
         reply = await broker.groups.ask(request.group_id, event)

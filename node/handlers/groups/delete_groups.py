@@ -18,6 +18,7 @@ async def handle(broker: Broker, context: RequestContext, request: DeleteGroupsR
     for group_id in dict.fromkeys(request.groups_names):
         code = ErrorCode.NONE
         try:
+            broker.permissions.require(context, "group", group_id)
             await broker.groups.ask(group_id, DeleteGroup(group_id))
         except KafkaError as error:
             code = error.code

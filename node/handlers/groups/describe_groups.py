@@ -27,6 +27,7 @@ async def _describe(
     broker: Broker, context: RequestContext, group_id: str, operations: int
 ) -> dict[str, object]:
     try:
+        broker.permissions.require(context, "group", group_id)
         found = await broker.groups.ask(group_id, DescribeGroup(group_id))
     except KafkaError as error:
         empty = {

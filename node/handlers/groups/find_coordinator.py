@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
 
 _TOPIC_OF_KEY_TYPE = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
+_SUBJECTS = {0: "group", 1: "transactional id"}
 _NOWHERE = {"node_id": -1, "host": "", "port": -1}
 
 
@@ -41,6 +42,9 @@ async def _find(broker: Broker, context: RequestContext, key_type: int, key: str
         return _failure(
             ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}: 0 is a group, 1 a transaction"
         )
+    refused = broker.permissions.refusal(context, _SUBJECTS[key_type], key)
+    if refused is not ErrorCode.NONE:
+        return _failure(refused, "")
     if not broker.lifecycle.holds_session:  # what it knows may be old, and it would name itself
         return _failure(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> Fields:
     states = frozenset(name.lower() for name in getattr(request, "states_filter", ()))
     types = frozenset(name.lower() for name in getattr(request, "types_filter", ()))
+    sees_all = broker.permissions.allows(context, "cluster")
     try:
         replies = await broker.groups.ask_all(ListGroups(states, types))
     except KafkaError as error:
@@ -32,5 +33,6 @@ async def handle(broker: Broker, context: RequestContext, request: ListGroupsReq
             }
             for reply in replies
             for group in reply.groups
+            if sees_all or broker.permissions.allows(context, "group", group.group_id)
         ],
     }

@@ -17,11 +17,12 @@ async def handle(broker: Broker, context: RequestContext, request: OffsetDeleteR
     wanted = {
         (topic.name, part.partition_index): None for topic in request.topics for part in topic.partitions
     }
-    codes = {key: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for key in wanted if not _exists(broker, *key)}
+    codes = {key: code for key in wanted if (code := _problem(broker, context, *key)) is not ErrorCode.NONE}
     known = tuple(key for key in wanted if key not in codes)
     try:
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+        broker.permissions.require(context, "group", request.group_id)
         # Asked even without a partition that exists: whether the group does is part of the answer.
         codes |= (await broker.groups.ask(request.group_id, DeleteOffsets(request.group_id, known))).errors
     except KafkaError as error:
@@ -36,6 +37,8 @@ async def handle(broker: Broker, context: RequestContext, request: OffsetDeleteR
     }
 
 
-def _exists(broker: Broker, topic: str, index: int) -> bool:
+def _problem(broker: Broker, context: RequestContext, topic: str, index: int) -> ErrorCode:
+    refused = broker.permissions.refusal(context, "topic", topic)
     found = broker.state.topics.get(topic)
-    return found is not None and index in found.partitions
+    exists = found is not None and index in found.partitions
+    return refused if refused is not ErrorCode.NONE or exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

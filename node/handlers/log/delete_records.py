@@ -23,6 +23,7 @@ async def handle(broker: Broker, context: RequestContext, request: DeleteRecords
         try:
             if topic in INTERNAL_TOPICS:
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the cluster's own")
+            broker.permissions.require(context, "topic", topic)
             low = await broker.replicas.delete_records(topic, partition, offset, timeout_ms)
             return {"partition_index": partition, "low_watermark": low, "error_code": ErrorCode.NONE}
         except KafkaError as error:

@@ -22,15 +22,18 @@ async def handle(broker: Broker, context: RequestContext, request: DescribeProdu
         "topics": [
             {
                 "name": topic.name,
-                "partitions": [_describe(broker, topic.name, index) for index in topic.partition_indexes],
+                "partitions": [
+                    _describe(broker, context, topic.name, index) for index in topic.partition_indexes
+                ],
             }
             for topic in request.topics
         ],
     }
 
 
-def _describe(broker: Broker, topic: str, index: int) -> dict[str, object]:
+def _describe(broker: Broker, context: RequestContext, topic: str, index: int) -> dict[str, object]:
     try:
+        broker.permissions.require(context, "topic", topic)
         replica = broker.replicas.replica(topic, index)
         replica.require_served()
     except KafkaError as error:

@@ -44,6 +44,7 @@ async def handle(broker: Broker, context: RequestContext, request: ListOffsetsRe
                 "error_code": ErrorCode.NONE,
             }
             try:
+                broker.permissions.require(context, "topic", topic.name)
                 _check(
                     context.api_version,
                     isolation,

@@ -19,6 +19,7 @@ async def handle(broker: Broker, context: RequestContext, request: OffsetForLead
         for wanted in topic.partitions:
             answer: dict[str, object] = {"partition": wanted.partition, "error_code": ErrorCode.NONE}
             try:
+                broker.permissions.require(context, "topic", topic.topic)
                 end = broker.replicas.epoch_end(
                     topic.topic, wanted.partition, wanted.current_leader_epoch, wanted.leader_epoch
                 )

@@ -21,7 +21,7 @@ async def handle(broker: Broker, context: RequestContext, request: AlterConfigsR
     resources: Sequence[AlterConfigsResource] = request.resources
     return {
         "throttle_time": 0,
-        "responses": await alter(broker, resources, request.validate_only, _describe),
+        "responses": await alter(broker, context, resources, request.validate_only, _describe),
     }
 
 

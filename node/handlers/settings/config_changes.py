@@ -13,8 +13,9 @@ from ....controller.state.resource_settings import SETTINGS_OF, ResourceType
 from ....proto import controller_pb2 as pb
 from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
+from ...serving.requests import RequestContext
 from .broker_loggers import alter_loggers
-from .describe_configs import BROKER, TOPIC
+from .describe_configs import BROKER, TOPIC, name_of, subject_of
 
 if TYPE_CHECKING:
     from ....wire.request_types import AlterConfigsResource, IncrementalAlterConfigsResource
@@ -24,6 +25,7 @@ R = TypeVar("R", "AlterConfigsResource", "IncrementalAlterConfigsResource")
 
 async def alter(
     broker: Broker,
+    context: RequestContext,
     resources: Sequence[R],
     validate_only: bool,
     describe: Callable[[R, pb.ConfigChange], None],
@@ -38,6 +40,8 @@ async def alter(
         try:
             if times[key] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "this resource is in the request more than once")
+            subject = subject_of(resource.resource_type)
+            broker.permissions.require(context, subject, name_of(subject, resource.resource_name))
             await _ask(broker, resource, validate_only, describe)
         except KafkaError as error:
             answer |= {"error_code": error.code, "error_message": error.message or None}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ....controller.state.model import topic_name_problem
 from ....controller.state.resource_settings import SETTINGS_OF, ResourceType
+from ....security.acls import CLUSTER_NAME
 from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
 from ...serving.described_settings import Described, DescribedSettings
@@ -31,6 +32,8 @@ async def handle(broker: Broker, context: RequestContext, request: DescribeConfi
     for resource in request.resources:
         answer = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
         try:
+            subject = subject_of(resource.resource_type)
+            broker.permissions.require(context, subject, name_of(subject, resource.resource_name))
             configs = _configs(
                 broker, resource.resource_type, resource.resource_name, synonyms, documentation
             )
@@ -41,6 +44,16 @@ async def handle(broker: Broker, context: RequestContext, request: DescribeConfi
         wanted = [config for config in configs if not keys or config["name"] in keys]
         results.append(answer | {"error_code": ErrorCode.NONE, "error_message": None, "configs": wanted})
     return {"throttle_time": 0, "results": results}
+
+
+def subject_of(resource_type: int) -> str:
+    """Of `security/request_rights.py`."""
+    return {TOPIC: "topic", int(ResourceType.GROUP): "group"}.get(resource_type, "cluster")
+
+
+def name_of(subject: str, resource_name: str) -> str:
+    """Settings of nodes are the cluster's."""
+    return CLUSTER_NAME if subject == "cluster" else resource_name
 
 
 def _configs(

@@ -23,6 +23,9 @@ async def handle(broker: Broker, context: RequestContext, request: ListConfigRes
     wanted = list(dict.fromkeys(wanted)) or known
     if not set(wanted) <= set(known):
         return {"throttle_time": 0, "error_code": ErrorCode.UNSUPPORTED_VERSION, "config_resources": []}
+    refused = broker.permissions.refusal(context, "cluster")
+    if refused is not ErrorCode.NONE:
+        return {"throttle_time": 0, "error_code": refused, "config_resources": []}
     resources = [
         {"resource_name": name, "resource_type": kind}
         for kind in wanted

@@ -34,6 +34,7 @@ async def handle(
     if not wanted.partitions:
         return answer | {"error_code": ErrorCode.NONE, "error_message": None, "responses": []}
     try:
+        broker.permissions.require(context, "cluster")
         reply = await broker.controller.reassign_partitions(
             wanted, max(1.0, milliseconds(request.timeout) / 1000)
         )

@@ -26,6 +26,8 @@ async def handle(broker: Broker, context: RequestContext, request: CreateTopicsR
     results: dict[str, dict[str, object]] = {}
     for topic in request.topics:
         try:
+            if not broker.permissions.allows(context, "cluster"):
+                broker.permissions.require(context, "topic", topic.name)
             _check(topic)
         except KafkaError as error:
             results[topic.name] = _failed(topic.name, error.code, error.message)

@@ -30,6 +30,7 @@ async def handle(broker: Broker, context: RequestContext, request: ElectLeadersR
     for name, index in asked:
         wanted.partitions.add(topic=name, partition=index)
     try:
+        broker.permissions.require(context, "cluster")
         reply = await broker.controller.elect_leaders(wanted, max(1.0, milliseconds(request.timeout) / 1000))
     except KafkaError as error:
         topics = _by_topic([(name, index, error.code, error.message) for name, index in dict.fromkeys(asked)])

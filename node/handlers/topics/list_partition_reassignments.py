@@ -17,6 +17,9 @@ async def handle(
     broker: Broker, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> Fields:
     """Everything that moves when no topics are named; what does not move, or does not exist, is left out."""
+    refused = broker.permissions.refusal(context, "cluster")
+    if refused is not ErrorCode.NONE:
+        return {"throttle_time": 0, "error_code": refused, "error_message": None, "topics": []}
     wanted = None
     if request.topics is not None:
         wanted = {(topic.name, index) for topic in request.topics for index in topic.partition_indexes}

@@ -27,6 +27,8 @@ async def _offsets_topic(broker: Broker) -> TopicState:
 
 async def handle(broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest) -> Fields:
     try:
+        broker.permissions.require(context, "transactional id", request.transactional_id)
+        broker.permissions.require(context, "group", request.group_id)
         topic = await _offsets_topic(broker)
         index = partition_for(request.group_id, len(topic.partitions))
         event = AddOffsets(

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, context: RequestContext, request: DescribeTransactionsRequest) -> Fields:
     return {
         "throttle_time": 0,
-        "transaction_states": [await _describe(broker, name) for name in request.transactional_ids],
+        "transaction_states": [await _describe(broker, context, name) for name in request.transactional_ids],
     }
 
 
-async def _describe(broker: Broker, transactional_id: str) -> dict[str, object]:
+async def _describe(broker: Broker, context: RequestContext, transactional_id: str) -> dict[str, object]:
     try:
+        broker.permissions.require(context, "transactional id", transactional_id)
         reply = await broker.transactions.ask(transactional_id, DescribeTransactions(transactional_id))
     except KafkaError as error:
         return {
@@ -38,7 +39,8 @@ async def _describe(broker: Broker, transactional_id: str) -> dict[str, object]:
     found = reply.metadata
     topics: dict[str, list[int]] = {}
     for partition in sorted(found.partitions, key=lambda p: (p.topic, p.partition)):
-        topics.setdefault(partition.topic, []).append(partition.partition)
+        if broker.permissions.allows(context, "topic", partition.topic):
+            topics.setdefault(partition.topic, []).append(partition.partition)
     return {
         "error_code": ErrorCode.NONE,
         "transactional_id": transactional_id,

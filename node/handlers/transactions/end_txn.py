@@ -27,6 +27,7 @@ async def handle(broker: Broker, context: RequestContext, request: EndTxnRequest
         transaction_version=2 if context.api_version >= 5 else 1,
     )
     try:
+        broker.permissions.require(context, "transactional id", request.transactional_id)
         reply = await broker.transactions.ask(request.transactional_id, event)
     except KafkaError as error:
         code = for_version(error.code, fenced_known=context.api_version >= 2)

@@ -22,9 +22,12 @@ async def handle(broker: Broker, context: RequestContext, request: InitProducerI
                 ErrorCode.INVALID_REQUEST, "a producer id and its epoch come together or not at all"
             )
         if request.transactional_id is None:
+            if not broker.permissions.allows_some(context, "any topic"):
+                broker.permissions.require(context, "cluster")
             return _answer(await broker.producer_ids.next(), 0)
         if not request.transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        broker.permissions.require(context, "transactional id", request.transactional_id)
         reply = await broker.transactions.ask(
             request.transactional_id,
             InitProducerId(

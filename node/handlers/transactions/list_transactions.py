@@ -38,6 +38,8 @@ async def handle(broker: Broker, context: RequestContext, request: ListTransacti
     states = []
     turns = CooperativeYield(context)
     for listing in (listing for reply in replies for listing in reply.transactions):
+        if not broker.permissions.allows(context, "transactional id", listing.transactional_id):
+            continue
         if pattern is not None:
             await turns.before_next(_MATCH_COST)
             if not pattern.matches(listing.transactional_id):
