@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ....security.acls import ResourceType
 from ....wire.errors import ErrorCode
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext
-from .authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, when_asked
+from .authorized_operations import NOT_ASKED_FOR, authorized_operations
 from .metadata import some_broker
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ async def handle(broker: Broker, context: RequestContext, request: DescribeClust
             f"unknown endpoint type {endpoint_type}: 1 is brokers, 2 controllers",
         )
     state = broker.state
+    operations = NOT_ASKED_FOR
+    if request.include_cluster_authorized_operations and broker.permissions.allows(context, "cluster"):
+        operations = authorized_operations(broker, context, ResourceType.CLUSTER)
     all_brokers = getattr(request, "include_fenced_brokers", False)
     found = state.registered_brokers() if all_brokers else state.unfenced_brokers()
     return {
@@ -48,9 +52,7 @@ async def handle(broker: Broker, context: RequestContext, request: DescribeClust
             for b in found
             if (at := b.endpoint(context.listener_name)) is not None
         ],
-        "cluster_authorized_operations": when_asked(
-            request.include_cluster_authorized_operations, ON_CLUSTER
-        ),
+        "cluster_authorized_operations": operations,
     }
 
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from ....controller.state.cluster_state import ClusterState
 from ....controller.state.model import TopicState, topic_name_problem
+from ....security.acls import ResourceType
 from ....wire.errors import ErrorCode
 from ...cluster.internal_topics import INTERNAL_TOPICS
 from ...serving.broker import Broker
 from ...serving.requests import CooperativeYield, Fields, RequestContext
-from .authorized_operations import NOT_ASKED_FOR, ON_TOPIC
+from .authorized_operations import NOT_ASKED_FOR, authorized_operations
 from .metadata import isr_nodes, leader_on, live_brokers, offline_replicas
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ async def handle(broker: Broker, context: RequestContext, request: DescribeTopic
     state = broker.state
     cursor = request.cursor
     first = "" if cursor is None else cursor.topic_name
-    names = {topic.name for topic in request.topics} or state.topics
+    asked = {topic.name for topic in request.topics}
+    names = asked or broker.permissions.allowed(context, "any topic", state.topics)
     if cursor is not None and (cursor.partition_index < 0 or (request.topics and first not in names)):
         refused = [
             _topic(each.name, None, ErrorCode.INVALID_REQUEST, [], NOT_ASKED_FOR) for each in request.topics
@@ -47,11 +49,16 @@ async def handle(broker: Broker, context: RequestContext, request: DescribeTopic
     for position, name in enumerate(wanted):
         await turns.before_next(_WORK_BYTES * described)
         state = broker.state
+        right = broker.permissions.refusal(context, "topic", name)
+        if right is not ErrorCode.NONE:
+            topics.append(_topic(name, None, right, [], NOT_ASKED_FOR))
+            continue
+        operations = authorized_operations(broker, context, ResourceType.TOPIC, name)
         topic, live, described = state.topics.get(name), live_brokers(state, context.listener_name), 0
         if topic is None:
             unknown = topic_name_problem(name) is None
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if unknown else ErrorCode.INVALID_TOPIC_EXCEPTION
-            topics.append(_topic(name, None, code, []))
+            topics.append(_topic(name, None, code, [], operations))
             continue
         begin = cursor.partition_index if cursor is not None and name == first else 0
         indexes = [index for index in sorted(topic.partitions) if index >= begin]
@@ -63,6 +70,7 @@ async def handle(broker: Broker, context: RequestContext, request: DescribeTopic
                 topic,
                 ErrorCode.NONE,
                 [_partition(state, topic, index, live, context.listener_name) for index in page],
+                operations,
             )
         )
         if len(page) < len(indexes):
@@ -80,7 +88,7 @@ def _topic(
     topic: TopicState | None,
     code: ErrorCode,
     partitions: list[dict[str, object]],
-    operations: int = ON_TOPIC,
+    operations: int,
 ) -> dict[str, object]:
     return {
         "error_code": code,

@@ -11,18 +11,20 @@ partitions a turn.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from ....controller.state.cluster_state import ClusterState
 from ....controller.state.model import PartitionState, TopicState, topic_name_problem
+from ....security.acls import ResourceType
 from ....wire import codec
 from ....wire.api import ApiKey
 from ....wire.encode import EncodedItems
 from ....wire.errors import ErrorCode
 from ...cluster.internal_topics import INTERNAL_TOPICS
 from ...serving.broker import Broker
+from ...serving.described_topics import Variant
 from ...serving.requests import (
     CooperativeYield,
     Encoded,
@@ -30,7 +32,7 @@ from ...serving.requests import (
     most_severe_error,
     worst_error,
 )
-from .authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC, when_asked
+from .authorized_operations import NOT_ASKED_FOR, authorized_operations
 
 if TYPE_CHECKING:
     from ....wire.request_types import MetadataRequest
@@ -44,42 +46,63 @@ _WORK_BYTES: Final = 4096
 
 async def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> Encoded:
     version = context.api_version
-    operations = when_asked(getattr(request, "include_topic_authorized_operations", False), ON_TOPIC)
-    on_cluster = when_asked(getattr(request, "include_cluster_authorized_operations", False), ON_CLUSTER)
+    with_operations = getattr(request, "include_topic_authorized_operations", False)
+    on_cluster = NOT_ASKED_FOR
+    if getattr(request, "include_cluster_authorized_operations", False) and broker.permissions.allows(
+        context, "cluster"
+    ):
+        on_cluster = authorized_operations(broker, context, ResourceType.CLUSTER)
     encode = codec.response_item_encoder(ApiKey.METADATA, version, "topics")
 
-    def describe(state: ClusterState, topic: TopicState) -> tuple[bytes, ErrorCode]:
-        fields = _describe(state, topic, operations, context)
-        return encode(fields), worst_error(fields)
+    def operations_on(name: str) -> int:
+        if not with_operations:
+            return NOT_ASKED_FOR
+        return authorized_operations(broker, context, ResourceType.TOPIC, name)
 
-    described = broker.described_topics.variant((version, operations, context.listener_name), describe)
+    def descriptions(name: str) -> Variant:
+        operations = operations_on(name)
+
+        def describe(state: ClusterState, topic: TopicState) -> tuple[bytes, ErrorCode]:
+            fields = _describe(state, topic, operations, context)
+            return encode(fields), worst_error(fields)
+
+        return broker.described_topics.variant((version, operations, context.listener_name), describe)
+
     turns = CooperativeYield(context)
     # v0 asked for all topics by an empty list, v1 and later by null.
     if request.topics is None or (version == 0 and not request.topics):
-        whole = described.whole(_whole(broker, on_cluster))
+        # The same answer for everyone, where everyone sees everything.
+        kept = None if broker.permissions.is_enabled else descriptions("")
+        whole = None if kept is None else kept.whole(_whole(broker, on_cluster))
         if whole is not None:
             return Encoded([whole[0]], whole[1])
-        described.look_at(broker.state)
         for topic in list(broker.state.topics.values()):
+            described = kept or descriptions(topic.name)
+            described.look_at(broker.state)
             if not described.has(topic):
                 await turns.before_next(_WORK_BYTES * len(topic.partitions))
                 described.look_at(broker.state)
                 described.of(broker.state, topic)
         # From here on nothing is awaited: what has changed since is described anew.
         state = broker.state
-        described.look_at(state)
-        found = [described.of(state, topic) for _, topic in sorted(state.topics.items())]
+        found = []
+        for seen in broker.permissions.allowed(context, "any topic", sorted(state.topics)):
+            described = kept or descriptions(seen)
+            described.look_at(state)
+            found.append(described.of(state, state.topics[seen]))
         body = _body(broker, context, EncodedItems([each.encoded for each in found]), on_cluster)
         outcome = most_severe_error(each.outcome for each in found)
-        described.keep_whole(_whole(broker, on_cluster), body, outcome)
+        if kept is not None:
+            kept.keep_whole(_whole(broker, on_cluster), body, outcome)
         return Encoded([body], outcome)
     create = getattr(request, "allow_auto_topic_creation", True)
     items, codes = [], []
     for name, topic_id in dict.fromkeys(
         (topic.name, getattr(topic, "topic_id", None)) for topic in request.topics
     ):
-        one = await _one(broker, version, name, topic_id, operations, create)
+        one = await _one(broker, context, name, topic_id, create, operations_on)
         if isinstance(one, TopicState):
+            described = descriptions(one.name)
             await turns.before_next(0 if described.has(one) else _WORK_BYTES * len(one.partitions))
             described.look_at(broker.state)
             _, encoded, code = described.of(broker.state, broker.state.topic_by_id(one.topic_id) or one)
@@ -116,22 +139,40 @@ def _body(broker: Broker, context: RequestContext, topics: EncodedItems, on_clus
 
 
 async def _one(
-    broker: Broker, version: int, name: str | None, topic_id: UUID | None, operations: int, create: bool
+    broker: Broker,
+    context: RequestContext,
+    name: str | None,
+    topic_id: UUID | None,
+    create: bool,
+    operations_on: Callable[[str], int],
 ) -> TopicState | dict[str, object]:
-    """One topic that was asked for: by name, or since version 12 by id; or why there is none."""
-    if version < IDS_ASKED_FROM and (name is None or topic_id is not None):
+    """One topic that was asked for: by name, or since version 12 by id; or why there is none.  A client that
+    may not describe a topic does not learn whether it exists."""
+    if context.api_version < IDS_ASKED_FROM and (name is None or topic_id is not None):
         return _failed(name or "", topic_id, ErrorCode.INVALID_REQUEST)
     if topic_id is not None:
-        return broker.state.topic_by_id(topic_id) or _failed(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        found = broker.state.topic_by_id(topic_id)
+        if found is None or not broker.permissions.allows(context, "topic", found.name):
+            return _failed(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        return found
     if name is None:
         return _failed(None, None, ErrorCode.INVALID_REQUEST)
+    refused = broker.permissions.refusal(context, "topic", name)
+    if refused is not ErrorCode.NONE:
+        return _failed(name, None, refused)
     found = broker.state.topics.get(name)
     if found is not None:
         return found
+    operations = operations_on(name)
     if topic_name_problem(name) is not None:
         return _failed(name, None, ErrorCode.INVALID_TOPIC_EXCEPTION, operations)
-    error = await broker.topics.auto_create(name) if create else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return _failed(name, None, error, operations)
+    if not create:
+        return _failed(name, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operations)
+    if not broker.permissions.allows(context, "new topics"):
+        refused = broker.permissions.refusal(context, "new topic", name)
+        if refused is not ErrorCode.NONE:
+            return _failed(name, None, refused)
+    return _failed(name, None, await broker.topics.auto_create(name), operations)
 
 
 def _failed(

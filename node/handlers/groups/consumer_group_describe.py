@@ -9,11 +9,12 @@ from uuid import UUID
 
 from ....coordinator.group.consumer.events import DescribeConsumerGroup, DescribedConsumer, Partitions
 from ....coordinator.group.consumer.records import by_topic
+from ....security.acls import ResourceType
 from ....wire.errors import ErrorCode, KafkaError
 from ...coordinators.group_coordination import check_consumer_groups_enabled
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext
-from ..cluster.authorized_operations import NOT_ASKED_FOR, ON_GROUP, when_asked
+from ..cluster.authorized_operations import NOT_ASKED_FOR, authorized_operations
 
 if TYPE_CHECKING:
     from ....wire.request_types import ConsumerGroupDescribeRequest
@@ -23,15 +24,17 @@ _CONSUMER_MEMBER: Final = 1
 
 
 async def handle(broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest) -> Fields:
-    operations = when_asked(request.include_authorized_operations, ON_GROUP)
     return {
         "throttle_time": 0,
-        "groups": [await _describe(broker, context, group_id, operations) for group_id in request.group_ids],
+        "groups": [
+            await _describe(broker, context, group_id, request.include_authorized_operations)
+            for group_id in request.group_ids
+        ],
     }
 
 
 async def _describe(
-    broker: Broker, context: RequestContext, group_id: str, operations: int
+    broker: Broker, context: RequestContext, group_id: str, with_operations: bool
 ) -> dict[str, object]:
     try:
         check_consumer_groups_enabled(broker.cluster)
@@ -51,6 +54,9 @@ async def _describe(
             "members": [],
             "authorized_operations": NOT_ASKED_FOR,
         }
+    operations = NOT_ASKED_FOR
+    if with_operations:
+        operations = authorized_operations(broker, context, ResourceType.GROUP, group_id)
     return {
         "error_code": ErrorCode.NONE,
         "error_message": None,

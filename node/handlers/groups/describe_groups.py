@@ -6,25 +6,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....coordinator.group.events import DescribeGroup
+from ....security.acls import ResourceType
 from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext
-from ..cluster.authorized_operations import NOT_ASKED_FOR, ON_GROUP, when_asked
+from ..cluster.authorized_operations import NOT_ASKED_FOR, authorized_operations
 
 if TYPE_CHECKING:
     from ....wire.request_types import DescribeGroupsRequest
 
 
 async def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Fields:
-    operations = when_asked(getattr(request, "include_authorized_operations", False), ON_GROUP)
+    with_operations = getattr(request, "include_authorized_operations", False)
     return {
         "throttle_time": 0,
-        "groups": [await _describe(broker, context, group_id, operations) for group_id in request.groups],
+        "groups": [
+            await _describe(broker, context, group_id, with_operations) for group_id in request.groups
+        ],
     }
 
 
 async def _describe(
-    broker: Broker, context: RequestContext, group_id: str, operations: int
+    broker: Broker, context: RequestContext, group_id: str, with_operations: bool
 ) -> dict[str, object]:
     try:
         broker.permissions.require(context, "group", group_id)
@@ -44,6 +47,9 @@ async def _describe(
             "authorized_operations": NOT_ASKED_FOR,
         }
     missing = bool(found.problem) and context.api_version >= 6
+    operations = NOT_ASKED_FOR
+    if with_operations and not missing:
+        operations = authorized_operations(broker, context, ResourceType.GROUP, group_id)
     return {
         "error_code": ErrorCode.GROUP_ID_NOT_FOUND if missing else ErrorCode.NONE,
         "error_message": found.problem or None,
@@ -62,5 +68,5 @@ async def _describe(
             }
             for m in found.members
         ],
-        "authorized_operations": NOT_ASKED_FOR if missing else operations,
+        "authorized_operations": operations,
     }

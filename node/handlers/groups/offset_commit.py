@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Fields:
-    known, answer = split_known(broker, request.topics)
+    known, answer = split_known(broker, context, request.topics)
+    of_group = broker.permissions.refusal(context, "group", request.group_id)
+    if of_group is not ErrorCode.NONE:
+        return {"throttle_time": 0, "topics": all_refused(request.topics, of_group)}
     if not known:
         return {"throttle_time": 0, "topics": answer(lambda _key: ErrorCode.NONE)}
     # versions 2 to 4: how long the offsets are to be kept (KIP-211)
@@ -37,22 +40,41 @@ async def handle(broker: Broker, context: RequestContext, request: OffsetCommitR
     return {"throttle_time": 0, "topics": answer(lambda key: errors.get(key, ErrorCode.UNKNOWN_SERVER_ERROR))}
 
 
+def all_refused(
+    topics: Sequence[OffsetCommitTopic | TxnOffsetCommitTopic], code: ErrorCode
+) -> list[dict[str, object]]:
+    """Each partition with this error."""
+    return [
+        {
+            "name": topic.name,
+            "partitions": [
+                {"partition_index": each.partition_index, "error_code": code} for each in topic.partitions
+            ],
+        }
+        for topic in topics
+    ]
+
+
 CodeOf = Callable[[tuple[str, int]], ErrorCode]
 
 
 def split_known(
-    broker: Broker, topics: Sequence[OffsetCommitTopic | TxnOffsetCommitTopic]
+    broker: Broker, context: RequestContext, topics: Sequence[OffsetCommitTopic | TxnOffsetCommitTopic]
 ) -> tuple[tuple[OffsetToCommit, ...], Callable[[CodeOf], list[dict[str, object]]]]:
     """The offsets of existing partitions, and a function that builds the answer for all: partitions that do
     not exist get UNKNOWN_TOPIC_OR_PARTITION, the others what the given function says."""
     known: list[OffsetToCommit] = []
-    unknown: set[tuple[str, int]] = set()
+    refused: dict[tuple[str, int], ErrorCode] = {}
     for topic in topics:
         found = broker.state.topics.get(topic.name)
+        right = broker.permissions.refusal(context, "topic", topic.name)
         for partition in topic.partitions:
             index = partition.partition_index
+            if right is not ErrorCode.NONE:
+                refused[topic.name, index] = right
+                continue
             if found is None or index not in found.partitions:
-                unknown.add((topic.name, index))
+                refused[topic.name, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             known.append(
                 OffsetToCommit(
@@ -71,9 +93,8 @@ def split_known(
                 "partitions": [
                     {
                         "partition_index": p.partition_index,
-                        "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                        if (topic.name, p.partition_index) in unknown
-                        else code_of((topic.name, p.partition_index)),
+                        "error_code": refused.get((topic.name, p.partition_index))
+                        or code_of((topic.name, p.partition_index)),
                     }
                     for p in topic.partitions
                 ],

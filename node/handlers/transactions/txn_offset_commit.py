@@ -16,7 +16,7 @@ from ....wire.errors import ErrorCode, KafkaError
 from ...cluster.internal_topics import CONSUMER_OFFSETS
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext, for_version
-from ..groups.offset_commit import split_known
+from ..groups.offset_commit import all_refused, split_known
 
 if TYPE_CHECKING:
     from ....wire.request_types import TxnOffsetCommitRequest
@@ -26,7 +26,12 @@ ABORTABLE_FROM: Final = 4
 
 
 async def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> Fields:
-    known, answer = split_known(broker, request.topics)
+    permissions = broker.permissions
+    refused = permissions.refusal(context, "transactional id", request.transactional_id)
+    refused = refused or permissions.refusal(context, "group", request.group_id)
+    if refused is not ErrorCode.NONE:
+        return {"throttle_time": 0, "topics": all_refused(request.topics, refused)}
+    known, answer = split_known(broker, context, request.topics)
     if not known:
         return {"throttle_time": 0, "topics": answer(lambda _key: ErrorCode.NONE)}
     try:

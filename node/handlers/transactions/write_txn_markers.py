@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest) -> Deferred:
+    if not broker.permissions.allows(context, "cluster"):
+        broker.permissions.require(context, "broker")
     writes = MarkerWrites(broker.replicas, broker.groups, broker.clock)
     for each in request.markers:
         version = getattr(each, "transaction_version", 0)
