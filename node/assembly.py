@@ -140,7 +140,7 @@ def assemble(
         lifecycle=joined.lifecycle,
         reachability=joined.reachability,
         producer_ids=coordinators.producer_ids,
-        permissions=_permissions(configuration, cluster),
+        permissions=_permissions(configuration, joined.cluster),
         rejected_sequences=RejectedSequences(),
         described_topics=DescribedTopics(),
         client_metrics=client_metrics,

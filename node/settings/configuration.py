@@ -30,7 +30,16 @@ from ...coordinator.group.policy import MigrationPolicy
 from ...runtime.host_names import host_problem
 from ...runtime.listeners import ListenerError
 from ...runtime.tls import TlsFiles
-from .definitions import AUTHORIZER, ADVERTISED, FORMER_SETTINGS, LISTENERS, RACK_AWARE_SELECTOR, SELECTORS, SETTINGS, Setting
+from .definitions import (
+    ADVERTISED,
+    AUTHORIZER,
+    FORMER_SETTINGS,
+    LISTENERS,
+    RACK_AWARE_SELECTOR,
+    SELECTORS,
+    SETTINGS,
+    Setting,
+)
 from .node_listeners import NodeListeners, node_listeners
 from .security_settings import (
     ListenerSecurity,
