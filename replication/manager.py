@@ -43,7 +43,7 @@ from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import FetchRequest, FetchResponse
 from .broker_view import BrokerView, PartitionListener
 from .fetching import offsets
-from .fetching.client_fetches import ClientFetches
+from .fetching.client_fetches import ClientFetches, MayRead
 from .fetching.configuration import ReplicationConfig, ReplicationLimits
 from .fetching.fetcher import TransportFactory
 from .fetching.fetcher_manager import FetcherManager
@@ -437,13 +437,18 @@ class ReplicaManager:
     # ---- reading -------------------------------------------------------------------------------------------
 
     async def fetch(
-        self, request: FetchRequest, *, by_id: bool = False, turn: Any = nullcontext
+        self,
+        request: FetchRequest,
+        *,
+        by_id: bool = False,
+        turn: Any = nullcontext,
+        may_read: MayRead = lambda _topic: True,
     ) -> FetchResponse:
         """Answers a fetch of a client or a follower, waiting up to its `max_wait_ms`; see
         `ClientFetches.fetch`."""
         if request.replica_id >= 0:
             return await self._follower_fetches.fetch(request)
-        return await self._client_fetches.fetch(request, by_id=by_id, turn=turn)
+        return await self._client_fetches.fetch(request, by_id=by_id, turn=turn, may_read=may_read)
 
     def list_offsets(
         self,

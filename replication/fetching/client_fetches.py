@@ -43,6 +43,8 @@ DEBUGGING_CONSUMER_ID = -2
 """The `replica_id` of a tool that compares replicas: each replica serves it the committed records that it
 has."""
 WAITING_FETCHES_MAX = 10_000
+MayRead = Callable[[str], bool]
+"""Whether a client may read a topic."""
 
 
 class ClientFetches:
@@ -80,9 +82,11 @@ class ClientFetches:
         *,
         by_id: bool = False,
         turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        may_read: MayRead = lambda _topic: True,
     ) -> FetchResponse:
         """Answers `request`, waiting up to its `max_wait_ms`; errors are values of the partitions.  `by_id`:
-        the request names topics by their ids, and so does the answer.
+        the request names topics by their ids, and so does the answer.  `may_read(topic)`: whether the client
+        may; asked again after each wait, because rights may be taken away meanwhile.
 
         The partitions are looked at in a `turn` of the client's: one append may wake the fetches of very
         many."""
@@ -94,7 +98,7 @@ class ClientFetches:
         deadline_s = started_s + request.max_wait_ms / 1000
         unknown: dict[int, FetchResponsePartition] = {}
         async with turn():
-            answers, ready = self._evaluate(request, session, parts, unknown, arrival=True)
+            answers, ready = self._evaluate(request, session, parts, unknown, may_read, arrival=True)
         while not ready and self._waiting < WAITING_FETCHES_MAX:
             remaining_s = deadline_s - self._clock.monotonic()
             if remaining_s <= 0:
@@ -102,7 +106,7 @@ class ClientFetches:
             waiting_for = [part for index, part in enumerate(parts) if index not in unknown]
             is_ended = await self._wait(waiting_for, remaining_s)
             async with turn():
-                answers, ready = self._evaluate(request, session, parts, unknown, arrival=False)
+                answers, ready = self._evaluate(request, session, parts, unknown, may_read, arrival=False)
             ready = ready or is_ended
         if not self.sessions.is_current(session, request.session_epoch):
             return FetchResponse(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)
@@ -145,6 +149,7 @@ class ClientFetches:
         session: ClientSession,
         parts: Sequence[FetchPart],
         unknown: dict[int, FetchResponsePartition],
+        may_read: MayRead,
         *,
         arrival: bool,
     ) -> tuple[list[FetchResponsePartition], bool]:
@@ -166,11 +171,15 @@ class ClientFetches:
             try:
                 if part.topic is None:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+                if not may_read(part.topic):
+                    raise KafkaError(
+                        ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"the client may not read {part.topic}"
+                    )
                 answer = self._answer(request, part.topic, part.spec, budget, total == 0)
                 ready = ready or answer.diverging_epoch is not None or answer.preferred_read_replica != NONE
             except KafkaError as error:
                 answer = failed_answer(self._lookup, (part.topic, part.spec.partition), error)
-                if arrival and error.code in UNKNOWN:
+                if arrival and (error.code in UNKNOWN or error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED):
                     unknown[index] = answer
                 else:
                     ready = True

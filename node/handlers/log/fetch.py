@@ -6,6 +6,7 @@ stay at 12) is served by names, as the others are, and an id that no topic has i
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID
 
 from ....wire.errors import ErrorCode
@@ -40,10 +41,13 @@ def begin(broker: Broker, context: RequestContext, body: memoryview) -> Staged:
 async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Encoded:
     version = context.api_version
     by_id = version > NAMES_TO
-    if by_id and request.replica_id >= 0:
+    if request.replica_id >= 0 and not broker.permissions.allows(context, "follower"):
+        result = FetchResponse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    elif by_id and request.replica_id >= 0:
         result = await _for_follower(broker, request)
     else:
-        result = await broker.replicas.fetch(request, by_id=by_id, turn=context.turn)
+        may_read = partial(broker.permissions.allows, context, "topic")
+        result = await broker.replicas.fetch(request, by_id=by_id, turn=context.turn, may_read=may_read)
     codes, sent, moved = [result.error], 0, False
     for _, parts in result.topics or result.topics_by_id:
         for part in parts:
