@@ -8,6 +8,7 @@ consumer does not start from an offset that is about to change.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ....coordinator.group.events import FetchedOffset, OffsetFetch
@@ -31,17 +32,21 @@ async def handle(broker: Broker, context: RequestContext, request: OffsetFetchRe
         groups = [
             {
                 "group_id": group.group_id,
-                **await _fetch(broker, group.group_id, group.topics, require_stable, group),
+                **await _fetch(broker, context, group.group_id, group.topics, require_stable, group),
             }
             for group in cast("OffsetFetchRequestV9", request).groups
         ]
         return {"throttle_time": 0, "groups": groups}
     of_one = cast("OffsetFetchRequestV1", request)
-    return {"throttle_time": 0, **await _fetch(broker, of_one.group_id, of_one.topics, require_stable)}
+    return {
+        "throttle_time": 0,
+        **await _fetch(broker, context, of_one.group_id, of_one.topics, require_stable),
+    }
 
 
 async def _fetch(
     broker: Broker,
+    context: RequestContext,
     group_id: str,
     topics: Sequence[OffsetFetchTopic] | None,
     require_stable: bool,
@@ -53,6 +58,7 @@ async def _fetch(
     )
     names = () if topics is None else tuple(topic.name for topic in topics)
     try:
+        broker.permissions.require(context, "group", group_id)
         member_id, epoch = getattr(asking, "member_id", None), getattr(asking, "member_epoch", -1)
         offsets = (
             await broker.groups.ask(group_id, OffsetFetch(group_id, wanted, require_stable, member_id, epoch))
@@ -61,7 +67,15 @@ async def _fetch(
         per_group = asking is not None  # the group's error says it all
         failed = {} if per_group else dict.fromkeys(wanted or (), FetchedOffset(error=error.code))
         return {"error_code": error.code, "topics": _by_topic(failed, () if per_group else names)}
-    found = dict(offsets) if wanted is None else {key: offsets.get(key, FetchedOffset()) for key in wanted}
+    allows = partial(broker.permissions.allows, context, "topic")
+    if wanted is None:
+        found = {key: each for key, each in offsets.items() if allows(key[0])}
+    else:
+        refused = {str(name): broker.permissions.refusal(context, "topic", name) for name in names}
+        found = {
+            key: FetchedOffset(error=code) if (code := refused[key[0]]) else offsets.get(key, FetchedOffset())
+            for key in wanted
+        }
     return {"error_code": ErrorCode.NONE, "topics": _by_topic(found, names)}
 
 

@@ -19,22 +19,28 @@ async def handle(broker: Broker, context: RequestContext, request: CreatePartiti
     unassigned = {
         topic.name for topic in request.topics if topic.assignments is not None and not topic.assignments
     }
+    refused = {
+        topic.name: broker.permissions.refusal(context, "topic", topic.name) for topic in request.topics
+    }
     for topic in request.topics:
-        if topic.name in unassigned:
+        if topic.name in unassigned or refused[topic.name] is not ErrorCode.NONE:
             continue
         new = wanted.topics.add(name=topic.name, total=topic.count)
         for assignment in topic.assignments or ():
             new.assignments.add(replicas=assignment.broker_ids)
     names = dict.fromkeys(topic.name for topic in request.topics)
     if not wanted.topics:
-        return {"throttle_time": 0, "results": [_unassigned(name) for name in names]}
+        results = [_refused(name, refused[name]) or _unassigned(name) for name in names]
+        return {"throttle_time": 0, "results": results}
     try:
         reply = await broker.controller.create_partitions(
             wanted, max(1.0, milliseconds(request.timeout) / 1000)
         )
     except KafkaError as error:
         failed = [
-            {"name": name, "error_code": error.code, "error_message": error.message or None} for name in names
+            _refused(name, refused[name])
+            or {"name": name, "error_code": error.code, "error_message": error.message or None}
+            for name in names
         ]
         return {"throttle_time": 0, "results": failed}
     if not request.validate_only:
@@ -42,12 +48,16 @@ async def handle(broker: Broker, context: RequestContext, request: CreatePartiti
     # a topic that is asked for twice is refused as one
     answers = {answer.name: answer for answer in reply.topics}
     results = [
-        _unassigned(name)
-        if name in unassigned
+        _refused(name, refused[name]) or _unassigned(name)
+        if name in unassigned or refused[name] is not ErrorCode.NONE
         else {"name": name, "error_code": answers[name].error, "error_message": answers[name].message or None}
         for name in names
     ]
     return {"throttle_time": 0, "results": results}
+
+
+def _refused(name: str, code: ErrorCode) -> dict[str, object] | None:
+    return None if code is ErrorCode.NONE else {"name": name, "error_code": code, "error_message": None}
 
 
 def _unassigned(name: str) -> dict[str, object]:

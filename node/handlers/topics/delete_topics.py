@@ -29,10 +29,13 @@ async def handle(broker: Broker, context: RequestContext, request: DeleteTopicsR
     times = Counter(_names_what(broker, key) for key in asked)
     for key in dict.fromkeys(asked):
         problem = _problem(key, times[_names_what(broker, key)])
-        if problem is None:
-            wanted.append(key)
-        else:
+        refused = ErrorCode.NONE if problem is not None else _refusal(broker, context, key)
+        if problem is not None:
             answers[key] = _answer(*key, ErrorCode.INVALID_REQUEST, problem)
+        elif refused is not ErrorCode.NONE:
+            answers[key] = _answer(*key, refused, "")
+        else:
+            wanted.append(key)
     if wanted:
         answers |= await _delete(broker, wanted, max(1.0, milliseconds(request.timeout) / 1000))
     return {"throttle_time": 0, "responses": [answers[key] for key in asked]}
@@ -43,6 +46,19 @@ def _names_what(broker: Broker, key: Key) -> str | UUID | None:
     name, topic_id = key
     found = None if topic_id is None else broker.state.topic_by_id(topic_id)
     return name if topic_id is None else topic_id if found is None else found.name
+
+
+def _refusal(broker: Broker, context: RequestContext, key: Key) -> ErrorCode:
+    """A client that may not describe a topic does not learn the name of an id."""
+    name, topic_id = key
+    if name is None:
+        found = None if topic_id is None else broker.state.topic_by_id(topic_id)
+        if found is None:
+            return ErrorCode.NONE
+        if not broker.permissions.allows(context, "name", found.name):
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        name = found.name
+    return broker.permissions.refusal(context, "topic", name)
 
 
 def _problem(key: Key, times: int) -> str | None:

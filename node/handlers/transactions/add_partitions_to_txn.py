@@ -27,12 +27,26 @@ async def handle(
     broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Fields | Deferred:
     if context.api_version >= 4:
+        if not broker.permissions.allows(context, "broker"):
+            return {
+                "throttle_time": 0,
+                "error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                "results_by_transaction": [],
+            }
         # A leader asks for all its producers on one connection: none of them waits for the commit of another
         # one's answer.
         return Deferred(_answer_leader(broker, context, cast("AddPartitionsToTxnRequestV5", request)))
     of_client = cast("AddPartitionsToTxnRequestV0", request)
+    refused = broker.permissions.refusal(context, "transactional id", of_client.v3_and_below_transactional_id)
+    if refused is not ErrorCode.NONE:
+        wanted = [(t.name, index) for t in of_client.v3_and_below_topics for index in t.partitions]
+        return {
+            "throttle_time": 0,
+            "results_by_topic_v3_and_below": _results(dict.fromkeys(wanted, refused)),
+        }
     results = await _add(
         broker,
+        context,
         of_client.v3_and_below_transactional_id,
         of_client.v3_and_below_producer_id,
         of_client.v3_and_below_producer_epoch,
@@ -52,6 +66,7 @@ async def _answer_leader(
             "transactional_id": transaction.transactional_id,
             "topic_results": await _add(
                 broker,
+                context,
                 transaction.transactional_id,
                 transaction.producer_id,
                 transaction.producer_epoch,
@@ -67,6 +82,7 @@ async def _answer_leader(
 
 async def _add(
     broker: Broker,
+    context: RequestContext,
     transactional_id: str,
     producer_id: int,
     producer_epoch: int,
@@ -78,6 +94,12 @@ async def _add(
 ) -> list[dict[str, object]]:
     wanted = [(topic.name, index) for topic in topics for index in topic.partitions]
     refusals = broker.transactions.refusals(wanted)
+    if context.api_version < 4:  # later versions come from brokers
+        refusals |= {
+            key: code
+            for key in wanted
+            if (code := broker.permissions.refusal(context, "topic", key[0])) is not ErrorCode.NONE
+        }
     if refusals:
         return _results(refusals)
     try:
