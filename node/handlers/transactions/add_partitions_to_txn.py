@@ -95,11 +95,13 @@ async def _add(
     wanted = [(topic.name, index) for topic in topics for index in topic.partitions]
     refusals = broker.transactions.refusals(wanted)
     if context.api_version < 4:  # later versions come from brokers
-        refusals |= {
+        unauthorized = {
             key: code
             for key in wanted
             if (code := broker.permissions.refusal(context, "topic", key[0])) is not ErrorCode.NONE
         }
+        if unauthorized:
+            refusals = dict.fromkeys(wanted, ErrorCode.OPERATION_NOT_ATTEMPTED) | refusals | unauthorized
     if refusals:
         return _results(refusals)
     try:
