@@ -453,9 +453,14 @@ _GRPC_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-def grpc_server(options: Sequence[tuple[str, int | str]] = ()) -> grpc.aio.Server:
+def grpc_server(
+    options: Sequence[tuple[str, int | str]] = (),
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+) -> grpc.aio.Server:
     """An asyncio gRPC server; `options` override the common ones.  Give it a port by `bind_grpc`."""
-    return grpc.aio.server(options=_overridden(_GRPC_SERVER_OPTIONS, options))
+    return grpc.aio.server(
+        options=_overridden(_GRPC_SERVER_OPTIONS, options), interceptors=tuple(interceptors)
+    )
 
 
 def _overridden(
@@ -465,13 +470,18 @@ def _overridden(
     return list({**dict(common), **dict(options)}.items())
 
 
-def bind_grpc(server: grpc.aio.Server, host: str, port: int) -> int:
-    """Binds before `server.start()`; returns the port (for 0: the one that was free).  Raises PortInUse or
-    OSError."""
+def bind_grpc(
+    server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None
+) -> int:
+    """Binds before `server.start()`; returns the port (for 0: the one that was free).  `credentials`: of TLS.
+    Raises PortInUse or OSError."""
+    everywhere = host or "::"  # to gRPC this is IPv4, too
+    address = f"[{everywhere}]:{port}" if ":" in everywhere else f"{everywhere}:{port}"
     try:
-        everywhere = host or "::"  # to gRPC this is IPv4, too
-        bound: int = server.add_insecure_port(
-            f"[{everywhere}]:{port}" if ":" in everywhere else f"{everywhere}:{port}"
+        bound: int = (
+            server.add_insecure_port(address)
+            if credentials is None
+            else server.add_secure_port(address, credentials)
         )
     except RuntimeError as error:
         raise _bind_error(host, port) from error
@@ -491,14 +501,28 @@ def _bind_error(host: str, port: int) -> OSError:
         return PortInUse(host, port) if error.errno == errno.EADDRINUSE else error
 
 
-def grpc_channel(target: str, options: Sequence[tuple[str, int | str]] = ()) -> grpc.aio.Channel:
-    """A channel to `host:port` for the running loop."""
-    return grpc.aio.insecure_channel(target, options=_overridden(_GRPC_CHANNEL_OPTIONS, options))
+def grpc_channel(
+    target: str,
+    options: Sequence[tuple[str, int | str]] = (),
+    credentials: grpc.ChannelCredentials | None = None,
+) -> grpc.aio.Channel:
+    """A channel to `host:port` for the running loop; `credentials`: of TLS."""
+    merged = _overridden(_GRPC_CHANNEL_OPTIONS, options)
+    if credentials is None:
+        return grpc.aio.insecure_channel(target, options=merged)
+    return grpc.aio.secure_channel(target, credentials, options=merged)
 
 
-def grpc_channel_blocking(target: str, options: Sequence[tuple[str, int | str]] = ()) -> grpc.Channel:
-    """A channel to `host:port` for threads."""
-    return grpc.insecure_channel(target, options=_overridden(_GRPC_CHANNEL_OPTIONS, options))
+def grpc_channel_blocking(
+    target: str,
+    options: Sequence[tuple[str, int | str]] = (),
+    credentials: grpc.ChannelCredentials | None = None,
+) -> grpc.Channel:
+    """A channel to `host:port` for threads; `credentials`: of TLS."""
+    merged = _overridden(_GRPC_CHANNEL_OPTIONS, options)
+    if credentials is None:
+        return grpc.insecure_channel(target, options=merged)
+    return grpc.secure_channel(target, credentials, options=merged)
 
 
 def ask_frame(host: str, port: int, request: bytes, timeout_s: float) -> bytes:

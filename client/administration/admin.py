@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ...runtime.clock import Clock, SystemClock
+from ...security.client_security import ClientSecurity
 from ..connecting.cluster import Cluster
 from ..connecting.metadata import TopicView
-from ..connecting.security import ClientSecurity
 from ..requests.offset_requests import (
     EARLIEST,
     LATEST,

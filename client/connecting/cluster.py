@@ -22,12 +22,12 @@ from typing import Any, Final, TypeVar
 
 from ...runtime import logs
 from ...runtime.clock import Clock, SystemClock
+from ...security.client_security import ClientSecurity
 from ...wire.api import ApiKey
 from ...wire.errors import ErrorCode, KafkaError
 from .connection import BrokerConnection
 from .errors import ConnectionFailed, FatalError, RequestError, RetriableError, error_for
 from .metadata import ClusterView, TopicView, parse_bootstrap
-from .security import ClientSecurity
 
 log = logs.get(__name__)
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 from ... import __version__
 from ...runtime import logs
 from ...runtime.network import FrameConnection, connect_frames, tls_reason, why_not_connected
+from ...security.client_security import AuthenticationRefused, ClientSecurity
 from ...wire import codec
 from ...wire.api import SUPPORTED, ApiKey
 from ...wire.errors import ErrorCode, KafkaError
 from .errors import ConnectionFailed, FatalError
-from .security import ClientSecurity
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -250,7 +250,15 @@ class BrokerConnection:
             ErrorCode.from_wire(int(chosen.error_code)),
             f"{security.mechanism} is not enabled there, but {enabled or 'no mechanism'}",
         )
-        await security.authenticate(exchange)
+        steps = security.exchange()
+        try:
+            token = next(steps)
+            while True:
+                token = steps.send(await exchange(token))
+        except StopIteration:
+            pass
+        except AuthenticationRefused as refused:
+            raise FatalError(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{self.address}: {refused}") from refused
         if lifetime_ms:
             end_s = lifetime_ms / 1000 * SESSION_USED
             self._retirement = asyncio.get_running_loop().call_later(end_s, self.retire)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypedDict
 
-from ..connecting.security import ClientSecurity
+from ...security.client_security import ClientSecurity
 from ..requests.offset_requests import EARLIEST, LATEST
 from .fetcher import FetchSettings
 from .group_membership import MembershipSettings

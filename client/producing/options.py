@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypedDict
 
+from ...security.client_security import ClientSecurity
 from ...wire.compression import Compression
-from ..connecting.security import ClientSecurity
 from .accumulator import Limits
 from .partitioner import Partitioner
 from .sender import SenderSettings

@@ -79,6 +79,10 @@ ALLOWED: Mapping[tuple[str, str], str] = {
         "socket",
     ): "asks for the host's name, a default of the configuration, before the node is built",
     (
+        "node/serving/authentication.py",
+        "secrets",
+    ): "nonces and salts, which an attacker must not foresee: a simulated clock's numbers would be",
+    (
         "wire/compression.py",
         "mmap",
     ): "anonymous memory, of which only the pages that are written cost anything; no file",

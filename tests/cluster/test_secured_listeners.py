@@ -15,12 +15,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic as OwnTopic
 from tidegate.client.connecting.errors import FatalError
-from tidegate.client.connecting.security import ClientSecurity
 from tidegate.client.consuming.consumer import Consumer as OwnConsumer
 from tidegate.client.producing.producer import Producer as OwnProducer
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.runtime.network import port_is_free
 from tidegate.runtime.tls import TlsFiles
+from tidegate.security.client_security import ClientSecurity
 from tidegate.tests.certificates import Authority
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]

@@ -1,38 +1,38 @@
-"""How a client of ours proves its identity, and how it knows the brokers: TLS and SASL.
+"""How a client of ours proves its identity, and how it knows the nodes: TLS and SASL.
 
     security = ClientSecurity("SASL_SSL", authorities="ca.pem", mechanism="SCRAM-SHA-512",
                               username="alice", password="...")
     Producer(bootstrap, security=security)
 
-`from_properties` reads what Kafka's own tools take as `--command-config`.
+`from_properties` reads what Kafka's own tools take as `--command-config`.  The exchange is pure: `exchange`
+yields what the client sends, over a Kafka connection or over gRPC.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ...runtime.listeners import SecurityProtocol
-from ...runtime.tls import ClientTls, TlsFiles
-from ...security.jaas import JaasError, parse_jaas
-from ...security.sasl_mechanisms import OAUTHBEARER, PLAIN
-from ...security.scram import ScramClient, ScramError, ScramMechanism
-from ...wire.errors import ErrorCode
-from .errors import FatalError
+from ..runtime.listeners import SecurityProtocol
+from ..runtime.tls import ClientTls, TlsFiles
+from .jaas import JaasError, parse_jaas
+from .sasl_mechanisms import OAUTHBEARER, PLAIN
+from .scram import ScramClient, ScramError, ScramMechanism
 
 SCRAM: Final = {each.mechanism_name: each for each in ScramMechanism}
 MECHANISMS: Final = (*SCRAM, PLAIN, OAUTHBEARER)
 _NONCE_BYTES: Final = 24
 
-Authenticate = Callable[[bytes], Awaitable[bytes]]
-"""Sends one token to the broker and returns the broker's; raises FatalError when the broker refuses."""
-
 
 class SecurityError(ValueError):
     """Options of security that cannot be used; one sentence that names no password."""
+
+
+class AuthenticationRefused(Exception):
+    """The exchange failed: the node refuses the client, or does not prove that it knows the password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,35 +82,32 @@ class ClientSecurity:
         if self.mechanism != OAUTHBEARER and not (self.username and self.password):
             raise SecurityError(f"{self.mechanism} needs a user name and a password")
 
-    async def authenticate(self, exchange: Authenticate) -> None:
-        """Carries out the exchange of the mechanism.  Raises FatalError."""
+    def exchange(self) -> Generator[bytes, bytes, None]:
+        """The client's tokens; each is answered with the node's, and the exchange is over when it ends.
+        Raises AuthenticationRefused, SecurityError."""
         if self.mechanism == PLAIN:
-            await exchange(f"\0{self.username}\0{self.password}".encode())
+            yield f"\0{self.username}\0{self.password}".encode()
         elif self.mechanism == OAUTHBEARER:
-            await self._bearer(exchange)
+            yield from self._bearer()
         else:
-            await self._scram(exchange)
+            yield from self._scram()
 
-    async def _scram(self, exchange: Authenticate) -> None:
+    def _scram(self) -> Generator[bytes, bytes, None]:
         client = ScramClient(
             SCRAM[self.mechanism], self.username, self.password, secrets.token_urlsafe(_NONCE_BYTES)
         )
         try:
-            first = await exchange(client.first(token_authenticated=self.is_token))
-            client.finish(await exchange(client.final(first)))
+            first = yield client.first(token_authenticated=self.is_token)
+            client.finish((yield client.final(first)))
         except ScramError as error:
-            raise FatalError(
-                ErrorCode.SASL_AUTHENTICATION_FAILED, f"{self.mechanism} as {self.username}: {error}"
-            ) from error
+            raise AuthenticationRefused(f"{self.mechanism} as {self.username}: {error}") from error
 
-    async def _bearer(self, exchange: Authenticate) -> None:
+    def _bearer(self) -> Generator[bytes, bytes, None]:
         assert self.bearer_token is not None
-        answer = await exchange(f"n,,\x01auth=Bearer {self.bearer_token()}\x01\x01".encode())
-        if answer:  # the reason of a refusal: the broker waits for a word before it refuses
-            await exchange(b"\x01")
-            raise FatalError(
-                ErrorCode.SASL_AUTHENTICATION_FAILED, f"the broker refuses the token: {answer!r}"
-            )
+        answer = yield f"n,,\x01auth=Bearer {self.bearer_token()}\x01\x01".encode()
+        if answer:  # the reason of a refusal: the node waits for a word before it refuses
+            yield b"\x01"
+            raise AuthenticationRefused(f"the token is refused: {answer!r}")
 
 
 def from_properties(values: Mapping[str, str]) -> ClientSecurity:
