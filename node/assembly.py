@@ -8,7 +8,7 @@ its heartbeats are about.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -47,9 +47,11 @@ from .metadata_application import MetadataApplication
 from .observation.client_metrics import ClientMetrics, ClientMetricsCollector
 from .observation.metrics import Metrics, NodeView
 from .replica_events import ReplicaEvents
+from .serving.authentication import ListenerIdentity
 from .serving.batch_threads import BatchThreads
 from .serving.broker import Broker
 from .serving.described_topics import DescribedTopics
+from .serving.grpc_callers import GrpcAccess, GrpcGuard
 from .serving.permissions import Permissions
 from .serving.rejected_sequences import RejectedSequences
 from .settings.configuration import Configuration
@@ -60,6 +62,7 @@ from .upkeep.log_upkeep import LogUpkeep
 from .upkeep.replica_moves import ReplicaMoves
 
 FETCH_ANSWER_TIMEOUT_S = 10.0
+CONTROLLER_METHODS = "/tidegate.controller."
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -92,7 +95,10 @@ class Parts:
     moves: ReplicaMoves
     peers: Peers
     grpc: grpc.aio.Server
+    access: GrpcAccess
     data_service: DataService
+    identities: Mapping[str, ListenerIdentity]
+    """Of the Kafka listeners and gRPC's, by their names."""
 
 
 def assemble(
@@ -102,7 +108,8 @@ def assemble(
     node_view: Callable[[], NodeView],
     on_settings: Callable[[RunTimeSettings], None],
 ) -> Parts:
-    """`node_view()`: for /metrics; `on_settings(settings)`: they have changed while the node runs."""
+    """`node_view()`: for /metrics; `on_settings(settings)`: they have changed while the node runs.  Raises
+    TlsError."""
     configuration, clock, directory = foundation.configuration, foundation.clock, foundation.directory
     settings = RunTimeSettings(configuration)
     group_commit = GroupCommit(configuration.integer("log.flush.threads"), kernel=KernelSync.open())
@@ -121,6 +128,12 @@ def assemble(
         application.replica_offline,
     )
 
+    permissions = _permissions(configuration, joined.cluster)
+    identities = {
+        name: ListenerIdentity(security, clock=clock, records=lambda: joined.cluster.state.security)
+        for name, security in configuration.listener_security.items()
+    }
+    access = GrpcAccess(identities[configuration.listeners.grpc.name], permissions)
     batch_threads, client_metrics = BatchThreads(), ClientMetrics()
     moves = ReplicaMoves(directory, clock, settings.log_dirs_rate, foundation.reserves.given_up_at)
     broker = Broker(
@@ -140,7 +153,7 @@ def assemble(
         lifecycle=joined.lifecycle,
         reachability=joined.reachability,
         producer_ids=coordinators.producer_ids,
-        permissions=_permissions(configuration, joined.cluster),
+        permissions=permissions,
         rejected_sequences=RejectedSequences(),
         described_topics=DescribedTopics(),
         client_metrics=client_metrics,
@@ -159,8 +172,10 @@ def assemble(
         ),
         moves=moves,
         peers=coordinators.peers,
-        grpc=grpc_server(),
-        data_service=DataService(replicas, lambda: joined.cluster.state, flush, batch_threads),
+        grpc=_grpc_server(access),
+        access=access,
+        data_service=DataService(replicas, lambda: joined.cluster.state, flush, batch_threads, access),
+        identities=identities,
     )
 
 
@@ -324,6 +339,13 @@ def _metrics(
     metrics.registry.register(RecoveryCollector(foundation.directory))
     metrics.registry.register(ClientMetricsCollector(client_metrics))
     return metrics
+
+
+def _grpc_server(access: GrpcAccess) -> grpc.aio.Server:
+    guard = GrpcGuard(access, unguarded=(CONTROLLER_METHODS,))
+    server = grpc_server(interceptors=[guard])
+    guard.add_to_server(server)
+    return server
 
 
 def _permissions(configuration: Configuration, cluster: ClusterView) -> Permissions:

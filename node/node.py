@@ -17,6 +17,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import grpc
+
 from .. import __version__
 from ..controller.planning.planner import ControllerConfig
 from ..controller.raft.contract import RaftTimings
@@ -30,6 +32,7 @@ from ..proto import controller_pb2 as pb
 from ..runtime import logs
 from ..runtime.clock import SystemClock, until_next
 from ..runtime.disk import RealDisk
+from ..runtime.grpc_tls import server_credentials
 from ..runtime.http import HttpServer, Page, serve_pages
 from ..runtime.network import FrameServer, bind_grpc, opening
 from ..runtime.tls import MutualTls, TlsError
@@ -46,7 +49,6 @@ from .lifecycle.log_recovery import open_logs, page_while_opening
 from .node_view import node_view
 from .observation.admin_service import AdminService
 from .observation.metrics import NodeView
-from .serving.authentication import ListenerIdentity
 from .serving.codecs import Codecs
 from .serving.listener import listen
 from .settings.configuration import Configuration
@@ -113,7 +115,7 @@ class Node:
                 reason="stopped while logs were opened",
             )
             return UNCLEAN_STOP_EXIT_CODE
-        except (OSError, DirectoryRefused, StartError) as error:
+        except (OSError, DirectoryRefused, StartError, TlsError) as error:
             raise StartError(_reason(error)) from error
         finally:
             if self._pages is not None and not self._parts_made:
@@ -195,11 +197,13 @@ class Node:
             controller.add_to_server(self._parts.grpc)
             broker.controller.heartbeats_here(configuration.node_id, controller.service.Heartbeat)
             broker.controller.metadata_here(configuration.node_id, controller.service.FollowMetadata)
-        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(self._status), self._parts.grpc)
+        admin_pb2_grpc.add_AdminServicer_to_server(
+            AdminService(self._status, self._parts.access), self._parts.grpc
+        )
         data_pb2_grpc.add_DataServicer_to_server(self._parts.data_service, self._parts.grpc)
         listeners = configuration.listeners
         with opening(listeners.grpc):
-            bind_grpc(self._parts.grpc, listeners.grpc.host, listeners.grpc.port)
+            bind_grpc(self._parts.grpc, listeners.grpc.host, listeners.grpc.port, self._grpc_credentials())
         await self._parts.grpc.start()
         if controller is not None and listeners.controller is not None:
             with opening(listeners.controller):
@@ -211,7 +215,7 @@ class Node:
         await asyncio.to_thread(self._codecs.load_newest)
         # Bound before the registration, so that a port in use fails the start early; it serves when the
         # metadata are applied.
-        self._listener = await listen(broker, HANDLERS, self._identities())
+        self._listener = await listen(broker, HANDLERS, self._parts.identities)
         broker.transactions.start()
         broker.groups.start()
         registration = await self._until_stopped(
@@ -257,6 +261,7 @@ class Node:
             await self._clock.sleep(until_next(self._clock.monotonic(), RETRY_INTERVAL_S))
             await asyncio.to_thread(self._reserves.restore, self._usable_folders)
             await self._sync_flush_notes()
+            self._reload_certificates()
             if self._codecs.is_due:
                 await asyncio.to_thread(self._codecs.load_next)
             self._parts.application.open_again()
@@ -344,16 +349,21 @@ class Node:
             validator=StateValidator() if configuration.flag("debug.validate") else None,
         )
 
-    def _identities(self) -> dict[str, ListenerIdentity]:
-        """How each Kafka listener knows its clients.  Raises StartError."""
-        broker = self._broker
+    def _grpc_credentials(self) -> grpc.ServerCredentials | None:
+        tls = self._parts.identities[self._configuration.listeners.grpc.name].tls
         try:
-            return {
-                name: ListenerIdentity(security, clock=broker.clock, records=lambda: broker.state.security)
-                for name, security in self._configuration.listener_security.items()
-            }
+            return None if tls is None else server_credentials(tls)
         except TlsError as error:
-            raise StartError(str(error)) from error
+            raise StartError(f"{self._configuration.listeners.grpc}: {error}") from error
+
+    def _reload_certificates(self) -> None:
+        """Those of the Kafka listeners; gRPC asks for its own (`runtime/grpc_tls.py`)."""
+        for name, identity in self._parts.identities.items():
+            try:
+                if identity.tls is not None and identity.tls.reload():
+                    log.info("certificates_read_again", listener=name)
+            except TlsError as error:
+                log.warning("certificates_not_used", listener=name, reason=error)
 
     def _quorum_tls(self) -> MutualTls | None:
         files = self._configuration.quorum_tls

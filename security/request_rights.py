@@ -140,3 +140,16 @@ RIGHTS: Final[Mapping[ApiKey, Mapping[str, Right]]] = {
         "topic": _TOPIC_DESCRIBE, "any topic": Right(_Op.DESCRIBE, _T, hidden=True)
     },
 }  # fmt: skip
+
+METHOD_RIGHTS: Final[Mapping[str, Right]] = {
+    "DescribeTopics": _TOPIC_DESCRIBE,
+    "Offsets": _TOPIC_DESCRIBE,
+    "PlanRanges": _TOPIC_DESCRIBE,
+    "PlanManyRanges": _TOPIC_DESCRIBE,
+    "CountRecords": _TOPIC_DESCRIBE,
+    "ReadRange": _TOPIC_READ,
+    "Status": _CLUSTER_DESCRIBE,
+    "ArmFault": _CLUSTER_ALTER,
+}
+"""The same for the methods of the gRPC services Data and Admin: for the topics that they name, or the
+cluster."""

@@ -20,6 +20,14 @@ from typing import Final
 
 from .principals import Principal
 
+AUTHENTICATION_SERVICE: Final = "tidegate.authentication.Authentication"
+AUTHENTICATE: Final = f"/{AUTHENTICATION_SERVICE}/Authenticate"
+"""The call that carries the exchange: both streams carry the mechanism's tokens as they are."""
+MECHANISM_KEY: Final = "sasl-mechanism"
+"""In the call's metadata."""
+SESSION_KEY: Final = "session-token"
+LIFETIME_KEY: Final = "session-lifetime-ms"
+"""In the trailing metadata of the node."""
 SESSION_MS_MAX: Final = 3_600_000
 SESSIONS_MAX: Final = 10_000
 SESSIONS_PER_PRINCIPAL_MAX: Final = 1_000

@@ -28,6 +28,8 @@ import grpc
 from ..proto import data_pb2, data_pb2_grpc
 from ..runtime.clock import Clock, SystemClock
 from ..runtime.logs import get
+from ..security.client_security import AuthenticationRefused, ClientSecurity, SecurityError
+from ..security.grpc_session import Metadata
 from ..wire.errors import ErrorCode
 from .channels import Channels
 from .kafka_address import grpc_addresses
@@ -157,9 +159,11 @@ class DataClient:
         retry_timeout_ms: int,
         clock: Clock | None = None,
         channels: Channels | None = None,
+        security: ClientSecurity | None = None,
     ) -> None:
-        """`bootstrap`: gRPC or Kafka listeners of some nodes, each as host:port.  `close` does not close
-        passed `channels`."""
+        """`bootstrap`: gRPC or Kafka listeners of some nodes, each as host:port; with `security` gRPC
+        listeners.  `close` does not close passed `channels`, which were made with the same `security`."""
+        self._security = security
         self._bootstrap = tuple(bootstrap)
         # gRPC endpoints by Kafka listener of the bootstrap list
         self._grpc_of: dict[str, tuple[str, ...]] = {}
@@ -169,7 +173,7 @@ class DataClient:
         self._retry_timeout_s = retry_timeout_ms / 1000
         # Half of the retry timeout, so that some is left for another leader.
         self._stall_timeout_s = min(STALL_TIMEOUT_S, max(STALL_TIMEOUT_MIN_S, self._retry_timeout_s / 2))
-        self._own_channels = None if channels is not None else Channels()
+        self._own_channels = None if channels is not None else Channels(security=security)
         self._channels = channels or self._own_channels or Channels()
         self._leaders: dict[tuple[str, int], LeaderView] = {}
         self._unreachable: set[str] = set()
@@ -213,7 +217,9 @@ class DataClient:
             endpoint = left.popleft()
             try:
                 request = data_pb2.DescribeTopicsRequest(topics=names)
-                reply = self._stub(endpoint).DescribeTopics(request, timeout=DESCRIBE_TIMEOUT_S)
+                reply = self._stub(endpoint).DescribeTopics(
+                    request, timeout=DESCRIBE_TIMEOUT_S, metadata=self._shown(endpoint)
+                )
             except grpc.RpcError as failure:
                 problem = self._problem_of(failure, endpoint)
                 if (
@@ -230,6 +236,8 @@ class DataClient:
 
     def _behind(self, endpoint: str) -> tuple[str, ...]:
         """The gRPC endpoints to use when the bootstrap address is a Kafka listener."""
+        if self._security is not None:
+            return ()
         found = grpc_addresses(endpoint)
         if found:
             self._grpc_of[endpoint] = found
@@ -240,6 +248,8 @@ class DataClient:
         for topic in reply.topics:
             if topic.error_code:
                 code = ErrorCode.from_wire(topic.error_code)
+                if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    return {}, _Problem(code, f"no right to DESCRIBE topic {topic.name!r}", curable=False)
                 return {}, _Problem(
                     code, f"topic {topic.name!r} does not exist", code in _CURABLE, topic_unknown=True
                 )
@@ -290,7 +300,9 @@ class DataClient:
                 topic=topic.name, topic_id=topic.topic_id, isolation=_isolation(read_committed), queries=asked
             )
             try:
-                reply = self._stub(endpoint).Offsets(request, timeout=CALL_TIMEOUT_S)
+                reply = self._stub(endpoint).Offsets(
+                    request, timeout=CALL_TIMEOUT_S, metadata=self._shown(endpoint)
+                )
             except grpc.RpcError as failure:
                 last = self._problem_of(failure, endpoint)
                 for query in asked:
@@ -327,9 +339,9 @@ class DataClient:
             target_bytes=target_bytes,
         )
 
-        def ask(stub: data_pb2_grpc.DataStub, leader_epoch: int) -> data_pb2.PlanRangesReply:
+        def ask(stub: data_pb2_grpc.DataStub, leader_epoch: int, shown: Metadata) -> data_pb2.PlanRangesReply:
             request.leader_epoch = leader_epoch
-            return stub.PlanRanges(request, timeout=CALL_TIMEOUT_S)
+            return stub.PlanRanges(request, timeout=CALL_TIMEOUT_S, metadata=shown)
 
         return _whole_split(request, self._of_leader(topic.name, partition, ask).ranges)
 
@@ -413,7 +425,9 @@ class DataClient:
         found: dict[Key, list[SplitRange]],
     ) -> _Problem | None:
         try:
-            reply = self._stub(endpoint).PlanManyRanges(together, timeout=CALL_TIMEOUT_S)
+            reply = self._stub(endpoint).PlanManyRanges(
+                together, timeout=CALL_TIMEOUT_S, metadata=self._shown(endpoint)
+            )
         except grpc.RpcError as failure:
             problem = self._problem_of(failure, endpoint)
             if not problem.method_unknown:
@@ -447,14 +461,16 @@ class DataClient:
             isolation=_isolation(read_committed),
         )
 
-        def ask(stub: data_pb2_grpc.DataStub, leader_epoch: int) -> data_pb2.CountRecordsReply:
+        def ask(
+            stub: data_pb2_grpc.DataStub, leader_epoch: int, shown: Metadata
+        ) -> data_pb2.CountRecordsReply:
             request.leader_epoch = leader_epoch
-            return stub.CountRecords(request, timeout=COUNT_TIMEOUT_S)
+            return stub.CountRecords(request, timeout=COUNT_TIMEOUT_S, metadata=shown)
 
         return self._of_leader(topic, partition, ask).records
 
     def _of_leader(
-        self, topic: str, partition: int, ask: Callable[[data_pb2_grpc.DataStub, int], Reply]
+        self, topic: str, partition: int, ask: Callable[[data_pb2_grpc.DataStub, int, Metadata], Reply]
     ) -> Reply:
         """The answer of the partition's leader to an idempotent call."""
         budget = self.retry_budget()
@@ -462,7 +478,8 @@ class DataClient:
             leader, problem = self._leader(topic, partition)
             if leader is not None:
                 try:
-                    return ask(self._stub(leader.endpoint), leader.leader_epoch)
+                    shown = self._shown(leader.endpoint)
+                    return ask(self._stub(leader.endpoint), leader.leader_epoch, shown)
                 except grpc.RpcError as failure:
                     problem = self._problem_of(failure, leader.endpoint)
                     self._forget(topic, partition, problem)
@@ -492,7 +509,13 @@ class DataClient:
             isolation=_isolation(read_committed),
             accepts_waiting=True,
         )
-        call = self._stub(leader.endpoint).ReadRange(request)
+        try:
+            shown = self._shown(leader.endpoint)
+        except grpc.RpcError as failure:
+            problem = self._problem_of(failure, leader.endpoint)
+            self._forget(topic, partition, problem)
+            raise (StreamLost(problem.error()) if problem.curable else problem.error()) from None
+        call = self._stub(leader.endpoint).ReadRange(request, metadata=shown)
         watch = StallWatchdog(self._clock, self._stall_timeout_s, call.cancel)
         try:
             while True:
@@ -546,9 +569,20 @@ class DataClient:
 
     def _problem_of(self, failure: grpc.RpcError, endpoint: str) -> _Problem:
         problem = _problem_of(failure, endpoint)
+        if problem.code == ErrorCode.SASL_AUTHENTICATION_FAILED:
+            # the node has started anew, or the connection has: authenticate again
+            problem.curable = self._channels.forget_session(endpoint)
         if problem.code == ErrorCode.NETWORK_EXCEPTION and not problem.method_unknown:
             self._unreachable.add(endpoint)
         return problem
+
+    def _shown(self, endpoint: str) -> Metadata:
+        """What a call shows of the client's identity.  Raises ReadError when the node refuses it, and
+        grpc.RpcError."""
+        try:
+            return self._channels.authorization(endpoint)
+        except (AuthenticationRefused, SecurityError) as refused:
+            raise ReadError(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{endpoint}: {refused}") from None
 
     def _stub(self, endpoint: str) -> data_pb2_grpc.DataStub:
         return data_pb2_grpc.DataStub(self._channels.to(endpoint))
@@ -627,5 +661,7 @@ def _problem_of(failure: grpc.RpcError, endpoint: str) -> _Problem:
                 code, detail.message, code in _CURABLE, _leader_view(detail.leader), detail.log_start_offset
             )
     message = f"{endpoint}: {failure.code().name}: {failure.details()}"
+    if failure.code() == grpc.StatusCode.UNAUTHENTICATED:
+        return _Problem(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{endpoint}: {failure.details()}", False)
     unknown = failure.code() == grpc.StatusCode.UNIMPLEMENTED
     return _Problem(ErrorCode.NETWORK_EXCEPTION, message, failure.code() in _LOST, method_unknown=unknown)

@@ -1,6 +1,9 @@
 """The gRPC data service: bulk reads of committed records for Spark, answered by partition leaders.
 
-Every call for a partition first checks that this node leads it in the leader epoch that the caller names, and
+Every call asks for its client's right to the topics that it names; a call for all topics leaves out those
+that the client may not describe.
+
+Every call for a partition then checks that this node leads it in the leader epoch that the caller names, and
 that the topic still has the caller's topic id.  A stream checks that its range is settled, pins the replica
 and the leader epoch, and repeats, chunk by chunk:
 
@@ -51,6 +54,7 @@ from ...wire.compression import decompress
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import HEADER_BYTES, parse_header
 from ..serving.batch_threads import BatchThreads
+from ..serving.grpc_callers import GrpcAccess
 from .range_turns import RangeTurns, Turn
 
 log = logs.get(__name__)
@@ -79,6 +83,8 @@ _STATUS: Final = {
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ErrorCode.UNKNOWN_SERVER_ERROR: grpc.StatusCode.INTERNAL,
     ErrorCode.CORRUPT_MESSAGE: grpc.StatusCode.DATA_LOSS,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: grpc.StatusCode.PERMISSION_DENIED,
+    ErrorCode.SASL_AUTHENTICATION_FAILED: grpc.StatusCode.UNAUTHENTICATED,
 }
 
 
@@ -100,7 +106,9 @@ class DataService(data_pb2_grpc.DataServicer):
         cluster: Callable[[], ClusterState],
         request_flush: Callable[[Log], None],
         batch_threads: BatchThreads,
+        access: GrpcAccess,
     ) -> None:
+        self._access = access
         self._replicas = replicas
         self._batch_threads = batch_threads
         self._request_flush = request_flush
@@ -122,9 +130,13 @@ class DataService(data_pb2_grpc.DataServicer):
     async def DescribeTopics(
         self, request: pb.DescribeTopicsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.DescribeTopicsReply:
-        state = self._cluster()
+        state, caller = self._cluster(), self._access.caller(context)
         reply = pb.DescribeTopicsReply(endpoints=[str(broker.grpc) for broker in state.unfenced_brokers()])
         for name in request.topics or sorted(state.topics):
+            if not self._access.allows(caller, "DescribeTopics", name):
+                if request.topics:
+                    reply.topics.add(name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                continue
             topic = state.topics.get(name)
             if topic is None:
                 reply.topics.add(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -137,22 +149,34 @@ class DataService(data_pb2_grpc.DataServicer):
     async def Offsets(
         self, request: pb.OffsetsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.OffsetsReply:
-        return await self._answer(context, request.topic, -1, self._offsets(request))
+        async def work() -> pb.OffsetsReply:
+            self._access.require(self._access.caller(context), "Offsets", request.topic)
+            return await self._offsets(request)
+
+        return await self._answer(context, request.topic, -1, work())
 
     async def PlanRanges(
         self, request: pb.PlanRangesRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.PlanRangesReply:
-        return await self._answer(context, request.topic, request.partition, self._plan_ranges(request))
+        async def work() -> pb.PlanRangesReply:
+            self._access.require(self._access.caller(context), "PlanRanges", request.topic)
+            return await self._plan_ranges(request)
+
+        return await self._answer(context, request.topic, request.partition, work())
 
     async def PlanManyRanges(
         self, request: pb.PlanManyRangesRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.PlanManyRangesReply:
-        return await self._answer(context, "", -1, self._plan_many_ranges(request))
+        return await self._answer(context, "", -1, self._plan_many_ranges(request, context))
 
     async def CountRecords(
         self, request: pb.CountRecordsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CountRecordsReply:
-        return await self._answer(context, request.topic, request.partition, self._count(request))
+        async def work() -> pb.CountRecordsReply:
+            self._access.require(self._access.caller(context), "CountRecords", request.topic)
+            return await self._count(request)
+
+        return await self._answer(context, request.topic, request.partition, work())
 
     async def ReadRange(
         self, request: pb.ReadRangeRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -161,8 +185,12 @@ class DataService(data_pb2_grpc.DataServicer):
         granted = asyncio.Event()
         now = asyncio.get_running_loop().time
         try:
+            caller = self._access.caller(context)
+            self._access.require(caller, "ReadRange", request.topic)
             turn = self._turns.enter(granted.set, now())
             async for chunk in self._chunks(request, turn, granted):
+                # the right may be taken back, and the session may end, while the stream waits
+                self._access.require(caller, "ReadRange", request.topic)
                 yield chunk
         except (KafkaError, OSError) as error:
             await self._abort(context, request.topic, request.partition, error)
@@ -221,7 +249,10 @@ class DataService(data_pb2_grpc.DataServicer):
 
     # --- ranges ---------------------------------------------------------------------------------------------
 
-    async def _plan_many_ranges(self, request: pb.PlanManyRangesRequest) -> pb.PlanManyRangesReply:
+    async def _plan_many_ranges(
+        self, request: pb.PlanManyRangesRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.PlanManyRangesReply:
+        caller = self._access.caller(context)
         if len(request.partitions) > PARTITIONS_MAX:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
@@ -232,6 +263,7 @@ class DataService(data_pb2_grpc.DataServicer):
         for each in request.partitions:
             answer = reply.partitions.add(topic=each.topic, partition=each.partition, log_start_offset=-1)
             try:
+                self._access.require(caller, "PlanManyRanges", each.topic)
                 answer.ranges.extend((await self._plan_ranges(each)).ranges)
                 if request.estimate_decompressed:
                     await self._estimate_decompressed(each, answer.ranges)

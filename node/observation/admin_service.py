@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 
 from ...proto import admin_pb2 as pb
 from ...proto import admin_pb2_grpc
 from ...runtime import faults, logs
+from ...wire.errors import KafkaError
+from ..serving.grpc_callers import GrpcAccess
 
 log = logs.get(__name__)
 
@@ -16,19 +19,28 @@ log = logs.get(__name__)
 class AdminService(admin_pb2_grpc.AdminServicer):
     """`status()` is called on the loop."""
 
-    def __init__(self, status: Callable[[], pb.StatusReply]) -> None:
+    def __init__(self, status: Callable[[], pb.StatusReply], access: GrpcAccess) -> None:
         self._status = status
+        self._access = access
 
     async def Status(
         self, request: pb.StatusRequest, context: grpc.aio.ServicerContext[pb.StatusRequest, pb.StatusReply]
     ) -> pb.StatusReply:
+        await self._require(context, "Status")
         return self._status()
+
+    async def _require(self, context: grpc.aio.ServicerContext[Any, Any], method: str) -> None:
+        try:
+            self._access.require(self._access.caller(context), method)
+        except KafkaError as refused:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, refused.message)
 
     async def ArmFault(
         self,
         request: pb.ArmFaultRequest,
         context: grpc.aio.ServicerContext[pb.ArmFaultRequest, pb.ArmFaultReply],
     ) -> pb.ArmFaultReply:
+        await self._require(context, "ArmFault")
         try:
             faults.arm(request.point, request.action, skip=request.skip, match=dict(request.match))
         except PermissionError as error:

@@ -96,7 +96,7 @@ class ListenerIdentity:
         if mechanism == PLAIN:
             return partial(PlainExchange, self.security.passwords)
         if mechanism == OAUTHBEARER:
-            return partial(OAuthBearerExchange, self._bearer_identity)
+            return partial(OAuthBearerExchange, self.bearer_identity)
         return partial(self._scram, SCRAM_MECHANISMS[mechanism])
 
     def _scram(self, mechanism: ScramMechanism) -> Exchange:
@@ -122,7 +122,8 @@ class ListenerIdentity:
             credential_of(mechanism, salted, salt, ITERATIONS_MIN), Identity(owner, token.expires_at_ms)
         )
 
-    def _bearer_identity(self, token: str, now_ms: int) -> Identity:
+    def bearer_identity(self, token: str, now_ms: int) -> Identity:
+        """Raises TokenRefused."""
         if self._bearer is None:
             raise TokenRefused("no key set is configured (sasl.oauthbearer.jwks.endpoint.url)")
         return self._bearer.rules.identity(token, self._bearer.keys(), now_ms)

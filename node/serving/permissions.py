@@ -74,6 +74,12 @@ class Permissions:
         """For the fields of responses that list what a client may do."""
         return not self.is_enabled or self._decides(context, Right(operation, resource_type), name)
 
+    def permits(self, principal: Principal, host: str, right: Right, name: str) -> bool:
+        """For a call over gRPC."""
+        return not self.is_enabled or self._current().allows(
+            principal, host, right.operation, right.resource_type, name
+        )
+
     def _decides(self, context: RequestContext, right: Right, name: str) -> bool:
         return self._current().allows(
             context.principal, context.client_host, right.operation, right.resource_type, name

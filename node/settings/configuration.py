@@ -328,7 +328,7 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
             values[key] = filled(key, values[key])
     listeners = _listeners(values, given)
     try:
-        security = {each.name: listener_security(each, values) for each in listeners.kafka}
+        security = {each.name: listener_security(each, values) for each in (*listeners.kafka, listeners.grpc)}
         super_users(values["super.users"])
     except SecuritySettingError as error:
         raise ConfigurationError(str(error)) from error

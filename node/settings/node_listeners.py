@@ -12,7 +12,7 @@ a listener that none of them names speaks the Kafka protocol:
 
 The brokers register the advertised address of every Kafka listener, and a client is answered with the
 addresses of the listener on which its request came (`BrokerState.endpoint`).  Kafka listeners have any
-security protocol; the others are PLAINTEXT.
+security protocol, gRPC's any but SASL_PLAINTEXT; the others are PLAINTEXT.
 
 Sentences are Kafka's where Kafka has one (`tests/node/test_node_listeners.py`).
 """
@@ -82,7 +82,7 @@ def node_listeners(
         by_role.setdefault(roles.get(listener.name), []).append(listener)
     kafka = by_role.get(None, [])
     _check_roles(by_role, is_broker=is_broker, is_controller=is_controller)
-    _check_protocols(all_of_them, by_role.get(None, ()))
+    _check_protocols(all_of_them, by_role.get(None, ()), grpc)
     advertised_entries = values[ADVERTISED] if values[ADVERTISED] is not None else entries
     advertised = [
         listener
@@ -152,9 +152,15 @@ def _check_roles(
         )
 
 
-def _check_protocols(listeners: Sequence[Listener], kafka: Sequence[Listener]) -> None:
+def _check_protocols(listeners: Sequence[Listener], kafka: Sequence[Listener], grpc: str) -> None:
     for listener in listeners:
-        if listener.security_protocol is not SecurityProtocol.PLAINTEXT and listener not in kafka:
+        if listener.name == grpc:
+            if listener.security_protocol is SecurityProtocol.SASL_PLAINTEXT:
+                raise ListenerError(
+                    f"listener {listener.name} has the security protocol SASL_PLAINTEXT ({PROTOCOLS}): over "
+                    "gRPC clients show tokens, which need TLS: PLAINTEXT, SSL or SASL_SSL"
+                )
+        elif listener.security_protocol is not SecurityProtocol.PLAINTEXT and listener not in kafka:
             raise ListenerError(
                 f"listener {listener.name} has the security protocol {listener.security_protocol.name} "
                 f"({PROTOCOLS}): this version serves PLAINTEXT alone there"

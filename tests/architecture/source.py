@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
     "chaos", "client", "controller", "coordinator", "deploy", "node", "processes", "proto", "replication",
-    "runtime", "spark",
+    "runtime", "security", "spark",
     "storage", "wire",
 )  # fmt: skip
 

@@ -65,6 +65,7 @@ _STARTS_PROCESSES = (
 _BEFORE_ANYTHING_RUNS = (
     "looks for a Java runtime while installing and before Spark starts; no broker code runs there"
 )
+_NOT_TO_BE_FORESEEN = "nonces, salts, tokens: what a simulated clock would give, an attacker could foresee"
 
 ALLOWED: Mapping[tuple[str, str], str] = {
     ("processes/local_ports.py", "tempfile"): _STARTS_PROCESSES,
@@ -78,10 +79,9 @@ ALLOWED: Mapping[tuple[str, str], str] = {
         "node/__main__.py",
         "socket",
     ): "asks for the host's name, a default of the configuration, before the node is built",
-    (
-        "node/serving/authentication.py",
-        "secrets",
-    ): "nonces and salts, which an attacker must not foresee: a simulated clock's numbers would be",
+    ("node/serving/authentication.py", "secrets"): _NOT_TO_BE_FORESEEN,
+    ("security/client_security.py", "secrets"): _NOT_TO_BE_FORESEEN,
+    ("security/session_tokens.py", "secrets"): _NOT_TO_BE_FORESEEN,
     (
         "wire/compression.py",
         "mmap",

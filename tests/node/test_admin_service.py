@@ -12,13 +12,14 @@ from tidegate.proto import admin_pb2 as pb
 from tidegate.proto import admin_pb2_grpc
 from tidegate.runtime import faults
 from tidegate.runtime.network import bind_grpc, grpc_channel, grpc_server
+from tidegate.tests.grpc_access import open_access
 
 
 @pytest.fixture
 async def admin() -> AsyncIterator[admin_pb2_grpc.AdminAsyncStub]:
     server = grpc_server()
     admin_pb2_grpc.add_AdminServicer_to_server(
-        AdminService(lambda: pb.StatusReply(node_id=7, ready=True, leaders=3)), server
+        AdminService(lambda: pb.StatusReply(node_id=7, ready=True, leaders=3), open_access()), server
     )
     port = bind_grpc(server, "127.0.0.1", 0)
     await server.start()

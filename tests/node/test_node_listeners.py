@@ -148,16 +148,14 @@ def test_listeners_that_kafka_refuses_are_refused_in_kafkas_words(
     ("changes", "message"),
     [
         (
-            {"listeners": listeners("SSL://a:9096", others=OTHERS),
-             "listener__security__protocol__map": ["SSL:SSL", *MAP]},
-            "listener SSL has the security protocol SSL (listener.security.protocol.map): this "
-            "version serves "
-            "PLAINTEXT alone",
+            {"listener__security__protocol__map": ["GRPC:SASL_PLAINTEXT", *MAP[1:]]},
+            "listener GRPC has the security protocol SASL_PLAINTEXT (listener.security.protocol.map): over "
+            "gRPC clients show tokens, which need TLS: PLAINTEXT, SSL or SASL_SSL",
         ),
         (
             {"listener__security__protocol__map": ["CONTROLLER:SASL_SSL", *(MAP[:1] + MAP[2:])]},
             "listener CONTROLLER has the security protocol SASL_SSL (listener.security.protocol.map): this "
-            "version serves PLAINTEXT alone",
+            "version serves PLAINTEXT alone there",
         ),
         (
             {"listeners": listeners("PLAINTEXT://:9092")},

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import grpc
 from tidegate.controller.state.model import BrokerState, PartitionState, TopicState
 from tidegate.node.data.data_service import DataService
 from tidegate.node.serving.batch_threads import BatchThreads
+from tidegate.node.serving.grpc_callers import GrpcAccess, GrpcGuard
 from tidegate.proto import data_pb2_grpc
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.partition.assignment import Assignment
@@ -28,6 +30,7 @@ from tidegate.runtime.network import bind_grpc, grpc_server
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.group_commit import GroupCommit
 from tidegate.storage.log.log import AppendOrigin, LogConfig
+from tidegate.tests.grpc_access import open_access
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import ControlType, NewRecord, encode_batch, encode_marker, parse_header
@@ -133,6 +136,8 @@ class ServedCluster:
     """Use as a context manager, from a thread without a loop of its own."""
 
     def __init__(self, directory: Path, nodes: int = 2, **configs: str) -> None:
+        self._access = open_access()
+        self._credentials: grpc.ServerCredentials | None = None
         self.metadata = Metadata()
         self.nodes: dict[int, Node] = {}
         self._directory = directory
@@ -144,6 +149,10 @@ class ServedCluster:
         } | configs
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="served-cluster", daemon=True)
+
+    def secure(self, access: GrpcAccess, credentials: grpc.ServerCredentials) -> None:
+        """Before the start."""
+        self._access, self._credentials = access, credentials
 
     def __enter__(self) -> ServedCluster:
         self._thread.start()
@@ -168,8 +177,13 @@ class ServedCluster:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     @property
+    def host(self) -> str:
+        """As the nodes' certificates name it."""
+        return "127.0.0.1" if self._credentials is None else "localhost"
+
+    @property
     def bootstrap(self) -> str:
-        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes.values())
+        return ",".join(f"{self.host}:{node.port}" for node in self.nodes.values())
 
     async def _start(self, number: int) -> None:
         paths = [self._directory / f"node-{number}"]
@@ -180,14 +194,16 @@ class ServedCluster:
         commit = GroupCommit(1)
         replicas = ReplicaManager(number, directory, commit, SystemClock(), _no_changes, _no_transport)  # type: ignore[arg-type]
         threads = BatchThreads()
-        service = DataService(replicas, lambda: self.metadata, commit.request, threads)  # type: ignore[arg-type,return-value]
-        server = grpc_server()
+        service = DataService(replicas, lambda: self.metadata, commit.request, threads, self._access)  # type: ignore[arg-type,return-value]
+        guard = GrpcGuard(self._access)
+        server = grpc_server(interceptors=[guard])
+        guard.add_to_server(server)
         data_pb2_grpc.add_DataServicer_to_server(service, server)
-        port = bind_grpc(server, "127.0.0.1", 0)
+        port = bind_grpc(server, "127.0.0.1", 0, self._credentials)
         await server.start()
         self.nodes[number] = Node(directory, commit, replicas, service, threads, server, port)
         self.metadata.brokers[number] = BrokerState(
-            number, "i", 1, False, "", "127.0.0.1", 1, "127.0.0.1", port
+            number, "i", 1, False, "", "127.0.0.1", 1, self.host, port
         )
 
     async def _stop(self, number: int) -> None:

@@ -1,0 +1,49 @@
+"""Who may call the gRPC services of a test's node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tidegate.node.serving.authentication import BearerKeys, ListenerIdentity
+from tidegate.node.serving.grpc_callers import GrpcAccess
+from tidegate.node.serving.permissions import Permissions
+from tidegate.node.settings.definitions import SETTINGS
+from tidegate.node.settings.security_settings import listener_security
+from tidegate.runtime.clock import Clock, SystemClock
+from tidegate.runtime.listeners import Listener, SecurityProtocol
+from tidegate.security.records import SecurityRecords
+from tidegate.security.session_tokens import SessionTokens
+
+
+def open_access() -> GrpcAccess:
+    """Everyone, everything."""
+    return access("PLAINTEXT", SecurityRecords, authorizes=False)
+
+
+def access(
+    protocol: str,
+    records: Callable[[], SecurityRecords],
+    *,
+    authorizes: bool = True,
+    bearer: BearerKeys | None = None,
+    token_secret: bytes = b"",
+    calls_per_principal_max: int = 1_000,
+    clock: Clock | None = None,
+    tokens: SessionTokens | None = None,
+    **settings: Any,
+) -> GrpcAccess:
+    """`settings`: names with `_` for `.`."""
+    values = {name: setting.default for name, setting in SETTINGS.items()}
+    values |= {name.replace("_", "."): value for name, value in settings.items()}
+    listener = Listener("GRPC", "127.0.0.1", 0, SecurityProtocol[protocol])
+    identity = ListenerIdentity(
+        listener_security(listener, values),
+        clock=clock or SystemClock(), records=records, bearer=bearer, token_secret=token_secret,
+    )  # fmt: skip
+    return GrpcAccess(
+        identity,
+        Permissions(records, is_enabled=authorizes),
+        tokens=tokens,
+        calls_per_principal_max=calls_per_principal_max,
+    )
