@@ -11,6 +11,7 @@ process exits at once (exit code 70), without the mark, so that the next start r
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Coroutine
@@ -70,6 +71,14 @@ class StartError(Exception):
     """The node could not start; the message is one line that says what to do."""
 
 
+def _keep_loaded_classes() -> None:
+    """Modules and classes never go.  To search them for unreachable cycles takes 26 to 40 ms, for a node with
+    20 ms of CPU a second up to two seconds, whenever many objects are new.  Logs and connections are made
+    later, and are searched."""
+    gc.collect()
+    gc.freeze()
+
+
 class Node:
     """`run()` is the node's whole life."""
 
@@ -101,6 +110,9 @@ class Node:
             version=__version__,
             roles=configuration.values["process.roles"],
         )
+        if configuration.is_broker:
+            await asyncio.to_thread(self._codecs.load_newest)
+        _keep_loaded_classes()
         try:
             await self._open_logs()
             self._make_parts()
@@ -207,7 +219,6 @@ class Node:
         if not configuration.is_broker:
             await self._parts.metadata.start(self._parts.application.apply)
             return
-        await asyncio.to_thread(self._codecs.load_newest)
         # Bound before the registration, so that a port in use fails the start early; it serves when the
         # metadata are applied.
         self._listener = await listen(broker, HANDLERS)
