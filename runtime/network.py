@@ -339,8 +339,11 @@ _GRPC_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
+# For those that receive small messages: by default a ping after each measures how much the connection holds.
+_GRPC_NO_PROBES = ("grpc.http2.bdp_probe", 0)
 _GRPC_SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *_GRPC_OPTIONS,
+    _GRPC_NO_PROBES,
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -395,12 +398,13 @@ def _bind_error(host: str, port: int) -> OSError:
 
 
 def grpc_channel(target: str, options: Sequence[tuple[str, int | str]] = ()) -> grpc.aio.Channel:
-    """A channel to `host:port` for the running loop."""
-    return grpc.aio.insecure_channel(target, options=_overridden(_GRPC_CHANNEL_OPTIONS, options))
+    """A channel to `host:port` for the running loop, for small messages."""
+    common = (*_GRPC_CHANNEL_OPTIONS, _GRPC_NO_PROBES)
+    return grpc.aio.insecure_channel(target, options=_overridden(common, options))
 
 
 def grpc_channel_blocking(target: str, options: Sequence[tuple[str, int | str]] = ()) -> grpc.Channel:
-    """A channel to `host:port` for threads."""
+    """A channel to `host:port` for threads, for messages of any size."""
     return grpc.insecure_channel(target, options=_overridden(_GRPC_CHANNEL_OPTIONS, options))
 
 
