@@ -15,12 +15,13 @@ import enum
 from dataclasses import replace
 from uuid import UUID
 
+from ...controller.state.eligibility import Eligibility
 from ...controller.state.model import INTERNAL_TOPICS
 from ...runtime import logs
 from ...storage.log.log import FlushPolicy, Log
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import iterate_headers
-from ..partition.assignment import NO_LEADER, Assignment, Eligibility, EligibilityOf
+from ..partition.assignment import NO_LEADER, Assignment, EligibilityOf
 from ..partition.follower import (
     Append,
     FetchPosition,

@@ -27,6 +27,7 @@ from tidegate.controller.service.service import ControllerService
 from tidegate.controller.state import partition_changes
 from tidegate.controller.state.broker_table import BrokerTable
 from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.eligibility import Eligibility
 from tidegate.controller.state.model import BrokerState, PartitionState, TopicState
 from tidegate.controller.state.topic_table import TopicTable
 from tidegate.controller.state.validation import StateValidator
@@ -35,7 +36,7 @@ from tidegate.node.lifecycle.broker_lifecycle import BrokerLifecycle
 from tidegate.node.lifecycle.lease import AnsweredHeartbeat, Change, SessionLease
 from tidegate.replication.fetching import fetcher as fetcher_module
 from tidegate.replication.manager import ReplicaManager
-from tidegate.replication.partition.assignment import UNKNOWN_BROKER_EPOCH, Assignment, Eligibility
+from tidegate.replication.partition.assignment import UNKNOWN_BROKER_EPOCH, Assignment
 from tidegate.replication.partition.follower import Action, Answer, FetchPosition, LogView, PartitionFollower
 from tidegate.replication.partition.leader import PartitionLeader
 from tidegate.replication.record_deletion import RecordDeletions
