@@ -1,8 +1,8 @@
 """Whether a broker may be in the ISR of a partition: the one rule that all ask (docs/semantics.md M4, R10).
 
-| asks | before | with the replica's data folders |
+| asks | before | with the replica's disk |
 |---|---|---|
-| the partition's leader, by the metadata that it has applied | it proposes a follower, or waits for it | yes |
+| the partition's leader, by the applied metadata | it proposes a follower, or waits for it | yes |
 | the active controller | it proposes the change to the quorum | yes |
 | the metadata log | it applies the change | no: a disk may fail at any time |
 

@@ -40,7 +40,7 @@ from ..partition.follower import (
     Truncate,
 )
 from ..replica.catch_up_throttle import CatchUpThrottle
-from ..replica.replica import Replica
+from ..replica.replica import OfflineCause, Replica, TakeOffline
 from .fetch_session import FULL_EPOCH
 
 Key = tuple[str, int]
@@ -106,13 +106,12 @@ class LeaderFetcher:
         *,
         broker_epoch: Callable[[], int],
         flush: Callable[[Sequence[Replica]], Awaitable[None]],
-        on_failed: Callable[[Replica, str], None],
+        take_offline: TakeOffline,
         require_room: Callable[[Replica], None],
         throttle: CatchUpThrottle,
     ) -> None:
-        """`flush(replicas)` makes their logs durable (a failure takes the replica offline); `on_failed` takes
-        a replica offline; `require_room` raises KAFKA_STORAGE_ERROR when the disk takes no more records.  All
-        fetchers share `throttle`."""
+        """`flush(replicas)` makes their logs durable (a failure takes the replica offline); `require_room`
+        raises KAFKA_STORAGE_ERROR when the disk takes no more records.  All fetchers share `throttle`."""
         self.leader_id = leader_id
         self._node_id = node_id
         self._clock = clock
@@ -120,7 +119,7 @@ class LeaderFetcher:
         self._limits = limits
         self._broker_epoch = broker_epoch
         self._flush = flush
-        self._on_failed = on_failed
+        self._take_offline = take_offline
         self._require_room = require_room
         self._throttle = throttle
         # throttled: the leader sends none of their records until a fetch lists them again
@@ -401,12 +400,12 @@ class LeaderFetcher:
                 case BackOff(error):
                     self._rest(followed, error, "")
                 case Fail(reason):
-                    self._on_failed(replica, reason)
+                    self._take_offline(replica, OfflineCause.LOGS_DISAGREE, reason)
                 case Ignore.STALE:
                     self._list_again(replica.key)
         except KafkaError as error:
             if replica.log.is_offline:
-                self._on_failed(replica, str(error))
+                self._take_offline(replica, OfflineCause.DISK_FAILED, str(error))
             else:  # a batch damaged on the network, a full disk: fetch it again
                 followed.core.on_refused()
                 self._rest(followed, error.code, error.message)

@@ -15,8 +15,8 @@ from ...controller.state.eligibility import Eligibility
 from ...wire.errors import ErrorCode
 
 EligibilityOf = Callable[[UUID, int, int, int], Eligibility]
-"""Of (topic id, partition, node id, broker epoch): whether the controller would accept the broker as a new ISR
-member, by the metadata applied here."""
+"""Of (topic id, partition, node id, broker epoch): whether the broker may join the ISR, by the applied
+metadata."""
 
 NO_LEADER = -1
 UNKNOWN_BROKER_EPOCH = -1
