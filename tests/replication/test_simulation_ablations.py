@@ -34,7 +34,7 @@ from tidegate.controller.state.validation import StateValidator
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.lifecycle.broker_lifecycle import BrokerLifecycle
 from tidegate.node.lifecycle.lease import AnsweredHeartbeat, Change, SessionLease
-from tidegate.replication.fetching import fetcher as fetcher_module
+from tidegate.replication.fetching.followed import Followed
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.partition.assignment import UNKNOWN_BROKER_EPOCH, Assignment
 from tidegate.replication.partition.follower import Action, Answer, FetchPosition, LogView, PartitionFollower
@@ -176,7 +176,7 @@ def answers_to_old_questions_are_believed(patch: Patch) -> None:
         return on_answer(core, core.next_fetch(log), answer, log)
 
     patch.setattr(PartitionFollower, "on_answer", believe)
-    patch.setattr(fetcher_module._Followed, "is_current", lambda followed: True)
+    patch.setattr(Followed, "is_current", lambda followed: True)
 
 
 def epoch_history_is_kept_late(patch: Patch) -> None:
