@@ -54,7 +54,7 @@ def test_the_metadata_decides_which_replicas_may_be_in_an_isr(
 @pytest.mark.parametrize("joins", [True, False])
 @pytest.mark.parametrize(
     ("broker", "epoch"),
-    itertools.product([BROKER, FENCED, STOPPING, OFFLINE, ELSEWHERE, None], [-1, 39, 40, 41]),
+    list(itertools.product([BROKER, FENCED, STOPPING, OFFLINE, ELSEWHERE, None], [-1, 39, 40, 41])),
 )
 def test_leader_controller_and_log_ask_the_one_rule(
     broker: BrokerState | None, epoch: int, joins: bool
