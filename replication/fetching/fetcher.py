@@ -195,11 +195,11 @@ class LeaderFetcher:
         request = self._request(positions, max(1, int(rest_s * 1000)))
         request.session_id, request.session_epoch = self._session_id, self._session_epoch
         request.forgotten_topics = self._forgotten(positions)
-        for key, position in positions.items():
-            self._positions[key] = position
-            self._advance(position[0], ListingEvent.LISTED)
-            if position[0].replica.log.local.start_note.is_due:  # this fetch still sends the old log start
-                self._advance(position[0], ListingEvent.ANSWERED)
+        self._positions.update(positions)
+        for followed, _ in positions.values():
+            self._advance(followed, ListingEvent.LISTED)
+            if followed.replica.log.local.start_note.is_due:  # this fetch still sends the old log start
+                self._advance(followed, ListingEvent.LIST_AGAIN)
         self._waiting = True
         try:
             response = await self._ask(request)
@@ -361,7 +361,7 @@ class LeaderFetcher:
         moved = part.log_start_offset > position.log_start_offset
         if moved or part.records or part.diverging_epoch is not None or part.error is not ErrorCode.NONE:
             # the next fetch sends the leader this log's position, also after an error
-            self._advance(followed, ListingEvent.ANSWERED)
+            self._advance(followed, ListingEvent.LIST_AGAIN)
         answer = Answer(
             part.error,
             part.high_watermark,

@@ -32,7 +32,7 @@ class ListingEvent(enum.Enum):
 
     LISTED = "a fetch of the session lists it"
     ASKED_BESIDE = "a fetch beside the session asks for it"
-    ANSWERED = "an answer changes its log, or is an error"
+    LIST_AGAIN = "its log changes, or the answer is an error"
     NOT_USED = "an answer is not used"
     THROTTLED = "it has fetched its share"
     FORGOTTEN = "the next fetch makes the leader forget it"
@@ -57,7 +57,7 @@ TRANSITIONS: dict[tuple[ListingState, ListingEvent], ListingState] = {
             _S.UNUSED: (_S.UNUSED, _S.UNUSED, _S.HELD_BACK),
             _S.HELD_BACK: (_S.HELD_BACK, _S.HELD_BACK, _S.HELD_BACK),
         }.items()
-        for event, after in zip((_E.ANSWERED, _E.NOT_USED, _E.THROTTLED), afters, strict=True)
+        for event, after in zip((_E.LIST_AGAIN, _E.NOT_USED, _E.THROTTLED), afters, strict=True)
     },
     (_S.NEW, _E.ASKED_BESIDE): _S.UNLISTED,
     (_S.HELD_BACK, _E.FORGOTTEN): _S.UNLISTED,
