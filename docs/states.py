@@ -11,6 +11,7 @@ from tidegate.client.producing import transaction_manager as producer
 from tidegate.coordinator.group.classic import state as group
 from tidegate.coordinator.group.consumer import state as consumer
 from tidegate.coordinator.transaction import state as transaction
+from tidegate.replication.fetching import followed
 from tidegate.replication.partition import isr_change
 
 PAGE = Path(__file__).with_name("states.md")
@@ -60,6 +61,12 @@ to the controller until an answer comes; maintenance runs from time to time.
 PAUSES = """
 A follower outside of the ISR is proposed as soon as it has caught up, but for a *paused* one, for which the
 high watermark does not wait either. The last of these events counts.
+"""
+FETCHERS = """
+## Partitions at a fetcher
+
+What a follower's fetch session with a leader (KIP-227, docs/semantics.md R5) knows of a partition. In every
+state but *listed* the next fetch lists it, after the pause of an error or of a throttle.
 """
 
 
@@ -173,12 +180,26 @@ def leaders() -> str:
     )
 
 
-def _cell(state: producer.State | None) -> str:
+def fetchers() -> str:
+    moves = followed.TRANSITIONS
+    edges = [
+        (before.name, event.value, after.name)
+        for (before, event), after in moves.items()
+        if after is not before
+    ]
+    rows = [
+        (event.value, [_cell(moves.get((state, event))) for state in followed.ListingState])
+        for event in followed.ListingEvent
+    ]
+    return FETCHERS + diagram(edges) + table("", [state.value for state in followed.ListingState], rows)
+
+
+def _cell(state: producer.State | followed.ListingState | None) -> str:
     return "" if state is None else state.value
 
 
 def main() -> int:
-    fresh = HEAD + transactions() + groups() + consumer_groups() + leaders() + producers()
+    fresh = HEAD + transactions() + groups() + consumer_groups() + leaders() + fetchers() + producers()
     if "--check" in sys.argv[1:]:
         if not PAGE.exists() or PAGE.read_text() != fresh:
             print("docs/states.md is out of date: run `python docs/states.py`", file=sys.stderr)

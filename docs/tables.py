@@ -1,17 +1,22 @@
-"""Writes the tables that say what the product's own tables say: the settings of nodes in operations.md, the
-requests that nodes serve in kafka.md; `--check` only says whether they are current."""
+"""Writes the tables that say what the product's own tables say: the settings and the metrics of nodes in
+operations.md, the requests that nodes serve in kafka.md; `--check` only says whether they are current."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+from tidegate.node.assembly import metrics_of
 from tidegate.node.handlers import HANDLERS
+from tidegate.node.observation.client_metrics import ClientMetrics
+from tidegate.node.observation.metrics import NodeView
 from tidegate.node.settings.definitions import SETTINGS, Setting
 from tidegate.wire.api import ApiKey, advertised
 
-BEGIN = "<!-- made by docs/tables.py -->\n"
+BEGIN = "<!-- made by docs/tables.py{} -->\n"
 END = "<!-- end of what is made -->\n"
 COLUMNS = 3
 
@@ -44,22 +49,37 @@ def requests() -> str:
     )
 
 
-TABLES: dict[str, Callable[[], str]] = {"operations.md": settings, "kafka.md": requests}
+def metrics() -> str:
+    opening = SimpleNamespace(progress=SimpleNamespace(found=0, opened=0))
+    exported = metrics_of(
+        1, cast(Any, opening), ClientMetrics(), lambda: NodeView([], 0, 0, 0, 0, False, 0, True, 0)
+    )
+    rows = sorted(
+        f"| `{family.name}{'_total' if family.type == 'counter' else ''}` | {family.documentation} |\n"
+        for family in exported.registry.collect()
+    )
+    return "| metric | meaning |\n|---|---|\n" + "".join(rows)
 
 
-def with_table(page: str, table: str) -> str:
+TABLES: dict[tuple[str, str], Callable[[], str]] = {
+    ("operations.md", ""): settings, ("operations.md", ": metrics"): metrics, ("kafka.md", ""): requests,
+}  # fmt: skip
+
+
+def with_table(page: str, what: str, table: str) -> str:
     """The page with a fresh table between the markers."""
-    before, _, rest = page.partition(BEGIN)
+    begin = BEGIN.format(what)
+    before, _, rest = page.partition(begin)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+    return f"{before}{begin}\n{table}\n{END}{after}"
 
 
 def main() -> int:
     late = 0
-    for name, table in TABLES.items():
+    for (name, what), table in TABLES.items():
         path = Path(__file__).with_name(name)
         page = path.read_text()
-        fresh = with_table(page, table())
+        fresh = with_table(page, what, table())
         if "--check" not in sys.argv[1:]:
             path.write_text(fresh)
         elif page != fresh:

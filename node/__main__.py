@@ -89,8 +89,6 @@ def tune_process() -> None:
     """What was measured as worth it."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*GARBAGE_THRESHOLDS)
-    # modules and classes never go: to walk them takes 40 ms, which for a node on a small quota are seconds
-    gc.freeze()
     try:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)

@@ -158,7 +158,7 @@ def assemble(
         described_topics=DescribedTopics(),
         client_metrics=client_metrics,
         batch_threads=batch_threads,
-        metrics=_metrics(foundation, client_metrics, node_view),
+        metrics=metrics_of(configuration.node_id, directory, client_metrics, node_view),
         handled_keys=handled_keys,
     )
     flush = group_commit.request
@@ -332,11 +332,12 @@ def _producer_ids(node_id: int, controller: ControllerClient, lifecycle: BrokerL
 # ---- metrics -----------------------------------------------------------------------------------------------
 
 
-def _metrics(
-    foundation: Foundation, client_metrics: ClientMetrics, node_view: Callable[[], NodeView]
+def metrics_of(
+    node_id: int, directory: DataFolders, client_metrics: ClientMetrics, node_view: Callable[[], NodeView]
 ) -> Metrics:
-    metrics = Metrics(foundation.configuration.node_id, __version__, node_view)
-    metrics.registry.register(RecoveryCollector(foundation.directory))
+    """All that a node exports; docs/operations.md has a table made of it."""
+    metrics = Metrics(node_id, __version__, node_view)
+    metrics.registry.register(RecoveryCollector(directory))
     metrics.registry.register(ClientMetricsCollector(client_metrics))
     return metrics
 

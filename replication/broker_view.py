@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..controller.state.eligibility import Eligibility
 from ..storage.log.log import Log
 from .fetching.client_sessions import TopicNameOf
 from .fetching.nearby import RackOf
-from .partition.assignment import Eligibility, EligibilityOf
+from .partition.assignment import EligibilityOf
 
 
 @dataclass(slots=True, frozen=True)

@@ -13,8 +13,8 @@ What it promises to the node
   only while this node still leads in that epoch.
 * After the session with the controller has ended the manager appends and acknowledges nothing until it is
   renewed (`lease`).
-* A failed disk takes the replica offline until the process starts again; the manager reports it through
-  `on_offline`.
+* A replica that goes offline (`OfflineCause`) is offline until the process starts again; the manager
+  reports it through `on_offline`.
 
 Flow of a write with acks=all: append to the page cache -> waiting followers are woken and one flush is
 started -> followers append, flush and fetch onwards -> each of these events may move the high watermark
@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -55,7 +56,7 @@ from .record_deletion import RecordDeletions
 from .replica.delayed_produce import DelayedProduce
 from .replica.flushes import ReplicaFlushes
 from .replica.hosted import HostedReplicas
-from .replica.replica import Replica, Role, RoleChange
+from .replica.replica import OfflineCause, Replica, Role, RoleChange
 from .replica.replica_log_opener import ReplicaLogOpener
 from .replica.waiters import AckCallback
 from .upkeep import ReplicationUpkeep
@@ -88,31 +89,31 @@ class ReplicaManager:
         self._listener = listener = listener or PartitionListener()
         self._broker = broker = broker or BrokerView()
         self._config = config = config or ReplicationConfig()
+        self._limits = limits = replace(config.limits)
         self._lag_max_s = config.replica_lag_time_max_ms / 1000
         self._is_closing = False
         self._moved: set[Replica] = set()  # high watermarks to report on the next turn of the loop
         self._role_lines = RateLimitedLines(_log, "role_changed", "roles_changed")
         self.lease = LeadershipLease(node_id, broker.holds_session)
         self._log_opener = ReplicaLogOpener(
-            node_id, directory, clock, config.limits.producer_id_expiration_ms, self.apply,
+            node_id, directory, clock, lambda: limits.producer_id_expiration_ms, self.apply,
             listener.on_offline,
             in_background=config.make_logs_in_background,
         )  # fmt: skip
         self.hosted = HostedReplicas(node_id, broker.partition_exists, self._log_opener.require_possible)
         self._delayed_produce = DelayedProduce(clock, self.lease, config.waiting_acks_max, self._progress)
-        self._flushes = ReplicaFlushes(group_commit, self._progress, self.storage_failed)
+        self._flushes = ReplicaFlushes(group_commit, self._progress, self.take_offline)
         self._client_fetches = ClientFetches(
-            clock, self.replica, self.storage_failed, broker.rack_of,
+            clock, self.replica, self.take_offline, broker.rack_of,
             topic_name_of=broker.topic_name_of, sessions_max=config.client_sessions_max,
         )  # fmt: skip
         self._follower_fetches = FollowerFetches(
-            clock, self.replica, config.limits, self._follower_progressed, self.storage_failed
+            clock, self.replica, limits, self._follower_progressed, self.take_offline
         )
         self._fetchers = FetcherManager(
-            node_id, clock, transport_factory, config.fetcher,
+            node_id, clock, transport_factory, config.fetcher, limits,
             broker_epoch=broker.broker_epoch, flush=self._flush_followed,
-            on_failed=self.storage_failed, require_room=self._require_room,
-            throttled_bytes_per_s=config.limits.follower_throttled_bytes_per_s,
+            take_offline=self.take_offline, require_room=self._require_room,
         )  # fmt: skip
         self._isr_changes = IsrChanges(
             clock, alter_partition, self._settled, self._follower_fetches.recent_fetchers
@@ -146,10 +147,10 @@ class ReplicaManager:
         return replica.log
 
     def change_limits(self, limits: ReplicationLimits) -> None:
-        """Uses `limits` from now on."""
-        self._follower_fetches.change_limits(limits)
-        self._fetchers.throttle(limits.follower_throttled_bytes_per_s)
-        if self._log_opener.expire_producer_ids_after(limits.producer_id_expiration_ms):
+        """Uses `limits` from now on.  Logs have theirs in their configuration."""
+        former_ms = self._limits.producer_id_expiration_ms
+        self._limits.change_to(limits)
+        if limits.producer_id_expiration_ms != former_ms:
             for replica in self.hosted:
                 replica.log.update_config(self._log_opener.log_config(replica.assignment))
 
@@ -311,7 +312,7 @@ class ReplicaManager:
             )
         except KafkaError as error:
             if replica.log.is_offline:  # a failed disk; a bad batch or a full disk only rejects the append
-                self.storage_failed(replica, str(error))
+                self.take_offline(replica, OfflineCause.DISK_FAILED, str(error))
             raise
         if not info.duplicate:
             leader.on_append(log_end, self._clock.monotonic())
@@ -414,20 +415,25 @@ class ReplicaManager:
             self._previous_on_offline(directory, error)
         for replica in self.hosted:
             if replica.log.is_offline:
-                self.storage_failed(replica, str(error))
+                self.take_offline(replica, OfflineCause.DISK_FAILED, str(error))
 
     def _log_damaged(self, log: Log, error: CorruptLog) -> None:
         replica = self.hosted.get((log.topic, log.partition))
         if replica is not None and replica.log is log:
-            self.storage_failed(replica, str(error))
+            self.take_offline(replica, OfflineCause.LOG_DAMAGED, str(error))
 
-    def storage_failed(self, replica: Replica, reason: str) -> None:
-        """The replica's disk failed: it is offline from now on, and requests get KAFKA_STORAGE_ERROR, also
-        those that wait."""
+    def take_offline(self, replica: Replica, cause: OfflineCause, reason: str) -> None:
+        """The replica is offline from now on, and requests get KAFKA_STORAGE_ERROR, also those that wait."""
         was_leader = replica.is_leader
         if replica not in self.hosted or not replica.go_offline(reason):
             return
-        _log.error("replica_offline", topic=replica.topic, partition=replica.partition, reason=reason)
+        _log.error(
+            "replica_offline",
+            topic=replica.topic,
+            partition=replica.partition,
+            cause=cause.value,
+            reason=reason,
+        )
         self._fetchers.stop(replica)
         self._end_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
         if was_leader:

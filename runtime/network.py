@@ -436,8 +436,11 @@ _GRPC_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
+# For those that receive small messages: by default a ping after each measures how much the connection holds.
+_GRPC_NO_PROBES = ("grpc.http2.bdp_probe", 0)
 _GRPC_SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *_GRPC_OPTIONS,
+    _GRPC_NO_PROBES,
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -506,8 +509,8 @@ def grpc_channel(
     options: Sequence[tuple[str, int | str]] = (),
     credentials: grpc.ChannelCredentials | None = None,
 ) -> grpc.aio.Channel:
-    """A channel to `host:port` for the running loop; `credentials`: of TLS."""
-    merged = _overridden(_GRPC_CHANNEL_OPTIONS, options)
+    """A channel to `host:port` for the running loop, for small messages; `credentials`: of TLS."""
+    merged = _overridden((*_GRPC_CHANNEL_OPTIONS, _GRPC_NO_PROBES), options)
     if credentials is None:
         return grpc.aio.insecure_channel(target, options=merged)
     return grpc.aio.secure_channel(target, credentials, options=merged)
@@ -518,7 +521,7 @@ def grpc_channel_blocking(
     options: Sequence[tuple[str, int | str]] = (),
     credentials: grpc.ChannelCredentials | None = None,
 ) -> grpc.Channel:
-    """A channel to `host:port` for threads; `credentials`: of TLS."""
+    """A channel to `host:port` for threads, for messages of any size; `credentials`: of TLS."""
     merged = _overridden(_GRPC_CHANNEL_OPTIONS, options)
     if credentials is None:
         return grpc.insecure_channel(target, options=merged)

@@ -97,7 +97,7 @@ async def _start(directory: Path) -> None:
         f"`cluster up --timeout {GIVE_UP_S:g}` ended with {code}, not 1: the quota is too large for "
         "this test",
     )
-    _require(" on starting: " in last, f"it did not say that the nodes go on: {last}")
+    _require("they go on: " in last, f"it did not say that the nodes go on: {last}")
     first = _running(directory)
     _require(len(first) == NODES, f"of {NODES} nodes only {sorted(first)} run after the wait was given up")
     say(f"`cluster up --timeout {GIVE_UP_S:g}` gave up, nodes go on", time.perf_counter() - began)

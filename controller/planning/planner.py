@@ -35,6 +35,7 @@ from ...runtime.host_names import host_problem
 from ...wire.errors import ErrorCode, KafkaError
 from ..state.broker_fields import checked_listeners, decode_replicas, encode_listeners, encode_replicas
 from ..state.cluster_state import ClusterState
+from ..state.eligibility import Eligibility, isr_eligibility
 from ..state.features import level_problem, ranges_of, require_level
 from ..state.model import (
     LISTENERS_LEVEL,
@@ -583,17 +584,10 @@ class ControllerPlanner:
         if change.isr_broker_epochs and len(change.isr_broker_epochs) != len(isr):
             return ErrorCode.INVALID_REQUEST
         epochs = change.isr_broker_epochs or [NO_BROKER_EPOCH] * len(isr)
+        replica = (topic.topic_id.bytes, change.partition)
         for member, epoch in zip(isr, epochs, strict=True):
-            broker = self._state.brokers.get(member)
-            if broker is None or broker.fenced or (broker.shutting_down and member not in partition.isr):
-                return ErrorCode.INELIGIBLE_REPLICA
-            if (
-                topic.topic_id.bytes,
-                change.partition,
-            ) in broker.offline_replicas and member not in partition.isr:
-                return ErrorCode.INELIGIBLE_REPLICA
-            # rule M4: an earlier epoch of that broker
-            if epoch != NO_BROKER_EPOCH and epoch != broker.broker_epoch:
+            broker, joins = self._state.brokers.get(member), member not in partition.isr
+            if isr_eligibility(broker, epoch, joins=joins, replica=replica) is not Eligibility.YES:
                 return ErrorCode.INELIGIBLE_REPLICA
         return None
 

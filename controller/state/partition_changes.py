@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...proto import metadata_pb2 as pb
 from ...wire.errors import ErrorCode
+from .eligibility import Eligibility, isr_eligibility
 from .model import (
     MOVES_LEVEL,
     NO_BROKER_EPOCH,
@@ -159,12 +160,9 @@ def _membership_error(
         return ErrorCode.INVALID_REQUEST
     wanted_epochs = change.isr_broker_epochs or [NO_BROKER_EPOCH] * len(isr)
     for node_id, wanted_epoch in zip(isr, wanted_epochs, strict=True):
-        broker = brokers.get(node_id)
-        if broker is None or broker.fenced:
-            return ErrorCode.INELIGIBLE_REPLICA
-        if wanted_epoch != NO_BROKER_EPOCH and wanted_epoch != broker.broker_epoch:
-            return ErrorCode.INELIGIBLE_REPLICA
-        if broker.shutting_down and (node_id not in before.isr or node_id == change.leader != before.leader):
+        # a broker that shuts down does not begin to lead either
+        joins = node_id not in before.isr or node_id == change.leader != before.leader
+        if isr_eligibility(brokers.get(node_id), wanted_epoch, joins=joins) is not Eligibility.YES:
             return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 

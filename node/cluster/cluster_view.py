@@ -14,7 +14,7 @@ from ...controller.planning.reachability import Life
 from ...controller.remote.client import ControllerClient
 from ...controller.remote.metadata_follower import MetadataFollower
 from ...controller.state.cluster_state import ClusterState
-from ...replication.partition.assignment import Eligibility
+from ...controller.state.eligibility import Eligibility, isr_eligibility
 from ...runtime.clock import Clock
 from ...wire.errors import ErrorCode, KafkaError
 
@@ -71,19 +71,11 @@ class ClusterView:
         return found.kafka_host, found.kafka_port
 
     def isr_eligibility(self, topic_id: UUID, partition: int, node_id: int, broker_epoch: int) -> Eligibility:
-        """Whether the controller would accept this follower as an ISR member, by the metadata that this node
-        has applied."""
-        follower = self.state.brokers.get(node_id)
-        if follower is None:
-            return Eligibility.NOT_NOW
-        if 0 <= broker_epoch < follower.broker_epoch:
-            return Eligibility.NEVER
-        if broker_epoch > follower.broker_epoch:
-            return Eligibility.NOT_NOW
-        if follower.shutting_down:  # the controller does not take this back in this broker epoch
-            return Eligibility.NEVER
-        offline = (topic_id.bytes, partition) in follower.offline_replicas
-        return Eligibility.NOT_NOW if follower.fenced or offline else Eligibility.YES
+        """Whether the controller would accept this follower as a new ISR member, by the metadata that this
+        node has applied."""
+        return isr_eligibility(
+            self.state.brokers.get(node_id), broker_epoch, replica=(topic_id.bytes, partition)
+        )
 
     # --- topics ---------------------------------------------------------------------------------------------
 

@@ -208,8 +208,13 @@ class Reachability:
         self._started_at = clock.monotonic()
         self._reached_by_all = False
         self._prober = Prober(self._own_life, lambda: cluster.state.brokers.values(), ask, clock, on_failure)
-        self.start, self.stop = self._prober.start, self._prober.stop
         self.brokers_changed = self._prober.brokers_changed
+
+    def start(self) -> None:
+        self._prober.start()
+
+    async def stop(self) -> None:
+        await self._prober.stop()
 
     def _own_life(self) -> Life:
         return self._cluster.node_id, self._lifecycle.broker_epoch

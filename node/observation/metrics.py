@@ -299,6 +299,11 @@ def _shard_counters(shards: list[ShardView]) -> Iterator[Metric]:
             "Requests that failed by a fault of the coordinator's own.",
             "handler_failures",
         ),
+        (
+            "coordinator_reply_failures",
+            "Answers that could not be given, by a fault of the coordinator's own.",
+            "reply_failures",
+        ),
         ("coordinator_failures", "Times that the coordinator stopped, to be loaded again.", "failures"),
         ("coordinator_loads", "Times that the coordinator was loaded.", "loads"),
         ("coordinator_records_loaded", "Records read while it was loaded.", "records_loaded"),

@@ -33,7 +33,7 @@ from ...wire.fetch import (
 )
 from ..partition.history import find_divergence
 from ..replica.reading import UNKNOWN, failed_answer, read_batches
-from ..replica.replica import Replica
+from ..replica.replica import Replica, TakeOffline
 from ..replica.waiters import FetchWaiter
 from .client_sessions import SESSIONS_MAX, ClientSession, ClientSessions, FetchPart, TopicNameOf
 from .nearby import NONE, RackOf, nearby_replica
@@ -54,7 +54,7 @@ class ClientFetches:
         self,
         clock: Clock,
         lookup: Callable[[str, int], Replica],
-        on_storage_failure: Callable[[Replica, str], None],
+        take_offline: TakeOffline,
         rack_of: RackOf | None = None,
         *,
         topic_name_of: TopicNameOf = lambda _topic_id: None,
@@ -64,7 +64,7 @@ class ClientFetches:
         topic."""
         self._clock = clock
         self._lookup = lookup
-        self._on_storage_failure = on_storage_failure
+        self._take_offline = take_offline
         self._rack_of = rack_of
         self._topic_name_of = topic_name_of
         self.sessions = ClientSessions(clock.random, sessions_max)
@@ -223,7 +223,7 @@ class ClientFetches:
         upper = answer.last_stable_offset if committed_only else log.high_watermark
         if answer.diverging_epoch is None and spec.fetch_offset < upper and (budget > 0 or at_least_one):
             answer.records, next_offset = read_batches(
-                replica, spec.fetch_offset, budget, upper, at_least_one, self._on_storage_failure
+                replica, spec.fetch_offset, budget, upper, at_least_one, self._take_offline
             )
             if committed_only and answer.records:
                 answer.aborted = [

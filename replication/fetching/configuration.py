@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from .client_sessions import SESSIONS_MAX
 from .fetcher import FetcherLimits
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class ReplicationLimits:
-    """What may change while the node runs; None: no limit (`catch_up_throttle.py`)."""
+    """What may change while the node runs; None: no limit (`catch_up_throttle.py`).
+
+    A node has one such object, `ReplicaManager.change_limits` alone changes it, and no part keeps a copy of a
+    limit: a part reads it here whenever it needs one."""
 
     catch_up_bytes_per_s: int | None = None
     leader_throttled_bytes_per_s: int | None = None
     follower_throttled_bytes_per_s: int | None = None
     producer_id_expiration_ms: int = 86_400_000
+
+    def change_to(self, other: ReplicationLimits) -> None:
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))
 
 
 @dataclass(slots=True, frozen=True)

@@ -5,10 +5,10 @@ let the core decide; change the log as it says; flush the logs that got records 
 them) *before* the next fetch, because the fetch offset tells the leader that everything below it is durable
 here.
 
-Within a fetch session (KIP-227, `fetch_session`) a fetch lists only the partitions in `_due`: newly assigned
-ones, those whose log an answer changed, those whose pause after an error is over.  A fetch that fails in any
-way ends the session; the next ones list all partitions, `FetcherLimits.listed_max` at a time, because the
-leader rejects a request with more entries than the wire allows.
+Each partition is in a state of the table in `followed.py`, which says whether the next fetch of the session
+(KIP-227) lists it, and whether an answer may come for it.  A fetch that fails in any way ends the session;
+the next ones list all partitions, `FetcherLimits.listed_max` at a time, because the leader rejects a request
+with more entries than the wire allows.
 
 Bounds: one fetch in flight per leader, plus at most one for partitions that were assigned while it waits;
 pauses after errors grow to a limit; a partition with an error pauses alone, and the fetcher goes on with the
@@ -18,7 +18,6 @@ others.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -35,13 +34,13 @@ from ..partition.follower import (
     Fail,
     FetchPosition,
     Ignore,
-    PartitionFollower,
     Restart,
     Truncate,
 )
 from ..replica.catch_up_throttle import CatchUpThrottle
-from ..replica.replica import Replica
+from ..replica.replica import OfflineCause, Replica, TakeOffline
 from .fetch_session import FULL_EPOCH
+from .followed import IN_SESSION, TRANSITIONS, Followed, ListingEvent, ListingState, Positions
 
 Key = tuple[str, int]
 
@@ -77,22 +76,6 @@ class FetcherLimits:
     backoff_max_s: float = 1.0
 
 
-@dataclass(slots=True, eq=False)
-class _Followed:
-    """One followed partition under one leader epoch."""
-
-    replica: Replica
-    core: PartitionFollower
-    failures: int = 0
-    rests_until_s: float = 0.0
-
-    def is_current(self) -> bool:
-        return self.replica.follower is self.core
-
-
-Positions = dict[Key, tuple[_Followed, FetchPosition]]
-
-
 class LeaderFetcher:
     """Fetches everything that this node follows from one leader broker."""
 
@@ -106,13 +89,12 @@ class LeaderFetcher:
         *,
         broker_epoch: Callable[[], int],
         flush: Callable[[Sequence[Replica]], Awaitable[None]],
-        on_failed: Callable[[Replica, str], None],
+        take_offline: TakeOffline,
         require_room: Callable[[Replica], None],
         throttle: CatchUpThrottle,
     ) -> None:
-        """`flush(replicas)` makes their logs durable (a failure takes the replica offline); `on_failed` takes
-        a replica offline; `require_room` raises KAFKA_STORAGE_ERROR when the disk takes no more records.  All
-        fetchers share `throttle`."""
+        """`flush(replicas)` makes their logs durable (a failure takes the replica offline); `require_room`
+        raises KAFKA_STORAGE_ERROR when the disk takes no more records.  All fetchers share `throttle`."""
         self.leader_id = leader_id
         self._node_id = node_id
         self._clock = clock
@@ -120,21 +102,15 @@ class LeaderFetcher:
         self._limits = limits
         self._broker_epoch = broker_epoch
         self._flush = flush
-        self._on_failed = on_failed
+        self._take_offline = take_offline
         self._require_room = require_room
         self._throttle = throttle
-        # throttled: the leader sends none of their records until a fetch lists them again
-        self._held_back: set[Key] = set()
-        self._followed: dict[Key, _Followed] = {}
-        self._due: dict[Key, None] = {}  # to be listed in the next fetch
-        # as the session has them at the leader
-        self._positions: dict[Key, tuple[_Followed, FetchPosition]] = {}
+        self._followed: dict[Key, Followed] = {}
+        self._due: dict[Key, None] = {}  # in any state but LISTED, in the order in which they came to it
+        self._positions: Positions = {}  # as the session has them at the leader: those `IN_SESSION`
         self._session_id = 0
         self._session_epoch = FULL_EPOCH
         self._wake = asyncio.Event()
-        # this node did not use the leader's answer, and the session counts it as sent
-        self._unused_answers: set[Key] = set()
-        self._newly_assigned: set[Key] = set()  # assigned while a fetch was waiting at the leader
         self._waiting = False
         self._extra: asyncio.Task[None] | None = None
         self._main: asyncio.Task[None] | None = None
@@ -160,24 +136,30 @@ class LeaderFetcher:
         """Follows `replica` in its present leader epoch, instead of an earlier one."""
         if replica.follower is None or replica.follower.leader != self.leader_id:
             raise ValueError(f"{replica.topic}-{replica.partition} does not follow node {self.leader_id}")
-        self._followed[replica.key] = _Followed(replica, replica.follower)
+        state = ListingState.NEW if self._waiting else ListingState.UNLISTED
+        self._followed[replica.key] = Followed(replica, replica.follower, state)
+        self._positions.pop(replica.key, None)
         self._due[replica.key] = None
         self._wake.set()
-        if self._waiting:
-            self._newly_assigned.add(replica.key)
-            if self._extra is None:
-                self._extra = asyncio.get_running_loop().create_task(
-                    self._fetch_newly_assigned(), name=f"fetch-aside-{self.leader_id}"
-                )
+        if state is ListingState.NEW and self._extra is None:
+            self._extra = asyncio.get_running_loop().create_task(
+                self._fetch_newly_assigned(), name=f"fetch-aside-{self.leader_id}"
+            )
 
     def remove(self, key: Key) -> None:
         """Stops following the partition.  The session still has it; the fetcher ignores an answer for it."""
         self._followed.pop(key, None)
         self._positions.pop(key, None)
         self._due.pop(key, None)
-        self._newly_assigned.discard(key)
-        self._unused_answers.discard(key)
-        self._held_back.discard(key)
+
+    def _advance(self, followed: Followed, event: ListingEvent) -> None:
+        key, followed.state = followed.replica.key, TRANSITIONS[followed.state, event]
+        if followed.state not in IN_SESSION:
+            self._positions.pop(key, None)
+        if followed.state is ListingState.LISTED:
+            self._due.pop(key, None)
+        else:
+            self._due[key] = None
 
     # ---- the loop ------------------------------------------------------------------------------------------
 
@@ -202,17 +184,22 @@ class LeaderFetcher:
             await self._wake.wait()
             return True
         if self._session_epoch == FULL_EPOCH:
-            self._due = self._due | dict.fromkeys(self._followed)  # those not listed yet stay in front
+            for followed in self._followed.values():  # those not listed yet stay in front
+                self._advance(followed, ListingEvent.SESSION_ENDED)
         chosen, rest_s = self._take_due()
         if not chosen and not self._positions:
             await self._pause(rest_s)
             return True
         positions = await self._positions_to_send(chosen)
-        self._positions.update(positions)
         # The fetch waits at the leader at most until the next pause of a partition is over.
         request = self._request(positions, max(1, int(rest_s * 1000)))
         request.session_id, request.session_epoch = self._session_id, self._session_epoch
         request.forgotten_topics = self._forgotten(positions)
+        self._positions.update(positions)
+        for followed, _ in positions.values():
+            self._advance(followed, ListingEvent.LISTED)
+            if followed.replica.log.local.start_note.is_due:  # this fetch still sends the old log start
+                self._advance(followed, ListingEvent.LIST_AGAIN)
         self._waiting = True
         try:
             response = await self._ask(request)
@@ -225,11 +212,11 @@ class LeaderFetcher:
         await self._carry_out(self._positions, response)
         return True
 
-    def _take_due(self) -> tuple[list[_Followed], float]:
+    def _take_due(self) -> tuple[list[Followed], float]:
         """The partitions that the next fetch lists, and the seconds until the first of the others may be
         listed."""
         now_s, rest_s = self._clock.monotonic(), self._limits.wait_max_ms / 1000
-        chosen: list[_Followed] = []
+        chosen: list[Followed] = []
         for key in tuple(self._due):
             followed = self._followed.get(key)
             if followed is None or not followed.is_current():
@@ -239,7 +226,6 @@ class LeaderFetcher:
             elif len(chosen) == self._limits.listed_max:
                 return chosen, 0.0  # the leader answers at once, and the next fetch lists on
             else:
-                del self._due[key]
                 chosen.append(followed)
         return chosen, rest_s
 
@@ -247,10 +233,14 @@ class LeaderFetcher:
         """The partitions that the leader removes from the session.  One that this fetch lists again gets a
         full answer, because this node did not use the last one; a throttled one gets no records until a later
         fetch lists it."""
-        gone = (self._unused_answers & positions.keys()) | (self._held_back - positions.keys())
-        self._unused_answers -= gone
-        self._held_back.clear()
-        return [(topic, [partition]) for topic, partition in sorted(gone)]
+        due = [followed for key in self._due if (followed := self._followed.get(key)) is not None]
+        gone = [
+            each for each in due if each.state is ListingState.HELD_BACK and each.replica.key not in positions
+        ]
+        for followed in gone:
+            self._advance(followed, ListingEvent.FORGOTTEN)
+        gone += [each for each in due if each.state is ListingState.UNUSED and each.replica.key in positions]
+        return [(topic, [partition]) for topic, partition in sorted(each.replica.key for each in gone)]
 
     def _restart_session(self, response: FetchResponse | None) -> bool:
         """Ends the session: the next fetch lists all partitions.  True when the leader had only lost the
@@ -261,8 +251,6 @@ class LeaderFetcher:
         if response is not None and not forgotten:
             _log.warning("fetch_refused", leader=self.leader_id, error=response.error.name)
         self._session_id, self._session_epoch = 0, FULL_EPOCH
-        self._positions.clear()
-        self._held_back.clear()
         return forgotten
 
     async def _pause(self, rest_s: float) -> None:
@@ -278,10 +266,7 @@ class LeaderFetcher:
         answers that one."""
         try:
             await asyncio.sleep(0)  # metadata is applied in one go: take all that it assigns
-            while self._newly_assigned:
-                keys = set(itertools.islice(self._newly_assigned, self._limits.listed_max))
-                self._newly_assigned -= keys
-                chosen = [self._followed[key] for key in keys if key in self._followed]
+            while chosen := self._take_new():
                 positions = await self._positions_to_send(chosen)
                 response = await self._ask(self._request(positions, 0)) if positions else None
                 if response is not None and response.error is ErrorCode.NONE:
@@ -292,13 +277,20 @@ class LeaderFetcher:
         finally:
             self._extra = None
 
+    def _take_new(self) -> list[Followed]:
+        due = [followed for key in self._due if (followed := self._followed.get(key)) is not None]
+        found = [each for each in due if each.state is ListingState.NEW][: self._limits.listed_max]
+        for followed in found:
+            self._advance(followed, ListingEvent.ASKED_BESIDE)
+        return found
+
     def _backoff_s(self, failures: int) -> float:
         pause_s = min(self._limits.backoff_max_s, self._limits.backoff_first_s * 2 ** min(failures - 1, 10))
         return float(pause_s * (0.75 + 0.5 * self._clock.random()))
 
     # ---- one fetch -----------------------------------------------------------------------------------------
 
-    async def _positions_to_send(self, chosen: Sequence[_Followed]) -> Positions:
+    async def _positions_to_send(self, chosen: Sequence[Followed]) -> Positions:
         unflushed = [
             each.replica
             for each in chosen
@@ -308,15 +300,9 @@ class LeaderFetcher:
             await self._flush(unflushed)
         positions: Positions = {}
         for followed in chosen:
-            if not followed.is_current():
-                continue
-            if followed.replica.needs_flush:
-                self._due[followed.replica.key] = None
-            else:
+            if followed.is_current() and not followed.replica.needs_flush:
                 positions[followed.replica.key] = (followed, followed.core.next_fetch(followed.replica.log))
-                # a full disk: this fetch still sends the old log start
-                if followed.replica.log.local.start_note.is_due:
-                    self._due[followed.replica.key] = None
+                if followed.replica.log.local.start_note.is_due:  # a full disk
                     self._rest(followed, ErrorCode.KAFKA_STORAGE_ERROR, "the log start could not be noted")
         return positions
 
@@ -368,14 +354,14 @@ class LeaderFetcher:
         if appended:
             await self._flush(appended)
 
-    def _on_answer(self, followed: _Followed, position: FetchPosition, part: FetchResponsePartition) -> bool:
+    def _on_answer(self, followed: Followed, position: FetchPosition, part: FetchResponsePartition) -> bool:
         """Lets the core decide on the answer and changes the log; True when the log must be flushed before
         the next fetch."""
         replica = followed.replica
         moved = part.log_start_offset > position.log_start_offset
         if moved or part.records or part.diverging_epoch is not None or part.error is not ErrorCode.NONE:
             # the next fetch sends the leader this log's position, also after an error
-            self._due[replica.key] = None
+            self._advance(followed, ListingEvent.LIST_AGAIN)
         answer = Answer(
             part.error,
             part.high_watermark,
@@ -401,12 +387,12 @@ class LeaderFetcher:
                 case BackOff(error):
                     self._rest(followed, error, "")
                 case Fail(reason):
-                    self._on_failed(replica, reason)
+                    self._take_offline(replica, OfflineCause.LOGS_DISAGREE, reason)
                 case Ignore.STALE:
-                    self._list_again(replica.key)
+                    self._advance(followed, ListingEvent.NOT_USED)
         except KafkaError as error:
             if replica.log.is_offline:
-                self._on_failed(replica, str(error))
+                self._take_offline(replica, OfflineCause.DISK_FAILED, str(error))
             else:  # a batch damaged on the network, a full disk: fetch it again
                 followed.core.on_refused()
                 self._rest(followed, error.code, error.message)
@@ -420,27 +406,20 @@ class LeaderFetcher:
                     leader=self.leader_id,
                 )
             followed.core.on_refused()
-            self._list_again(replica.key)
+            self._advance(followed, ListingEvent.NOT_USED)
             self._rest(followed, ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))
         return False
 
-    def _hold_back(self, followed: _Followed, size: int) -> None:
+    def _hold_back(self, followed: Followed, size: int) -> None:
         """A throttled replica has fetched `size` bytes: when the throttle's quota is used up, it pauses."""
         now_s = self._clock.monotonic()
         self._throttle.sent(size)
         delay_s = self._throttle.delay_s(now_s)
         if delay_s > 0:
             followed.rests_until_s = now_s + delay_s
-            self._held_back.add(followed.replica.key)
-            self._positions.pop(followed.replica.key, None)
+            self._advance(followed, ListingEvent.THROTTLED)
 
-    def _list_again(self, key: Key) -> None:
-        """This node did not use the last answer: the next fetch lists the partition and makes the session
-        forget what it sent."""
-        self._due[key] = None
-        self._unused_answers.add(key)
-
-    def _rest(self, followed: _Followed, error: ErrorCode, message: str) -> None:
+    def _rest(self, followed: Followed, error: ErrorCode, message: str) -> None:
         """Pauses the fetching of this partition alone; newer metadata with another leader epoch ends the
         pause."""
         followed.failures += 1

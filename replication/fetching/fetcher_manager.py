@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from ...runtime.calm_logs import RateLimitedLines
 from ...runtime.clock import Clock
 from ..replica.catch_up_throttle import CatchUpThrottle
-from ..replica.replica import Replica
+from ..replica.replica import Replica, TakeOffline
+from .configuration import ReplicationLimits
 from .fetcher import FetcherLimits, LeaderFetcher, TransportFactory
 
 
@@ -20,25 +21,25 @@ class FetcherManager:
         node_id: int,
         clock: Clock,
         transport_factory: TransportFactory,
-        limits: FetcherLimits,
+        config: FetcherLimits,
+        limits: ReplicationLimits,
         *,
         broker_epoch: Callable[[], int],
         flush: Callable[[Sequence[Replica]], Awaitable[None]],
-        on_failed: Callable[[Replica, str], None],
+        take_offline: TakeOffline,
         require_room: Callable[[Replica], None],
-        throttled_bytes_per_s: int | None,
     ) -> None:
         """`flush` makes durable what the next fetch acknowledges; `require_room` raises KAFKA_STORAGE_ERROR
         for a replica whose disk is full."""
         self._node_id = node_id
         self._clock = clock
         self._transport_factory = transport_factory
-        self._limits = limits
+        self._config = config
         self._broker_epoch = broker_epoch
         self._flush = flush
-        self._on_failed = on_failed
+        self._take_offline = take_offline
         self._require_room = require_room
-        self._throttle = CatchUpThrottle(throttled_bytes_per_s)
+        self._throttle = CatchUpThrottle(lambda: limits.follower_throttled_bytes_per_s)
         self.by_leader: dict[int, LeaderFetcher] = {}
 
     def follow(self, replica: Replica) -> None:
@@ -50,8 +51,8 @@ class FetcherManager:
 
     def _start(self, leader_id: int) -> LeaderFetcher:
         fetcher = LeaderFetcher(
-            self._node_id, leader_id, self._clock, self._transport_factory(leader_id), self._limits,
-            broker_epoch=self._broker_epoch, flush=self._flush, on_failed=self._on_failed,
+            self._node_id, leader_id, self._clock, self._transport_factory(leader_id), self._config,
+            broker_epoch=self._broker_epoch, flush=self._flush, take_offline=self._take_offline,
             require_room=self._require_room, throttle=self._throttle,
         )  # fmt: skip
         fetcher.start()
@@ -61,9 +62,6 @@ class FetcherManager:
         """The replica follows no leader."""
         for fetcher in self.by_leader.values():
             fetcher.remove(replica.key)
-
-    def throttle(self, bytes_per_s: int | None) -> None:
-        self._throttle.set_limit(bytes_per_s)
 
     def lines(self) -> list[RateLimitedLines]:
         """The rate-limited log lines of all fetchers."""

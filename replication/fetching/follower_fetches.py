@@ -30,7 +30,7 @@ from ...wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResp
 from ..partition.follower import FetchPosition
 from ..replica.catch_up_throttle import CatchUpThrottle
 from ..replica.reading import failed_answer, read_batches
-from ..replica.replica import Replica
+from ..replica.replica import Replica, TakeOffline
 from ..replica.waiters import WATERMARK_NEWS_S, FetchWaiter
 from .configuration import ReplicationLimits
 from .fetch_session import NO_SESSION_EPOCH, SESSIONS_MAX, Facts, FollowerSession, News, SessionTable
@@ -50,24 +50,19 @@ class FollowerFetches:
         lookup: Callable[[str, int], Replica],
         limits: ReplicationLimits,
         on_progress: Callable[[Replica, int], None],
-        on_storage_failure: Callable[[Replica, str], None],
+        take_offline: TakeOffline,
     ) -> None:
         """`on_progress(replica, node)` runs right after a fetch offset was recorded."""
         self._clock = clock
         self._lookup = lookup
-        self.catch_up = CatchUpThrottle(limits.catch_up_bytes_per_s)
-        self.throttle = CatchUpThrottle(limits.leader_throttled_bytes_per_s)
+        self.catch_up = CatchUpThrottle(lambda: limits.catch_up_bytes_per_s)
+        self.throttle = CatchUpThrottle(lambda: limits.leader_throttled_bytes_per_s)
         self._on_progress = on_progress
-        self._on_storage_failure = on_storage_failure
+        self._take_offline = take_offline
         self._sessions = SessionTable(1 + int(clock.random() * 1_000_000_000))
         self._waiting: dict[int, FetchWaiter] = {}
         self._last_fetch_s: dict[int, float] = {}
         self._rotation = 0
-
-    def change_limits(self, limits: ReplicationLimits) -> None:
-        """Uses `limits` from now on."""
-        self.catch_up.set_limit(limits.catch_up_bytes_per_s)
-        self.throttle.set_limit(limits.leader_throttled_bytes_per_s)
 
     @property
     def waiting(self) -> int:
@@ -242,7 +237,7 @@ class FollowerFetches:
                 budget, at_least_one = min(budget, allowance), at_least_one and allowance > 0
             if budget > 0 or at_least_one:
                 answer.records, _ = read_batches(
-                    replica, spec.fetch_offset, budget, end, at_least_one, self._on_storage_failure
+                    replica, spec.fetch_offset, budget, end, at_least_one, self._take_offline
                 )
                 answer.may_have_offset_gaps = log.config.may_have_offset_gaps
             for throttle in held_back:

@@ -7,26 +7,16 @@ import it.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from ...controller.state.eligibility import Eligibility
 from ...wire.errors import ErrorCode
 
-
-class Eligibility(enum.Enum):
-    """Whether the controller would accept a broker, in one broker epoch, as a new ISR member, by the metadata
-    applied here."""
-
-    YES = "yes"
-    # the broker is fenced, or its replica is offline, or its registration is not applied here yet
-    NOT_NOW = "not_now"
-    NEVER = "never"  # the broker has a newer epoch, or shuts down in this one
-
-
 EligibilityOf = Callable[[UUID, int, int, int], Eligibility]
-"""Of (topic id, partition, node id, broker epoch)."""
+"""Of (topic id, partition, node id, broker epoch): whether the broker may join the ISR, by the applied
+metadata."""
 
 NO_LEADER = -1
 UNKNOWN_BROKER_EPOCH = -1

@@ -31,8 +31,9 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...controller.state.eligibility import Eligibility
 from ...wire.errors import ErrorCode, KafkaError
-from .assignment import UNKNOWN_BROKER_EPOCH, Assignment, Eligibility, IsrMember, IsrProposal, IsrResult
+from .assignment import UNKNOWN_BROKER_EPOCH, Assignment, IsrMember, IsrProposal, IsrResult
 from .isr_change import (
     JOIN_PAUSED,
     OUTCOMES,

@@ -13,6 +13,7 @@ There are three of them: `replica.catch.up.max.bytes.per.second` for all such re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 BURST_S = 1.0
@@ -23,29 +24,29 @@ DELAY_MAX_S = 1.0
 class CatchUpThrottle:
     """Pure: the caller supplies the time."""
 
-    __slots__ = ("_bytes_per_s", "_filled_at_s", "_tokens")
+    __slots__ = ("_bytes_per_s", "_filled_at_s", "_limit", "_tokens")
 
-    def __init__(self, bytes_per_s: int | None) -> None:
-        """None: no limit.  0: nothing at all."""
+    def __init__(self, limit: Callable[[], int | None]) -> None:
+        """`limit()`: bytes a second as they are set now.  None: no limit.  0: nothing at all."""
+        self._limit = limit
+        self._begin_afresh(limit())
+
+    def _begin_afresh(self, bytes_per_s: int | None) -> None:
         self._bytes_per_s = bytes_per_s
         self._tokens = float(bytes_per_s or 0)
         self._filled_at_s: float | None = None
 
-    def set_limit(self, bytes_per_s: int | None) -> None:
-        """From now on.  Another limit than before begins afresh: what was sent under the old one is not its
-        debt."""
-        if bytes_per_s != self._bytes_per_s:
-            self._bytes_per_s = bytes_per_s
-            self._tokens = float(bytes_per_s or 0)
-            self._filled_at_s = None
-
     @property
     def limits(self) -> bool:
-        return self._bytes_per_s is not None
+        """Whether there is a limit.  Another one than before begins afresh: what was sent under the old one
+        is not its debt."""
+        if (bytes_per_s := self._limit()) != self._bytes_per_s:
+            self._begin_afresh(bytes_per_s)
+        return bytes_per_s is not None
 
     def allowance(self, now_s: float) -> int:
         """Bytes that may be sent now; not above 0 while an earlier batch, which is never cut, is paid for."""
-        bytes_per_s = self._bytes_per_s or 0
+        bytes_per_s = (self._bytes_per_s or 0) if self.limits else 0
         if self._filled_at_s is not None:
             gained = max(0.0, now_s - self._filled_at_s) * bytes_per_s
             self._tokens = min(bytes_per_s * BURST_S, self._tokens + gained)

@@ -14,7 +14,7 @@ from functools import partial
 from ...runtime import logs
 from ...storage.log.group_commit import GroupCommit
 from ...wire.errors import KafkaError
-from .replica import Replica, Role
+from .replica import OfflineCause, Replica, Role, TakeOffline
 
 _log = logs.get(__name__)
 
@@ -26,11 +26,11 @@ class ReplicaFlushes:
         self,
         group_commit: GroupCommit,
         on_flushed: Callable[[Replica], None],
-        on_failed: Callable[[Replica, str], None],
+        take_offline: TakeOffline,
     ) -> None:
         self._group_commit = group_commit
         self._on_flushed = on_flushed
-        self._on_failed = on_failed
+        self._take_offline = take_offline
         self._closing = False
 
     def start(self, replica: Replica) -> None:
@@ -47,7 +47,7 @@ class ReplicaFlushes:
         if self._closing:
             return
         if error is not None:
-            self._on_failed(replica, str(error))
+            self._take_offline(replica, OfflineCause.DISK_FAILED, str(error))
             return
         self._on_flushed(replica)
         if replica.role is not Role.OFFLINE:
@@ -63,7 +63,7 @@ class ReplicaFlushes:
         if due:
             await asyncio.gather(*(self._note_start(replica) for replica in due))
         for log, error in (await self._group_commit.flush_all(wanted)).items():
-            self._on_failed(wanted[log], str(error))
+            self._take_offline(wanted[log], OfflineCause.DISK_FAILED, str(error))
 
     async def _note_start(self, replica: Replica) -> None:
         try:

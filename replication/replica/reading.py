@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.fetch import FetchResponsePartition
-from .replica import Replica
+from .replica import OfflineCause, Replica, TakeOffline
 
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
@@ -17,7 +17,7 @@ def read_batches(
     max_bytes: int,
     upper_offset: int,
     at_least_one: bool,
-    on_storage_failure: Callable[[Replica, str], None],
+    take_offline: TakeOffline,
 ) -> tuple[bytes, int]:
     """Whole batches from `offset` on and the offset after them.  Raises KafkaError; a failed disk is
     reported, too."""
@@ -28,7 +28,7 @@ def read_batches(
         )
     except KafkaError as error:
         if log.is_offline:
-            on_storage_failure(replica, str(error))
+            take_offline(replica, OfflineCause.DISK_FAILED, str(error))
         raise
     return result.data, result.next_offset
 

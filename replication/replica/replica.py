@@ -12,15 +12,17 @@ Promises
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
 
+from ...controller.state.eligibility import Eligibility
 from ...controller.state.model import INTERNAL_TOPICS
 from ...runtime import logs
 from ...storage.log.log import FlushPolicy, Log
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import iterate_headers
-from ..partition.assignment import NO_LEADER, Assignment, Eligibility, EligibilityOf
+from ..partition.assignment import NO_LEADER, Assignment, EligibilityOf
 from ..partition.follower import (
     Append,
     FetchPosition,
@@ -46,6 +48,14 @@ class Role(enum.Enum):
     LEADER = "leader"
     FOLLOWER = "follower"
     OFFLINE = "offline"
+
+
+class OfflineCause(enum.Enum):
+    """Why a replica is offline until the process starts again; its requests get KAFKA_STORAGE_ERROR."""
+
+    DISK_FAILED = "disk_failed"  # of its data folder: at an append, a read or a flush of any log there
+    LOG_DAMAGED = "log_damaged"  # a read found flushed bytes that are not what was written
+    LOGS_DISAGREE = "logs_disagree"  # no truncation brings this follower's log closer to the leader's
 
 
 class RoleChange(enum.Enum):
@@ -430,3 +440,7 @@ class Replica:
                 f"{self._name()}: the leader's high watermark is {leader.high_watermark}, "
                 f"the log's {log.high_watermark}"
             )
+
+
+TakeOffline = Callable[[Replica, OfflineCause, str], None]
+"""`ReplicaManager.take_offline`."""

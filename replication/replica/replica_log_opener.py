@@ -44,7 +44,7 @@ class ReplicaLogOpener:
         node_id: int,
         directory: DataFolders,
         clock: Clock,
-        producer_id_expiration_ms: int,
+        producer_id_expiration_ms: Callable[[], int],
         apply: Callable[[Sequence[Assignment]], None],
         on_failed: Callable[[str, int, str], None],
         *,
@@ -62,20 +62,20 @@ class ReplicaLogOpener:
         # the newest assignment of each log in creation; None: its topic was deleted
         self._making: dict[Key, Assignment | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._known_config: tuple[Mapping[str, str], LogConfig] | None = None
+        self._known_config: tuple[Mapping[str, str], int, LogConfig] | None = None
         self._warned_of: set[str] = set()
         self._closing = False
 
     def log_config(self, assignment: Assignment) -> LogConfig:
         """The log configuration of the assignment; partitions of a topic share one object."""
-        known = self._known_config
-        if known is None or known[0] is not assignment.config:
+        known, expiration_ms = self._known_config, self._producer_id_expiration_ms()
+        if known is None or known[0] is not assignment.config or known[1] != expiration_ms:
             config = LogConfig.from_topic_config(
-                dict(assignment.config), producer_id_expiration_ms=self._producer_id_expiration_ms
+                dict(assignment.config), producer_id_expiration_ms=expiration_ms
             )
             self._warn_of_unread(assignment)
-            known = self._known_config = (assignment.config, config)
-        return known[1]
+            known = self._known_config = (assignment.config, expiration_ms, config)
+        return known[2]
 
     def _warn_of_unread(self, assignment: Assignment) -> None:
         """One line for each setting, not for each topic that has it."""
@@ -89,15 +89,6 @@ class ReplicaLogOpener:
                     setting=name,
                     value=text[:SETTING_SHOWN_MAX],
                 )
-
-    def expire_producer_ids_after(self, expiration_ms: int) -> bool:
-        """Uses this expiration from now on; False when it is not a change."""
-        changed, self._producer_id_expiration_ms = (
-            expiration_ms != self._producer_id_expiration_ms,
-            expiration_ms,
-        )
-        self._known_config = None if changed else self._known_config
-        return changed
 
     def require_possible(self, key: Key) -> None:
         """Raises KAFKA_STORAGE_ERROR for a replica whose log did not open, NOT_LEADER_OR_FOLLOWER while a

@@ -32,7 +32,7 @@ from typer.testing import CliRunner
 
 FIRST_SEED = int(os.environ.get("TIDEGATE_QUORUM_SEED", "0"))
 HISTORIES = int(os.environ.get("TIDEGATE_QUORUM_HISTORIES", "200"))
-SHARES = 10
+SHARES = 25
 ABLATION_SEEDS = 60
 COMMAND_SEEDS = 60
 CHANGES = 30

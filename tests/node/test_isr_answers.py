@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
-import pytest
 from tidegate.controller.remote.client import ControllerClient
-from tidegate.controller.state.model import BrokerState
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.cluster.isr_requests import IsrRequests
 from tidegate.proto import controller_pb2 as pb
-from tidegate.replication.partition.assignment import Eligibility, IsrChange, IsrMember, IsrResult
+from tidegate.replication.partition.assignment import IsrChange, IsrMember, IsrResult
 from tidegate.runtime.clock import ManualClock
 from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode
@@ -85,30 +81,3 @@ async def test_a_refusal_waits_for_no_metadata() -> None:
     (accepted,) = await anext(answered)
     assert (accepted.partition, accepted.error) == (0, ErrorCode.NONE)
     assert metadata.asked == [50]
-
-
-FOLLOWER = BrokerState(2, "life", 40, False, "", "h", 1, "h", 2)
-
-
-@pytest.mark.parametrize(
-    ("follower", "broker_epoch", "expected"),
-    [
-        (FOLLOWER, 40, Eligibility.YES),
-        (FOLLOWER, -1, Eligibility.YES),
-        (FOLLOWER, 39, Eligibility.NEVER),
-        (FOLLOWER, 41, Eligibility.NOT_NOW),
-        (None, 40, Eligibility.NOT_NOW),
-        (replace(FOLLOWER, fenced=True), 40, Eligibility.NOT_NOW),
-        (replace(FOLLOWER, shutting_down=True), 40, Eligibility.NEVER),
-        (replace(FOLLOWER, shutting_down=True), 41, Eligibility.NOT_NOW),
-        (replace(FOLLOWER, offline_replicas=frozenset({(UUID(int=9).bytes, 0)})), 40, Eligibility.NOT_NOW),
-        (replace(FOLLOWER, offline_replicas=frozenset({(UUID(int=9).bytes, 1)})), 40, Eligibility.YES),
-    ],
-)
-def test_the_metadata_decides_which_replicas_may_join_an_isr(
-    follower: BrokerState | None, broker_epoch: int, expected: Eligibility
-) -> None:
-    brokers = {} if follower is None else {2: follower}
-    metadata = cast(Any, SimpleNamespace(state=SimpleNamespace(brokers=brokers)))
-    cluster = ClusterView(1, metadata, cast(ControllerClient, None), ManualClock())
-    assert cluster.isr_eligibility(UUID(int=9), 0, 2, broker_epoch) is expected

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tidegate.coordinator.shard_view import Phase, ShardMetrics, ShardView
 from tidegate.node.observation.metrics import Metrics, NodeView, PartitionMetrics
 from tidegate.node.serving.requests import worst_error
+from tidegate.node.upkeep.log_upkeep import UpkeepView
 from tidegate.wire.errors import ErrorCode
 
 PARTITIONS = [
@@ -143,3 +148,43 @@ def test_the_state_is_read_at_the_scrape_not_before() -> None:
     assert views == 0
     metrics.page()
     assert views == 1
+
+
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [
+        (of, field.name)
+        for of in (NodeView, PartitionMetrics, UpkeepView, ShardView, ShardMetrics)
+        for field in fields(of)
+    ],
+)
+def test_every_field_of_a_view_is_exported(of: type, name: str) -> None:
+    def page(view: NodeView) -> bytes:
+        return Metrics(1, "0.1", lambda: view).page()
+
+    def changed(part: Any) -> Any:
+        value = getattr(part, name)
+        match value:
+            case bool():
+                other: object = not value
+            case int() | float():
+                other = value + 1
+            case str():
+                other = value + "x"
+            case Phase():
+                other = Phase.FAILED
+            case list():
+                other = value[1:]
+            case _:
+                other = type(value)(1)
+        return replace(part, **{name: other})
+
+    (first, *others), (shard, *shards) = PARTITIONS, VIEW.shards
+    view = {
+        NodeView: lambda: changed(VIEW),
+        PartitionMetrics: lambda: replace(VIEW, partitions=[changed(first), *others]),
+        UpkeepView: lambda: replace(VIEW, upkeep=changed(VIEW.upkeep)),
+        ShardView: lambda: replace(VIEW, shards=[changed(shard), *shards]),
+        ShardMetrics: lambda: replace(VIEW, shards=[replace(shard, metrics=changed(shard.metrics)), *shards]),
+    }[of]()
+    assert page(view) != page(VIEW)

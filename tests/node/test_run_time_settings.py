@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
-from tidegate.controller.state.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
+import tidegate.node
+from tidegate.controller.state import broker_settings
+from tidegate.controller.state.broker_settings import BROKER_SETTINGS, CATCH_UP_SETTING, CLEANER_SETTING
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import ALL_NODES, ApplyResult, PartitionState, TopicState
 from tidegate.node.cluster.cluster_view import ClusterView
@@ -15,6 +20,7 @@ from tidegate.node.metadata_application import MetadataApplication
 from tidegate.node.settings.run_time_settings import SLICE_S, InheritedSettings, RunTimeSettings
 from tidegate.replication.partition.assignment import Assignment
 from tidegate.runtime.clock import ManualClock
+from tidegate.storage.topic_config import ConfigType
 
 from .test_configuration import loaded
 
@@ -52,6 +58,27 @@ def test_what_is_set_at_run_time_holds_until_the_file_holds_again() -> None:
     applied({})
     assert limits == [9, 100, 5, 9]
     assert settings.number(CLEANER_SETTING) == 32 << 20
+
+
+OWN = [setting.key for setting in BROKER_SETTINGS.values() if not setting.topic_key]
+
+
+def test_every_setting_that_changes_at_run_time_is_read_by_a_part_of_the_node() -> None:
+    """Those that topics inherit come to their logs: `tests/storage/test_pure_parts.py`."""
+    constant = {value: name for name, value in vars(broker_settings).items() if name.endswith("_SETTING")}
+    read = {
+        node.id
+        for path in Path(next(iter(tidegate.node.__path__))).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Name)
+    }
+    assert [key.name for key in OWN if constant.get(key.name) not in read] == []
+
+
+def test_every_limit_of_replication_is_a_setting() -> None:
+    settings = RunTimeSettings(loaded())
+    settings.update({ALL_NODES: {key.name: "7777" for key in OWN if key.type is not ConfigType.STRING}})
+    assert set(asdict(settings.replication_limits()).values()) == {7777}
 
 
 async def test_a_new_default_for_all_topics_is_applied_in_slices() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 PROGRAM = """
 import ctypes, gc, sys
@@ -25,3 +26,32 @@ def test_a_node_sets_the_switch_interval_and_the_collector_and_malloc() -> None:
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "0.0005 (10000, 10, 10) [(-3, 33554432), (-1, 536870912)]", done.stderr
+
+
+START = """
+import asyncio, gc, sys
+from tidegate.node.node import Node, StartError
+from tidegate.node.settings.configuration import load
+settings = f'''
+"node.id" = 1
+"cluster.id" = "c"
+"log.dirs" = ["{sys.argv[1]}"]
+"controller.quorum.voters" = ["1@127.0.0.1:1:2"]
+'''
+frozen_before = gc.get_freeze_count()
+node = Node(load(settings.encode(), environment={}, overrides=[], hostname="here"))
+try:
+    asyncio.run(node.run())
+except StartError as error:
+    print(frozen_before, gc.get_freeze_count() > len(gc.get_objects()), error)
+"""
+
+
+def test_the_collector_never_walks_what_a_start_has_loaded(tmp_path: Path) -> None:
+    """docs/hot-path.md H19: the codecs of requests in their newest version belong to it."""
+    used = tmp_path / "a-file"
+    used.write_bytes(b"")
+    done = subprocess.run(
+        [sys.executable, "-c", START, str(used)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith("0 True "), done.stderr

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from uuid import UUID
 
 import pytest
-from tidegate.replication.partition.assignment import Assignment, Eligibility
+from tidegate.controller.state.eligibility import Eligibility
+from tidegate.replication.partition.assignment import Assignment
 from tidegate.replication.partition.isr_change import JoinObstacle
 from tidegate.replication.partition.leader import LeaderStart, PartitionLeader, ReplicaProgress
 

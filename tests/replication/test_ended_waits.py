@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tidegate.replication.manager import ReplicaManager
+from tidegate.replication.replica.replica import OfflineCause
 from tidegate.storage.log.log import AppendOrigin
 from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -65,7 +66,8 @@ async def deletion_of_the_replica(cluster: Cluster) -> None:
 
 
 async def failed_disk(cluster: Cluster) -> None:
-    cluster.managers[1].storage_failed(cluster.managers[1].replica("t", 0), "a test")
+    manager = cluster.managers[1]
+    manager.take_offline(manager.replica("t", 0), OfflineCause.DISK_FAILED, "a test")
 
 
 async def stop(cluster: Cluster) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tidegate.replication.partition.assignment import Eligibility, IsrMember, IsrResult
+from tidegate.controller.state.eligibility import Eligibility
+from tidegate.replication.partition.assignment import IsrMember, IsrResult
 from tidegate.replication.partition.isr_change import (
     JOIN_PAUSED,
     REFUSED,

@@ -11,7 +11,7 @@ from tidegate.replication.fetching.fetcher import FetcherLimits
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.partition.isr_change import PendingChange
 from tidegate.replication.partition.leader import PartitionLeader
-from tidegate.replication.replica.replica import Role
+from tidegate.replication.replica.replica import OfflineCause, Role
 from tidegate.runtime import calm_logs
 from tidegate.storage.log.log import AppendInfo, AppendOrigin
 from tidegate.tests.eventually import eventually
@@ -560,7 +560,7 @@ async def test_a_failed_disk_takes_the_replica_offline_and_says_so(cluster: Clus
     manager = cluster.managers[1]
     waiting = asyncio.ensure_future(write(manager, "a"))
     await asyncio.sleep(0)
-    manager.storage_failed(manager.replica("t", 0), "the disk is gone")
+    manager.take_offline(manager.replica("t", 0), OfflineCause.DISK_FAILED, "the disk is gone")
     assert await waiting is ErrorCode.KAFKA_STORAGE_ERROR
     assert (await fetch_one(manager, consume())).error is ErrorCode.KAFKA_STORAGE_ERROR
     with pytest.raises(KafkaError) as refused:

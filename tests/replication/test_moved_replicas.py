@@ -125,7 +125,7 @@ async def test_a_replica_that_left_and_came_back_begins_anew_at_its_leader(clust
 
 
 def test_the_bucket_gives_its_rate_and_a_second_of_burst() -> None:
-    throttle = CatchUpThrottle(1000)
+    throttle = CatchUpThrottle(lambda: 1000)
     assert throttle.limits
     assert throttle.allowance(10.0) == 1000
     throttle.sent(3000)  # a batch is never cut
@@ -134,8 +134,8 @@ def test_the_bucket_gives_its_rate_and_a_second_of_burst() -> None:
     assert throttle.allowance(100.0) == 1000
     throttle.sent(1000)
     assert throttle.allowance(100.5) == 500
-    assert not CatchUpThrottle(None).limits
-    assert CatchUpThrottle(0).allowance(1.0) == 0
+    assert not CatchUpThrottle(lambda: None).limits
+    assert CatchUpThrottle(lambda: 0).allowance(1.0) == 0
 
 
 @pytest.fixture

@@ -27,15 +27,16 @@ from tidegate.controller.service.service import ControllerService
 from tidegate.controller.state import partition_changes
 from tidegate.controller.state.broker_table import BrokerTable
 from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.eligibility import Eligibility
 from tidegate.controller.state.model import BrokerState, PartitionState, TopicState
 from tidegate.controller.state.topic_table import TopicTable
 from tidegate.controller.state.validation import StateValidator
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.lifecycle.broker_lifecycle import BrokerLifecycle
 from tidegate.node.lifecycle.lease import AnsweredHeartbeat, Change, SessionLease
-from tidegate.replication.fetching import fetcher as fetcher_module
+from tidegate.replication.fetching.followed import Followed
 from tidegate.replication.manager import ReplicaManager
-from tidegate.replication.partition.assignment import UNKNOWN_BROKER_EPOCH, Assignment, Eligibility
+from tidegate.replication.partition.assignment import UNKNOWN_BROKER_EPOCH, Assignment
 from tidegate.replication.partition.follower import Action, Answer, FetchPosition, LogView, PartitionFollower
 from tidegate.replication.partition.leader import PartitionLeader
 from tidegate.replication.record_deletion import RecordDeletions
@@ -175,7 +176,7 @@ def answers_to_old_questions_are_believed(patch: Patch) -> None:
         return on_answer(core, core.next_fetch(log), answer, log)
 
     patch.setattr(PartitionFollower, "on_answer", believe)
-    patch.setattr(fetcher_module._Followed, "is_current", lambda followed: True)
+    patch.setattr(Followed, "is_current", lambda followed: True)
 
 
 def epoch_history_is_kept_late(patch: Patch) -> None:

@@ -18,8 +18,8 @@ from tidegate.chaos.sim.replication.history import History
 from tidegate.chaos.sim.replication.network import Weather
 from tidegate.chaos.sim.replication.node import NodeTimings, SimulatedNode
 from tidegate.chaos.sim.replication.options import Options, draw_first
+from tidegate.controller.state.eligibility import Eligibility
 from tidegate.node.cluster.cluster_view import ClusterView
-from tidegate.replication.partition.assignment import Eligibility
 from tidegate.replication.replica.replica import Replica
 
 SEEDS = 8  # where an answer is in flight when the follower ends, the measured gap begins a little later

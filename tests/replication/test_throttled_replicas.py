@@ -4,11 +4,13 @@ they arrive."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from tidegate.replication.fetching.configuration import ReplicationLimits
+from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.replica.catch_up_throttle import CatchUpThrottle, is_throttled
 from tidegate.replication.replica.replica import FOLLOWER_THROTTLED_CONFIG, LEADER_THROTTLED_CONFIG
 from tidegate.tests.eventually import eventually
@@ -81,9 +83,9 @@ async def test_ablation_without_resting_a_throttled_follower_copies_at_once(
 
 
 def test_a_rate_of_nothing_lets_nothing_through_and_no_rate_everything() -> None:
-    assert CatchUpThrottle(0).delay_s(5.0) > 0
-    assert CatchUpThrottle(0).allowance(5.0) == 0
-    assert CatchUpThrottle(None).delay_s(5.0) == 0
+    assert CatchUpThrottle(lambda: 0).delay_s(5.0) > 0
+    assert CatchUpThrottle(lambda: 0).allowance(5.0) == 0
+    assert CatchUpThrottle(lambda: None).delay_s(5.0) == 0
 
 
 def test_replicas_are_named_by_partition_and_broker_or_all_of_them() -> None:
@@ -96,20 +98,43 @@ def test_replicas_are_named_by_partition_and_broker_or_all_of_them() -> None:
 
 
 def test_what_was_sent_without_a_rate_is_no_debt_of_a_later_rate() -> None:
-    throttle = CatchUpThrottle(None)
+    limits = ReplicationLimits()
+    throttle = CatchUpThrottle(lambda: limits.catch_up_bytes_per_s)
     throttle.sent(1 << 30)
-    throttle.set_limit(1 << 20)
+    limits.catch_up_bytes_per_s = 1 << 20
     assert throttle.delay_s(100.0) == 0
     assert throttle.allowance(100.0) == 1 << 20
 
 
 def test_another_rate_begins_afresh_and_the_same_rate_goes_on() -> None:
-    throttle = CatchUpThrottle(1 << 20)
+    limits = ReplicationLimits(1 << 20)
+    throttle = CatchUpThrottle(lambda: limits.catch_up_bytes_per_s)
     throttle.sent(1 << 30)
-    throttle.set_limit(1 << 20)
+    limits.change_to(ReplicationLimits(1 << 20, producer_id_expiration_ms=1))
     assert throttle.delay_s(0.0) > 0, "the settings are sent again with every change of any of them"
-    throttle.set_limit(1000)
+    limits.catch_up_bytes_per_s = 1000
     assert throttle.delay_s(0.0) == 0
-    throttle.set_limit(None)
-    throttle.set_limit(0)
+    limits.catch_up_bytes_per_s = 0
     assert throttle.allowance(9.0) == 0
+
+
+READ_FROM: dict[str, Callable[[ReplicaManager], int]] = {
+    "catch_up_bytes_per_s": lambda manager: manager._follower_fetches.catch_up.allowance(0.0),
+    "leader_throttled_bytes_per_s": lambda manager: manager._follower_fetches.throttle.allowance(0.0),
+    "follower_throttled_bytes_per_s": lambda manager: manager._fetchers._throttle.allowance(0.0),
+    "producer_id_expiration_ms": lambda manager: manager.leader_log("t", 0).config.producer_id_expiration_ms,
+}
+"""The limits, and what shows that the part which needs it has it."""
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(ReplicationLimits)])
+async def test_each_limit_that_changes_at_run_time_reaches_its_part(tmp_path: Path, name: str) -> None:
+    cluster = Cluster(tmp_path)
+    manager = cluster.start(1)
+    try:
+        cluster.create(replicas=(1,))
+        for value in (70_000, 60_000):
+            manager.change_limits(replace(ReplicationLimits(), **{name: value}))
+            assert READ_FROM[name](manager) == value
+    finally:
+        await cluster.stop_all()

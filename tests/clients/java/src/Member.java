@@ -16,6 +16,7 @@ final class Member implements AutoCloseable {
     private final Watch watch;
     private final Thread thread;
     private volatile boolean running = true;
+    private boolean calledBack;
 
     volatile Set<Integer> assigned = Set.of();
     volatile int generation = -1;
@@ -59,14 +60,17 @@ final class Member implements AutoCloseable {
                     note("!", partitions);
                 }
             });
-            while (running) {
+            // A consumer that is closed right after its callback, before its next poll, gives partitions up a second time,
+            // also at a Kafka.
+            do {
+                calledBack = false;
                 ConsumerRecords<String, String> records = consumer.poll(Duration.ofMillis(50));
                 generation = consumer.groupMetadata().generationId();
                 assigned = numbers(consumer.assignment());
                 if (!records.isEmpty()) {
                     work.on(records, consumer);
                 }
-            }
+            } while (running || calledBack);
         } catch (Exception stopped) {
             failure = stopped;
         }
@@ -74,6 +78,7 @@ final class Member implements AutoCloseable {
     }
 
     private void note(String sign, Collection<TopicPartition> partitions) {
+        calledBack = true;
         watch.changed(this, sign.equals("+"), partitions);
         if (!partitions.isEmpty()) {
             synchronized (events) {

@@ -1,0 +1,78 @@
+"""One rule says which brokers may be in an ISR; the leader, the active controller and the log ask it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from tidegate.controller.planning.planner import ControllerPlanner
+from tidegate.controller.state.eligibility import Eligibility, isr_eligibility
+from tidegate.controller.state.model import BrokerState, PartitionState, TopicState
+from tidegate.controller.state.partition_changes import _membership_error
+from tidegate.node.cluster.cluster_view import ClusterView
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.proto import metadata_pb2 as pb
+from tidegate.runtime.clock import ManualClock
+from tidegate.wire.errors import ErrorCode
+
+YES, NOT_NOW, NEVER = Eligibility.YES, Eligibility.NOT_NOW, Eligibility.NEVER
+TOPIC_ID = UUID(int=9)
+REPLICA = (TOPIC_ID.bytes, 0)
+LEADER = BrokerState(1, "life", 30, False, "", "h", 1, "h", 2)
+BROKER = BrokerState(2, "life", 40, False, "", "h", 1, "h", 2)
+FENCED, STOPPING = replace(BROKER, fenced=True), replace(BROKER, shutting_down=True)
+OFFLINE = replace(BROKER, offline_replicas=frozenset({REPLICA}))
+ELSEWHERE = replace(BROKER, offline_replicas=frozenset({(TOPIC_ID.bytes, 1)}))
+
+
+@pytest.mark.parametrize(
+    ("broker", "broker_epoch", "joining", "member"),
+    [
+        (BROKER, 40, YES, YES),
+        (BROKER, -1, YES, YES),
+        (BROKER, 39, NEVER, NEVER),
+        (BROKER, 41, NOT_NOW, NOT_NOW),
+        (None, 40, NOT_NOW, NOT_NOW),
+        (FENCED, 40, NOT_NOW, NOT_NOW),
+        (STOPPING, 40, NEVER, YES),
+        (STOPPING, 41, NOT_NOW, NOT_NOW),
+        (OFFLINE, 40, NOT_NOW, YES),
+        (ELSEWHERE, 40, YES, YES),
+    ],
+)
+def test_the_metadata_decides_which_replicas_may_be_in_an_isr(
+    broker: BrokerState | None, broker_epoch: int, joining: Eligibility, member: Eligibility
+) -> None:
+    assert isr_eligibility(broker, broker_epoch, replica=REPLICA) is joining
+    assert isr_eligibility(broker, broker_epoch, replica=REPLICA, joins=False) is member
+
+
+@pytest.mark.parametrize("joins", [True, False])
+@pytest.mark.parametrize(
+    ("broker", "epoch"),
+    list(itertools.product([BROKER, FENCED, STOPPING, OFFLINE, ELSEWHERE, None], [-1, 39, 40, 41])),
+)
+def test_leader_controller_and_log_ask_the_one_rule(
+    broker: BrokerState | None, epoch: int, joins: bool
+) -> None:
+    brokers = {1: LEADER} | ({} if broker is None else {2: broker})
+    before = PartitionState((1, 2), (1,) if joins else (1, 2), leader=1)
+    topic = TopicState("t", TOPIC_ID, {}, {0: before}, {})
+    state = cast(Any, SimpleNamespace(brokers=brokers))
+    refused = {
+        disk: isr_eligibility(broker, epoch, joins=joins, replica=disk) is not YES for disk in (None, REPLICA)
+    }
+    log = pb.PartitionChange(leader=1, isr=(1, 2), isr_broker_epochs=(-1, epoch), last_known_leader=1)
+    error = _membership_error(brokers, before, before, log)
+    assert error == (ErrorCode.INELIGIBLE_REPLICA if refused[None] else ErrorCode.NONE)
+    if joins:
+        planner = cast(ControllerPlanner, SimpleNamespace(_state=state))
+        change = rpc.IsrChange(isr=(1, 2), isr_broker_epochs=(-1, epoch))
+        answer = ControllerPlanner._isr_change_error(planner, 1, change, topic, before)
+        assert answer == (ErrorCode.INELIGIBLE_REPLICA if refused[REPLICA] else None)
+        view = ClusterView(1, cast(Any, SimpleNamespace(state=state)), cast(Any, None), ManualClock())
+        assert (view.isr_eligibility(TOPIC_ID, 0, 2, epoch) is not YES) == refused[REPLICA]

@@ -1,0 +1,128 @@
+"""A fetcher lists a partition, and uses an answer for it, as the table in `fetching/followed.py` says; what
+follower and leader say comes to the other side whole."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from tidegate.node.cluster.peers import FETCH_VERSION
+from tidegate.replication.fetching.configuration import ReplicationLimits
+from tidegate.replication.fetching.fetcher import FetcherLimits, LeaderFetcher
+from tidegate.replication.fetching.followed import TRANSITIONS, Followed, ListingEvent, ListingState
+from tidegate.replication.fetching.follower_fetches import FollowerFetches
+from tidegate.replication.partition.follower import Answer, FetchPosition, Ignore
+from tidegate.runtime.clock import ManualClock
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.fetch import (
+    FetchResponsePartition,
+    encode_fetch_request,
+    encode_fetch_response,
+    parse_fetch_request,
+    parse_fetch_response,
+)
+
+KEY = ("t", 0)
+#: State -> after each event, in the order of `ListingEvent`; None: it cannot happen.
+AFTER: dict[str, tuple[str | None, ...]] = {
+    "new": ("listed", "unlisted", None, None, None, None, "new"),
+    "unlisted": ("listed", None, "unlisted", "unlisted", "unlisted", None, "unlisted"),
+    "listed": (None, None, "moved", "unused", "held back", None, "unlisted"),
+    "moved": ("listed", None, "moved", "unused", "held back", None, "unlisted"),
+    "unused": ("listed", None, "unused", "unused", "held back", None, "unlisted"),
+    "held back": ("listed", None, "held back", "held back", "held back", "unlisted", "unlisted"),
+}
+
+
+def at(state: ListingState) -> tuple[LeaderFetcher, Followed]:
+    fetcher = LeaderFetcher(
+        2, 1, ManualClock(), cast(Any, None), FetcherLimits(), **dict.fromkeys(
+            ("broker_epoch", "flush", "take_offline", "require_room", "throttle"), cast(Any, None)
+        )
+    )  # fmt: skip
+    followed = Followed(cast(Any, SimpleNamespace(key=KEY)), cast(Any, None), state)
+    fetcher._followed[KEY] = followed
+    fetcher._positions[KEY] = (followed, cast(Any, None))
+    fetcher._due[KEY] = None
+    return fetcher, followed
+
+
+@pytest.mark.parametrize("state", ListingState)
+@pytest.mark.parametrize("event", ListingEvent)
+def test_a_partition_goes_from_state_to_state_as_the_table_says(
+    state: ListingState, event: ListingEvent
+) -> None:
+    expected = AFTER[state.value][list(ListingEvent).index(event)]
+    assert (None if (after := TRANSITIONS.get((state, event))) is None else after.value) == expected
+    if expected is None:
+        return
+    fetcher, followed = at(state)
+    fetcher._advance(followed, event)
+    assert followed.state.value == expected
+    assert (KEY in fetcher._due) == (expected != "listed"), "the next fetch lists it"
+    assert (KEY in fetcher._positions) == (expected in ("listed", "moved", "unused")), "an answer may come"
+
+
+@pytest.mark.parametrize("state", ListingState)
+@pytest.mark.parametrize("lists_it", [False, True])
+def test_the_leader_forgets_what_was_not_used_or_is_held_back(state: ListingState, lists_it: bool) -> None:
+    """What was not used only together with the listing that brings it again."""
+    fetcher, _ = at(state)
+    forgotten = fetcher._forgotten({KEY: cast(Any, None)} if lists_it else {})
+    assert bool(forgotten) == ((state, lists_it) in FORGOTTEN)
+
+
+FORGOTTEN = {(ListingState.UNUSED, True), (ListingState.HELD_BACK, False)}
+
+
+class Leader:
+    """A replica that notes the position that a follower's fetch has."""
+
+    topic_id = UUID(int=9)
+
+    def __init__(self) -> None:
+        self.sent: FetchPosition | None = None
+
+    def receive_fetch(self, _node_id: int, _broker_epoch: int, sent: FetchPosition, **_: object) -> None:
+        self.sent = sent
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "a test")
+
+
+async def test_each_field_of_a_position_comes_to_the_leader() -> None:
+    """From the follower's core through request and wire: a field that is left out on the way differs."""
+    fetcher, followed = at(ListingState.UNLISTED)
+    leader = Leader()
+    fetcher._broker_epoch = lambda: 7
+    cast(Any, followed.replica).topic_id = leader.topic_id
+    position = FetchPosition(*range(1, 1 + len(fields(FetchPosition))))
+    frame = encode_fetch_request(FETCH_VERSION, fetcher._request({KEY: (followed, position)}, 0))
+    lookup, unused = cast(Any, lambda _topic, _partition: leader), cast(Any, None)
+    fetches = FollowerFetches(ManualClock(), lookup, ReplicationLimits(), unused, unused)
+    await fetches.fetch(parse_fetch_request(FETCH_VERSION, frame))
+    assert leader.sent == position
+
+
+def test_each_field_of_an_answer_comes_to_the_followers_core() -> None:
+    """Through wire and fetcher.  `part` has another value than the default in each of them."""
+    sent = FetchResponsePartition(
+        0, ErrorCode.UNKNOWN_SERVER_ERROR, 7, log_start_offset=3, diverging_epoch=(2, 5), records=b"some",
+        may_have_offset_gaps=True,
+    )  # fmt: skip
+    frame = b"".join(bytes(part) for part in encode_fetch_response(FETCH_VERSION, [("t", [sent])]))
+    ((_, (part,)),) = parse_fetch_response(FETCH_VERSION, memoryview(frame)).topics
+    answers: list[Answer] = []
+
+    def on_answer(_sent: FetchPosition, answer: Answer, _log: object) -> Ignore:
+        answers.append(answer)
+        return Ignore.STALE
+
+    fetcher, followed = at(ListingState.LISTED)
+    cast(Any, followed.replica).log = None
+    followed.core = cast(Any, SimpleNamespace(on_answer=on_answer))
+    fetcher._on_answer(followed, FetchPosition(1, 2, 3, 4), part)
+    for name in (field.name for field in fields(Answer)):
+        assert getattr(answers[0], name) == getattr(sent, name), name
+        assert getattr(sent, name) != getattr(FetchResponsePartition(0), name), f"{name} shows nothing"
