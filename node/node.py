@@ -56,6 +56,7 @@ from .serving.codecs import Codecs
 from .serving.listener import listen
 from .settings.configuration import Configuration
 from .settings.run_time_settings import RunTimeSettings
+from .settings.security_settings import first_users
 from .start_and_stop import Part, Stage, start, stop
 from .upkeep.disk_reserve import DiskReserves, ReservingDisk, full_folders
 
@@ -395,6 +396,7 @@ class Node:
                 * configuration.integer("leader.imbalance.check.interval.seconds"),
                 leader_imbalance_percentage=configuration.integer("leader.imbalance.per.broker.percentage"),
                 group_limits=configuration.group_limits(),
+                first_users=first_users(configuration.values["bootstrap.scram.credentials"]),
             ),
             ask_voter=self._broker.controller.describe_quorum,
             validator=StateValidator() if configuration.flag("debug.validate") else None,

@@ -32,6 +32,7 @@ from typing import NamedTuple
 from ...proto import controller_pb2 as rpc
 from ...proto import metadata_pb2 as pb
 from ...runtime.host_names import host_problem
+from ...security.first_users import FirstUser
 from ...wire.errors import ErrorCode, KafkaError
 from ..state.broker_fields import checked_listeners, decode_replicas, encode_listeners, encode_replicas
 from ..state.cluster_state import ClusterState
@@ -50,6 +51,7 @@ from ..state.model import (
     metadata_level,
 )
 from ..state.resource_settings import GROUP_LIMITS, GroupLimits
+from ..state.security_commands import scram_record
 from ..state.topic_defaults import missing_defaults
 from .elections import (
     Settler,
@@ -81,6 +83,8 @@ class ControllerConfig:
     partitions_per_request_max: int = 10_000
     rebalanced_at_once_max: int = 1000
     group_limits: GroupLimits = field(default_factory=lambda: GROUP_LIMITS)
+    first_users: tuple[FirstUser, ...] = ()
+    """The cluster has them from its beginning."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -149,6 +153,11 @@ class ControllerPlanner:
             levels = [pb.Feature(name=name, level=features[name]) for name in sorted(features)]
             bootstrap = pb.Bootstrap(cluster_id=cluster_id, metadata_id=metadata_id, features=levels)
             plan.operations.append(pb.Operation(bootstrap=bootstrap))
+            users = self._config.first_users
+            if users:
+                records = [scram_record(each.name, each.mechanism, each.credential) for each in users]
+                change = pb.ChangeScramCredentials(set=records)
+                plan.operations.append(pb.Operation(change_scram_credentials=change))
         plan.operations.append(pb.Operation(become_controller=pb.BecomeController(node_id=node_id)))
         levels_now = self._state.features if self._state.cluster_id else features
         plan.operations += missing_defaults(

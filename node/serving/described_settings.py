@@ -10,7 +10,7 @@ what they are here.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from math import isfinite
@@ -31,6 +31,7 @@ SOURCE_STATIC_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
 
 _SHORT: Final = 4
+PASSWORD: Final = 9
 _UNKNOWN: Final = 0
 _UNKNOWN_DOC: Final = "not known to this node's version: it has no effect here"
 _KINDS: Final = {bool: 1, str: 2, int: 3, list: 7}
@@ -54,7 +55,7 @@ _TYPES: Final = {
     "transaction.state.log.replication.factor": _SHORT,
 }
 
-Synonym = tuple[str, str, int]
+Synonym = tuple[str, str | None, int]
 """Name, value, source."""
 
 
@@ -68,7 +69,9 @@ class Described:
     kind: int
     documentation: str
     read_only: bool
-    synonyms: list[Synonym]
+    synonyms: Sequence[Synonym]
+    secret: bool = False
+    """Its value is not shown."""
 
     @property
     def shown(self) -> str | None:
@@ -212,6 +215,9 @@ class DescribedSettings:
         row, dynamic = SETTINGS[name], BROKER_SETTINGS.get(name)
         synonyms = self._synonyms(name)
         value, source = (synonyms[0][1], synonyms[0][2]) if synonyms else (None, SOURCE_DEFAULT)
+        if row.secret:  # as Kafka answers for a PASSWORD
+            hidden: list[Synonym] = [(each, None, where) for each, _, where in synonyms]
+            return Described(name, None, source, PASSWORD, row.doc, True, hidden, secret=True)
         kind = dynamic.key.type.value if dynamic is not None else _TYPES.get(name, _KINDS[row.kind])
         return Described(name, value, source, kind, row.doc, dynamic is None, synonyms)
 
@@ -246,7 +252,7 @@ class DescribedSettings:
             (self._static, SOURCE_STATIC_BROKER),
             (_default, SOURCE_DEFAULT),
         )
-        found = [
+        found: list[Synonym] = [
             (each, value, source)
             for get, source in places
             for each in names

@@ -44,6 +44,7 @@ from .node_listeners import NodeListeners, node_listeners
 from .security_settings import (
     ListenerSecurity,
     SecuritySettingError,
+    first_users,
     listener_security,
     setting_of_listener,
     super_users,
@@ -219,7 +220,7 @@ def _setting(key: str) -> Setting:
         return SETTINGS[key]
     of_listener = setting_of_listener(key)
     assert of_listener is not None, key
-    return SETTINGS.get(of_listener[1], Setting(str, None, ""))
+    return SETTINGS.get(of_listener[1], Setting(str, None, "", secret=True))
 
 
 def _from_text(key: str, text: str) -> Any:
@@ -243,8 +244,9 @@ def _checked(key: str, value: Any) -> Any:
     if value is None:
         return None
     if not isinstance(value, setting.kind) or (setting.kind is int and isinstance(value, bool)):
+        shown = "(not shown)" if setting.secret else repr(value)
         raise ConfigurationError(
-            f"{key} = {value!r}: {setting.kind.__name__} is needed, this is {type(value).__name__}"
+            f"{key} = {shown}: {setting.kind.__name__} is needed, this is {type(value).__name__}"
         )
     low, high = setting.minimum, setting.maximum
     if isinstance(value, int) and low is not None and high is not None and not low <= value <= high:
@@ -330,6 +332,7 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
     try:
         security = {each.name: listener_security(each, values) for each in (*listeners.kafka, listeners.grpc)}
         super_users(values["super.users"])
+        first_users(values["bootstrap.scram.credentials"])
     except SecuritySettingError as error:
         raise ConfigurationError(str(error)) from error
     return Configuration(

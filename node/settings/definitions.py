@@ -46,6 +46,8 @@ class Setting:
     minimum: int | None = None
     maximum: int | None = None
     required: bool = False
+    secret: bool = False
+    """No answer, no error and no log shows its value."""
 
     @property
     def shown_default(self) -> str:
@@ -127,7 +129,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     ),
     "ssl.keystore.type": Setting(str, "PEM", "Only PEM files are read."),
     "ssl.key.location": Setting(str, "", "PEM file: the key, where it stands in a file of its own."),
-    "ssl.key.password": Setting(str, "", "The key's password; empty: it is not encrypted."),
+    "ssl.key.password": Setting(str, "", "The key's password; empty: it is not encrypted.", secret=True),
     "ssl.truststore.location": Setting(
         str, "", "PEM file: the authorities whose certificates are accepted from clients and other nodes."
     ),
@@ -158,6 +160,13 @@ SETTINGS: Final[dict[str, Setting]] = {
         str, "", f"{AUTHORIZER}: requests are held against ACLs; empty: all are allowed."
     ),
     "super.users": Setting(str, "", "They may do everything: User:name, separated by semicolons."),
+    "bootstrap.scram.credentials": Setting(
+        str,
+        "",
+        "Users of a new cluster, read at its first start alone: hashed, as `tidegate users hash` prints "
+        "them, separated by semicolons.",
+        secret=True,
+    ),
     "allow.everyone.if.no.acl.found": Setting(bool, False, "Whether what no ACL names is open to everyone."),
     "quorum.tls.certificate": Setting(
         str, "", "PEM file: this controller's certificate, with a DNS name node-<node.id>."

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from ...runtime.listeners import Listener, SecurityProtocol
 from ...runtime.tls import VERSIONS, ClientAuth, TlsFiles, TlsOptions
+from ...security.first_users import FirstUser, FirstUserError
 from ...security.jaas import JaasError, parse_jaas
 from ...security.principals import InvalidPrincipal, Principal, SslPrincipalMapper, parse_principals
 from ...security.sasl_mechanisms import OAUTHBEARER, PLAIN
@@ -200,3 +201,11 @@ def super_users(text: str) -> frozenset[Principal]:
         return parse_principals(text)
     except InvalidPrincipal as error:
         raise SecuritySettingError(f"super.users: {error}") from error
+
+
+def first_users(text: str) -> tuple[FirstUser, ...]:
+    """Raises SecuritySettingError, which shows none of a text."""
+    try:
+        return tuple(FirstUser.parse(each) for each in text.split(";") if each.strip())
+    except FirstUserError as error:
+        raise SecuritySettingError(f"bootstrap.scram.credentials: {error}") from error

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tidegate.controller.state.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, GROUP_LIMITS
+from tidegate.node.serving.described_settings import DescribedSettings
 from tidegate.node.settings.configuration import Address, Configuration, ConfigurationError, load
 from tidegate.node.settings.definitions import FORMER_SETTINGS, SETTINGS
 
@@ -286,3 +287,16 @@ def test_the_bounds_of_groups_settings_are_the_nodes() -> None:
         **GROUP_LIMITS, CONSUMER_SESSION: (1000, 60_000), CONSUMER_HEARTBEAT: (5000, 20_000),
     }  # fmt: skip
     assert loaded().group_limits() == GROUP_LIMITS, "Kafka's"
+
+
+def test_a_secret_is_shown_by_no_description_and_no_error() -> None:
+    jaas = "listener.name.sasl_ssl.plain.sasl.jaas.config"
+    described = DescribedSettings(loaded(ssl__key__password="s3cret"), {}).of_broker()
+    (found,) = [each for each in described if each.name == "ssl.key.password"]
+    assert (found.shown, found.secret, found.kind) == (None, True, 9)
+    assert [value for _, value, _ in found.synonyms] == [None, None]
+    assert "s3cret" not in repr(described)
+    for text in ('"ssl.key.password" = ["s3cret"]', f'"{jaas}" = ["s3cret"]', f'"{jaas}" = "s3cret"'):
+        with pytest.raises(ConfigurationError) as refused:
+            load(text.encode(), environment={"TIDEGATE_NODE_ID": "1"})
+        assert "s3cret" not in str(refused.value)
