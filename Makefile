@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install check version foreign-clients foreign-systems foreign-tools rolling-upgrade test lint sizes demo proto clean
+.PHONY: help install check version foreign-clients foreign-systems foreign-tools rolling-upgrade test lint sizes demo proto lock audit image clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -51,6 +51,22 @@ lint: install ## ruff and strict mypy
 	$(BIN)/ruff check .
 	mkdir -p .link && ln -sfn .. .link/tidegate
 	$(BIN)/mypy
+
+lock: install ## choose the newest versions for the image, and write its lock files with their hashes
+	$(BIN)/python -m pip install --quiet 'uv>=0.9'
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python deploy/image/lock.py
+
+audit: install ## ask for known vulnerabilities of what the image holds (needs an index with such data)
+	$(BIN)/python -m pip install --quiet 'pip-audit>=2.10'
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python deploy/image/audit.py
+
+PYTHON_IMAGE ?=
+BUILDER ?= docker build
+image: ## build both images of a release; PYTHON_IMAGE=NAME@sha256:DIGEST says on which base
+	@case '$(PYTHON_IMAGE)' in *@sha256:????????????????????????????????????????????????????????????????) ;; \
+		*) echo 'PYTHON_IMAGE="$(PYTHON_IMAGE)" has no digest: a release names its base image as NAME@sha256:DIGEST' >&2; exit 2;; esac
+	for target in node spark; do $(BUILDER) -f deploy/image/Dockerfile --target $$target \
+		--build-arg PYTHON_IMAGE='$(PYTHON_IMAGE)' -t tidegate/$$target:$$($(MAKE) -s version) . || exit; done
 
 version: ## print the version of the wheel and the image, which stands in __init__.py
 	@sed -n 's/^__version__ = "\(.*\)"$$/\1/p' __init__.py
