@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install check version foreign-clients foreign-systems foreign-tools rolling-upgrade test lint sizes demo proto lock audit image clean
+.PHONY: help install check version foreign-clients foreign-systems foreign-tools rolling-upgrade quotas test lint sizes demo proto lock audit image clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ foreign-tools: install ## run Kafka's own tools against Tidegate and against a K
 
 rolling-upgrade: install ## roll a cluster under load from an older version (out of the git history) to this one and back (minutes)
 	$(BIN)/python -m pytest tests/upgrades
+
+quotas: install ## hold a producer and a reader to their quotas for more than a minute each, beside another client
+	$(BIN)/python -m pytest tests/quotas -s
 
 check: install ## ruff, mypy, and the tests without clusters, Spark and long histories: under a minute
 	$(BIN)/ruff check .

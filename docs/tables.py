@@ -13,7 +13,9 @@ from tidegate.node.assembly import metrics_of
 from tidegate.node.handlers import HANDLERS
 from tidegate.node.observation.client_metrics import ClientMetrics
 from tidegate.node.observation.metrics import NodeView
+from tidegate.node.serving.throttling import Throttling
 from tidegate.node.settings.definitions import SETTINGS, Setting
+from tidegate.runtime.clock import ManualClock
 from tidegate.wire.api import ApiKey, advertised
 
 BEGIN = "<!-- made by docs/tables.py{} -->\n"
@@ -52,7 +54,11 @@ def requests() -> str:
 def metrics() -> str:
     opening = SimpleNamespace(progress=SimpleNamespace(found=0, opened=0))
     exported = metrics_of(
-        1, cast(Any, opening), ClientMetrics(), lambda: NodeView([], 0, 0, 0, 0, False, 0, True, 0)
+        1,
+        cast(Any, opening),
+        ClientMetrics(),
+        Throttling(dict, ManualClock()),
+        lambda: NodeView([], 0, 0, 0, 0, False, 0, True, 0),
     )
     rows = sorted(
         f"| `{family.name}{'_total' if family.type == 'counter' else ''}` | {family.documentation} |\n"

@@ -54,6 +54,7 @@ from .serving.described_topics import DescribedTopics
 from .serving.grpc_callers import GrpcAccess, GrpcGuard
 from .serving.permissions import Permissions
 from .serving.rejected_sequences import RejectedSequences
+from .serving.throttling import ThrottledCollector, Throttling
 from .settings.configuration import Configuration
 from .settings.run_time_settings import RunTimeSettings
 from .settings.security_settings import super_users
@@ -130,11 +131,17 @@ def assemble(
 
     permissions = _permissions(configuration, joined.cluster)
     identities = {
-        name: ListenerIdentity(security, clock=clock, records=lambda: joined.cluster.state.security)
+        name: ListenerIdentity(
+            security,
+            clock=clock,
+            records=lambda: joined.cluster.state.security,
+            token_secret=configuration.token_settings().secret,
+        )
         for name, security in configuration.listener_security.items()
     }
     access = GrpcAccess(identities[configuration.listeners.grpc.name], permissions)
     batch_threads, client_metrics = BatchThreads(), ClientMetrics()
+    throttling = Throttling(lambda: joined.cluster.state.security.quotas, clock, configuration.quota_window())
     moves = ReplicaMoves(directory, clock, settings.log_dirs_rate, foundation.reserves.given_up_at)
     broker = Broker(
         configuration=configuration,
@@ -154,11 +161,12 @@ def assemble(
         reachability=joined.reachability,
         producer_ids=coordinators.producer_ids,
         permissions=permissions,
+        throttling=throttling,
         rejected_sequences=RejectedSequences(),
         described_topics=DescribedTopics(),
         client_metrics=client_metrics,
         batch_threads=batch_threads,
-        metrics=metrics_of(configuration.node_id, directory, client_metrics, node_view),
+        metrics=metrics_of(configuration.node_id, directory, client_metrics, throttling, node_view),
         handled_keys=handled_keys,
     )
     flush = group_commit.request
@@ -174,7 +182,9 @@ def assemble(
         peers=coordinators.peers,
         grpc=_grpc_server(access),
         access=access,
-        data_service=DataService(replicas, lambda: joined.cluster.state, flush, batch_threads, access),
+        data_service=DataService(
+            replicas, lambda: joined.cluster.state, flush, batch_threads, access, throttling
+        ),
         identities=identities,
     )
 
@@ -333,12 +343,17 @@ def _producer_ids(node_id: int, controller: ControllerClient, lifecycle: BrokerL
 
 
 def metrics_of(
-    node_id: int, directory: DataFolders, client_metrics: ClientMetrics, node_view: Callable[[], NodeView]
+    node_id: int,
+    directory: DataFolders,
+    client_metrics: ClientMetrics,
+    throttling: Throttling,
+    node_view: Callable[[], NodeView],
 ) -> Metrics:
     """All that a node exports; docs/operations.md has a table made of it."""
     metrics = Metrics(node_id, __version__, node_view)
     metrics.registry.register(RecoveryCollector(directory))
     metrics.registry.register(ClientMetricsCollector(client_metrics))
+    metrics.registry.register(ThrottledCollector(throttling))
     return metrics
 
 

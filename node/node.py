@@ -397,6 +397,8 @@ class Node:
                 leader_imbalance_percentage=configuration.integer("leader.imbalance.per.broker.percentage"),
                 group_limits=configuration.group_limits(),
                 first_users=first_users(configuration.values["bootstrap.scram.credentials"]),
+                mutation_window=configuration.mutation_window(),
+                tokens=configuration.token_settings(),
             ),
             ask_voter=self._broker.controller.describe_quorum,
             validator=StateValidator() if configuration.flag("debug.validate") else None,

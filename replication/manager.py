@@ -456,6 +456,10 @@ class ReplicaManager:
             return await self._follower_fetches.fetch(request)
         return await self._client_fetches.fetch(request, by_id=by_id, turn=turn, may_read=may_read)
 
+    def throttled_fetch(self, request: FetchRequest, *, by_id: bool) -> FetchResponse:
+        """See `ClientFetches.throttled`."""
+        return self._client_fetches.throttled(request, by_id=by_id)
+
     def list_offsets(
         self,
         topic: str,

@@ -20,7 +20,8 @@ Back-pressure, in the order in which it bites:
    arrive;
 4. frames are handed out in turns of the loop, whose time all connections of a server share (`turns`): when it
    is used up, or after `FRAMES_PER_TICK` frames of one connection, the rest waits for the connection's next
-   turn.
+   turn;
+5. a client that has used more than its quota is muted (`mute`): nothing is read from it for a while.
 
 A server closes the connection of a peer (`look_after`, for all its connections) that stands still within a
 frame; that sends a frame at less than `RATE_MIN` while other connections wait for its memory; or that is
@@ -72,7 +73,7 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP
 """A peer that vanished without a word is noticed after two minutes, not after the kernel's two hours."""
 
 # why reading is paused; it goes on when all are cleared
-_BY_HANDLER, _BY_BUDGET, _BY_WRITER, _BY_TURN = 1, 2, 4, 8
+_BY_HANDLER, _BY_BUDGET, _BY_WRITER, _BY_TURN, _BY_QUOTA = 1, 2, 4, 8, 16
 
 
 class FrameHandler(Protocol):
@@ -177,6 +178,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._large_frames = 0  # frames since the last look that the first buffer could not have held
         self._shrink_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
+        self._mute_timer: asyncio.TimerHandle | None = None
         # set by a handler that has a request in work: then silence is not the peer's
         self.owes_answer = False
         self._progress = 0  # bytes that came, and a little for each that went
@@ -225,6 +227,18 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def resume(self) -> None:
         self._resume(_BY_HANDLER)
+
+    def mute(self, seconds: float) -> None:
+        """Delivers no further frame for `seconds`; the later end of two counts."""
+        if self._transport is None:
+            return
+        until = self._loop.time() + seconds
+        if self._mute_timer is not None:
+            if self._mute_timer.when() >= until:
+                return
+            self._mute_timer.cancel()
+        self._pause(_BY_QUOTA)
+        self._mute_timer = self._loop.call_at(until, self._unmute)
 
     def detach(self) -> FrameLease:
         """Within `on_frame`: keeps the frame's memory beyond the call, until the lease is released, which
@@ -519,9 +533,13 @@ class FrameConnection(asyncio.BufferedProtocol):
         elif (
             idle_s is not None
             and still_s >= idle_s
-            and not self._paused & (_BY_HANDLER | _BY_BUDGET | _BY_TURN)
+            and not self._paused & (_BY_HANDLER | _BY_BUDGET | _BY_TURN | _BY_QUOTA)
         ):
             self.abort(f"idle for {still_s:.0f} s")
+
+    def _unmute(self) -> None:
+        self._mute_timer = None
+        self._resume(_BY_QUOTA)
 
     def _is_reset(self) -> bool:
         """While reading is paused the loop is not notified of it."""
@@ -591,10 +609,10 @@ class FrameConnection(asyncio.BufferedProtocol):
         self.abort(reason)
 
     def _stop_timers(self) -> None:
-        for timer in (self._shrink_timer, self._linger_timer):
+        for timer in (self._shrink_timer, self._linger_timer, self._mute_timer):
             if timer is not None:
                 timer.cancel()
-        self._shrink_timer = self._linger_timer = None
+        self._shrink_timer = self._linger_timer = self._mute_timer = None
 
 
 def _describe_bad_length(prefix: bytes, size: int, max_frame_bytes: int) -> str:

@@ -43,6 +43,7 @@ log = logs.get(__name__)
 
 GRPC_MESSAGE_BYTES_MAX = 64 << 20
 CONNECTIONS_MAX = 4096
+CONNECTIONS_UNBOUNDED = 2**31 - 1
 FRAMES_IN_FLIGHT_BYTES_MAX = 512 << 20
 LOOK_AFTER_S = 2.0
 """How often a server looks for connections that stand still, come too slowly or are idle."""
@@ -96,7 +97,9 @@ class FrameServer:
         budget: ByteBudget | None = None,
         pause_on_write_bytes: int = 1 << 20,
         on_refused: Callable[[str], None] | None = None,
+        admits: Callable[[str], bool] = lambda _address: True,
     ) -> None:
+        """`admits(address)`: whether this address may open one more connection now."""
         self.ports: list[int] = []
         """In the order in which the sockets were opened."""
         self.connections: set[FrameConnection] = set()
@@ -109,6 +112,7 @@ class FrameServer:
         self._handshakes: set[asyncio.Task[None]] = set()
         self._look_timer: asyncio.TimerHandle | None = None
         self._on_refused = on_refused
+        self._admits = admits
         self._limiter = LogLimiter()
         self._max_frame_bytes = max_frame_bytes
         self._pause_on_write_bytes = pause_on_write_bytes
@@ -139,10 +143,12 @@ class FrameServer:
         port: int,
         factory: Callable[[FrameConnection], FrameHandler],
         tls: ServerTls | None = None,
+        max_connections: int = CONNECTIONS_UNBOUNDED,
     ) -> None:
         """Opens one more socket and calls `factory` for every connection to it, with `tls` after the
-        handshake.  Raises PortInUse, or OSError for an address that is not this machine's."""
-        loop = asyncio.get_running_loop()
+        handshake.  `max_connections`: to this socket.  Raises PortInUse, or OSError for an address that is
+        not this machine's."""
+        loop, room = asyncio.get_running_loop(), _Room(self, max_connections)
 
         def make() -> asyncio.BaseProtocol:
             connection = FrameConnection(
@@ -152,11 +158,11 @@ class FrameServer:
                 pool=self._pool,
                 turns=self._turns,
                 pause_on_write_bytes=self._pause_on_write_bytes,
-                on_made=lambda connection: self._made(connection, factory, admitted=tls is not None),
-                on_lost=self._lost,
+                on_made=lambda connection: self._made(connection, factory, None if tls else room),
+                on_lost=lambda connection: self._lost(connection, room),
                 on_refused=self._on_refused,
             )
-            return connection if tls is None else _Handshake(self, connection, tls)
+            return connection if tls is None else _Handshake(self, room, connection, tls)
 
         try:
             listener = await loop.create_server(make, host, port, backlog=512, start_serving=False)
@@ -208,20 +214,20 @@ class FrameServer:
         self,
         connection: FrameConnection,
         factory: Callable[[FrameConnection], FrameHandler],
-        *,
-        admitted: bool,
+        room: _Room | None,
     ) -> FrameHandler | None:
-        if not admitted and not self.admit(connection.peer):
+        """`room`: None when the connection has it already."""
+        if room is not None and not room.admit(connection.peer):
             return None
         handler = factory(connection)
         self.connections.add(connection)
         self._all_lost.clear()
         return handler
 
-    def _lost(self, connection: FrameConnection) -> None:
+    def _lost(self, connection: FrameConnection, room: _Room) -> None:
         if connection in self.connections:
             self.connections.remove(connection)
-            self.release(connection.peer)
+            room.release(connection.peer)
         if not self.connections:
             self._all_lost.set()
 
@@ -232,13 +238,17 @@ class FrameServer:
         `release`."""
         address = peer.rpartition(":")[0]
         if self._admitted >= self._max_connections or not self.is_serving:
-            self._turn_away(peer, f"{self._max_connections} connections are open already (max.connections)")
+            self.turn_away(peer, f"{self._max_connections} connections are open already (max.connections)")
             return False
         limit = self._address_overrides.get(address.strip("[]"), self._max_connections_per_address)
         if self._of_address[address] >= limit:
-            self._turn_away(
+            self.turn_away(
                 peer, f"{limit} connections of its address are open already (max.connections.per.ip)"
             )
+            return False
+        if not self._admits(address.strip("[]")):
+            reason = "its address opens connections above its quota (connection_creation_rate)"
+            self._refused("connection_rate", "connection_refused", peer, reason)
             return False
         self._admitted += 1
         self._of_address[address] += 1
@@ -261,7 +271,8 @@ class FrameServer:
         """Counts and reports a client whose handshake did not succeed."""
         self._refused("tls_handshake_failed", "tls_handshake_failed", peer, reason)
 
-    def _turn_away(self, peer: str, reason: str) -> None:
+    def turn_away(self, peer: str, reason: str) -> None:
+        """Counts and reports a client for which there is no room."""
         self._refused("too_many_connections", "connection_refused", peer, reason)
 
     def _refused(self, kind: str, event: str, peer: str, reason: str) -> None:
@@ -270,12 +281,39 @@ class FrameServer:
         self._limiter.warning(asyncio.get_running_loop().time(), event, peer=peer, reason=reason)
 
 
+class _Room:
+    """For the connections to one socket, within the server's."""
+
+    def __init__(self, server: FrameServer, connections_max: int) -> None:
+        self._server = server
+        self._connections_max = connections_max
+        self._admitted = 0
+
+    def admit(self, peer: str) -> bool:
+        """See `FrameServer.admit`."""
+        if self._admitted >= self._connections_max:
+            self._server.turn_away(
+                peer, f"{self._connections_max} connections are open already (max.connections of a listener)"
+            )
+            return False
+        if not self._server.admit(peer):
+            return False
+        self._admitted += 1
+        return True
+
+    def release(self, peer: str) -> None:
+        """Ends what `admit` began."""
+        self._admitted -= 1
+        self._server.release(peer)
+
+
 class _Handshake(asyncio.Protocol):
     """A connection to a TLS listener until its handshake is over.  It counts as a connection from its
     beginning, so that peers that never finish a handshake are bounded like all others."""
 
-    def __init__(self, server: FrameServer, frames: FrameConnection, tls: ServerTls) -> None:
+    def __init__(self, server: FrameServer, room: _Room, frames: FrameConnection, tls: ServerTls) -> None:
         self._server = server
+        self._room = room
         self._frames = frames
         self._tls = tls
         self._early = bytearray()  # what came between the end of the handshake and the change of protocols
@@ -285,7 +323,7 @@ class _Handshake(asyncio.Protocol):
         raw = cast(asyncio.Transport, transport)
         raw.pause_reading()  # until the handshake begins
         peer = peer_of(raw)
-        if self._server.admit(peer):
+        if self._room.admit(peer):
             self._server.begin_handshake(self._shake(raw, peer))
         else:
             raw.abort()
@@ -308,11 +346,11 @@ class _Handshake(asyncio.Protocol):
             encrypted = None
         except asyncio.CancelledError:
             raw.abort()
-            self._server.release(peer)
+            self._room.release(peer)
             raise
         if encrypted is None or encrypted.is_closing():
             raw.abort()
-            self._server.release(peer)
+            self._room.release(peer)
             return
         frames = self._frames
         frames.connection_made(encrypted)

@@ -42,10 +42,19 @@ T = TypeVar("T")
 class Account:
     """One sharer of the time, with the virtual end of the time that it has used."""
 
-    __slots__ = ("paid_until",)
+    __slots__ = ("_used_s", "paid_until")
 
     def __init__(self, paid_until: float) -> None:
         self.paid_until = paid_until
+        self._used_s = 0.0
+
+    def use(self, seconds: float) -> None:
+        self._used_s += seconds
+
+    def take_used_s(self) -> float:
+        """CPU seconds that the account has used since it was asked last."""
+        used_s, self._used_s = self._used_s, 0.0
+        return used_s
 
 
 class Turn:
@@ -95,6 +104,7 @@ class FairQueue:
 
     def charge(self, account: Account, seconds: float) -> None:
         account.paid_until = max(self.virtual_time - CREDIT_S, account.paid_until) + seconds
+        account.use(seconds)
         if not self._heap:
             self.virtual_time = max(self.virtual_time, account.paid_until)
 

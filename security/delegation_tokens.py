@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import base64
 import hmac
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ..wire.errors import ErrorCode, KafkaError
@@ -34,15 +34,23 @@ class DelegationToken:
     """However often it is renewed."""
 
     def may_be_renewed_by(self, principal: Principal) -> bool:
+        """The requester of another's token may not, as in Kafka."""
+        return principal in (self.owner, *self.renewers)
+
+    def is_known_to(self, principal: Principal) -> bool:
+        """Whether it is described to this principal without a right."""
         return principal in (self.owner, self.requester, *self.renewers)
 
 
 @dataclass(frozen=True, slots=True)
-class TokenLifetimes:
-    """`delegation.token.max.lifetime.ms` and `delegation.token.expiry.time.ms`."""
+class TokenSettings:
+    """`delegation.token.*`."""
 
-    max_lifetime_ms: int
-    expiry_time_ms: int
+    secret: bytes = field(default=b"", repr=False)
+    """Empty: the cluster has no tokens."""
+    max_lifetime_ms: int = 604_800_000
+    expiry_time_ms: int = 86_400_000
+    check_interval_ms: int = 3_600_000
 
 
 def token_hmac(secret: bytes, token_id: str) -> bytes:
@@ -55,6 +63,27 @@ def token_password(secret: bytes, token_id: str) -> str:
     return base64.b64encode(token_hmac(secret, token_id)).decode()
 
 
+class TokensByHmac:
+    """Finds the token of an HMAC, which is computed once for each."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._hmacs: dict[str, bytes] = {}
+        self._ids: dict[bytes, str] = {}
+
+    def find(self, tokens: Mapping[str, DelegationToken], wanted: bytes) -> DelegationToken:
+        """Raises KafkaError."""
+        for token_id in self._hmacs.keys() - tokens.keys():
+            del self._ids[self._hmacs.pop(token_id)]
+        for token_id in tokens.keys() - self._hmacs.keys():
+            made = self._hmacs[token_id] = token_hmac(self._secret, token_id)
+            self._ids[made] = token_id
+        token_id = self._ids.get(wanted, "")
+        if token_id not in tokens:
+            raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "no token has this HMAC")
+        return tokens[token_id]
+
+
 def create_token(
     *,
     token_id: str,
@@ -62,10 +91,11 @@ def create_token(
     requester: Principal,
     renewers: Iterable[Principal],
     max_lifetime_ms: int,
-    lifetimes: TokenLifetimes,
+    settings: TokenSettings,
     now_ms: int,
 ) -> DelegationToken:
-    """A token as it is asked for; a `max_lifetime_ms` below 0 asks for the longest.  Raises KafkaError."""
+    """A token as it is asked for; a `max_lifetime_ms` that is not above 0 asks for the longest.  Raises
+    KafkaError."""
     others = tuple(renewers)
     if any(each.principal_type != USER_TYPE for each in (owner, *others)):
         raise KafkaError(
@@ -73,21 +103,22 @@ def create_token(
         )
     if len(others) > RENEWERS_MAX:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"a token has at most {RENEWERS_MAX} renewers")
-    lifetime_ms = lifetimes.max_lifetime_ms
-    if max_lifetime_ms >= 0:
+    lifetime_ms = settings.max_lifetime_ms
+    if max_lifetime_ms > 0:
         lifetime_ms = min(lifetime_ms, max_lifetime_ms)
     ends_at_ms = now_ms + lifetime_ms
-    expires_at_ms = min(ends_at_ms, now_ms + lifetimes.expiry_time_ms)
+    expires_at_ms = min(ends_at_ms, now_ms + settings.expiry_time_ms)
     return DelegationToken(token_id, owner, requester, others, now_ms, expires_at_ms, ends_at_ms)
 
 
 def renewed(
-    token: DelegationToken, by: Principal, period_ms: int, lifetimes: TokenLifetimes, now_ms: int
+    token: DelegationToken, by: Principal, period_ms: int, settings: TokenSettings, now_ms: int
 ) -> DelegationToken:
-    """The token with a later end; a `period_ms` below 0 asks for the usual one.  Raises KafkaError."""
-    _require_owner_or_renewer(token, by)
+    """The token with a later end; a `period_ms` that is not above 0 asks for the usual one.  Raises
+    KafkaError."""
     _require_valid(token, now_ms)
-    period_ms = lifetimes.expiry_time_ms if period_ms < 0 else min(period_ms, lifetimes.expiry_time_ms)
+    _require_owner_or_renewer(token, by)
+    period_ms = min(period_ms, settings.expiry_time_ms) if period_ms > 0 else settings.expiry_time_ms
     return replace(token, expires_at_ms=min(token.ends_at_ms, now_ms + period_ms))
 
 

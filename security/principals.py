@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 USER_TYPE: Final = "User"
@@ -24,7 +24,8 @@ class Principal:
 
     principal_type: str
     name: str
-    token_authenticated: bool = False
+    token_authenticated: bool = field(default=False, compare=False)
+    """The same principal came by a delegation token, for which it gets no other tokens."""
 
     def __str__(self) -> str:
         return f"{self.principal_type}:{self.name}"

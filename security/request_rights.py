@@ -112,6 +112,13 @@ RIGHTS: Final[Mapping[ApiKey, Mapping[str, Right]]] = {
     ApiKey.DESCRIBE_LOG_DIRS: {"cluster": _CLUSTER_DESCRIBE},
     ApiKey.SASL_AUTHENTICATE: {},
     ApiKey.CREATE_PARTITIONS: {"topic": Right(_Op.ALTER, _T)},
+    ApiKey.CREATE_DELEGATION_TOKEN: {"owner": Right(_Op.CREATE_TOKENS, ResourceType.USER)},
+    ApiKey.RENEW_DELEGATION_TOKEN: {},
+    ApiKey.EXPIRE_DELEGATION_TOKEN: {},
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: {
+        "token": Right(_Op.DESCRIBE, ResourceType.DELEGATION_TOKEN, hidden=True),
+        "owner": Right(_Op.DESCRIBE_TOKENS, ResourceType.USER, hidden=True),
+    },
     ApiKey.DELETE_GROUPS: {"group": Right(_Op.DELETE, _G)},
     ApiKey.ELECT_LEADERS: {"cluster": _CLUSTER_ALTER},
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _CONFIGS,

@@ -59,6 +59,10 @@ class ApiKey(IntEnum):
     DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -137,6 +141,10 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.DESCRIBE_LOG_DIRS: _api(1, 4, 2, "describe_log_dirs"),
     ApiKey.SASL_AUTHENTICATE: _api(0, 2, 2, "sasl_authenticate"),
     ApiKey.CREATE_PARTITIONS: _api(0, 3, 2, "create_partitions"),
+    ApiKey.CREATE_DELEGATION_TOKEN: _api(1, 3, 2, "create_delegation_token"),
+    ApiKey.RENEW_DELEGATION_TOKEN: _api(1, 2, 2, "renew_delegation_token"),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: _api(1, 2, 2, "expire_delegation_token"),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: _api(1, 3, 2, "describe_delegation_token"),
     ApiKey.DELETE_GROUPS: _api(0, 2, 2, "delete_groups"),
     ApiKey.ELECT_LEADERS: _api(0, 2, 2, "elect_leaders"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _api(0, 1, 1, "incremental_alter_configs"),

@@ -70,6 +70,12 @@ if TYPE_CHECKING:
     from kio.schema.consumer_group_heartbeat.v1.request import TopicPartitions as OwnedTopicV1
     from kio.schema.create_acls.v1.request import CreateAclsRequest as CreateAclsRequestV1
     from kio.schema.create_acls.v3.request import CreateAclsRequest as CreateAclsRequestV3
+    from kio.schema.create_delegation_token.v1.request import (
+        CreateDelegationTokenRequest as CreateDelegationTokenRequestV1,
+    )
+    from kio.schema.create_delegation_token.v3.request import (
+        CreateDelegationTokenRequest as CreateDelegationTokenRequestV3,
+    )
     from kio.schema.create_partitions.v0.request import CreatePartitionsRequest as CreatePartitionsRequestV0
     from kio.schema.create_partitions.v3.request import CreatePartitionsRequest as CreatePartitionsRequestV3
     from kio.schema.create_topics.v2.request import CreatableTopic as CreatableTopicV2
@@ -98,6 +104,12 @@ if TYPE_CHECKING:
     from kio.schema.describe_cluster.v2.request import DescribeClusterRequest as DescribeClusterRequestV2
     from kio.schema.describe_configs.v1.request import DescribeConfigsRequest as DescribeConfigsRequestV1
     from kio.schema.describe_configs.v4.request import DescribeConfigsRequest as DescribeConfigsRequestV4
+    from kio.schema.describe_delegation_token.v1.request import (
+        DescribeDelegationTokenRequest as DescribeDelegationTokenRequestV1,
+    )
+    from kio.schema.describe_delegation_token.v3.request import (
+        DescribeDelegationTokenRequest as DescribeDelegationTokenRequestV3,
+    )
     from kio.schema.describe_groups.v0.request import DescribeGroupsRequest as DescribeGroupsRequestV0
     from kio.schema.describe_groups.v6.request import DescribeGroupsRequest as DescribeGroupsRequestV6
     from kio.schema.describe_log_dirs.v1.request import DescribeLogDirsRequest as DescribeLogDirsRequestV1
@@ -120,6 +132,12 @@ if TYPE_CHECKING:
     from kio.schema.elect_leaders.v2.request import ElectLeadersRequest as ElectLeadersRequestV2
     from kio.schema.end_txn.v0.request import EndTxnRequest as EndTxnRequestV0
     from kio.schema.end_txn.v5.request import EndTxnRequest as EndTxnRequestV5
+    from kio.schema.expire_delegation_token.v1.request import (
+        ExpireDelegationTokenRequest as ExpireDelegationTokenRequestV1,
+    )
+    from kio.schema.expire_delegation_token.v2.request import (
+        ExpireDelegationTokenRequest as ExpireDelegationTokenRequestV2,
+    )
     from kio.schema.find_coordinator.v0.request import FindCoordinatorRequest as FindCoordinatorRequestV0
     from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest as FindCoordinatorRequestV6
     from kio.schema.get_telemetry_subscriptions.v0.request import (
@@ -179,6 +197,12 @@ if TYPE_CHECKING:
         OffsetForLeaderEpochRequest as OffsetForLeaderEpochRequestV4,
     )
     from kio.schema.push_telemetry.v0.request import PushTelemetryRequest as PushTelemetryRequestV0
+    from kio.schema.renew_delegation_token.v1.request import (
+        RenewDelegationTokenRequest as RenewDelegationTokenRequestV1,
+    )
+    from kio.schema.renew_delegation_token.v2.request import (
+        RenewDelegationTokenRequest as RenewDelegationTokenRequestV2,
+    )
     from kio.schema.sasl_authenticate.v0.request import SaslAuthenticateRequest as SaslAuthenticateRequestV0
     from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest as SaslAuthenticateRequestV2
     from kio.schema.sasl_handshake.v0.request import SaslHandshakeRequest as SaslHandshakeRequestV0
@@ -235,6 +259,10 @@ if TYPE_CHECKING:
     QuotaComponent = QuotaComponentV0 | QuotaComponentV1
     SaslHandshakeRequest = SaslHandshakeRequestV0 | SaslHandshakeRequestV1
     CreatePartitionsRequest = CreatePartitionsRequestV0 | CreatePartitionsRequestV3
+    CreateDelegationTokenRequest = CreateDelegationTokenRequestV1 | CreateDelegationTokenRequestV3
+    RenewDelegationTokenRequest = RenewDelegationTokenRequestV1 | RenewDelegationTokenRequestV2
+    ExpireDelegationTokenRequest = ExpireDelegationTokenRequestV1 | ExpireDelegationTokenRequestV2
+    DescribeDelegationTokenRequest = DescribeDelegationTokenRequestV1 | DescribeDelegationTokenRequestV3
     DeleteGroupsRequest = DeleteGroupsRequestV0 | DeleteGroupsRequestV2
     ElectLeadersRequest = ElectLeadersRequestV0 | ElectLeadersRequestV2
     IncrementalAlterConfigsRequest = IncrementalAlterConfigsRequestV0 | IncrementalAlterConfigsRequestV1

@@ -12,8 +12,7 @@ import typer
 
 from ...wire.errors import KafkaError
 from ..connecting.errors import CommitOutcomeUnknown
-from .connecting import LOCAL, Bootstrap, CommandConfig, Connection
-from .listing import INT32_MAX, Json
+from .listing import INT32_MAX, LOCAL, Bootstrap, Json
 from .output import CommandError, plain, run, show_json, warn
 from .standard_input import StandardInput
 
@@ -63,7 +62,6 @@ def produce(
         typer.Option("--transactional-id", help="Send all records in one transaction: all or nothing."),
     ] = None,
     bootstrap: Bootstrap = LOCAL,
-    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Write records."""
@@ -78,10 +76,8 @@ def produce(
         from ..producing.producer import Producer
 
         headers = tuple((name, encoded(value)) for name, value in settings_of(header, "--header").items())
-        there = Connection(bootstrap, command_config)
         producer = Producer(
-            there.bootstrap,
-            security=there.security,
+            bootstrap,
             transactional_id=transactional_id,
             compression=compression,
             acks=acks,
@@ -251,7 +247,6 @@ def consume(
         bool, typer.Option("--keys", help="Print the key before the value, divided by a tab.")
     ] = False,
     bootstrap: Bootstrap = LOCAL,
-    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Read records and print their values, one per line, until Ctrl-C (or --max, --idle)."""
@@ -259,10 +254,8 @@ def consume(
     async def work() -> None:
         from ..consuming.consumer import Consumer
 
-        there = Connection(bootstrap, command_config)
         consumer = Consumer(
-            there.bootstrap,
-            security=there.security,
+            bootstrap,
             group_id=group,
             isolation=isolation,
             auto_offset_reset="earliest" if from_beginning else "latest",

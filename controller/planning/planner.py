@@ -32,7 +32,9 @@ from typing import NamedTuple
 from ...proto import controller_pb2 as rpc
 from ...proto import metadata_pb2 as pb
 from ...runtime.host_names import host_problem
+from ...security.delegation_tokens import TokenSettings
 from ...security.first_users import FirstUser
+from ...security.quotas import QuotaWindow
 from ...wire.errors import ErrorCode, KafkaError
 from ..state.broker_fields import checked_listeners, decode_replicas, encode_listeners, encode_replicas
 from ..state.cluster_state import ClusterState
@@ -53,6 +55,7 @@ from ..state.model import (
 from ..state.resource_settings import GROUP_LIMITS, GroupLimits
 from ..state.security_commands import scram_record
 from ..state.topic_defaults import missing_defaults
+from .delegation_tokens import plan_ended_tokens
 from .elections import (
     Settler,
     Wanted,
@@ -85,6 +88,8 @@ class ControllerConfig:
     group_limits: GroupLimits = field(default_factory=lambda: GROUP_LIMITS)
     first_users: tuple[FirstUser, ...] = ()
     """The cluster has them from its beginning."""
+    mutation_window: QuotaWindow = field(default_factory=QuotaWindow)
+    tokens: TokenSettings = field(default_factory=TokenSettings)
 
 
 @dataclass(slots=True, frozen=True)
@@ -138,6 +143,7 @@ class ControllerPlanner:
         self.sessions = BrokerSessions(state.brokers.values(), now)
         self._repaired_index = -1
         self._rebalance_at = now + config.leader_rebalance_interval_ms / 1000
+        self._tokens_looked_at = float("-inf")
 
     @property
     def _state(self) -> ClusterState:
@@ -497,6 +503,13 @@ class ControllerPlanner:
             self._rebalance_at = now + self._config.leader_rebalance_interval_ms / 1000
             return self.rebalance()
         return Plan()
+
+    def end_tokens(self, now: float, wall_ms: int) -> Plan:
+        """Removes delegation tokens that have ended, every `delegation.token.expiry.check.interval.ms`."""
+        if now < self._tokens_looked_at + self._config.tokens.check_interval_ms / 1000:
+            return Plan()
+        self._tokens_looked_at = now
+        return plan_ended_tokens(self._state, wall_ms)
 
     def _steps_of_moves(self) -> list[Wanted]:
         present = self._state.active_node_ids()

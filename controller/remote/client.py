@@ -196,6 +196,19 @@ class ControllerClient:
     ) -> pb.ChangeSecurityReply:
         return await self._call(pb.ChangeSecurityReply, "ChangeSecurity", self._named(request), timeout_s)
 
+    async def change_delegation_token(
+        self, request: pb.ChangeDelegationTokenRequest, timeout_s: float = 30.0
+    ) -> pb.ChangeDelegationTokenReply:
+        return await self._call(
+            pb.ChangeDelegationTokenReply, "ChangeDelegationToken", self._named(request), timeout_s
+        )
+
+    async def charge_mutations(
+        self, request: pb.ChargeMutationsRequest, timeout_s: float = 30.0
+    ) -> pb.ChargeMutationsReply:
+        """Repeated it charges again: the client pauses for longer, no more."""
+        return await self._call(pb.ChargeMutationsReply, "ChargeMutations", request, timeout_s)
+
     async def elect_leaders(
         self, request: pb.ElectLeadersRequest, timeout_s: float = 30.0
     ) -> pb.ElectLeadersReply:

@@ -133,7 +133,10 @@ class ControllerLeadership:
         nothing; the end of the term cancels its task."""
         try:
             self._service.require_planner()
-            plan = planner.tick(self._clock.monotonic())
+            now = self._clock.monotonic()
+            plan = planner.tick(now)
+            if not plan.operations:
+                plan = planner.end_tokens(now, self._clock.wall_ms())
             if not plan.operations:
                 return
             for operation in plan.operations:

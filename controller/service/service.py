@@ -24,8 +24,11 @@ from ...proto import controller_pb2_grpc
 from ...proto import metadata_pb2 as pb
 from ...runtime import logs
 from ...runtime.clock import until_next
+from ...security.delegation_tokens import TokensByHmac
+from ...security.quotas import ClientQuotas, QuotaKind
 from ...wire.errors import ErrorCode, KafkaError
 from ..planning import topics
+from ..planning.delegation_tokens import TokenPlan, plan_delegation_token
 from ..planning.feature_updates import plan_update
 from ..planning.node_settings import plan_node_configuration
 from ..planning.plan import PartitionPlan, Plan
@@ -114,6 +117,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self._ask_voter = ask_voter
         self._planner: ControllerPlanner | None = None
         self._pipeline = PlanPipeline(metadata, -1)
+        self._mutations = ClientQuotas(mutation_window=config.mutation_window)
+        self._tokens = TokensByHmac(config.tokens.secret)
         self._followers = 0
         self._contacts: dict[int, Contact] = {}  # of brokers, by their heartbeats in this leadership
         self._stopped = asyncio.Event()
@@ -423,6 +428,44 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             log.info("security_changed", change=planned.reason)
         index = self._log.applied_index
         return rpc.ChangeSecurityReply(status=self._status(), results=planned.results, metadata_index=index)
+
+    @_answers(rpc.ChangeDelegationTokenReply, waits=True)
+    async def ChangeDelegationToken(
+        self, request: rpc.ChangeDelegationTokenRequest, context: Any
+    ) -> rpc.ChangeDelegationTokenReply:
+        def plan(_: ControllerPlanner) -> TokenPlan:
+            ahead = self._ahead
+            return plan_delegation_token(
+                ahead,
+                request,
+                self._config.tokens,
+                lambda wanted: self._tokens.find(ahead.security.tokens, wanted),
+                self._clock.wall_ms(),
+                applied_before=self._applied_before(request.request_id),
+            )
+
+        planned, _ = await self._commit(plan)
+        log.info("delegation_token_changed", change=request.WhichOneof("kind"), token=planned.token.token_id)
+        index = self._log.applied_index
+        return rpc.ChangeDelegationTokenReply(
+            status=self._status(), token=planned.token, metadata_index=index
+        )
+
+    @_answers(rpc.ChargeMutationsReply, waits=False)
+    async def ChargeMutations(
+        self, request: rpc.ChargeMutationsRequest, context: Any
+    ) -> rpc.ChargeMutationsReply:
+        self._mutations.set_limits(self._log.state.security.quotas)
+        now_s = self._clock.monotonic()
+        client, kind = (request.user, request.client_id), QuotaKind.CONTROLLER_MUTATION
+        admitted = 0
+        for partitions in request.partitions:
+            if request.is_strict and not self._mutations.admits_mutation(*client, now_s):
+                break
+            self._mutations.charge(kind, *client, partitions, now_s)
+            admitted += 1
+        pause_s = self._mutations.debt_s(kind, *client, now_s)
+        return rpc.ChargeMutationsReply(status=self._status(), admitted=admitted, pause_s=pause_s)
 
     # ---- topics --------------------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ aborted transactions of the *whole* range: the list cannot change later, since t
 last stable offset.
 
 Streams beyond those that the node serves at once wait in a fair queue (`range_turns`); a reader of a newer
-version gets a message while it waits.
+version gets a message while it waits.  So does a reader that has used more than its quota
+(`consumer_byte_rate`): its stream gives up its place until the debt is paid.
 
 A count of a range takes the same three steps, piece by piece.  The log keeps what a piece has counted, so a
 caller that times out and asks again does not start from the beginning.
@@ -45,6 +46,7 @@ from ...replication.fetching.offsets import LATEST
 from ...replication.manager import ReplicaManager
 from ...replication.replica.replica import Replica
 from ...runtime import logs
+from ...security.quotas import QuotaKind
 from ...storage.log.bulk_read import BulkRead, begin_bulk_read
 from ...storage.log.counting import CountInvalidated, begin_count, count_stop
 from ...storage.log.health import unreadable
@@ -55,6 +57,7 @@ from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import HEADER_BYTES, parse_header
 from ..serving.batch_threads import BatchThreads
 from ..serving.grpc_callers import GrpcAccess
+from ..serving.throttling import Throttling
 from .range_turns import RangeTurns, Turn
 
 log = logs.get(__name__)
@@ -73,6 +76,7 @@ SAMPLE_BYTES_MAX: Final = 16 << 20  # of the one batch by which compression is j
 PARTITIONS_MAX: Final = 10_000  # of one request
 COUNT_ATTEMPTS: Final = 5  # the cleaner or a truncation may change the log while it is counted
 RANGES_MAX: Final = 100_000  # of one answer
+CLIENT_ID: Final = ""  # of all readers: they share the quota of their user
 
 _STATUS: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: grpc.StatusCode.NOT_FOUND,
@@ -107,9 +111,11 @@ class DataService(data_pb2_grpc.DataServicer):
         request_flush: Callable[[Log], None],
         batch_threads: BatchThreads,
         access: GrpcAccess,
+        throttling: Throttling,
     ) -> None:
         self._access = access
         self._replicas = replicas
+        self._throttling = throttling
         self._batch_threads = batch_threads
         self._request_flush = request_flush
         self._cluster = cluster
@@ -188,7 +194,7 @@ class DataService(data_pb2_grpc.DataServicer):
             caller = self._access.caller(context)
             self._access.require(caller, "ReadRange", request.topic)
             turn = self._turns.enter(granted.set, now())
-            async for chunk in self._chunks(request, turn, granted):
+            async for chunk in self._chunks(request, turn, granted, caller.principal.name):
                 # the right may be taken back, and the session may end, while the stream waits
                 self._access.require(caller, "ReadRange", request.topic)
                 yield chunk
@@ -353,9 +359,15 @@ class DataService(data_pb2_grpc.DataServicer):
         return records
 
     async def _chunks(
-        self, request: pb.ReadRangeRequest, turn: Turn, granted: asyncio.Event
+        self,
+        request: pb.ReadRangeRequest,
+        turn: Turn,
+        granted: asyncio.Event,
+        user: str,
     ) -> AsyncIterator[pb.RangeChunk]:
         loop = asyncio.get_running_loop()
+        async for note in self._until_paid(request, turn, granted, request.start, user):
+            yield note
         async for note in self._until_active(request, turn, granted, request.start):
             yield note
         replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
@@ -393,13 +405,34 @@ class DataService(data_pb2_grpc.DataServicer):
             position = next_offset
             granted.clear()
             self._turns.sent(turn, size, loop.time())
+            self._throttling.charge_client(QuotaKind.FETCH, user, CLIENT_ID, size)
             if position < request.end:
+                async for note in self._until_paid(request, turn, granted, position, user):
+                    yield note
                 async for note in self._until_active(request, turn, granted, position):
                     yield note
             self._require_still_pinned(request, pinned, position)  # the reader may have taken its time
 
     def _park(self, turn: Turn, size: int) -> None:
         self._turns.park(turn, size, asyncio.get_running_loop().time())
+
+    async def _until_paid(
+        self,
+        request: pb.ReadRangeRequest,
+        turn: Turn,
+        granted: asyncio.Event,
+        position: int,
+        user: str,
+    ) -> AsyncIterator[pb.RangeChunk]:
+        """Waits until the reader may read on by its quota, and then for its turn."""
+        while (debt_s := self._throttling.debt_s(QuotaKind.FETCH, user, CLIENT_ID)) > 0:
+            self._park(turn, 0)
+            await asyncio.sleep(min(debt_s, WAITING_NOTE_S))
+            if request.accepts_waiting:
+                yield pb.RangeChunk(start_offset=position, next_offset=position, waiting=True)
+        if not turn.is_active:
+            granted.clear()
+            self._turns.sent(turn, 0, asyncio.get_running_loop().time())
 
     async def _until_active(
         self, request: pb.ReadRangeRequest, turn: Turn, granted: asyncio.Event, position: int

@@ -30,6 +30,7 @@ from .batch_threads import BatchThreads
 from .described_topics import DescribedTopics
 from .permissions import Permissions
 from .rejected_sequences import RejectedSequences
+from .throttling import Throttling
 
 CLIENT_METRICS: Final = frozenset((ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY))
 
@@ -55,6 +56,7 @@ class Broker:
     reachability: Reachability
     producer_ids: ProducerIds
     permissions: Permissions
+    throttling: Throttling
     rejected_sequences: RejectedSequences
     described_topics: DescribedTopics
     client_metrics: ClientMetrics

@@ -98,7 +98,7 @@ class Shared:
 class _Slot:
     """The place of one response in the connection's order."""
 
-    __slots__ = ("buffers", "done", "lease", "name", "started")
+    __slots__ = ("buffers", "done", "lease", "name", "started", "throttle_ms")
 
     def __init__(self, name: str, started: float, lease: FrameLease | None) -> None:
         self.name = name
@@ -106,6 +106,7 @@ class _Slot:
         self.lease = lease
         self.buffers: Sequence[Buffer] = ()
         self.done = False
+        self.throttle_ms = 0
 
 
 class ClientConnection:
@@ -133,6 +134,7 @@ class ClientConnection:
         self._slots: deque[_Slot] = deque()
         self._arrived = asyncio.Event()
         self._aside: set[asyncio.Task[None]] = set()
+        self._in_work_max = REQUESTS_IN_WORK_MAX
         self._unanswered = False  # the request in work has no response
         self._is_lost = False
         self._last_turn: Order | None = None
@@ -160,7 +162,7 @@ class ClientConnection:
             frame = memoryview(bytearray(frame))
         self._frames.append((frame, lease, self._broker.clock.monotonic()))
         self._connection.owes_answer = True
-        if len(self._frames) + len(self._slots) >= REQUESTS_IN_WORK_MAX:
+        if len(self._frames) + len(self._slots) >= self._in_work_max:
             self._connection.pause()
         self._arrived.set()
 
@@ -257,6 +259,7 @@ class ClientConnection:
             self._client,
             self._authentication,
             self._listener_name,
+            self._account,
         )
         context = RequestContext(header.api_key, header.api_version, header.correlation_id, *sender)
         if not self._is_lost:  # a closed connection sends no responses
@@ -338,13 +341,16 @@ class ClientConnection:
         if answer is None:
             slot.buffers = ()
         elif isinstance(answer, Encoded):
-            slot.buffers = [
-                codec.response_header(context.api_key, context.api_version, context.correlation_id),
-                *answer.buffers,
-            ]
+            if answer.buffers:
+                slot.buffers = [
+                    codec.response_header(context.api_key, context.api_version, context.correlation_id),
+                    *answer.buffers,
+                ]
+            slot.throttle_ms = answer.throttle_ms
             outcome = answer.outcome
         else:
             outcome = worst_error(answer)
+            answer = self._throttled(context, slot, answer)
             body = codec.response(context.api_key, context.api_version, answer)
             slot.buffers = [
                 codec.response_header(context.api_key, context.api_version, context.correlation_id),
@@ -354,18 +360,33 @@ class ClientConnection:
         self._broker.metrics.request_done(slot.name, outcome, self._broker.clock.monotonic() - slot.started)
         self._flush()
 
+    def _throttled(self, context: RequestContext, slot: _Slot, answer: Fields) -> Fields:
+        """The answer with the time for which the client pauses, where the message has a field for it."""
+        told = answer.get("throttle_time", 0)
+        assert isinstance(told, int)
+        slot.throttle_ms = max(told, self._broker.throttling.charge_time(context))
+        if slot.throttle_ms > told and "throttle_time" in answer:
+            return {**answer, "throttle_time": slot.throttle_ms}
+        return answer
+
     def _flush(self) -> None:
-        """Sends the responses that are ready, up to the first that is not."""
+        """Sends the responses that are ready, up to the first that is not.
+
+        After the response to a client that has used more than its quota nothing is read for the time that it
+        names, and from then on one request at a time: requests that came already are served."""
         while self._slots and self._slots[0].done:
             slot = self._slots.popleft()
             _release(slot.lease)
             if slot.buffers:
                 self._connection.send(*slot.buffers)
+            self._in_work_max = 1 if slot.throttle_ms else REQUESTS_IN_WORK_MAX
+            if slot.throttle_ms:
+                self._connection.mute(slot.throttle_ms / 1000)
         if self._authentication.failure and not self._slots:
             self._refuse("authentication_failed", self._authentication.failure, None)
         in_work = len(self._frames) + len(self._slots)
         self._connection.owes_answer = in_work > 0
-        if in_work < REQUESTS_IN_WORK_MAX:
+        if in_work < self._in_work_max:
             self._connection.resume()
 
     def _unsupported(self, header: RequestHeader, slot: _Slot, frame: memoryview, position: int) -> None:
@@ -431,6 +452,7 @@ async def listen(
         idle_s=configuration.integer("connections.max.idle.ms") / 1000,
         budget=ByteBudget(configuration.integer("queued.max.request.bytes")),
         on_refused=broker.metrics.frame_rejected,
+        admits=broker.throttling.admits_connection,
     )
     for listener in configuration.listeners.kafka:
         identity = identities[listener.name]
@@ -440,7 +462,9 @@ async def listen(
 
         try:
             with opening(listener):
-                await server.listen(listener.host, listener.port, serve, identity.tls)
+                await server.listen(
+                    listener.host, listener.port, serve, identity.tls, identity.security.connections_max
+                )
         except ListenerUnusable:
             await server.close()
             raise

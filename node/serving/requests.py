@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from ...runtime.turns import Account
 from ...security.principals import ANONYMOUS, Principal
 from ...wire.errors import ErrorCode
 
@@ -79,6 +80,8 @@ class RequestContext:
     """Of the connection; None: the client is anonymous."""
     listener_name: str = "PLAINTEXT"
     """The listener on which the request came: the response has addresses of brokers on the same one."""
+    account: Account | None = None
+    """The time on the node's loop that the connection has used."""
 
     @property
     def principal(self) -> Principal:
@@ -93,6 +96,9 @@ class Encoded:
 
     buffers: Sequence[Buffer]
     outcome: ErrorCode = ErrorCode.NONE
+    throttle_ms: int = 0
+    """So long the connection is muted after the response (`throttling.py`).  Without buffers there is no
+    response."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ from ...coordinator.group.policy import MigrationPolicy
 from ...runtime.host_names import host_problem
 from ...runtime.listeners import ListenerError
 from ...runtime.tls import TlsFiles
+from ...security.delegation_tokens import TokenSettings
+from ...security.quotas import QuotaWindow
 from .definitions import (
     ADVERTISED,
     AUTHORIZER,
@@ -116,6 +118,24 @@ class Configuration:
     def seconds(self, key: str) -> float:
         """A setting in milliseconds, as seconds."""
         return self.integer(key) / 1000
+
+    def quota_window(self) -> QuotaWindow:
+        return QuotaWindow(float(self.integer("quota.window.size.seconds")), self.integer("quota.window.num"))
+
+    def mutation_window(self) -> QuotaWindow:
+        """Of the quota for topics that are created and deleted."""
+        return QuotaWindow(
+            float(self.integer("controller.quota.window.size.seconds")),
+            self.integer("controller.quota.window.num"),
+        )
+
+    def token_settings(self) -> TokenSettings:
+        return TokenSettings(
+            self.text("delegation.token.secret.key").encode(),
+            self.integer("delegation.token.max.lifetime.ms"),
+            self.integer("delegation.token.expiry.time.ms"),
+            self.integer("delegation.token.expiry.check.interval.ms"),
+        )
 
     def group_limits(self) -> GroupLimits:
         """Between what the settings of single groups may lie; Kafka's defaults for the kinds of groups that

@@ -159,6 +159,18 @@ SETTINGS: Final[dict[str, Setting]] = {
     "authorizer.class.name": Setting(
         str, "", f"{AUTHORIZER}: requests are held against ACLs; empty: all are allowed."
     ),
+    "delegation.token.secret.key": Setting(
+        str, "", "The secret from which delegation tokens are made, the same on all nodes; empty: none are."
+    ),
+    "delegation.token.max.lifetime.ms": _int(
+        604_800_000, "A delegation token ends after so long, however often it is renewed.", 1
+    ),
+    "delegation.token.expiry.time.ms": _int(
+        86_400_000, "A delegation token ends after so long, unless it is renewed.", 1
+    ),
+    "delegation.token.expiry.check.interval.ms": _int(
+        3_600_000, "How often delegation tokens that have ended are removed.", 1
+    ),
     "super.users": Setting(str, "", "They may do everything: User:name, separated by semicolons."),
     "bootstrap.scram.credentials": Setting(
         str,
@@ -234,6 +246,16 @@ SETTINGS: Final[dict[str, Setting]] = {
     ),
     "connections.max.idle.ms": _int(
         600000, "A connection on which nothing moves for so long, and nothing is due, is closed.", 1
+    ),
+    "quota.window.size.seconds": _int(
+        1, "A client may use its quota of so long at once; then it pauses.", 1, 3600
+    ),
+    "quota.window.num": _int(11, "A client pauses for so many windows at once, at most.", 1, 3600),
+    "controller.quota.window.size.seconds": _int(
+        1, "As quota.window.size.seconds, for topics that are created or deleted.", 1, 3600
+    ),
+    "controller.quota.window.num": _int(
+        11, "A client may use its quota for topics of so many windows at once.", 1, 3600
     ),
     "fetch.max.bytes": _int(
         55 << 20, "Most bytes in one fetch response, whatever the client asks.", 1024, 1 << 30

@@ -31,6 +31,9 @@ PEM: Final = "PEM"
 SCRAM_MECHANISMS: Final = {each.mechanism_name: each for each in ScramMechanism}
 MECHANISMS: Final = (*SCRAM_MECHANISMS, PLAIN, OAUTHBEARER)
 JAAS_CONFIG: Final = "sasl.jaas.config"
+CONNECTIONS_UNBOUNDED: Final = 2**31 - 1
+MAX_CONNECTIONS: Final = "max.connections"
+"""Of one listener, besides that of all (KIP-402)."""
 PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 LISTENER_SETTINGS: Final = frozenset(
     {
@@ -38,7 +41,7 @@ LISTENER_SETTINGS: Final = frozenset(
         "ssl.truststore.location", "ssl.truststore.type", "ssl.client.auth", "ssl.enabled.protocols",
         "ssl.cipher.suites", "ssl.principal.mapping.rules", "sasl.enabled.mechanisms",
         "connections.max.reauth.ms", "connection.failed.authentication.delay.ms",
-        "sasl.server.max.receive.size",
+        "sasl.server.max.receive.size", MAX_CONNECTIONS,
     }
 )  # fmt: skip
 """What may be set for one listener."""
@@ -82,6 +85,8 @@ class ListenerSecurity:
     max_reauth_ms: int
     failure_delay_s: float
     token_bytes_max: int
+    connections_max: int = CONNECTIONS_UNBOUNDED
+    """Besides the limit of all listeners together."""
 
     @property
     def is_encrypted(self) -> bool:
@@ -131,6 +136,9 @@ def listener_security(listener: Listener, values: Mapping[str, Any]) -> Listener
         max_reauth_ms=value("connections.max.reauth.ms"),
         failure_delay_s=value("connection.failed.authentication.delay.ms") / 1000,
         token_bytes_max=value("sasl.server.max.receive.size"),
+        connections_max=values.get(
+            f"{LISTENER_PREFIX}{listener.name.lower()}.{MAX_CONNECTIONS}", CONNECTIONS_UNBOUNDED
+        ),
     )
 
 

@@ -35,7 +35,15 @@ from ..partition.history import find_divergence
 from ..replica.reading import UNKNOWN, failed_answer, read_batches
 from ..replica.replica import Replica, TakeOffline
 from ..replica.waiters import FetchWaiter
-from .client_sessions import SESSIONS_MAX, ClientSession, ClientSessions, FetchPart, TopicNameOf
+from .client_sessions import (
+    FINAL_EPOCH,
+    FULL_EPOCH,
+    SESSIONS_MAX,
+    ClientSession,
+    ClientSessions,
+    FetchPart,
+    TopicNameOf,
+)
 from .nearby import NONE, RackOf, nearby_replica
 
 READ_COMMITTED = 1
@@ -120,6 +128,18 @@ class ClientFetches:
             if session.session_id == 0 or session.answered(part, answer) or everything
         ]
         return _in_topics(session, answered)
+
+    def throttled(self, request: FetchRequest, *, by_id: bool) -> FetchResponse:
+        """Nothing, for a client that has to pause (KIP-219).  Its session goes on; a new one does not begin,
+        because the client takes an empty full answer for none."""
+        if request.session_epoch == FULL_EPOCH:
+            request.session_epoch = FINAL_EPOCH
+        session = self.sessions.open(request, by_id, self._topic_name_of, self._clock.monotonic())
+        return (
+            FetchResponse(session)
+            if isinstance(session, ErrorCode)
+            else FetchResponse(ErrorCode.NONE, session.session_id)
+        )
 
     def end(self, replica: Replica, code: ErrorCode) -> None:
         """Answers all fetches that wait for this replica, with what each of them finds now."""

@@ -19,8 +19,10 @@ from tidegate.node.serving.authentication import ListenerIdentity
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.listener import Handlers, listen
 from tidegate.node.serving.requests import Deferred, Encoded, RequestContext, Staged
+from tidegate.node.serving.throttling import Throttling
 from tidegate.runtime.calm_logs import RateLimitedLines
 from tidegate.runtime.clock import SystemClock
+from tidegate.security.quotas import QuotaEntity, QuotaKind
 from tidegate.security.records import SecurityRecords
 from tidegate.tests.eventually import eventually
 from tidegate.wire import codec
@@ -30,6 +32,7 @@ from tidegate.wire.produce import encode_produce_request, parse_produce_request
 
 from .test_configuration import loaded
 
+PAUSE_MS = 300
 EMPTY = NodeView([], 0, 0, 0, 0, False, 0, True, 0)
 
 
@@ -84,13 +87,14 @@ class Served:
         self.clients: list[Client] = []
         self.budgets: list[listener.ByteBudget] = []  # type: ignore[name-defined]
         self.metrics = Metrics(1, "test", lambda: EMPTY)
+        self.limits: dict[tuple[QuotaEntity, QuotaKind], float] = {}
         self.broker = cast(
             Broker,
             SimpleNamespace(
                 configuration=loaded("max.connections=3", "socket.request.max.bytes=2048",
                     listeners=["PLAINTEXT://127.0.0.1:0", "GRPC://127.0.0.1:0", "CONTROLLER://127.0.0.1:0", "METRICS://127.0.0.1:0"]),
                 cluster=SimpleNamespace(serving=True), clock=SystemClock(), metrics=self.metrics,
-                announced_keys=ANNOUNCED,
+                announced_keys=ANNOUNCED, throttling=Throttling(lambda: self.limits, SystemClock()),
             ),
         )  # fmt: skip
 
@@ -107,6 +111,8 @@ class Served:
                 return None
             case b"e":
                 return Encoded([b"answer"], ErrorCode.OFFSET_OUT_OF_RANGE)
+            case b"t":
+                return Encoded([b"throttled"], throttle_ms=PAUSE_MS)
             case b"k":
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "not so")
             case b"x":
@@ -264,6 +270,56 @@ async def test_a_request_without_an_answer_leaves_no_gap(served: Served) -> None
     for number, body in enumerate((b"n", b"i")):
         client.send(number, body=body)
     assert await client.correlation_id() == 1
+
+
+async def test_a_throttled_client_gets_its_answer_at_once_and_then_pauses(served: Served) -> None:
+    """KIP-219: what came already is served, what comes next waits; and no other client does."""
+    now = asyncio.get_running_loop().time
+    throttled, other = await served.client(), await served.client()
+    began_s = now()
+    for number, body in enumerate((b"t", b"i", b"t")):
+        throttled.send(number, body=body)
+    assert [await throttled.correlation_id() for _ in range(3)] == [0, 1, 2]
+    throttled.send(3, body=b"i")
+    other.send(4, body=b"i")
+    assert await other.correlation_id() == 4
+    assert now() - began_s < PAUSE_MS / 1000
+    assert served.begun == [0, 1, 2, 4]
+    assert await throttled.correlation_id() == 3
+    assert now() - began_s >= PAUSE_MS / 1000
+
+
+async def test_a_throttled_client_is_served_one_request_at_a_time(served: Served) -> None:
+    """So its debt grows by one request in a pause, however many it has sent."""
+    client = await served.client()
+    client.send(0, body=b"t")
+    assert await client.correlation_id() == 0
+    for number in (1, 2, 3):
+        client.send(number, body=b"t" if number == 1 else b"i")
+    assert await client.correlation_id() == 1
+    assert served.begun == [0, 1]
+    assert [await client.correlation_id() for _ in range(2)] == [2, 3]
+
+
+async def test_a_pause_ends_with_its_connection(served: Served) -> None:
+    client = await served.client()
+    client.send(0, body=b"t")
+    assert await client.correlation_id() == 0
+    (connection,) = served.server.connections
+    client.writer.close()
+    connection.abort()
+    await eventually(lambda: not served.server.connections)
+
+
+async def test_an_address_opens_connections_at_its_rate(served: Served) -> None:
+    served.limits[QuotaEntity.of({"ip": None}), QuotaKind.CONNECTION] = 2
+    served.broker.throttling.admits_connection("127.0.0.1")
+    kept = await served.client()
+    kept.send(0, body=b"i")
+    assert await kept.correlation_id() == 0
+    too_many = await served.client()
+    assert await too_many.closed() == b""
+    assert rejected(served) == {"connection_rate": 1}
 
 
 async def test_reading_pauses_when_too_much_is_in_work_and_goes_on_afterwards(served: Served) -> None:

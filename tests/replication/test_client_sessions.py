@@ -259,6 +259,20 @@ async def test_a_session_answers_only_what_changed(cluster: Cluster) -> None:
     assert len(part.records) > 0
 
 
+async def test_a_throttled_fetch_gets_nothing_and_its_session_goes_on(cluster: Cluster) -> None:
+    """KIP-219: a client takes an empty full answer for none, so no session begins with it."""
+    cluster.create()
+    leader, full = cluster.managers[1], ((TOPIC_ID, 0, 0),)
+    refused = leader.throttled_fetch(of(session=(0, 0), topics=full), by_id=True)
+    assert (refused.error, refused.session_id, refused.topics_by_id) == (ErrorCode.NONE, 0, [])
+    session_id = (await fetched(cluster, of(session=(0, 0), topics=full))).session_id
+    empty = leader.throttled_fetch(of(session=(session_id, 1)), by_id=True)
+    assert (empty.error, empty.session_id, empty.topics_by_id) == (ErrorCode.NONE, session_id, [])
+    again = leader.throttled_fetch(of(session=(session_id, 1)), by_id=True)
+    assert again.error is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert (await fetched(cluster, of(session=(session_id, 2)))).session_id == session_id
+
+
 async def test_a_session_fetch_is_woken_by_a_partition_it_did_not_name(cluster: Cluster) -> None:
     cluster.create(partitions=2)
     begun = await fetched(cluster, of(session=(0, 0), topics=((TOPIC_ID, 0, 0), (TOPIC_ID, 1, 0))))

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tidegate.security.quotas import BUCKETS_MAX, ClientQuotas, QuotaEntity, QuotaKind
+from tidegate.security.quotas import (
+    BUCKETS_MAX,
+    NAME_CHARACTERS_MAX,
+    ClientQuotas,
+    QuotaEntity,
+    QuotaKind,
+    QuotaWindow,
+)
 
 PRODUCE = QuotaKind.PRODUCE
 PRECEDENCE: list[dict[str, str | None]] = [
@@ -19,25 +26,24 @@ PRECEDENCE: list[dict[str, str | None]] = [
 """From the weakest to the strongest."""
 
 
-def with_limits(*limits: tuple[dict[str, str | None], float]) -> ClientQuotas:
-    quotas = ClientQuotas()
-    for parts, limit in limits:
-        quotas.set_limit(PRODUCE, QuotaEntity.of(parts), limit)
+def with_limits(
+    *limits: tuple[dict[str, str | None], float], kind: QuotaKind = PRODUCE, pause_s_max: float = 1e9
+) -> ClientQuotas:
+    quotas = ClientQuotas(QuotaWindow(1.0, int(pause_s_max)))
+    quotas.set_limits({(QuotaEntity.of(parts), kind): limit for parts, limit in limits})
     return quotas
 
 
 def test_the_most_specific_entity_decides() -> None:
     quotas = ClientQuotas()
-    for rank, parts in enumerate(PRECEDENCE, start=1):
-        quotas.set_limit(PRODUCE, QuotaEntity.of(parts), rank)
+    limits = {(QuotaEntity.of(parts), PRODUCE): float(rank) for rank, parts in enumerate(PRECEDENCE, start=1)}
+    while limits:
+        quotas.set_limits(dict(limits))
         found = quotas.limit(PRODUCE, "alice", "app")
         assert found
-        assert found[0] == rank
-    for rank, parts in reversed(list(enumerate(PRECEDENCE, start=1))):
-        found = quotas.limit(PRODUCE, "alice", "app")
-        assert found
-        assert found[0] == rank
-        quotas.set_limit(PRODUCE, QuotaEntity.of(parts), None)
+        assert found[0] == len(limits)
+        limits.popitem()
+    quotas.set_limits({})
     assert quotas.limit(PRODUCE, "alice", "app") is None
     assert quotas.charge(PRODUCE, "alice", "app", 1e9, 0.0) == 0.0
 
@@ -81,9 +87,9 @@ def test_a_client_below_its_rate_never_pauses() -> None:
 def test_a_changed_limit_holds_at_once() -> None:
     quotas = with_limits(({"user": "alice"}, 1000.0))
     assert quotas.charge(PRODUCE, "alice", "", 3000, 0.0) == pytest.approx(2.0)
-    quotas.set_limit(PRODUCE, QuotaEntity.of({"user": "alice"}), 100.0)
+    quotas.set_limits({(QuotaEntity.of({"user": "alice"}), PRODUCE): 100.0})
     assert quotas.charge(PRODUCE, "alice", "", 0, 0.0) == pytest.approx(20.0)
-    quotas.set_limit(PRODUCE, QuotaEntity.of({"user": "alice"}), None)
+    quotas.set_limits({})
     assert quotas.charge(PRODUCE, "alice", "", 3000, 0.0) == 0.0
 
 
@@ -94,12 +100,41 @@ def test_kinds_do_not_disturb_each_other() -> None:
 
 def test_connections_of_an_address() -> None:
     quotas = ClientQuotas()
-    assert quotas.charge_address("10.0.0.1", 0.0) == 0.0
-    quotas.set_limit(QuotaKind.CONNECTION, QuotaEntity.of({"ip": None}), 2)
-    quotas.set_limit(QuotaKind.CONNECTION, QuotaEntity.of({"ip": "10.0.0.2"}), 4)
-    assert [quotas.charge_address("10.0.0.1", 0.0) for _ in range(4)] == [0.0, 0.0, 0.5, 1.0]
-    assert [quotas.charge_address("10.0.0.2", 0.0) for _ in range(6)] == [0.0, 0.0, 0.0, 0.0, 0.25, 0.5]
-    assert quotas.charge_address("10.0.0.3", 0.0) == 0.0
+    assert quotas.admits_connection("10.0.0.1", 0.0)
+    limits: list[tuple[str | None, float]] = [(None, 2), ("10.0.0.2", 4), ("10.0.0.4", 0.5)]
+    quotas.set_limits({(QuotaEntity.of({"ip": name}), QuotaKind.CONNECTION): limit for name, limit in limits})
+    assert [quotas.admits_connection("10.0.0.1", 0.0) for _ in range(4)] == [True, True, False, False]
+    assert [quotas.admits_connection("10.0.0.1", 0.5) for _ in range(2)] == [True, False]
+    assert [quotas.admits_connection("10.0.0.2", 0.0) for _ in range(6)] == [True] * 4 + [False] * 2
+    assert [quotas.admits_connection("10.0.0.4", at_s) for at_s in (0.0, 1.0, 2.0)] == [True, False, True]
+    assert quotas.admits_connection("10.0.0.3", 0.0)
+
+
+def test_a_pause_is_bounded_and_the_debt_is_not_forgotten() -> None:
+    quotas = with_limits(({"user": "alice"}, 10.0), pause_s_max=11.0)
+    assert quotas.charge(PRODUCE, "alice", "", 1010, 0.0) == 11.0
+    assert quotas.debt_s(PRODUCE, "alice", "", 99.0) == pytest.approx(1.0)
+    of_requests = with_limits(({"user": "alice"}, 10.0), kind=QuotaKind.REQUEST, pause_s_max=11.0)
+    assert of_requests.charge(QuotaKind.REQUEST, "alice", "", 1010, 0.0) == 1.0
+
+
+def test_mutations_are_refused_while_the_bucket_is_below_zero() -> None:
+    kind = QuotaKind.CONTROLLER_MUTATION
+    quotas = ClientQuotas(mutation_window=QuotaWindow(1.0, 10))
+    quotas.set_limits({(QuotaEntity.of({"user": "alice"}), kind): 2.0})
+    assert quotas.charge(kind, "alice", "", 20, 0.0) == 0.0
+    assert quotas.admits_mutation("alice", "", 0.0)
+    assert quotas.charge(kind, "alice", "", 6, 0.0) == pytest.approx(3.0)
+    assert not quotas.admits_mutation("alice", "", 2.9)
+    assert quotas.admits_mutation("alice", "", 3.1)
+    assert quotas.admits_mutation("bob", "", 0.0)
+
+
+def test_an_endless_client_id_costs_bounded_memory() -> None:
+    quotas = with_limits(({"client-id": None}, 1.0))
+    found = quotas.limit(PRODUCE, "", "a" * 30_000)
+    assert found
+    assert len(found[1][1]) <= NAME_CHARACTERS_MAX
 
 
 def test_buckets_are_bounded() -> None:
@@ -124,9 +159,3 @@ def test_buckets_are_bounded() -> None:
 def test_entities_that_kafka_does_not_have_are_refused(parts: dict[str, str | None], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         QuotaEntity.of(parts)
-
-
-@pytest.mark.parametrize("limit", [0, -1, float("nan")])
-def test_a_limit_is_above_zero(limit: float) -> None:
-    with pytest.raises(ValueError, match="must be greater than 0"):
-        with_limits(({"user": "alice"}, limit))

@@ -21,12 +21,14 @@ from tidegate.controller.state.model import BrokerState, PartitionState, TopicSt
 from tidegate.node.data.data_service import DataService
 from tidegate.node.serving.batch_threads import BatchThreads
 from tidegate.node.serving.grpc_callers import GrpcAccess, GrpcGuard
+from tidegate.node.serving.throttling import Throttling
 from tidegate.proto import data_pb2_grpc
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.partition.assignment import Assignment
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.runtime.network import bind_grpc, grpc_server
+from tidegate.security.quotas import QuotaEntity, QuotaKind
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.group_commit import GroupCommit
 from tidegate.storage.log.log import AppendOrigin, LogConfig
@@ -140,6 +142,8 @@ class ServedCluster:
         self._credentials: grpc.ServerCredentials | None = None
         self.metadata = Metadata()
         self.nodes: dict[int, Node] = {}
+        self.limits: dict[tuple[QuotaEntity, QuotaKind], float] = {}
+        """Client quotas."""
         self._directory = directory
         self._count = nodes
         self._configs = {
@@ -193,8 +197,15 @@ class ServedCluster:
         )
         commit = GroupCommit(1)
         replicas = ReplicaManager(number, directory, commit, SystemClock(), _no_changes, _no_transport)  # type: ignore[arg-type]
-        threads = BatchThreads()
-        service = DataService(replicas, lambda: self.metadata, commit.request, threads, self._access)  # type: ignore[arg-type,return-value]
+        threads, throttling = BatchThreads(), Throttling(lambda: self.limits, SystemClock())
+        service = DataService(
+            replicas,
+            lambda: self.metadata,  # type: ignore[arg-type,return-value]
+            commit.request,
+            threads,
+            self._access,
+            throttling,
+        )
         guard = GrpcGuard(self._access)
         server = grpc_server(interceptors=[guard])
         guard.add_to_server(server)

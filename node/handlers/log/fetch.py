@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from uuid import UUID
 
+from ....security.quotas import QuotaKind
 from ....wire.errors import ErrorCode
 from ....wire.fetch import (
     NAMES_TO,
@@ -41,11 +42,16 @@ def begin(broker: Broker, context: RequestContext, body: memoryview) -> Staged:
 async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Encoded:
     version = context.api_version
     by_id = version > NAMES_TO
-    if request.replica_id >= 0 and not broker.permissions.allows(context, "follower"):
+    throttling, is_client, throttle_ms = broker.throttling, request.replica_id < 0, 0
+    if not is_client and not broker.permissions.allows(context, "follower"):
         result = FetchResponse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    elif by_id and request.replica_id >= 0:
+    elif by_id and not is_client:
         result = await _for_follower(broker, request)
+    elif is_client and throttling.has_debt(context, QuotaKind.FETCH):
+        result = broker.replicas.throttled_fetch(request, by_id=by_id)
     else:
+        if is_client and (bytes_max := throttling.bytes_max(context, QuotaKind.FETCH)) is not None:
+            request.max_bytes = min(request.max_bytes, bytes_max)
         may_read = partial(broker.permissions.allows, context, "topic")
         result = await broker.replicas.fetch(request, by_id=by_id, turn=context.turn, may_read=may_read)
     codes, sent, moved = [result.error], 0, False
@@ -56,15 +62,18 @@ async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest)
             moved = moved or part.error in _MOVED
     if moved and version >= ENDPOINTS_FROM:
         _name_leaders(broker, result, context.listener_name)
+    if is_client:
+        throttle_ms = throttling.charge(context, QuotaKind.FETCH, sent)
     buffers = encode_fetch_response(
         version,
         result.topics_by_id if by_id else result.topics,
         error=result.error,
         session_id=result.session_id,
+        throttle_ms=throttle_ms,
         node_endpoints=result.node_endpoints,
     )
     broker.metrics.bytes_out(sent)
-    return Encoded(buffers, most_severe_error(codes))
+    return Encoded(buffers, most_severe_error(codes), throttle_ms)
 
 
 def _name_leaders(broker: Broker, result: FetchResponse, listener_name: str) -> None:

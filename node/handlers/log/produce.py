@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
+from ....security.quotas import QuotaKind
 from ....storage.log.admission import (
     CheckedBatches,
     check_and_recompress,
@@ -123,7 +124,7 @@ async def _write(
         _remember(broker, part)
     if request.acks == 0:
         _report_unanswered(parts)
-        return None
+        return Encoded((), throttle_ms=_charge(broker, context, parts))
     if request.acks == -1 and any(part.info is not None for part in parts):
         return Deferred(_when_committed(broker, context, request, parts))
     return _encode(broker, context, parts)
@@ -352,6 +353,10 @@ async def _when_committed(
     return _encode(broker, context, parts)
 
 
+def _charge(broker: Broker, context: RequestContext, parts: list[_Part]) -> int:
+    return broker.throttling.charge(context, QuotaKind.PRODUCE, sum(len(part.records) for part in parts))
+
+
 def _encode(broker: Broker, context: RequestContext, parts: list[_Part]) -> Encoded:
     by_name: dict[str, list[ProduceResponsePartition]] = {}
     by_id: dict[UUID, list[ProduceResponsePartition]] = {}
@@ -368,8 +373,10 @@ def _encode(broker: Broker, context: RequestContext, parts: list[_Part]) -> Enco
     response = ProduceResponse(list(by_name.items()), topics_by_id=list(by_id.items()))
     if leaders:
         response.node_endpoints = endpoints(broker, leaders, context.listener_name)
+    response.throttle_ms = _charge(broker, context, parts)
     body = encode_produce_response(context.api_version, response)
-    return Encoded([body], most_severe_error(part.answer.error for part in parts))
+    outcome = most_severe_error(part.answer.error for part in parts)
+    return Encoded([body], outcome, response.throttle_ms)
 
 
 def _report_unanswered(parts: list[_Part]) -> None:

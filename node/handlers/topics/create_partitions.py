@@ -9,6 +9,7 @@ from ....proto import controller_pb2 as pb
 from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext, milliseconds
+from .mutation_quota import EXCEEDED, charge_mutations
 
 if TYPE_CHECKING:
     from ....wire.request_types import CreatePartitionsRequest
@@ -32,17 +33,25 @@ async def handle(broker: Broker, context: RequestContext, request: CreatePartiti
     if not wanted.topics:
         results = [_refused(name, refused[name]) or _unassigned(name) for name in names]
         return {"throttle_time": 0, "results": results}
+    throttle_ms, reply = 0, pb.CreatePartitionsReply()
     try:
-        reply = await broker.controller.create_partitions(
-            wanted, max(1.0, milliseconds(request.timeout) / 1000)
-        )
+        sizes = [_added(broker, topic) for topic in wanted.topics]
+        admitted, throttle_ms = await charge_mutations(broker, context, sizes)
+        over = {wider.name for wider in wanted.topics[admitted:]}
+        refused.update((name, ErrorCode.THROTTLING_QUOTA_EXCEEDED) for name in names if name in over)
+        kept = [wider for wider in wanted.topics if wider.name not in over]
+        wanted = pb.CreatePartitionsRequest(validate_only=request.validate_only, topics=kept)
+        if wanted.topics:
+            reply = await broker.controller.create_partitions(
+                wanted, max(1.0, milliseconds(request.timeout) / 1000)
+            )
     except KafkaError as error:
         failed = [
             _refused(name, refused[name])
             or {"name": name, "error_code": error.code, "error_message": error.message or None}
             for name in names
         ]
-        return {"throttle_time": 0, "results": failed}
+        return {"throttle_time": throttle_ms, "results": failed}
     if not request.validate_only:
         await broker.topics.wait_for_metadata(reply.metadata_index)
     # a topic that is asked for twice is refused as one
@@ -53,11 +62,19 @@ async def handle(broker: Broker, context: RequestContext, request: CreatePartiti
         else {"name": name, "error_code": answers[name].error, "error_message": answers[name].message or None}
         for name in names
     ]
-    return {"throttle_time": 0, "results": results}
+    return {"throttle_time": throttle_ms, "results": results}
+
+
+def _added(broker: Broker, topic: pb.PartitionsToCreate) -> int:
+    found = broker.state.topics.get(topic.name)
+    return 0 if found is None else max(0, topic.total - len(found.partitions))
 
 
 def _refused(name: str, code: ErrorCode) -> dict[str, object] | None:
-    return None if code is ErrorCode.NONE else {"name": name, "error_code": code, "error_message": None}
+    if code is ErrorCode.NONE:
+        return None
+    message = EXCEEDED if code is ErrorCode.THROTTLING_QUOTA_EXCEEDED else None
+    return {"name": name, "error_code": code, "error_message": message}
 
 
 def _unassigned(name: str) -> dict[str, object]:

@@ -16,6 +16,7 @@ from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
 from ...serving.described_settings import DescribedSettings
 from ...serving.requests import Fields, RequestContext, milliseconds
+from .mutation_quota import EXCEEDED, charge_mutations
 
 if TYPE_CHECKING:
     from ....wire.request_types import CreatableTopic, CreateTopicsRequest
@@ -49,10 +50,11 @@ async def handle(broker: Broker, context: RequestContext, request: CreateTopicsR
         replicas = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
         for index in sorted(replicas):
             new.assignments.add(replicas=replicas[index])
+    throttle_ms = 0
     if wanted.topics:
-        await _create(broker, wanted, milliseconds(request.timeout) / 1000, results)
+        throttle_ms = await _create(broker, context, wanted, milliseconds(request.timeout) / 1000, results)
     return {
-        "throttle_time": 0,
+        "throttle_time": throttle_ms,
         "topics": [results[name] for name in dict.fromkeys(topic.name for topic in request.topics)],
     }
 
@@ -75,14 +77,29 @@ def _or_default(value: int, assignments: Collection[object], default: int) -> in
 
 
 async def _create(
-    broker: Broker, wanted: pb.CreateTopicsRequest, timeout_s: float, results: dict[str, dict[str, object]]
-) -> None:
+    broker: Broker,
+    context: RequestContext,
+    wanted: pb.CreateTopicsRequest,
+    timeout_s: float,
+    results: dict[str, dict[str, object]],
+) -> int:
+    """Milliseconds that the client pauses."""
+    throttle_ms = 0
     try:
+        sizes = [len(topic.assignments) or topic.partitions for topic in wanted.topics]
+        admitted, throttle_ms = await charge_mutations(broker, context, [max(0, size) for size in sizes])
+        over = {topic.name for topic in wanted.topics[admitted:]}
+        for name in over:
+            results[name] = _failed(name, ErrorCode.THROTTLING_QUOTA_EXCEEDED, EXCEEDED)
+        kept = [topic for topic in wanted.topics if topic.name not in over]
+        wanted = pb.CreateTopicsRequest(validate_only=wanted.validate_only, topics=kept)
+        if not wanted.topics:
+            return throttle_ms
         reply = await broker.topics.create(wanted, max(1.0, timeout_s))
     except KafkaError as error:
         for topic in wanted.topics:
             results[topic.name] = _failed(topic.name, error.code, error.message)
-        return
+        return throttle_ms
     described = DescribedSettings(broker.configuration, broker.state.node_configs)
     for topic, answer in zip(wanted.topics, reply.topics, strict=True):
         code = ErrorCode(answer.error)
@@ -107,6 +124,7 @@ async def _create(
                 for setting in described.of_new_topic(topic.name, parsed_topic_config(topic.config))
             ],
         }
+    return throttle_ms
 
 
 def _failed(name: str, code: ErrorCode, message: str) -> dict[str, object]:

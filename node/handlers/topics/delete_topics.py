@@ -11,6 +11,7 @@ from ....proto import controller_pb2 as pb
 from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext, milliseconds
+from .mutation_quota import EXCEEDED, charge_mutations
 
 if TYPE_CHECKING:
     from ....wire.request_types import DeleteTopicsRequest, DeleteTopicsRequestV1, DeleteTopicsRequestV6
@@ -36,9 +37,21 @@ async def handle(broker: Broker, context: RequestContext, request: DeleteTopicsR
             answers[key] = _answer(*key, refused, "")
         else:
             wanted.append(key)
-    if wanted:
-        answers |= await _delete(broker, wanted, max(1.0, milliseconds(request.timeout) / 1000))
-    return {"throttle_time": 0, "responses": [answers[key] for key in asked]}
+    admitted, throttle_ms = len(wanted), 0
+    try:
+        admitted, throttle_ms = await charge_mutations(
+            broker, context, [_size(broker, key) for key in wanted]
+        )
+    except KafkaError as error:
+        answers |= {key: _answer(*key, error.code, error.message) for key in wanted}
+        admitted = 0
+    else:
+        exceeded = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        answers |= {key: _answer(*key, exceeded, EXCEEDED) for key in wanted[admitted:]}
+    if admitted:
+        timeout_s = max(1.0, milliseconds(request.timeout) / 1000)
+        answers |= await _delete(broker, wanted[:admitted], timeout_s)
+    return {"throttle_time": throttle_ms, "responses": [answers[key] for key in asked]}
 
 
 def _names_what(broker: Broker, key: Key) -> str | UUID | None:
@@ -46,6 +59,12 @@ def _names_what(broker: Broker, key: Key) -> str | UUID | None:
     name, topic_id = key
     found = None if topic_id is None else broker.state.topic_by_id(topic_id)
     return name if topic_id is None else topic_id if found is None else found.name
+
+
+def _size(broker: Broker, key: Key) -> int:
+    name = _names_what(broker, key)
+    found = broker.state.topics.get(name) if isinstance(name, str) else None
+    return 0 if found is None else len(found.partitions)
 
 
 def _refusal(broker: Broker, context: RequestContext, key: Key) -> ErrorCode:
