@@ -160,7 +160,10 @@ SETTINGS: Final[dict[str, Setting]] = {
         str, "", f"{AUTHORIZER}: requests are held against ACLs; empty: all are allowed."
     ),
     "delegation.token.secret.key": Setting(
-        str, "", "The secret from which delegation tokens are made, the same on all nodes; empty: none are."
+        str,
+        "",
+        "The secret from which delegation tokens are made, the same on all nodes; empty: none are.",
+        secret=True,
     ),
     "delegation.token.max.lifetime.ms": _int(
         604_800_000, "A delegation token ends after so long, however often it is renewed.", 1
