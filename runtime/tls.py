@@ -8,8 +8,8 @@ replaced in one step, and the next `reload` finds both.
 TLS 1.2 and 1.3.  No session is resumed: a certificate that an authority no longer vouches for ends with its
 connection.
 
-`MutualTls` is for connections between nodes.  A certificate names node N by a DNS name (subject alternative
-name) whose first label is `node-N`, for example `node-1` or `node-1.tidegate.internal`; it may name several.
+`MutualTls` is for connections between nodes.  A certificate names node N by the DNS name (subject alternative
+name) `node-N`; it may name several.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import datetime
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -231,8 +231,10 @@ class MutualTls:
             reason = getattr(error, "verify_message", "") or error.reason or str(error)
             raise TlsError(f"{files.certificate} is not accepted by {files.authorities}: {reason}") from error
         if node_id not in named:
-            names = ", ".join(f"node-{node}" for node in sorted(named)) or "no node"
-            raise TlsError(f"{files.certificate} names {names}: this node needs the DNS name node-{node_id}")
+            names = ", ".join(map(node_name, sorted(named))) or "no node"
+            raise TlsError(
+                f"{files.certificate} names {names}: this node needs the DNS name {node_name(node_id)}"
+            )
         return tls
 
     def _own_certificate(self) -> Mapping[str, Any]:
@@ -252,8 +254,18 @@ class MutualTls:
 def certified_nodes(certificate: Mapping[str, Any] | None) -> frozenset[int]:
     """The node ids that a verified certificate names; none for None."""
     names = [value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "DNS"]
-    found = (re.fullmatch(r"node-(0|[1-9]\d{0,9})(\..*)?", name) for name in names)
+    return named_nodes(names)
+
+
+def named_nodes(dns_names: Iterable[str]) -> frozenset[int]:
+    """... by its DNS names."""
+    found = (re.fullmatch(r"node-(0|[1-9][0-9]{0,9})", name) for name in dns_names)
     return frozenset(int(match[1]) for match in found if match is not None)
+
+
+def node_name(node_id: int) -> str:
+    """The DNS name by which a certificate names a node; gRPC's channels ask for exactly this name."""
+    return f"node-{node_id}"
 
 
 def validity_of(path: Path) -> Validity:

@@ -1,4 +1,4 @@
-"""An authority for tests, and certificates that it signs."""
+"""An authority for tests, which keeps what it signs in files."""
 
 from __future__ import annotations
 
@@ -6,21 +6,11 @@ import datetime
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from tidegate.runtime.tls import TlsFiles
+from tidegate.security import certificates
+from tidegate.security.certificates import Lifetime
 
 DAY = datetime.timedelta(days=1)
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 @dataclass
@@ -32,52 +22,24 @@ class Authority:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._sign(self.name, self._key, [], days=2, authority=True)
+        self.signer = certificates.Authority.create(self.name, _lifetime(-3, 2))
         self.path = self.folder / f"{self.name}.pem"
-        self.path.write_bytes(_pem(certificate))
+        self.path.write_bytes(self.signer.pem.certificate)
 
     def issue(
-        self, *dns_names: str, days: int = 1, from_days: int = -3, password: bytes | None = None
+        self, *hosts: str, days: int = 1, from_days: int = -3, password: bytes = b"", user: str = ""
     ) -> TlsFiles:
-        """A certificate for these names, valid from `from_days` until `days` from now (negative: past)."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        stem = f"{self.name}-{'-'.join(dns_names) or 'nameless'}-{days}"
+        """A certificate for these hosts, valid from `from_days` until `days` from now (negative: past)."""
+        stem = f"{self.name}-{'-'.join(hosts) or user or 'nameless'}-{days}"
+        signed = self.signer.sign(
+            user or stem, hosts=hosts, lifetime=_lifetime(from_days, days), key_password=password
+        )
         certificate_path, key_path = self.folder / f"{stem}.pem", self.folder / f"{stem}.key"
-        certificate_path.write_bytes(
-            _pem(self._sign(stem, key, list(dns_names), days=days, from_days=from_days))
-        )
-        encryption = (
-            serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
-        )
-        key_path.write_bytes(
-            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
-        )
+        certificate_path.write_bytes(signed.certificate)
+        key_path.write_bytes(signed.key)
         return TlsFiles(certificate_path, key_path, self.path)
 
-    def _sign(
-        self,
-        subject: str,
-        key: ec.EllipticCurvePrivateKey,
-        names: list[str],
-        *,
-        days: int,
-        from_days: int = -3,
-        authority: bool = False,
-    ) -> x509.Certificate:
-        now = datetime.datetime.now(datetime.UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(_name(subject))
-            .issuer_name(_name(self.name))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now + from_days * DAY)
-            .not_valid_after(now + days * DAY)
-            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-        )
-        if names:
-            builder = builder.add_extension(
-                x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False
-            )
-        return builder.sign(self._key, hashes.SHA256())
+
+def _lifetime(from_days: int, days: int) -> Lifetime:
+    now = datetime.datetime.now(datetime.UTC)
+    return Lifetime(now + from_days * DAY, now + days * DAY)

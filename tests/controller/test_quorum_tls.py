@@ -70,7 +70,7 @@ async def test_a_voter_without_a_valid_certificate_is_rejected(
         "another authority": lambda: MutualTls.load(
             Authority(tmp_path / "other", "other").issue("node-2"), 2
         ),
-        "another node's certificate": lambda: MutualTls.load(authority.issue("node-3.stolen"), 3),
+        "another node's certificate": lambda: MutualTls.load(authority.issue("node-3", "stolen"), 3),
     }[which]()
     second = await quorum.start(2, liar)
     await eventually(lambda: honest[0].up == {3} and honest[1].up == {1})

@@ -20,7 +20,7 @@ def authority(tmp_path: Path) -> Authority:
     ("names", "nodes"),
     [
         (("node-1",), {1}),
-        (("node-12.tidegate.internal", "node-0"), {0, 12}),
+        (("node-12", "localhost", "node-0"), {0, 12}),
         (
             (
                 "node-01",
@@ -31,6 +31,7 @@ def authority(tmp_path: Path) -> Authority:
                 "1",
                 "a.node-1",
                 "node-1x.b",
+                "node-1.tidegate",
                 "node-99999999999",
             ),
             set(),
@@ -47,7 +48,7 @@ def test_a_certificate_names_nodes_by_its_dns_names(names: tuple[str, ...], node
 
 
 def test_a_good_certificate_is_taken(authority: Authority) -> None:
-    MutualTls.load(authority.issue("node-3.tidegate"), 3)
+    MutualTls.load(authority.issue("localhost", "node-3"), 3)
 
 
 def _strangers(authority: Authority) -> TlsFiles:
