@@ -26,12 +26,13 @@ from ..replication.manager import ReplicaManager
 from ..runtime.clock import Clock
 from ..runtime.disk import Disk
 from ..runtime.kernel_sync import KernelSync
-from ..runtime.network import grpc_server
+from ..runtime.network import grpc_node_channel, grpc_server
 from ..storage.folders.data_folders import DataFolders
 from ..storage.log.group_commit import GroupCommit
 from .cluster.cluster_view import ClusterView
 from .cluster.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from .cluster.isr_requests import IsrRequests
+from .cluster.node_certificates import NodeCertificates
 from .cluster.peers import Peer, PeerFetchTransport, Peers
 from .cluster.topic_creation import TopicCreation
 from .coordinators.group_coordination import GroupCoordination
@@ -52,6 +53,7 @@ from .serving.batch_threads import BatchThreads
 from .serving.broker import Broker
 from .serving.described_topics import DescribedTopics
 from .serving.grpc_callers import GrpcAccess, GrpcGuard
+from .serving.grpc_peers import NodesOnly
 from .serving.permissions import Permissions
 from .serving.rejected_sequences import RejectedSequences
 from .serving.throttling import ThrottledCollector, Throttling
@@ -75,6 +77,7 @@ class Foundation:
     disk: Disk
     directory: DataFolders
     reserves: DiskReserves
+    certificates: NodeCertificates
     fail_stop: Callable[[BaseException], None]
 
     @property
@@ -129,16 +132,8 @@ def assemble(
         application.replica_offline,
     )
 
-    permissions = _permissions(configuration, joined.cluster)
-    identities = {
-        name: ListenerIdentity(
-            security,
-            clock=clock,
-            records=lambda: joined.cluster.state.security,
-            token_secret=configuration.token_settings().secret,
-        )
-        for name, security in configuration.listener_security.items()
-    }
+    permissions = _permissions(foundation, joined.cluster)
+    identities = _identities(foundation, joined.cluster)
     access = GrpcAccess(identities[configuration.listeners.grpc.name], permissions)
     batch_threads, client_metrics = BatchThreads(), ClientMetrics()
     throttling = Throttling(lambda: joined.cluster.state.security.quotas, clock, configuration.quota_window())
@@ -180,7 +175,7 @@ def assemble(
         ),
         moves=moves,
         peers=coordinators.peers,
-        grpc=_grpc_server(access),
+        grpc=_grpc_server(foundation, access),
         access=access,
         data_service=DataService(
             replicas, lambda: joined.cluster.state, flush, batch_threads, access, throttling
@@ -206,7 +201,12 @@ class _Joined:
 def _join(foundation: Foundation) -> _Joined:
     configuration, clock, fail_stop = foundation.configuration, foundation.clock, foundation.fail_stop
     session_timeout_s = configuration.seconds("broker.session.timeout.ms")
-    controller = ControllerClient({voter.node_id: str(voter.grpc) for voter in configuration.voters}, clock)
+    certificates = foundation.certificates
+    controller = ControllerClient(
+        {voter.node_id: str(voter.grpc) for voter in configuration.voters},
+        clock,
+        channel_factory=lambda node_id, target: grpc_node_channel(target, node_id, certificates.controllers),
+    )
     metadata = MetadataFollower(
         controller,
         configuration.node_id,
@@ -227,7 +227,7 @@ def _join(foundation: Foundation) -> _Joined:
         on_superseded=lambda reason: fail_stop(RuntimeError(reason)),
         reached_by=lambda: reached_by.lives,
     )
-    ask = ask_over_kafka(foundation.peer_frame_bytes_max)
+    ask = ask_over_kafka(foundation.peer_frame_bytes_max, certificates.brokers)
     reachability = Reachability(cluster, lifecycle, reached_by, ask, clock, fail_stop)
     return _Joined(controller, metadata, cluster, lifecycle, reachability)
 
@@ -289,6 +289,7 @@ def _fetch_transports(foundation: Foundation, cluster: ClusterView) -> Callable[
             cluster.kafka_address,
             client_id=f"tidegate-follower-{foundation.configuration.node_id}",
             max_frame_bytes=foundation.peer_frame_bytes_max,
+            tls=foundation.certificates.brokers,
         )
         return PeerFetchTransport(peer, FETCH_ANSWER_TIMEOUT_S)
 
@@ -318,6 +319,7 @@ def _coordinators(foundation: Foundation, joined: _Joined, replicas: ReplicaMana
         cluster.kafka_address,
         client_id=f"tidegate-node-{node_id}",
         max_frame_bytes=foundation.peer_frame_bytes_max,
+        tls=foundation.certificates.brokers,
     )
     producer_ids = _producer_ids(node_id, joined.controller, lifecycle)
     groups = GroupCoordination(configuration, cluster, replicas, lifecycle, clock, on_invalid)
@@ -357,17 +359,36 @@ def metrics_of(
     return metrics
 
 
-def _grpc_server(access: GrpcAccess) -> grpc.aio.Server:
+def _grpc_server(foundation: Foundation, access: GrpcAccess) -> grpc.aio.Server:
+    """It may have the controller's service, too, which is for nodes alone."""
     guard = GrpcGuard(access, unguarded=(CONTROLLER_METHODS,))
-    server = grpc_server(interceptors=[guard])
+    nodes_only = () if foundation.certificates.controllers is None else (NodesOnly(),)
+    server = grpc_server(interceptors=[guard, *nodes_only])
     guard.add_to_server(server)
     return server
 
 
-def _permissions(configuration: Configuration, cluster: ClusterView) -> Permissions:
+def _identities(foundation: Foundation, cluster: ClusterView) -> dict[str, ListenerIdentity]:
+    """How each listener for clients knows them.  Raises TlsError."""
+    configuration, certificates = foundation.configuration, foundation.certificates
+    return {
+        name: ListenerIdentity(
+            security,
+            clock=foundation.clock,
+            records=lambda: cluster.state.security,
+            token_secret=configuration.token_settings().secret,
+            certificates=certificates.of(name),
+        )
+        for name, security in configuration.listener_security.items()
+    }
+
+
+def _permissions(foundation: Foundation, cluster: ClusterView) -> Permissions:
+    configuration = foundation.configuration
     return Permissions(
         lambda: cluster.state.security,
         is_enabled=configuration.text("authorizer.class.name") != "",
+        nodes_have_certificates=foundation.certificates.brokers is not None,
         super_users=super_users(configuration.text("super.users")),
         allow_if_no_acl=configuration.flag("allow.everyone.if.no.acl.found"),
     )

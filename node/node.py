@@ -35,10 +35,10 @@ from ..proto import controller_pb2 as pb
 from ..runtime import logs
 from ..runtime.clock import SystemClock, until_next
 from ..runtime.disk import RealDisk
-from ..runtime.grpc_tls import server_credentials
+from ..runtime.grpc_tls import node_credentials, server_credentials
 from ..runtime.http import HttpServer, Page, serve_pages
-from ..runtime.network import FrameServer, bind_grpc, opening
-from ..runtime.tls import MutualTls, TlsError
+from ..runtime.network import FrameServer, bind_grpc, grpc_server, opening
+from ..runtime.tls import TlsError
 from ..storage.directory.async_delete import AsyncFileDeleter
 from ..storage.directory.folder_owner import DirectoryRefused, bind_folders
 from ..storage.directory.log_loader import FolderOptions
@@ -47,17 +47,20 @@ from ..storage.directory.set_aside import DamagedRetention
 from ..storage.folders.data_folders import DataFolders
 from ..wire.errors import KafkaError
 from .assembly import Foundation, assemble
+from .cluster.node_certificates import NodeCertificates
 from .handlers import HANDLERS
 from .lifecycle.log_recovery import open_logs, page_while_opening
 from .node_view import node_view
 from .observation.admin_service import AdminService
 from .observation.metrics import NodeView
 from .serving.codecs import Codecs
+from .serving.grpc_peers import NodesOnly
 from .serving.listener import listen
 from .settings.configuration import Configuration
 from .settings.run_time_settings import RunTimeSettings
 from .settings.security_settings import first_users
 from .start_and_stop import Part, Stage, start, stop
+from .upkeep.certificate_renewal import CertificateRenewal, Renewable
 from .upkeep.disk_reserve import DiskReserves, ReservingDisk, full_folders
 
 log = logs.get(__name__)
@@ -99,6 +102,8 @@ class Node:
         self._listener: FrameServer | None = None
         self._pages: HttpServer | None = None
         self._controller_node: ControllerNode | None = None
+        self._controller_grpc: grpc.aio.Server | None = None
+        self._certificate_renewal: CertificateRenewal | None = None
         self._housekeeping: asyncio.Task[None] | None = None
         self._codecs = Codecs(HANDLERS.keys, self._clock.monotonic)
         self._recovered_logs = 0
@@ -118,6 +123,12 @@ class Node:
             version=__version__,
             roles=configuration.values["process.roles"],
         )
+        if configuration.listeners.open_to_others:
+            log.warning(
+                "insecure",
+                listeners=[str(each) for each in configuration.listeners.open_to_others],
+                consequence="whoever reaches them can speak for a node: acknowledge, abort or lose records",
+            )
         if configuration.is_broker:
             await asyncio.to_thread(self._codecs.load_newest)
         _keep_loaded_classes()
@@ -182,6 +193,9 @@ class Node:
 
     def _make_parts(self) -> None:
         configuration = self._configuration
+        self._certificates = NodeCertificates(
+            configuration.node_tls, configuration.listeners, configuration.node_id
+        )
         self._reserves = DiskReserves(
             self._disk, configuration.data_dirs, configuration.integer("metadata.reserve.bytes")
         )
@@ -193,6 +207,7 @@ class Node:
             disk=self._disk,
             directory=self._directory,
             reserves=self._reserves,
+            certificates=self._certificates,
             fail_stop=self._fail_stop,
         )
         self._parts = assemble(
@@ -214,6 +229,8 @@ class Node:
         return (
             Part("pages", self._close_pages),
             Part("grpc", lambda: parts.grpc.stop(grace=0.5), Stage.NETWORK, self._start_network),
+            Part("controller_grpc", self._stop_controller_grpc),
+            Part("certificate_renewal", self._stop_renewal, Stage.NETWORK, self._start_renewal),
             Part("controller_node", self._stop_controller),
             Part("controller", broker.controller.close),
             Part("data_service", parts.data_service.close),
@@ -266,7 +283,7 @@ class Node:
         configuration, broker = self._configuration, self._broker
         controller = self._make_controller()
         if controller is not None:
-            controller.add_to_server(self._parts.grpc)
+            await self._serve_controller(controller)
             broker.controller.heartbeats_here(configuration.node_id, controller.service.Heartbeat)
             broker.controller.metadata_here(configuration.node_id, controller.service.FollowMetadata)
         admin_pb2_grpc.add_AdminServicer_to_server(
@@ -281,6 +298,24 @@ class Node:
             with opening(listeners.controller):
                 await controller.start()
             self._controller_node = controller
+
+    async def _serve_controller(self, controller: ControllerNode) -> None:
+        """On a listener of its own, or (the service is added only) beside the other gRPC services."""
+        own = self._configuration.listeners.own_controller_grpc
+        if not own:
+            controller.add_to_server(self._parts.grpc)
+            return
+        tls = self._certificates.controllers
+        server = grpc_server(interceptors=() if tls is None else (NodesOnly(),))
+        controller.add_to_server(server)
+        with opening(own[0]):
+            bind_grpc(server, own[0].host, own[0].port, None if tls is None else node_credentials(tls))
+        await server.start()
+        self._controller_grpc = server
+
+    async def _stop_controller_grpc(self) -> None:
+        if self._controller_grpc is not None:
+            await self._controller_grpc.stop(grace=0.5)
 
     async def _listen(self) -> None:
         self._listener = await listen(self._broker, HANDLERS, self._parts.identities)
@@ -313,7 +348,6 @@ class Node:
             await self._clock.sleep(until_next(self._clock.monotonic(), RETRY_INTERVAL_S))
             await asyncio.to_thread(self._reserves.restore, self._usable_folders)
             await self._sync_flush_notes()
-            self._reload_certificates()
             if self._codecs.is_due:
                 await asyncio.to_thread(self._codecs.load_next)
             self._parts.application.open_again()
@@ -377,7 +411,7 @@ class Node:
             disk=ReservingDisk(self._disk, self._reserves.first),
             clock=self._clock,
             cluster_id=configuration.text("cluster.id"),
-            tls=self._quorum_tls(),
+            tls=self._certificates.quorum,
             # PySyncObj wants an election timeout of three heartbeats at least
             timings=RaftTimings(election_s, 2 * election_s, heartbeat_s=0.3 * election_s),
             validate=configuration.flag("debug.validate"),
@@ -405,27 +439,33 @@ class Node:
         )
 
     def _grpc_credentials(self) -> grpc.ServerCredentials | None:
-        tls = self._parts.identities[self._configuration.listeners.grpc.name].tls
+        name = self._configuration.listeners.grpc.name
+        of_nodes, tls = self._certificates.of(name), self._parts.identities[name].tls
+        if of_nodes is not None:
+            return node_credentials(of_nodes)
         try:
             return None if tls is None else server_credentials(tls)
         except TlsError as error:
             raise StartError(f"{self._configuration.listeners.grpc}: {error}") from error
 
-    def _reload_certificates(self) -> None:
-        """Those of the Kafka listeners; gRPC asks for its own (`runtime/grpc_tls.py`)."""
-        for name, identity in self._parts.identities.items():
-            try:
-                if identity.tls is not None and identity.tls.reload():
-                    log.info("certificates_read_again", listener=name)
-            except TlsError as error:
-                log.warning("certificates_not_used", listener=name, reason=error)
+    def _start_renewal(self) -> None:
+        """Begins to look for new certificates: those between nodes, and those of listeners for clients; gRPC
+        asks for its own (`runtime/grpc_tls.py`)."""
+        found = {
+            f"nodes ({each.files.certificate})": Renewable(each, self._broker.controller.renew_channels)
+            for each in self._certificates.loaded
+        }
+        found |= {
+            name: Renewable(identity.tls)
+            for name, identity in self._parts.identities.items()
+            if not identity.is_for_nodes and identity.tls is not None
+        }
+        self._certificate_renewal = CertificateRenewal(found, self._clock)
+        self._certificate_renewal.start(self._fail_stop)
 
-    def _quorum_tls(self) -> MutualTls | None:
-        files = self._configuration.quorum_tls
-        try:
-            return None if files is None else MutualTls.load(files, self._configuration.node_id)
-        except TlsError as error:
-            raise StartError(f"quorum.tls: {error}") from error
+    async def _stop_renewal(self) -> None:
+        if self._certificate_renewal is not None:
+            await self._certificate_renewal.stop()
 
     def _registration(self) -> pb.RegisterBrokerRequest:
         configuration = self._configuration

@@ -20,6 +20,7 @@ Promises:
 
     directory/cluster.json                     cluster id, ports, settings
     directory/node-<id>/config.toml, node.log, process.json, data/
+    directory/tls/ca.pem, ca.key, node-<id>.pem of a secured cluster
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ..runtime.clock import Clock, SystemClock
 from ..runtime.disk import RealDisk
 from ..runtime.http import get
+from ..runtime.listeners import is_loopback
+from .cluster_certificates import ClusterCertificates
 from .local_ports import Hosts, LocalClusterError, Loopback, NodePorts, Reservations, ask_status, require_free
 from .node_process import NodeProcess, last_words, log_size
 
@@ -55,6 +58,9 @@ STOP_TIMEOUT_S: Final = 30.0
 STALL_TIMEOUT_S: Final = 60.0
 UNUSABLE_CONFIGURATION: Final = 2  # the exit code of such a node
 RECOVERING: Final = "recovering"  # as /readyz says it
+BROKERS: Final = "BROKERS"
+CONTROLLER: Final = "CONTROLLER"
+CONTROLLER_GRPC: Final = "CONTROLLER_GRPC"
 _DISK: Final = RealDisk()
 
 
@@ -298,7 +304,8 @@ class LocalCluster:
     `settings` go into every node's configuration, at its next start.  A directory keeps them: later ones are
     added, and a value None takes one back.  `base_port` moves a stopped cluster.  `nodes` is 3 for a new
     cluster.  `hosts`: where the nodes run. `check_settings`: settings that a node would refuse are refused
-    before they are stored.
+    before they are stored.  `secured`: a new cluster makes an authority of its own, and its nodes speak to
+    each other by mutual TLS on listeners of their own; those for clients are as in every cluster.
     """
 
     def __init__(
@@ -314,6 +321,7 @@ class LocalCluster:
         clock: Clock | None = None,
         hosts: Hosts | None = None,
         check_settings: bool = False,
+        secured: bool = False,
     ) -> None:
         if nodes is not None and nodes < 1:
             raise LocalClusterError(
@@ -329,6 +337,7 @@ class LocalCluster:
         description = _read_description(self.directory)
         _DISK.make_directory(self.directory)
         self._is_new = description is None
+        self.is_secured = secured if description is None else bool(description.get("secured"))
         if description is None:
             self.cluster_id = base64.urlsafe_b64encode(self.clock.uuid().bytes).decode().rstrip("=")
             self._ports = self._new_ports(nodes or DEFAULT_NODES, base_port)
@@ -352,6 +361,10 @@ class LocalCluster:
         }
         self.settings_changed = description is not None and self.settings != stored
         self._nodes = {ports.node_id: LocalNode(self, ports) for ports in self._ports}
+        self.certificates = ClusterCertificates(self.directory / "tls", self.clock)
+        if self.is_secured and description is None:
+            self.certificates.renew_authority()
+            self.renew_certificates()
         self.killed: list[int] = []  # by the last stop, because they did not end in time
         if description is not None and base_port is not None:
             self._move(base_port)
@@ -387,15 +400,27 @@ class LocalCluster:
 
     def _new_ports(self, nodes: int, base_port: int | None) -> list[NodePorts]:
         if base_port is None:
-            return [self._reservations.choose(node_id) for node_id in range(1, nodes + 1)]
-        chosen = [NodePorts.from_base(node_id, base_port) for node_id in range(1, nodes + 1)]
+            return [
+                self._reservations.choose(node_id, is_secured=self.is_secured)
+                for node_id in range(1, nodes + 1)
+            ]
+        chosen = self._from_base(nodes, base_port)
         for ports in chosen:
             self._reservations.take(ports)
         return chosen
 
+    def _from_base(self, nodes: int, base_port: int) -> list[NodePorts]:
+        ids = range(1, nodes + 1)
+        return [NodePorts.from_base(node_id, base_port, is_secured=self.is_secured) for node_id in ids]
+
+    def renew_certificates(self) -> None:
+        """Gives each node of a secured cluster a new certificate; nodes that run begin to use it soon."""
+        for node in self.nodes:
+            self.certificates.renew(node.id, {node.host, self.hosts.name(node.id), "localhost"})
+
     def _move(self, base_port: int) -> None:
         """Gives a stopped cluster the ports that its user asks for now."""
-        wanted = [NodePorts.from_base(ports.node_id, base_port) for ports in self._ports]
+        wanted = self._from_base(len(self._ports), base_port)
         if wanted == self._ports:
             return
         running = [node for node in self.nodes if node.running]
@@ -554,9 +579,11 @@ class LocalCluster:
             "broker.rack": f"rack-{node.id}",
             "listeners": self._listeners(node, is_controller=node.ports in voters),
             "controller.quorum.voters": [
-                f"{p.node_id}@{self.hosts.name(p.node_id)}:{p.quorum}:{p.grpc}" for p in voters
+                f"{p.node_id}@{self.hosts.name(p.node_id)}:{p.quorum}:{p.controller_grpc or p.grpc}"
+                for p in voters
             ],
             **self._advertised(node),
+            **self._security(node),
             "default.replication.factor": replicas,
             "min.insync.replicas": safe,
             "offsets.topic.replication.factor": replicas,
@@ -579,16 +606,34 @@ class LocalCluster:
         return {
             "advertised.listeners": [
                 f"PLAINTEXT://{name}:{node.ports.kafka}",
+                *([f"{BROKERS}://{name}:{node.ports.brokers}"] if self.is_secured else []),
                 f"GRPC://{name}:{node.ports.grpc}",
             ]
         }
 
-    @staticmethod
-    def _listeners(node: LocalNode, *, is_controller: bool) -> list[str]:
+    def _security(self, node: LocalNode) -> dict[str, object]:
+        if not self.is_secured:
+            return {} if is_loopback(node.host) else {"insecure": True}
+        return {
+            "listener.security.protocol.map": [
+                *(f"{name}:SSL" for name in (BROKERS, CONTROLLER, CONTROLLER_GRPC)),
+                *(f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "GRPC", "METRICS")),
+            ],
+            "inter.broker.listener.name": BROKERS,
+            "controller.grpc.listener.name": CONTROLLER_GRPC,
+            "ssl.keystore.location": str(self.certificates.of_node(node.id)),
+            "ssl.truststore.location": str(self.certificates.authorities),
+        }
+
+    def _listeners(self, node: LocalNode, *, is_controller: bool) -> list[str]:
+        of_controller = [f"{CONTROLLER}://{node.host}:{node.ports.quorum}"]
+        if self.is_secured:
+            of_controller.append(f"{CONTROLLER_GRPC}://{node.host}:{node.ports.controller_grpc}")
         return [
             f"PLAINTEXT://{node.kafka_address}",
+            *([f"{BROKERS}://{node.host}:{node.ports.brokers}"] if self.is_secured else []),
             f"GRPC://{node.grpc_address}",
-            *([f"CONTROLLER://{node.host}:{node.ports.quorum}"] if is_controller else []),
+            *(of_controller if is_controller else []),
             f"METRICS://{node.metrics_address}",
         ]
 
@@ -598,6 +643,7 @@ class LocalCluster:
             "nodes": [asdict(ports) for ports in self._ports],
             "settings": settings,
             "fault_points": self.fault_points,
+            "secured": self.is_secured,
         }
         # Only a change is written: on a full disk a cluster must still be found, and stopped.
         if description != _read_description(self.directory):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 HOST: Final = "127.0.0.1"
 PORTS_FROM: Final = 12_000
 PORTS_TO: Final = 30_000  # below Linux' default range of outgoing ports (32768-60999)
+PORTS: Final = 4  # of a node
+SECURED_PORTS: Final = 6  # of a node whose nodes have listeners of their own
 PORT_STEP: Final = 100  # between the listeners of one node, with ports counted from a base
 
 STATUS_TIMEOUT_S: Final = 1.0
@@ -63,24 +65,31 @@ class Loopback:
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """The four listeners of one node."""
+    """The listeners of one node."""
 
     node_id: int
     kafka: int
     grpc: int
     quorum: int
     metrics: int
+    brokers: int = 0
+    """Where the brokers of a secured cluster reach each other; 0: where clients do."""
+    controller_grpc: int = 0
+    """... and the controllers' gRPC service; 0: it stands beside the others."""
 
     @staticmethod
-    def from_base(node_id: int, base_port: int) -> NodePorts:
+    def from_base(node_id: int, base_port: int, *, is_secured: bool = False) -> NodePorts:
         """The ports that `--base-port` means."""
         first = base_port + node_id - 1
-        return NodePorts(node_id, *(first + step * PORT_STEP for step in range(4)))
+        count = SECURED_PORTS if is_secured else PORTS
+        return NodePorts(node_id, *(first + step * PORT_STEP for step in range(count)))
 
     @property
     def by_use(self) -> Mapping[str, int]:
         """Port numbers by their purpose, in words."""
-        return {"Kafka": self.kafka, "gRPC": self.grpc, "quorum": self.quorum, "metrics": self.metrics}
+        uses = {"Kafka": self.kafka, "gRPC": self.grpc, "quorum": self.quorum, "metrics": self.metrics}
+        of_nodes = {"brokers": self.brokers, "controllers' gRPC": self.controller_grpc}
+        return uses | {use: port for use, port in of_nodes.items() if port}
 
 
 class Reservations:
@@ -110,9 +119,9 @@ class Reservations:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
                     raise
 
-    def choose(self, node_id: int) -> NodePorts:
-        """Four free ports, now reserved."""
-        return NodePorts(node_id, *(self._free_port() for _ in range(4)))
+    def choose(self, node_id: int, *, is_secured: bool = False) -> NodePorts:
+        """Free ports, now reserved."""
+        return NodePorts(node_id, *(self._free_port() for _ in range(SECURED_PORTS if is_secured else PORTS)))
 
     def _free_port(self) -> int:
         from ..runtime.network import port_is_free

@@ -223,8 +223,15 @@ class RealDisk:
             raise _failure_of_read(error, path) from error
 
     def write_atomic(self, path: Path, data: bytes) -> None:
+        self._write_atomic(path, data, 0o644)
+
+    def write_secret(self, path: Path, data: bytes) -> None:
+        """As `write_atomic`; only the owner may read the file."""
+        self._write_atomic(path, data, 0o600)
+
+    def _write_atomic(self, path: Path, data: bytes, mode: int) -> None:
         temporary = path.with_name(path.name + ".tmp")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
             _require_all(os.write(fd, data) if data else 0, len(data), temporary)
             faults.point("disk.sync", path=path)

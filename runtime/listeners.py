@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from .host_names import host_problem
@@ -57,6 +57,14 @@ def normalised(name: str) -> str:
     if not name:
         raise ListenerError("The provided listener name is null or empty string")
     return name.upper()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there.  Of names, `localhost` alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def parse_listener(text: str) -> Listener:

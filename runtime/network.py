@@ -26,15 +26,18 @@ from . import logs
 from .clock import until_next
 from .frame_memory import BufferPool, ByteBudget, FrameLease
 from .frames import FrameConnection, FrameHandler, LogLimiter, peer_of
+from .grpc_tls import node_channel_credentials
 from .host_names import check_host
 from .listeners import Listener
-from .tls import HANDSHAKE_S_MAX, ClientTls, ServerTls
+from .tls import HANDSHAKE_S_MAX, ClientTls, MutualTls, ServerTls, node_name
 from .turns import LoopTurns
+from .unauthenticated import Unauthenticated
 
 __all__ = [
     "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "ListenerUnusable",
     "LogLimiter", "PortInUse", "ask_frame",
-    "bind_grpc", "connect_frames", "free_port", "grpc_channel", "grpc_channel_blocking", "grpc_server",
+    "bind_grpc", "connect_frames", "free_port", "grpc_channel", "grpc_channel_blocking", "grpc_node_channel",
+    "grpc_server",
     "opening", "port_is_free",
     "serve_frames", "why_not_connected",
 ]  # fmt: skip
@@ -44,6 +47,9 @@ log = logs.get(__name__)
 GRPC_MESSAGE_BYTES_MAX = 64 << 20
 CONNECTIONS_MAX = 4096
 CONNECTIONS_UNBOUNDED = 2**31 - 1
+UNAUTHENTICATED_MAX = 1000
+"""Connections of a server whose clients have not authenticated yet; never more than half of all."""
+AUTHENTICATION_S_MAX = 30.0
 FRAMES_IN_FLIGHT_BYTES_MAX = 512 << 20
 LOOK_AFTER_S = 2.0
 """How often a server looks for connections that stand still, come too slowly or are idle."""
@@ -110,6 +116,12 @@ class FrameServer:
         self._admitted = 0
         self._of_address: Counter[str] = Counter()
         self._handshakes: set[asyncio.Task[None]] = set()
+        self.unauthenticated = Unauthenticated(
+            lambda: min(UNAUTHENTICATED_MAX, self._max_connections // 2),
+            AUTHENTICATION_S_MAX,
+            self._not_authenticated,
+        )
+        """With those in a TLS handshake.  Handlers add connections whose clients must authenticate."""
         self._look_timer: asyncio.TimerHandle | None = None
         self._on_refused = on_refused
         self._admits = admits
@@ -202,6 +214,7 @@ class FrameServer:
 
     def look_after(self, now: float) -> None:
         """See `FrameConnection.look_after`; called by the server itself every `LOOK_AFTER_S`."""
+        self.unauthenticated.look_after(now)
         for connection in list(self.connections):
             connection.look_after(now, self._idle_s)
 
@@ -271,6 +284,9 @@ class FrameServer:
         """Counts and reports a client whose handshake did not succeed."""
         self._refused("tls_handshake_failed", "tls_handshake_failed", peer, reason)
 
+    def _not_authenticated(self, reason: str) -> None:
+        self._refused("not_authenticated", "connection_refused", "", reason)
+
     def turn_away(self, peer: str, reason: str) -> None:
         """Counts and reports a client for which there is no room."""
         self._refused("too_many_connections", "connection_refused", peer, reason)
@@ -324,6 +340,8 @@ class _Handshake(asyncio.Protocol):
         raw.pause_reading()  # until the handshake begins
         peer = peer_of(raw)
         if self._room.admit(peer):
+            now = asyncio.get_running_loop().time()
+            self._server.unauthenticated.began(self, now, lambda _: raw.abort())
             self._server.begin_handshake(self._shake(raw, peer))
         else:
             raw.abort()
@@ -348,6 +366,8 @@ class _Handshake(asyncio.Protocol):
             raw.abort()
             self._room.release(peer)
             raise
+        finally:
+            self._server.unauthenticated.ended(self)
         if encrypted is None or encrypted.is_closing():
             raw.abort()
             self._room.release(peer)
@@ -396,7 +416,8 @@ async def serve_frames(
     closed for that.  A connection on which nothing moves for `idle_s` and that is owed no answer is closed.
 
     The server calls `on_refused` for every connection that it closes for its frames, or does not accept, with
-    one word: bad_length, cut_short, stalled, tls_handshake_failed, too_slow, too_many_connections.
+    one word: bad_length, cut_short, not_authenticated, stalled, tls_handshake_failed, too_slow,
+    too_many_connections.
 
     Raises PortInUse, or OSError for an address that is not this machine's.
     """
@@ -482,6 +503,7 @@ _GRPC_SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S_MAX)),
 )
 _GRPC_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *_GRPC_OPTIONS,
@@ -552,6 +574,15 @@ def grpc_channel(
     if credentials is None:
         return grpc.aio.insecure_channel(target, options=merged)
     return grpc.aio.secure_channel(target, credentials, options=merged)
+
+
+def grpc_node_channel(target: str, node_id: int, tls: MutualTls | None) -> grpc.aio.Channel:
+    """A channel to one node for the running loop.  With `tls` both ends show certificates, the newest when
+    the channel is made, and only that of this very node is accepted."""
+    if tls is None:
+        return grpc_channel(target)
+    name = ("grpc.ssl_target_name_override", node_name(node_id))
+    return grpc_channel(target, (name,), node_channel_credentials(tls))
 
 
 def grpc_channel_blocking(

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 HANDSHAKE_S_MAX: Final = 5.0
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -65,6 +66,35 @@ class TlsFiles:
     def fingerprint(self) -> tuple[tuple[int, int, int], ...]:
         """Changes with each of the files.  Raises TlsError for one that is not there."""
         return tuple(_fingerprint(path) for path in (self.certificate, self.key, self.authorities) if path)
+
+    def pem(self) -> Pem:
+        """What the files hold, for gRPC, which takes no files; the key is not encrypted any more.  Raises
+        TlsError."""
+        authorities = None if self.authorities is None else _read(self.authorities)
+        if self.certificate is None:
+            return Pem(None, None, authorities)
+        chain, key = _read(self.certificate), _read(self.key or self.certificate)
+        try:
+            password = self.key_password.encode() or None
+            private = serialization.load_pem_private_key(key, password)
+            is_own = x509.load_pem_x509_certificates(chain)[0].public_key() == private.public_key()
+        except (ValueError, TypeError) as error:
+            raise TlsError(f"{self.certificate} and its key cannot be read: {error}") from error
+        if not is_own:
+            raise TlsError(f"{self.certificate} has another key than {self.key}")
+        plain = private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return Pem(chain, plain, authorities)
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """What `TlsFiles` name."""
+
+    certificate: bytes | None
+    key: bytes | None = field(repr=False)
+    authorities: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +155,16 @@ class _Reloading:
         self.newest = self._loaded()
         self._seen = seen
         return True
+
+    @property
+    def not_after(self) -> datetime.datetime:
+        """When the own certificate expires."""
+        assert self.validity is not None, "there is a certificate"
+        return self.validity.not_after
+
+    def replace(self, other: _Reloading) -> None:
+        """Uses from now on what `other` has loaded of the same files."""
+        self.newest, self.validity, self._seen = other.newest, other.validity, other._seen
 
     def _loaded(self) -> ssl.SSLContext:
         context = self._context()
@@ -210,21 +250,27 @@ class ClientTls(_Reloading):
         return context
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class MutualTls:
     """Both ends of connections between nodes that authenticate each other, by TLS 1.3 only."""
 
+    files: TlsFiles
+    node_id: int
     server: ServerTls
     client: ClientTls
+    pem: Pem
+    """Of the same files, for gRPC."""
+    _seen: tuple[tuple[int, int, int], ...]
 
     @classmethod
     def load(cls, files: TlsFiles, node_id: int) -> MutualTls:
         """Raises TlsError also when the certificate is not `node_id`'s, has expired, or is not of the
         authorities: a node whose certificate every peer would refuse should say so when it starts."""
-        options = TlsOptions(versions=frozenset({"TLSv1.3"}))
+        options, seen = TlsOptions(versions=frozenset({"TLSv1.3"})), files.fingerprint()
         server = ServerTls(files, ClientAuth.REQUIRED, options)
         # a certificate is a node's, wherever it runs: the hello says which node, and is compared
-        tls = cls(server, ClientTls(files, check_host_name=False, options=options))
+        client = ClientTls(files, check_host_name=False, options=options)
+        tls = cls(files, node_id, server, client, files.pem(), seen)
         try:
             named = certified_nodes(tls._own_certificate())
         except ssl.SSLError as error:
@@ -236,6 +282,22 @@ class MutualTls:
                 f"{files.certificate} names {names}: this node needs the DNS name {node_name(node_id)}"
             )
         return tls
+
+    def reload(self) -> bool:
+        """Whether the files changed and are used from now on, by `server`, `client` and `pem` alike.  Raises
+        TlsError, and goes on with what it has, when this node could not start with them."""
+        if self.files.fingerprint() == self._seen:
+            return False
+        fresh = self.load(self.files, self.node_id)
+        self.server.replace(fresh.server)
+        self.client.replace(fresh.client)
+        self.pem, self._seen = fresh.pem, fresh._seen
+        return True
+
+    @property
+    def not_after(self) -> datetime.datetime:
+        """When the own certificate expires."""
+        return self.server.not_after
 
     def _own_certificate(self) -> Mapping[str, Any]:
         """As a peer will see it: a handshake of this node with itself, in memory."""
@@ -271,11 +333,18 @@ def node_name(node_id: int) -> str:
 def validity_of(path: Path) -> Validity:
     """Of the first certificate of a PEM file.  Raises TlsError for a file without one."""
     try:
-        with path.open("rb") as file:
-            certificate = x509.load_pem_x509_certificates(file.read(PEM_BYTES_MAX))[0]
-    except (OSError, ValueError) as error:
+        certificate = x509.load_pem_x509_certificates(_read(path))[0]
+    except ValueError as error:
         raise TlsError(f"{path} is not a readable PEM file of a certificate: {error}") from error
     return Validity(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(PEM_BYTES_MAX)
+    except OSError as error:
+        raise TlsError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _fingerprint(path: Path) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """An authority of one's own, and the certificates that it signs: for nodes, and for clients that prove their
 identity by TLS.
 
-Pure but for randomness and the clock: PEM text goes in and comes out, and the callers keep the files.  Keys
+Pure but for randomness: PEM text goes in and comes out, and the callers keep the files.  Keys
 are of the curve P-256, which TLS 1.3, OpenSSL, BoringSSL (gRPC) and Java all have.
 
 A node's certificate names its hosts, and the node itself by the DNS name `node-N` (`runtime/tls.py`): the
@@ -41,8 +41,9 @@ class Lifetime:
     not_after: datetime.datetime
 
     @classmethod
-    def of_days(cls, days: int, now: datetime.datetime | None = None) -> Lifetime:
-        now = now or datetime.datetime.now(datetime.UTC)
+    def of_days(cls, days: int, wall_ms: int) -> Lifetime:
+        """From `wall_ms`, a moment's wall time, on."""
+        now = datetime.datetime.fromtimestamp(wall_ms / 1000, datetime.UTC)
         return cls(now - BACKDATED, now + datetime.timedelta(days=days))
 
 
@@ -67,10 +68,10 @@ class Authority:
         self._key = key
 
     @classmethod
-    def create(cls, name: str, lifetime: Lifetime | None = None) -> Authority:
+    def create(cls, name: str, lifetime: Lifetime) -> Authority:
         """A new one with a new key."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(name, key, lifetime or Lifetime.of_days(AUTHORITY_DAYS)).issuer_name(_name(name))
+        builder = _builder(name, key, lifetime).issuer_name(_name(name))
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_key_usage(signs_certificates=True), critical=True)
         return cls(builder.sign(key, hashes.SHA256()), key)
@@ -93,17 +94,12 @@ class Authority:
         return Certificate(_pem(self._certificate), _key_pem(self._key, b""))
 
     def sign(
-        self,
-        name: str,
-        *,
-        hosts: Iterable[str] = (),
-        lifetime: Lifetime | None = None,
-        key_password: bytes = b"",
+        self, name: str, lifetime: Lifetime, *, hosts: Iterable[str] = (), key_password: bytes = b""
     ) -> Certificate:
         """A certificate with a new key.  `name`: its common name; `hosts`: the DNS names and IP addresses
         that it is for."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(name, key, lifetime or Lifetime.of_days(CERTIFICATE_DAYS))
+        builder = _builder(name, key, lifetime)
         builder = builder.issuer_name(self._certificate.subject)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_key_usage(signs_certificates=False), critical=True)
@@ -120,16 +116,16 @@ class Authority:
 
 
 def node_certificate(
-    authority: Authority, node_id: int, hosts: Iterable[str], lifetime: Lifetime | None = None
+    authority: Authority, node_id: int, hosts: Iterable[str], lifetime: Lifetime
 ) -> Certificate:
     """Of one node, which others reach at `hosts`."""
     name = node_name(node_id)
-    return authority.sign(name, hosts=[name, *hosts], lifetime=lifetime)
+    return authority.sign(name, lifetime, hosts=[name, *hosts])
 
 
-def client_certificate(authority: Authority, user: str, lifetime: Lifetime | None = None) -> Certificate:
+def client_certificate(authority: Authority, user: str, lifetime: Lifetime) -> Certificate:
     """Of a client whose principal is `User:CN=user` (`ssl.principal.mapping.rules`).  It names no node."""
-    return authority.sign(user, lifetime=lifetime)
+    return authority.sign(user, lifetime)
 
 
 def _builder(name: str, key: ec.EllipticCurvePrivateKey, lifetime: Lifetime) -> x509.CertificateBuilder:

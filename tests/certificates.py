@@ -22,7 +22,7 @@ class Authority:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.signer = certificates.Authority.create(self.name, _lifetime(-3, 2))
+        self.signer = certificates.Authority.create(self.name, lifetime(2))
         self.path = self.folder / f"{self.name}.pem"
         self.path.write_bytes(self.signer.pem.certificate)
 
@@ -31,15 +31,14 @@ class Authority:
     ) -> TlsFiles:
         """A certificate for these hosts, valid from `from_days` until `days` from now (negative: past)."""
         stem = f"{self.name}-{'-'.join(hosts) or user or 'nameless'}-{days}"
-        signed = self.signer.sign(
-            user or stem, hosts=hosts, lifetime=_lifetime(from_days, days), key_password=password
-        )
+        signed = self.signer.sign(user or stem, lifetime(days, from_days), hosts=hosts, key_password=password)
         certificate_path, key_path = self.folder / f"{stem}.pem", self.folder / f"{stem}.key"
         certificate_path.write_bytes(signed.certificate)
         key_path.write_bytes(signed.key)
         return TlsFiles(certificate_path, key_path, self.path)
 
 
-def _lifetime(from_days: int, days: int) -> Lifetime:
+def lifetime(days: int = 1, from_days: int = -3) -> Lifetime:
+    """From `from_days` until `days` from now."""
     now = datetime.datetime.now(datetime.UTC)
     return Lifetime(now + from_days * DAY, now + days * DAY)

@@ -33,6 +33,8 @@ BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 1.0
 SLICE_PARTITIONS_MAX = 1000
 """Of one request for elections or moves: some 50 ms of the controller's."""
+LAST_CALLS_S = 30.0
+"""Of a channel that is replaced: as long as the longest call."""
 VOTER_TIMEOUT_S = 3.0
 """The timeout of DescribeQuorum at one controller: longer than a gRPC channel's pause between two attempts to
 connect."""
@@ -90,6 +92,10 @@ class _NotAnsweredHere(Exception):
     """As `AioRpcError`, of the controller in this process."""
 
 
+def _plain_channel(_node_id: int, target: str) -> grpc.aio.Channel:
+    return network.grpc_channel(target)
+
+
 class ControllerClient:
     """Calls the active controller among `endpoints` (node id -> "host:port" of its gRPC listener)."""
 
@@ -99,8 +105,9 @@ class ControllerClient:
         clock: Clock,
         *,
         attempt_timeout_s: float = 3.0,
-        channel_factory: Callable[[str], grpc.aio.Channel] = network.grpc_channel,
+        channel_factory: Callable[[int, str], grpc.aio.Channel] = _plain_channel,
     ) -> None:
+        """`channel_factory(node_id, target)` makes a channel to one controller."""
         if not endpoints:
             raise ValueError("a controller client needs at least one endpoint")
         self._endpoints = dict(endpoints)
@@ -109,6 +116,7 @@ class ControllerClient:
         self._attempt_timeout_s = attempt_timeout_s
         self._channel_factory = channel_factory
         self._channels: dict[int, grpc.aio.Channel] = {}
+        self._closing: set[asyncio.Task[None]] = set()  # of channels that are replaced
         self._next = 0
         self._client_id = str(clock.uuid())
         self._sequence = 0
@@ -130,8 +138,21 @@ class ControllerClient:
 
     async def close(self) -> None:
         channels, self._channels = list(self._channels.values()), {}
+        closing, self._closing = list(self._closing), set()
+        for task in closing:
+            task.cancel()
+        await asyncio.gather(*closing, return_exceptions=True)
         for channel in channels:
             await channel.close()
+
+    async def renew_channels(self) -> None:
+        """Later calls make new channels, with the node's newest certificate; those in flight have
+        `LAST_CALLS_S` to end."""
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            task = asyncio.create_task(channel.close(LAST_CALLS_S))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     # ---- calls ---------------------------------------------------------------------------------------------
     # Each returns the reply when its status is NONE and raises KafkaError otherwise.  Errors of single topics
@@ -361,7 +382,7 @@ class ControllerClient:
     def _stub(self, node_id: int) -> controller_pb2_grpc.ControllerAsyncStub:
         channel = self._channels.get(node_id)
         if channel is None:
-            channel = self._channels[node_id] = self._channel_factory(self._endpoints[node_id])
+            channel = self._channels[node_id] = self._channel_factory(node_id, self._endpoints[node_id])
         return controller_pb2_grpc.ControllerStub(channel)
 
     async def _attempt(self, node_id: int, method: str, request: Any, timeout_s: float) -> Any:

@@ -139,6 +139,12 @@ class MetadataFollower:
         except (grpc.aio.AioRpcError, TimeoutError):
             self._client.note_failure(node_id)
             raise
+        except asyncio.CancelledError as cancelled:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # gRPC says the same when the channel is closed, which ends the stream and not this task
+            raise _StreamEnded("its channel was replaced") from cancelled
         finally:
             call.cancel()
 

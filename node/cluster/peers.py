@@ -5,6 +5,8 @@ There is one connection for each peer and purpose, made on first use and again a
 many requests at a time; responses come in order.  A request without a response raises NETWORK_EXCEPTION or
 REQUEST_TIMED_OUT: the caller cannot know whether the peer executed it, and may repeat every request that is
 sent this way.
+
+With certificates (`tls`) a connection is used only when the other end has shown that of the very broker.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from typing import Any
 
 from ...controller.state.model import BrokerState
 from ...runtime.network import FrameConnection, connect_frames
+from ...runtime.tls import MutualTls
 from ...wire import codec, fetch
 from ...wire.api import ApiKey
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.fetch import FetchRequest, FetchResponse
+from .node_certificates import require_node
 
 # Finds (host, port) of a node's Kafka listener; raises KafkaError BROKER_NOT_AVAILABLE.
 Resolve = Callable[[int], tuple[str, int]]
@@ -32,9 +36,18 @@ FETCH_VERSION = 12
 class Peer:
     """A connection to one broker."""
 
-    def __init__(self, node_id: int, resolve: Resolve, *, client_id: str, max_frame_bytes: int) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        resolve: Resolve,
+        *,
+        client_id: str,
+        max_frame_bytes: int,
+        tls: MutualTls | None = None,
+    ) -> None:
         self.node_id = node_id
         self._resolve = resolve
+        self._tls = tls
         self._client_id = client_id
         self._max_frame_bytes = max_frame_bytes
         self._connection: FrameConnection | None = None
@@ -102,9 +115,13 @@ class Peer:
             if self._connection is None or not self._connection.is_open:
                 host, port = self._resolve(self.node_id)
                 self._fail("replaced by a new connection")
-                self._connection = await connect_frames(
-                    host, port, self._on_frame, self._on_close, self._max_frame_bytes, CONNECT_TIMEOUT_S
-                )
+                connection = await connect_frames(
+                    host, port, self._on_frame, self._on_close, self._max_frame_bytes, CONNECT_TIMEOUT_S,
+                    tls=None if self._tls is None else self._tls.client,
+                )  # fmt: skip
+                if self._tls is not None:
+                    require_node(connection, self.node_id)
+                self._connection = connection
             return self._connection
 
     def _on_frame(self, frame: memoryview) -> None:
@@ -152,18 +169,22 @@ class Peers:
     """Connections for coordination, one for each broker; replication has its own, so that a large fetch does
     not delay a marker."""
 
-    def __init__(self, resolve: Resolve, *, client_id: str, max_frame_bytes: int) -> None:
+    def __init__(
+        self, resolve: Resolve, *, client_id: str, max_frame_bytes: int, tls: MutualTls | None = None
+    ) -> None:
         self._resolve = resolve
         self._client_id = client_id
         self._max_frame_bytes = max_frame_bytes
+        self._tls = tls
         self._peers: dict[int, Peer] = {}
 
     def peer(self, node_id: int) -> Peer:
         found = self._peers.get(node_id)
         if found is None:
             found = Peer(
-                node_id, self._resolve, client_id=self._client_id, max_frame_bytes=self._max_frame_bytes
-            )
+                node_id, self._resolve,
+                client_id=self._client_id, max_frame_bytes=self._max_frame_bytes, tls=self._tls,
+            )  # fmt: skip
             self._peers[node_id] = found
         return found
 
@@ -196,12 +217,14 @@ class PeerFetchTransport:
 
 
 async def confirm_identity(
-    broker: BrokerState, client_id: str, max_frame_bytes: int, timeout_s: float
+    broker: BrokerState, client_id: str, max_frame_bytes: int, timeout_s: float, tls: MutualTls | None
 ) -> bool:
     """Asks over a connection of its own; False when another broker answers at the address.  Raises
     KafkaError."""
     address = broker.kafka_host, broker.kafka_port
-    peer = Peer(broker.node_id, lambda _: address, client_id=client_id, max_frame_bytes=max_frame_bytes)
+    peer = Peer(
+        broker.node_id, lambda _: address, client_id=client_id, max_frame_bytes=max_frame_bytes, tls=tls
+    )
     try:
         answer = await peer.request(ApiKey.API_VERSIONS, 0, {}, timeout_s)
         return bool(answer.error_code == ErrorCode.NONE)

@@ -21,6 +21,7 @@ from ...controller.planning.reachability import Life
 from ...controller.state.model import BrokerState
 from ...runtime import logs
 from ...runtime.clock import Clock
+from ...runtime.tls import MutualTls
 from ...wire.errors import KafkaError
 from ..cluster.cluster_view import ClusterView
 from ..cluster.peers import confirm_identity
@@ -179,11 +180,11 @@ class Prober:
             self._reached[broker.node_id] = broker.broker_epoch
 
 
-def ask_over_kafka(frame_bytes_max: int) -> Ask:
+def ask_over_kafka(frame_bytes_max: int, tls: MutualTls | None = None) -> Ask:
     """Asks over a new connection each time, at the address that the other broker has registered."""
 
     async def ask(other: BrokerState, question: Question) -> bool:
-        return await confirm_identity(other, question.client_id, frame_bytes_max, TIMEOUT_S)
+        return await confirm_identity(other, question.client_id, frame_bytes_max, TIMEOUT_S, tls)
 
     return ask
 

@@ -6,6 +6,8 @@
 | SSL | of the client's certificate (`ssl.principal.mapping.rules`); ANONYMOUS without one |
 | SASL_PLAINTEXT, SASL_SSL | of the exchange (`security/sasl.py`); before it is over nothing is served |
 
+On the brokers' listener, where both ends show certificates, a client may be one of the nodes (`nodes`).
+
 `ListenerIdentity` is what all connections of a listener share, `Authentication` is that of one connection.
 """
 
@@ -18,7 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from ...runtime.clock import Clock
-from ...runtime.tls import ServerTls
+from ...runtime.tls import MutualTls, ServerTls, certified_nodes
 from ...security.bearer_tokens import TokenRules
 from ...security.delegation_tokens import is_valid, token_password
 from ...security.principals import ANONYMOUS, USER_TYPE, InvalidPrincipal, Principal, distinguished_name
@@ -65,13 +67,14 @@ class ListenerIdentity:
         records: Callable[[], SecurityRecords],
         token_secret: bytes = b"",
         bearer: BearerKeys | None = None,
+        certificates: MutualTls | None = None,
     ) -> None:
         """`records`: the cluster's credentials as of now.  `token_secret`: that of `token_hmac`; empty: there
-        are no tokens.  Raises TlsError."""
+        are no tokens.  `certificates`: of the nodes, on the listener where brokers speak to each other.
+        Raises TlsError."""
         self.security = security
-        self.tls = (
-            None if security.tls is None else ServerTls(security.tls, security.client_auth, security.options)
-        )
+        self.is_for_nodes = certificates is not None
+        self.tls = _server_tls(security) if certificates is None else certificates.server
         self.clock = clock
         self._records = records
         self._token_secret = token_secret
@@ -132,11 +135,19 @@ class ListenerIdentity:
         return self.clock.wall_ms()
 
 
+def _server_tls(security: ListenerSecurity) -> ServerTls | None:
+    if security.tls is None:
+        return None
+    return ServerTls(security.tls, security.client_auth, security.options)
+
+
 class Authentication:
     """See the module's text."""
 
     def __init__(self, listener: ListenerIdentity, certificate: Mapping[str, Any] | None) -> None:
         self.listener = listener
+        self.nodes = certified_nodes(certificate) if listener.is_for_nodes else frozenset[int]()
+        """The nodes that the client's certificate names."""
         self.failure = ""
         """Why the connection must be closed once its answers are sent."""
         self._session = listener.session()

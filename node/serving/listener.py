@@ -38,6 +38,7 @@ from ...runtime.network import (
     opening,
 )
 from ...runtime.turns import LoopTurns, Turn
+from ...runtime.unauthenticated import Unauthenticated
 from ...wire import api, codec, produce
 from ...wire.api import ApiKey
 from ...wire.codec import RequestHeader
@@ -91,6 +92,7 @@ class Shared:
     turns: LoopTurns
     abandoned: RateLimitedLines
     """The client decides how long these requests wait."""
+    unauthenticated: Unauthenticated
     unanswered: int = 0
     """Requests of closed connections that are still to be executed."""
 
@@ -141,6 +143,9 @@ class ClientConnection:
         """Done when every staged request so far is executed; None when there is none."""
         self._host, _, port = connection.peer.rpartition(":")
         self._client = ClientSoftware(port=int(port) if port.isdigit() else 0)
+        self._must_authenticate = not self._authentication.is_over
+        if self._must_authenticate:
+            shared.unauthenticated.began(self, broker.clock.monotonic(), connection.abort)
         self._worker = asyncio.create_task(self._work(), name=f"connection {connection.peer}")
 
     # --- FrameHandler ---------------------------------------------------------------------------------------
@@ -175,6 +180,7 @@ class ClientConnection:
                 now, "connections", peer=self._connection.peer, reason=reason, unanswered=slow
             )
         self._is_lost = True
+        self._shared.unauthenticated.ended(self)
         for task in self._aside:
             task.cancel()
         for slot in self._slots:
@@ -374,6 +380,9 @@ class ClientConnection:
 
         After the response to a client that has used more than its quota nothing is read for the time that it
         names, and from then on one request at a time: requests that came already are served."""
+        if self._must_authenticate and self._authentication.is_over:
+            self._must_authenticate = False
+            self._shared.unauthenticated.ended(self)
         while self._slots and self._slots[0].done:
             slot = self._slots.popleft()
             _release(slot.lease)
@@ -444,7 +453,6 @@ async def listen(
     ListenerUnusable."""
     configuration = broker.configuration
     abandoned = RateLimitedLines(log, "requests_abandoned", "more_requests_abandoned")
-    shared = Shared(LogLimiter(), LoopTurns(broker.clock.monotonic), abandoned)
     server = FrameServer(
         max_frame_bytes=configuration.integer("socket.request.max.bytes"),
         max_connections=configuration.integer("max.connections"),
@@ -454,6 +462,7 @@ async def listen(
         on_refused=broker.metrics.frame_rejected,
         admits=broker.throttling.admits_connection,
     )
+    shared = Shared(LogLimiter(), LoopTurns(broker.clock.monotonic), abandoned, server.unauthenticated)
     for listener in configuration.listeners.kafka:
         identity = identities[listener.name]
 

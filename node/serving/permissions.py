@@ -1,7 +1,11 @@
 """Whether the client of a request may do what the request asks: the rights of `security/request_rights.py`,
 decided by the cluster's ACLs as of now.
 
-Without an authorizer (`authorizer.class.name` is empty) everything is allowed.
+Without an authorizer (`authorizer.class.name` is empty) everything is allowed to clients.
+
+What only nodes ask (followers' fetches, markers, verifications) is answered on the brokers' listener alone
+when that has certificates, with or without an authorizer: a node is what its certificate says, and speaks for
+no other node.
 """
 
 from __future__ import annotations
@@ -26,11 +30,13 @@ class Permissions:
         records: Callable[[], SecurityRecords],
         *,
         is_enabled: bool,
+        nodes_have_certificates: bool = False,
         super_users: frozenset[Principal] = frozenset(),
         allow_if_no_acl: bool = False,
     ) -> None:
         """`records`: the cluster's, as of now."""
         self.is_enabled = is_enabled
+        self._nodes_have_certificates = nodes_have_certificates
         self._records = records
         self._acls: frozenset[Acl] = frozenset()
         self._authorizer = Authorizer(super_users=super_users, allow_if_no_acl=allow_if_no_acl)
@@ -38,6 +44,22 @@ class Permissions:
     def allows(self, context: RequestContext, subject: str, name: str = CLUSTER_NAME) -> bool:
         """Whether the client may do to this what its request does to a subject of that kind."""
         return not self.is_enabled or self._decides(context, RIGHTS[ApiKey(context.api_key)][subject], name)
+
+    def speaks_for(self, context: RequestContext, node_id: int) -> bool:
+        """Whether what comes on this connection may be of that node."""
+        return not self._nodes_have_certificates or node_id in context.nodes
+
+    def allows_follower(self, context: RequestContext, node_id: int) -> bool:
+        """Whether this is the follower on that node, as far as can be known."""
+        if self._nodes_have_certificates:
+            return node_id in context.nodes
+        return self.allows(context, "follower")
+
+    def allows_node(self, context: RequestContext, subject: str) -> bool:
+        """Whether the client is a node, or may act like one (CLUSTER_ACTION)."""
+        if not self._nodes_have_certificates:
+            return self.allows(context, subject)
+        return bool(context.nodes) or (self.is_enabled and self.allows(context, subject))
 
     def refusal(self, context: RequestContext, subject: str, name: str = CLUSTER_NAME) -> ErrorCode:
         """NONE when the client may, else the error that says so."""

@@ -32,7 +32,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ...runtime.turns import Account
 from ...security.principals import ANONYMOUS, Principal
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 Fields = Mapping[str, object]
 """Of a response, by their names in the schema; the listener encodes them for the version of the request."""
+
+
+NO_NODES: Final[frozenset[int]] = frozenset()
 
 
 async def _next_round() -> None:
@@ -82,6 +85,11 @@ class RequestContext:
     """The listener on which the request came: the response has addresses of brokers on the same one."""
     account: Account | None = None
     """The time on the node's loop that the connection has used."""
+
+    @property
+    def nodes(self) -> frozenset[int]:
+        """The nodes that the client's certificate names, on the brokers' listener; none for other clients."""
+        return NO_NODES if self.authentication is None else self.authentication.nodes
 
     @property
     def principal(self) -> Principal:

@@ -56,7 +56,6 @@ ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
 # Variables with our prefix that are not settings.
 ENVIRONMENT_OTHER: Final = frozenset({"TIDEGATE_FAULT_POINTS", "TIDEGATE_BOOTSTRAP"})
 ROLES: Final = ("broker", "controller")
-QUORUM_TLS: Final = ("quorum.tls.certificate", "quorum.tls.key", "quorum.tls.authority")
 
 
 class ConfigurationError(Exception):
@@ -94,7 +93,9 @@ class Configuration:
     voters: tuple[Voter, ...]
     data_dirs: tuple[Path, ...]
     listeners: NodeListeners
-    quorum_tls: TlsFiles | None = None  # None: plain text between controllers
+    node_tls: Mapping[str, TlsFiles] = field(default_factory=dict)
+    """The files with which this node proves to others who it is, by the names of the listeners for nodes that
+    are SSL."""
     listener_security: Mapping[str, ListenerSecurity] = field(default_factory=dict)
     """How each Kafka listener knows its clients, by its name."""
     given: frozenset[str] = frozenset()
@@ -323,11 +324,6 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
         raise ConfigurationError(
             f"this node ({node_id}) has the role controller but is not among controller.quorum.voters {ids}"
         )
-    missing = [key for key in QUORUM_TLS if not values[key]]
-    if missing and len(missing) < len(QUORUM_TLS):
-        raise ConfigurationError(
-            f"mutual TLS of the quorum needs all of {', '.join(QUORUM_TLS)}; missing: {', '.join(missing)}"
-        )
     if values["broker.heartbeat.interval.ms"] * 2 > values["broker.session.timeout.ms"]:
         raise ConfigurationError(
             "broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms"
@@ -344,13 +340,21 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
         raise ConfigurationError(f"log.format = {values['log.format']!r}: text or json")
     if values["log.level"].upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise ConfigurationError(f"log.level = {values['log.level']!r}: DEBUG, INFO, WARNING or ERROR")
-    tls_paths = [Path(filled(name, values[name])) for name in QUORUM_TLS]
     for key in values:
         if key.endswith((".keystore.location", ".key.location", ".truststore.location")):
             values[key] = filled(key, values[key])
     listeners = _listeners(values, given)
+    _check_insecure(values, listeners)
     try:
-        security = {each.name: listener_security(each, values) for each in (*listeners.kafka, listeners.grpc)}
+        security = {
+            each.name: listener_security(each, values, is_for_nodes=each in listeners.for_nodes)
+            for each in (*listeners.kafka, listeners.grpc)
+        }
+        node_tls = {
+            each.name: files
+            for each in (*listeners.for_nodes, listeners.controller_grpc)
+            if (files := listener_security(each, values, is_for_nodes=True).tls) is not None
+        }
         super_users(values["super.users"])
         first_users(values["bootstrap.scram.credentials"])
     except SecuritySettingError as error:
@@ -362,7 +366,7 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
         data_dirs=tuple(Path(folder) for folder in values["log.dirs"]),
         listeners=listeners,
         listener_security=security,
-        quorum_tls=None if missing else TlsFiles(tls_paths[0], tls_paths[1], tls_paths[2]),
+        node_tls=node_tls,
         given=given,
     )
 
@@ -402,6 +406,18 @@ def _listeners(values: dict[str, Any], given: frozenset[str]) -> NodeListeners:
     if LISTENERS not in given:
         values[LISTENERS] = [str(listener) for listener in found.all]
     return found
+
+
+def _check_insecure(values: Mapping[str, Any], listeners: NodeListeners) -> None:
+    """Whoever reaches an open listener for nodes can speak for a node, and acknowledge, abort or lose what
+    others wrote."""
+    if listeners.open_to_others and not values["insecure"]:
+        raise ConfigurationError(
+            f"{', '.join(map(str, listeners.open_to_others))}: other machines reach this listener for nodes, "
+            "and it asks for no certificate. Make it SSL (listener.security.protocol.map, "
+            "ssl.keystore.location, ssl.truststore.location; docs/operations.md), or set insecure = true on "
+            "a network that nobody else reaches"
+        )
 
 
 def _voter(text: str) -> Voter:

@@ -15,6 +15,7 @@ PROTOCOLS: Final = "listener.security.protocol.map"
 INTER_BROKER: Final = "inter.broker.listener.name"
 CONTROLLERS: Final = "controller.listener.names"
 GRPC: Final = "grpc.listener.name"
+CONTROLLER_GRPC: Final = "controller.grpc.listener.name"
 METRICS: Final = "metrics.listener.name"
 
 LISTENERS_DEFAULT: Final = (
@@ -113,15 +114,23 @@ SETTINGS: Final[dict[str, Setting]] = {
     PROTOCOLS: Setting(
         list,
         list(PROTOCOLS_DEFAULT),
-        "Each listener's security protocol as NAME:PROTOCOL; only PLAINTEXT is served. Where this is not "
-        "written down, the listeners for controllers, gRPC and metrics are PLAINTEXT, too.",
+        "Each listener's security protocol as NAME:PROTOCOL. Where this is not written down, the listeners "
+        "for controllers, gRPC and metrics are PLAINTEXT, too.",
     ),
-    INTER_BROKER: Setting(str, "PLAINTEXT", "The listener on which the brokers reach each other."),
+    INTER_BROKER: Setting(
+        str, "PLAINTEXT", "The listener on which the brokers reach each other: SSL (mutual) or PLAINTEXT."
+    ),
     CONTROLLERS: Setting(
         list, ["CONTROLLER"], "The listeners of the metadata quorum; a controller has one of them."
     ),
     GRPC: Setting(
         str, "GRPC", "The listener of the gRPC services: data (Spark), controller, administration."
+    ),
+    CONTROLLER_GRPC: Setting(
+        str,
+        None,
+        "The listener of the controller's gRPC service, which is for nodes alone; a node that is only a "
+        "broker connects as it says. Default: that of grpc.listener.name.",
     ),
     METRICS: Setting(str, "METRICS", "The listener of /metrics, /livez and /readyz."),
     "ssl.keystore.location": Setting(
@@ -183,14 +192,11 @@ SETTINGS: Final[dict[str, Setting]] = {
         secret=True,
     ),
     "allow.everyone.if.no.acl.found": Setting(bool, False, "Whether what no ACL names is open to everyone."),
-    "quorum.tls.certificate": Setting(
-        str, "", "PEM file: this controller's certificate, with a DNS name node-<node.id>."
-    ),
-    "quorum.tls.key": Setting(str, "", "PEM file: its key, not encrypted."),
-    "quorum.tls.authority": Setting(
-        str,
-        "",
-        "PEM file: the authority that signs the controllers' certificates. With all three: mutual TLS.",
+    "insecure": Setting(
+        bool,
+        False,
+        "Start also when other machines can speak for a node: its listeners for nodes are neither mutual TLS "
+        "nor on loopback. Only on a network that nobody else reaches.",
     ),
     "controller.quorum.voters": Setting(
         list, None, "All controllers, each as id@host:quorum-port:grpc-port.", required=True
@@ -387,6 +393,9 @@ FORMER_SETTINGS: Final[Mapping[str, str]] = {
     "listeners.metrics": f'{LISTENERS} with "METRICS://host:port"',
     "listeners.quorum": f'{LISTENERS} with "CONTROLLER://host:port"',
     "quorum.election.timeout.ms": "controller.quorum.election.timeout.ms",
+    "quorum.tls.authority": f"ssl.truststore.location, and CONTROLLER:SSL in {PROTOCOLS}",
+    "quorum.tls.certificate": f"ssl.keystore.location, and CONTROLLER:SSL in {PROTOCOLS}",
+    "quorum.tls.key": f"ssl.key.location, and CONTROLLER:SSL in {PROTOCOLS}",
     "quorum.voters": "controller.quorum.voters",
     "rack": "broker.rack",
     "replica.fetch.max.bytes": "replica.fetch.response.max.bytes",

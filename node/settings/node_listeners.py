@@ -6,13 +6,17 @@ a listener that none of them names speaks the Kafka protocol:
 | setting | what its listener speaks | who has it |
 |---|---|---|
 | `controller.listener.names` | the frames of the metadata quorum (Raft) | controllers, exactly one |
-| `grpc.listener.name` | gRPC: data (Spark), administration, the controller's service | every node |
+| `grpc.listener.name` | gRPC: data (Spark), administration | every node |
+| `controller.grpc.listener.name` | gRPC: the controller's service; by default the one above | controllers |
 | `metrics.listener.name` | HTTP: /metrics, /livez, /readyz | every node |
 | (none) | Kafka: one of them (`inter.broker.listener.name`) for the other brokers | brokers |
 
 The brokers register the advertised address of every Kafka listener, and a client is answered with the
-addresses of the listener on which its request came (`BrokerState.endpoint`).  Kafka listeners have any
-security protocol, gRPC's any but SASL_PLAINTEXT; the others are PLAINTEXT.
+addresses of the listener on which its request came (`BrokerState.endpoint`).
+
+Kafka listeners have any security protocol, gRPC's any but SASL_PLAINTEXT; those for nodes
+(`inter.broker.listener.name`, the quorum's, the controller's gRPC service) are SSL, with certificates on both
+sides, or PLAINTEXT; that of the metrics is PLAINTEXT.
 
 Sentences are Kafka's where Kafka has one (`tests/node/test_node_listeners.py`).
 """
@@ -21,19 +25,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ...runtime.listeners import (
     WILDCARDS,
     Listener,
     ListenerError,
     SecurityProtocol,
+    is_loopback,
     normalised,
     parse_listener,
     parse_listeners,
     parse_security_protocols,
 )
-from .definitions import ADVERTISED, CONTROLLERS, GRPC, INTER_BROKER, LISTENERS, METRICS, PROTOCOLS
+from .definitions import (
+    ADVERTISED,
+    CONTROLLER_GRPC,
+    CONTROLLERS,
+    GRPC,
+    INTER_BROKER,
+    LISTENERS,
+    METRICS,
+    PROTOCOLS,
+)
+
+BETWEEN_NODES: Final = (SecurityProtocol.PLAINTEXT, SecurityProtocol.SSL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +61,9 @@ class NodeListeners:
     grpc: Listener
     controller: Listener | None
     """None on a node that is only a broker."""
+    controller_grpc: Listener
+    """Of the controller's gRPC service: `grpc`, or one of its own.  On a node that is only a broker, which
+    has no such socket, its name and its security protocol are those of the controllers."""
     metrics: Listener
     advertised: tuple[Listener, ...]
     """Where clients reach the Kafka listeners; one that is not advertised serves, and is never answered."""
@@ -55,7 +74,28 @@ class NodeListeners:
     @property
     def all(self) -> tuple[Listener, ...]:
         controller = () if self.controller is None else (self.controller,)
-        return (*self.kafka, self.grpc, *controller, self.metrics)
+        return (*self.kafka, self.grpc, *self.own_controller_grpc, *controller, self.metrics)
+
+    @property
+    def own_controller_grpc(self) -> tuple[Listener, ...]:
+        """The listener of the controller's gRPC service alone, if there is one here."""
+        return () if self.controller is None or self.controller_grpc == self.grpc else (self.controller_grpc,)
+
+    @property
+    def for_nodes(self) -> tuple[Listener, ...]:
+        """Those on which other nodes speak to this one."""
+        brokers = () if self.inter_broker is None else (self.inter_broker.name,)
+        controller = () if self.controller is None else (self.controller, self.controller_grpc)
+        return (*(each for each in self.kafka if each.name in brokers), *controller)
+
+    @property
+    def open_to_others(self) -> tuple[Listener, ...]:
+        """Of `for_nodes`, those that other machines reach without a certificate."""
+        return tuple(
+            each
+            for each in self.for_nodes
+            if each.security_protocol is SecurityProtocol.PLAINTEXT and not is_loopback(each.host)
+        )
 
 
 def node_listeners(
@@ -64,16 +104,20 @@ def node_listeners(
     """`values`: the settings' texts; `given`: the keys that are written down.  Raises ListenerError."""
     controllers = [normalised(name) for name in values[CONTROLLERS]]
     grpc, metrics = normalised(values[GRPC]), normalised(values[METRICS])
-    roles = {**dict.fromkeys(controllers, CONTROLLERS), grpc: GRPC, metrics: METRICS}
-    if len(roles) < len(controllers) + 2:
-        raise ListenerError(f"{CONTROLLERS}, {GRPC} and {METRICS} must name different listeners")
+    controller_grpc = grpc if values[CONTROLLER_GRPC] is None else normalised(values[CONTROLLER_GRPC])
+    roles = {**dict.fromkeys(controllers, CONTROLLERS), metrics: METRICS, controller_grpc: CONTROLLER_GRPC}
+    roles[grpc] = GRPC
+    if len(roles) < len(controllers) + 2 + (controller_grpc != grpc):
+        raise ListenerError(
+            f"{CONTROLLERS}, {GRPC}, {CONTROLLER_GRPC} and {METRICS} must name different listeners"
+        )
     entries = values[LISTENERS]
     if LISTENERS not in given:  # the default, without what the node's roles do not have
         absent: set[str | None] = set()
         if not is_broker:
             absent.add(None)
         if not is_controller:
-            absent.add(CONTROLLERS)
+            absent |= {CONTROLLERS, CONTROLLER_GRPC}
         entries = [entry for entry in entries if roles.get(parse_listener(entry).name) not in absent]
     protocols = _protocols(values, entries, roles, given)
     all_of_them = parse_listeners(entries, protocols, distinct_ports=True)
@@ -82,7 +126,6 @@ def node_listeners(
         by_role.setdefault(roles.get(listener.name), []).append(listener)
     kafka = by_role.get(None, [])
     _check_roles(by_role, is_broker=is_broker, is_controller=is_controller)
-    _check_protocols(all_of_them, by_role.get(None, ()), grpc)
     advertised_entries = values[ADVERTISED] if values[ADVERTISED] is not None else entries
     advertised = [
         listener
@@ -96,15 +139,18 @@ def node_listeners(
         raise ListenerError(
             f"{ADVERTISED} must name the listener {grpc} ({GRPC}), too: Spark reaches this node there"
         )
-    return NodeListeners(
+    found = NodeListeners(
         kafka=tuple(kafka),
         grpc=by_role[GRPC][0],
         controller=by_role[CONTROLLERS][0] if is_controller else None,
+        controller_grpc=_controller_grpc(controller_grpc, by_role, protocols, is_controller=is_controller),
         metrics=by_role[METRICS][0],
         advertised=to_clients,
         advertised_grpc=advertised_grpc,
         inter_broker=_inter_broker(values, protocols, to_clients) if is_broker else None,
     )
+    _check_protocols(found)
+    return found
 
 
 def _protocols(
@@ -139,6 +185,10 @@ def _check_roles(
             f"{CONTROLLERS} must not contain a value appearing in the '{LISTENERS}' configuration when "
             "running KRaft with just the broker role"
         )
+    if by_role.get(CONTROLLER_GRPC) and not is_controller:
+        raise ListenerError(
+            f"{LISTENERS} must not contain the listener of {CONTROLLER_GRPC} on a node that is only a broker"
+        )
     for setting in (GRPC, METRICS):
         if not by_role.get(setting):
             raise ListenerError(
@@ -152,19 +202,44 @@ def _check_roles(
         )
 
 
-def _check_protocols(listeners: Sequence[Listener], kafka: Sequence[Listener], grpc: str) -> None:
-    for listener in listeners:
-        if listener.name == grpc:
-            if listener.security_protocol is SecurityProtocol.SASL_PLAINTEXT:
-                raise ListenerError(
-                    f"listener {listener.name} has the security protocol SASL_PLAINTEXT ({PROTOCOLS}): over "
-                    "gRPC clients show tokens, which need TLS: PLAINTEXT, SSL or SASL_SSL"
-                )
-        elif listener.security_protocol is not SecurityProtocol.PLAINTEXT and listener not in kafka:
+def _controller_grpc(
+    name: str,
+    by_role: Mapping[str | None, Sequence[Listener]],
+    protocols: Mapping[str, SecurityProtocol],
+    *,
+    is_controller: bool,
+) -> Listener:
+    found = next((each for listeners in by_role.values() for each in listeners if each.name == name), None)
+    if found is not None:
+        return found
+    if is_controller:
+        raise ListenerError(
+            f"{LISTENERS} has none with the name that {CONTROLLER_GRPC} says: add it as NAME://host:port"
+        )
+    if name not in protocols:
+        raise ListenerError(f"No security protocol defined for listener {name}")
+    return Listener(name, "", 0, protocols[name])
+
+
+def _check_protocols(found: NodeListeners) -> None:
+    if found.grpc.security_protocol is SecurityProtocol.SASL_PLAINTEXT:
+        raise ListenerError(
+            f"listener {found.grpc.name} has the security protocol SASL_PLAINTEXT ({PROTOCOLS}): over gRPC "
+            "clients show tokens, which need TLS: PLAINTEXT, SSL or SASL_SSL"
+        )
+    for listener in (*found.for_nodes, found.controller_grpc):
+        if listener.security_protocol not in BETWEEN_NODES:
+            own = f", or name another one in {CONTROLLER_GRPC}" if listener == found.grpc else ""
             raise ListenerError(
                 f"listener {listener.name} has the security protocol {listener.security_protocol.name} "
-                f"({PROTOCOLS}): this version serves PLAINTEXT alone there"
+                f"({PROTOCOLS}): nodes prove to each other who they are by certificates, so it is SSL or "
+                f"PLAINTEXT{own}"
             )
+    if found.metrics.security_protocol is not SecurityProtocol.PLAINTEXT:
+        raise ListenerError(
+            f"listener {found.metrics.name} has the security protocol {found.metrics.security_protocol.name} "
+            f"({PROTOCOLS}): this version serves PLAINTEXT alone there"
+        )
 
 
 def _check_advertised(advertised: Sequence[Listener], listeners: Sequence[Listener]) -> None:

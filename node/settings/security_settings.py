@@ -97,8 +97,11 @@ class ListenerSecurity:
         return self.protocol in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
-def listener_security(listener: Listener, values: Mapping[str, Any]) -> ListenerSecurity:
-    """Of a listener.  `values`: the settings and those of single listeners.  Raises SecuritySettingError."""
+def listener_security(
+    listener: Listener, values: Mapping[str, Any], *, is_for_nodes: bool = False
+) -> ListenerSecurity:
+    """Of a listener.  `values`: the settings and those of single listeners; `is_for_nodes`: an SSL listener
+    requires certificates, whatever `ssl.client.auth` says.  Raises SecuritySettingError."""
 
     def value(setting: str) -> Any:
         return values.get(f"{LISTENER_PREFIX}{listener.name.lower()}.{setting}", values.get(setting))
@@ -119,7 +122,9 @@ def listener_security(listener: Listener, values: Mapping[str, Any]) -> Listener
     if PLAIN in mechanisms and not values.get(jaas):
         raise SecuritySettingError(f"{PLAIN} on {listener.name} needs its users: set {jaas}")
     client_auth = ClientAuth.NONE
-    if is_encrypted and not has_sasl:
+    if is_encrypted and is_for_nodes:
+        client_auth = ClientAuth.REQUIRED
+    elif is_encrypted and not has_sasl:
         client_auth = _client_auth(value("ssl.client.auth"))
     elif is_encrypted:  # as in Kafka: a client of SASL shows a certificate only where its listener says so
         own = values.get(f"{LISTENER_PREFIX}{listener.name.lower()}.ssl.client.auth")
@@ -179,8 +184,8 @@ def _tls_files(name: str, value: Any, client_auth: ClientAuth) -> TlsFiles:
         )
     if client_auth is not ClientAuth.NONE and not authorities:
         raise SecuritySettingError(
-            f"ssl.client.auth of {name} is {client_auth.value}: set ssl.truststore.location to the "
-            "authorities"
+            f"certificates of clients are {client_auth.value} on the listener {name}: set "
+            "ssl.truststore.location to the authorities"
         )
     return TlsFiles(
         Path(certificate),

@@ -116,7 +116,7 @@ def follower() -> MetadataFollower:
     client = ControllerClient(
         {1: "127.0.0.1:1", 2: "127.0.0.1:2"},
         SystemClock(),
-        channel_factory=lambda target: None,  # type: ignore[arg-type, return-value]
+        channel_factory=lambda node_id, target: None,  # type: ignore[arg-type, return-value]
     )
     return MetadataFollower(client, 7, SystemClock())
 

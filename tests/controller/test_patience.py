@@ -41,7 +41,7 @@ class Channel:
 async def test_a_hint_that_comes_as_the_patience_ends_is_followed() -> None:
     gate = asyncio.Event()
     client = ControllerClient(
-        {1: "1", 2: "2"}, SystemClock(), channel_factory=lambda target: cast(Any, Channel(target, gate))
+        {1: "1", 2: "2"}, SystemClock(), channel_factory=lambda _, target: cast(Any, Channel(target, gate))
     )
     client.active_id = 1
     beat = asyncio.create_task(
@@ -58,7 +58,7 @@ def client_of_two(asked: list[str]) -> ControllerClient:
     gate = asyncio.Event()
     gate.set()
 
-    def channel(target: str) -> Any:
+    def channel(_: int, target: str) -> Any:
         asked.append(target)
         return cast(Any, Channel(target, gate))
 

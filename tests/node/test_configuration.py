@@ -15,6 +15,7 @@ from tidegate.node.settings.definitions import FORMER_SETTINGS, SETTINGS
 
 MINIMAL: dict[str, Any] = {
     "node.id": 1,
+    "insecure": True,
     "cluster.id": "test",
     "log.dirs": ["/data"],
     "controller.quorum.voters": ["1@127.0.0.1:9094:9093"],

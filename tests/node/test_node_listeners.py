@@ -153,9 +153,26 @@ def test_listeners_that_kafka_refuses_are_refused_in_kafkas_words(
             "gRPC clients show tokens, which need TLS: PLAINTEXT, SSL or SASL_SSL",
         ),
         (
+            {"listeners": listeners("SASL_SSL://a:9096", others=OTHERS),
+             "inter__broker__listener__name": "SASL_SSL",
+             "listener__security__protocol__map": ["SASL_SSL:SASL_SSL", *MAP]},
+            "listener SASL_SSL has the security protocol SASL_SSL (listener.security.protocol.map): nodes "
+            "prove to each other who they are by certificates, so it is SSL or PLAINTEXT",
+        ),
+        (
             {"listener__security__protocol__map": ["CONTROLLER:SASL_SSL", *(MAP[:1] + MAP[2:])]},
-            "listener CONTROLLER has the security protocol SASL_SSL (listener.security.protocol.map): this "
-            "version serves PLAINTEXT alone there",
+            "listener CONTROLLER has the security protocol SASL_SSL (listener.security.protocol.map): nodes "
+            "prove to each other who they are by certificates, so it is SSL or PLAINTEXT",
+        ),
+        (
+            {"listener__security__protocol__map": ["METRICS:SSL", *(MAP[:2] + MAP[3:])]},
+            "listener METRICS has the security protocol SSL (listener.security.protocol.map): this version "
+            "serves PLAINTEXT alone there",
+        ),
+        (
+            {"controller__grpc__listener__name": "NODES_GRPC"},
+            "listeners has none with the name that controller.grpc.listener.name says: add it as "
+            "NAME://host:port",
         ),
         (
             {"listeners": listeners("PLAINTEXT://:9092")},
@@ -173,8 +190,8 @@ def test_listeners_that_kafka_refuses_are_refused_in_kafkas_words(
         ),
         (
             {"metrics__listener__name": "GRPC"},
-            "controller.listener.names, grpc.listener.name and metrics.listener.name must name different "
-            "listeners",
+            "controller.listener.names, grpc.listener.name, controller.grpc.listener.name and "
+            "metrics.listener.name must name different listeners",
         ),
         (
             {"process__roles": ["controller"], "listeners": listeners("PLAINTEXT://a:1")},

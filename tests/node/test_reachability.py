@@ -157,7 +157,7 @@ async def test_a_broker_that_cannot_be_asked_at_all_keeps_none_from_being_asked(
     async def ask(other: BrokerState, question: Question) -> bool:
         asked.append(other.node_id)
         if other.node_id == 2:
-            return await confirm_identity(other, question.client_id, 1 << 20, 1.0)
+            return await confirm_identity(other, question.client_id, 1 << 20, 1.0, None)
         if other.node_id == 3:
             raise UnicodeError("not foreseen")
         return asked.count(4) > 1

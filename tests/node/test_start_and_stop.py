@@ -14,7 +14,7 @@ from tidegate.node.start_and_stop import Part, Stage, start, stop
 from .test_configuration import loaded
 
 ENDS = {"stop", "close", "shutdown"}
-OWN = {"pages", "controller_node", "listener", "housekeeping"}
+OWN = {"pages", "controller_grpc", "certificate_renewal", "controller_node", "listener", "housekeeping"}
 """Of the node itself."""
 
 
@@ -50,6 +50,7 @@ def test_what_a_part_needs_stops_after_it() -> None:
         ("moves", "directory"),
         ("housekeeping", "replicas"),
         ("controller_node", "grpc"),
+        ("controller_node", "controller_grpc"),
     ):
         assert at[needed] < at[part], f"{part} uses {needed}"
 

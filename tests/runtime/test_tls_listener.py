@@ -152,12 +152,19 @@ async def test_handshakes_that_do_not_end_count_as_connections(listen: Listen, a
         Echo,
         MAX,
         tls=ServerTls(authority.issue("broker")),
-        max_connections=3,
+        max_connections=8,
         on_refused=refused.append,
     )
+    others: list[FrameConnection] = []
     try:
         silent = [await asyncio.open_connection(HOST, server.port) for _ in range(3)]
         await eventually(lambda: server.open_count == 3)
+        others = [
+            await connect_frames(
+                HOST, server.port, lambda _: None, lambda _: None, MAX, 5, tls=trusting(authority)
+            )
+            for _ in range(5)
+        ]
         with pytest.raises(ConnectionError):
             await echoed(server.port, trusting(authority))
         assert refused == ["too_many_connections"]
@@ -167,6 +174,8 @@ async def test_handshakes_that_do_not_end_count_as_connections(listen: Listen, a
     finally:
         for _, writer in silent:
             writer.close()
+        for other in others:
+            other.abort()
         await server.close()
     assert server.open_count == 0
 

@@ -15,6 +15,7 @@ from tidegate.security.certificates import (
     client_certificate,
     node_certificate,
 )
+from tidegate.tests.certificates import lifetime
 
 
 def shown(folder: Path, authority: Authority, own: Certificate, host: str) -> dict[str, object]:
@@ -42,28 +43,30 @@ def shown(folder: Path, authority: Authority, own: Certificate, host: str) -> di
 
 @pytest.mark.parametrize("host", ["broker.example", "127.0.0.1", "::1", "node-7"])
 def test_a_node_certificate_is_for_its_hosts_and_its_node(tmp_path: Path, host: str) -> None:
-    authority = Authority.create("cluster")
-    own = node_certificate(authority, 7, ["broker.example", "127.0.0.1", "::1", "node-7"])
+    authority = Authority.create("cluster", lifetime())
+    own = node_certificate(authority, 7, ["broker.example", "127.0.0.1", "::1", "node-7"], lifetime())
     assert certified_nodes(shown(tmp_path, authority, own, host)) == {7}
 
 
 def test_a_node_certificate_is_no_other_hosts(tmp_path: Path) -> None:
-    authority = Authority.create("cluster")
+    authority = Authority.create("cluster", lifetime())
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-        shown(tmp_path, authority, node_certificate(authority, 7, ["127.0.0.1"]), "broker.example")
+        shown(
+            tmp_path, authority, node_certificate(authority, 7, ["127.0.0.1"], lifetime()), "broker.example"
+        )
 
 
 def test_nodes_take_the_files_as_their_identity(tmp_path: Path) -> None:
-    authority = Authority.create("cluster")
-    own = node_certificate(authority, 7, [])
+    authority = Authority.create("cluster", lifetime())
+    own = node_certificate(authority, 7, [], lifetime())
     (tmp_path / "own.pem").write_bytes(own.with_key)
     (tmp_path / "ca.pem").write_bytes(authority.pem.certificate)
     MutualTls.load(TlsFiles(tmp_path / "own.pem", None, tmp_path / "ca.pem"), 7)
 
 
 def test_a_client_certificate_names_its_user_and_no_node(tmp_path: Path) -> None:
-    authority = Authority.create("cluster")
-    own = client_certificate(authority, "node-7")
+    authority = Authority.create("cluster", lifetime())
+    own = client_certificate(authority, "node-7", lifetime())
     assert x509.load_pem_x509_certificate(own.certificate).subject.rfc4514_string() == "CN=node-7"
     (tmp_path / "own.pem").write_bytes(own.with_key)
     (tmp_path / "ca.pem").write_bytes(authority.pem.certificate)
@@ -72,14 +75,14 @@ def test_a_client_certificate_names_its_user_and_no_node(tmp_path: Path) -> None
 
 
 def test_an_authority_is_loaded_again_and_goes_on_signing(tmp_path: Path) -> None:
-    authority = Authority.create("cluster")
+    authority = Authority.create("cluster", lifetime())
     again = Authority.load(authority.pem.certificate, authority.pem.key)
     assert again.pem == authority.pem
-    shown(tmp_path, authority, again.sign("later", hosts=["localhost"]), "localhost")
+    shown(tmp_path, authority, again.sign("later", lifetime(), hosts=["localhost"]), "localhost")
 
 
 def test_an_authority_is_not_loaded_with_another_key() -> None:
-    one, other = Authority.create("one"), Authority.create("other")
+    one, other = Authority.create("one", lifetime()), Authority.create("other", lifetime())
     with pytest.raises(CertificateError, match="not the certificate's"):
         Authority.load(one.pem.certificate, other.pem.key)
     with pytest.raises(CertificateError, match="not a PEM certificate"):
@@ -87,4 +90,4 @@ def test_an_authority_is_not_loaded_with_another_key() -> None:
 
 
 def test_no_key_stands_in_the_representation() -> None:
-    assert "PRIVATE" not in repr(Authority.create("cluster").pem)
+    assert "PRIVATE" not in repr(Authority.create("cluster", lifetime()).pem)

@@ -272,7 +272,7 @@ class SimulatedNode:
         }  # fmt: skip
         return load(None, environment={}, overrides=[f"{key}={value}" for key, value in values.items()])
 
-    def _channel(self, target: str) -> Any:
+    def _channel(self, _node_id: int, target: str) -> Any:
         return ControllerChannel(
             self.network,
             self.around.quorum.services,

@@ -34,7 +34,10 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
 async def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> Fields:
     version = context.api_version
     question = reachability.parse(context.client_id)
-    if question is not None and not broker.reachability.accept_question(question):
+    if question is not None and not (
+        broker.permissions.speaks_for(context, question.asker[0])
+        and broker.reachability.accept_question(question)
+    ):
         return {"error_code": ErrorCode.STALE_BROKER_EPOCH, "api_keys": [], "throttle_time": 0}
     if version >= 3:
         named = cast("ApiVersionsRequestV4", request)

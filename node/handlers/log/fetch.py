@@ -43,7 +43,7 @@ async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest)
     version = context.api_version
     by_id = version > NAMES_TO
     throttling, is_client, throttle_ms = broker.throttling, request.replica_id < 0, 0
-    if not is_client and not broker.permissions.allows(context, "follower"):
+    if not is_client and not broker.permissions.allows_follower(context, request.replica_id):
         result = FetchResponse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     elif by_id and not is_client:
         result = await _for_follower(broker, request)

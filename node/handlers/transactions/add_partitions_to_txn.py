@@ -27,7 +27,7 @@ async def handle(
     broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Fields | Deferred:
     if context.api_version >= 4:
-        if not broker.permissions.allows(context, "broker"):
+        if not broker.permissions.allows_node(context, "broker"):
             return {
                 "throttle_time": 0,
                 "error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,

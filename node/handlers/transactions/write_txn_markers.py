@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....wire.errors import ErrorCode, KafkaError
 from ...coordinators.marker_writing import Marker, MarkerWrites
 from ...serving.broker import Broker
 from ...serving.requests import Deferred, Fields, RequestContext
@@ -14,8 +15,12 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest) -> Deferred:
-    if not broker.permissions.allows(context, "cluster"):
-        broker.permissions.require(context, "broker")
+    permissions = broker.permissions
+    is_administrator = permissions.is_enabled and permissions.allows(context, "cluster")
+    if not (is_administrator or permissions.allows_node(context, "broker")):
+        raise KafkaError(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"{context.principal} may not end transactions"
+        )
     writes = MarkerWrites(broker.replicas, broker.groups, broker.clock)
     for each in request.markers:
         version = getattr(each, "transaction_version", 0)

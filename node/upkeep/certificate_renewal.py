@@ -1,0 +1,88 @@
+"""Certificates are read again while the node runs: when one of their files changes, connections from then on
+are made with the new ones.
+
+Files that do not fit together, have expired or are another node's change nothing: the node goes on with those
+that it has, and says so once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from ...runtime import logs
+from ...runtime.clock import Clock, until_next
+from ...runtime.tls import TlsError
+
+log = logs.get(__name__)
+
+LOOK_INTERVAL_S: Final = 2.0
+
+
+class Certificates(Protocol):
+    """In files: `MutualTls`, `ServerTls`."""
+
+    def reload(self) -> bool:
+        """Whether the files changed and are used from now on.  Raises TlsError."""
+
+    @property
+    def not_after(self) -> datetime.datetime:
+        """When the own certificate expires."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewable:
+    certificates: Certificates
+    on_renewed: Callable[[], Awaitable[None]] | None = None
+
+
+class CertificateRenewal:
+    """See the module's text."""
+
+    def __init__(self, renewables: Mapping[str, Renewable], clock: Clock) -> None:
+        """`renewables`: by what they are for, in words of the log."""
+        self._renewables = renewables
+        self._clock = clock
+        self._said: dict[str, str] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, on_failure: Callable[[BaseException], None]) -> None:
+        """`on_failure(error)`: a defect ended the task; no certificate would be renewed any more."""
+        if not self._renewables:
+            return
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                on_failure(error)
+
+        self._task = asyncio.create_task(self._run(), name="certificates")
+        self._task.add_done_callback(ended)
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await self._clock.sleep(until_next(self._clock.monotonic(), LOOK_INTERVAL_S))
+            for name, each in self._renewables.items():
+                await self._look(name, each)
+
+    async def _look(self, name: str, renewable: Renewable) -> None:
+        try:
+            if not await asyncio.to_thread(renewable.certificates.reload):
+                return
+        except TlsError as error:
+            if self._said.get(name) != str(error):
+                self._said[name] = str(error)
+                log.warning("certificates_not_renewed", of=name, reason=error)
+            return
+        self._said.pop(name, None)
+        log.info("certificates_renewed", of=name, not_after=renewable.certificates.not_after.isoformat())
+        if renewable.on_renewed is not None:
+            await renewable.on_renewed()
