@@ -39,6 +39,7 @@ from ...security.scram import (
     ITERATIONS_MIN,
     SALT_BYTES,
     ClientFirst,
+    ScramCredential,
     ScramMechanism,
     credential_of,
 )
@@ -46,6 +47,7 @@ from ..settings.security_settings import SCRAM_MECHANISMS, ListenerSecurity
 
 NONCE_BYTES: Final = 24
 TOKEN_EXTENSION: Final = "tokenauth"
+TOKEN_CREDENTIALS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class ListenerIdentity:
         self.clock = clock
         self._records = records
         self._token_secret = token_secret
+        self._token_credentials: dict[tuple[ScramMechanism, str], ScramCredential] = {}
         self._bearer = bearer
         # stays for the process: an unknown user is answered with the same salt each time
         self._unknown_secret = secrets.token_bytes(32)
@@ -118,12 +121,21 @@ class ListenerIdentity:
         token = self._records().tokens.get(token_id)
         if token is None or not self._token_secret or not is_valid(token, self.now_ms()):
             return None
-        salt = secrets.token_bytes(SALT_BYTES)
-        salted = mechanism.salted_password(token_password(self._token_secret, token_id), salt, ITERATIONS_MIN)
         owner = Principal(token.owner.principal_type, token.owner.name, token_authenticated=True)
-        return KnownUser(
-            credential_of(mechanism, salted, salt, ITERATIONS_MIN), Identity(owner, token.expires_at_ms)
-        )
+        credential = self._token_credential(mechanism, token_id)
+        return KnownUser(credential, Identity(owner, token.expires_at_ms))
+
+    def _token_credential(self, mechanism: ScramMechanism, token_id: str) -> ScramCredential:
+        """Made once, with one salt: every peer may begin an exchange, and this takes milliseconds."""
+        found = self._token_credentials.get((mechanism, token_id))
+        if found is None:
+            if len(self._token_credentials) >= TOKEN_CREDENTIALS_MAX:
+                self._token_credentials.clear()
+            salt, password = secrets.token_bytes(SALT_BYTES), token_password(self._token_secret, token_id)
+            salted = mechanism.salted_password(password, salt, ITERATIONS_MIN)
+            found = credential_of(mechanism, salted, salt, ITERATIONS_MIN)
+            self._token_credentials[mechanism, token_id] = found
+        return found
 
     def bearer_identity(self, token: str, now_ms: int) -> Identity:
         """Raises TokenRefused."""
