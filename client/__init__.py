@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ..processes.local_cluster import LocalCluster
+    from ..security.client_security import ClientSecurity
     from ..wire.errors import ErrorCode, KafkaError
     from .administration.admin import Admin
     from .administration.descriptions import NewTopic
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from .requests.offset_requests import TopicPartition
 
 _HOME: Final = {
+    "..security.client_security": ("ClientSecurity",),
     "..wire.errors": ("ErrorCode", "KafkaError"),
     ".administration.admin": ("Admin",),
     ".consuming.consumer": ("Consumer", "ConsumerRecord", "RebalanceListener"),
@@ -50,7 +52,7 @@ _HOME: Final = {
 _MODULE_OF: Final = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "AbortableError", "Admin", "BufferExhausted", "CommitOutcomeUnknown", "CommittedOffset",
+    "AbortableError", "Admin", "BufferExhausted", "ClientSecurity", "CommitOutcomeUnknown", "CommittedOffset",
     "ConnectionFailed", "Consumer",
     "ConsumerRecord", "DeliveryTimeout", "ErrorCode", "FatalError", "GroupChanged", "GroupMetadata",
     "KafkaError",

@@ -2,6 +2,7 @@
 
 tls/ca.pem, ca.key          the authority
 tls/node-<id>.pem           a node's certificate with its key
+tls/client-<user>.pem       a client's
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..security.certificates import (
     CERTIFICATE_DAYS,
     Authority,
     Lifetime,
+    client_certificate,
     node_certificate,
 )
 
@@ -40,6 +42,14 @@ class ClusterCertificates:
     def of_node(self, node_id: int) -> Path:
         """PEM file of a node's certificate and key."""
         return self._folder / f"{node_name(node_id)}.pem"
+
+    def of_client(self, user: str) -> Path:
+        """PEM file of a client's certificate and key."""
+        return self._folder / f"client-{user}.pem"
+
+    @property
+    def exists(self) -> bool:
+        return _DISK.exists(self._folder / "ca.key")
 
     @property
     def authority(self) -> Authority:
@@ -64,3 +74,8 @@ class ClusterCertificates:
         lifetime = Lifetime.of_days(CERTIFICATE_DAYS, self._clock.wall_ms())
         made = node_certificate(self.authority, node_id, sorted(hosts), lifetime)
         _DISK.write_secret(self.of_node(node_id), made.with_key)
+
+    def renew_client(self, user: str) -> None:
+        """Gives a client a new certificate."""
+        lifetime = Lifetime.of_days(CERTIFICATE_DAYS, self._clock.wall_ms())
+        _DISK.write_secret(self.of_client(user), client_certificate(self.authority, user, lifetime).with_key)

@@ -21,6 +21,7 @@ Promises:
     directory/cluster.json                     cluster id, ports, settings
     directory/node-<id>/config.toml, node.log, process.json, data/
     directory/tls/ca.pem, ca.key, node-<id>.pem of a secured cluster
+    directory/client.properties                of a cluster whose clients log in: its administrator's
 """
 
 from __future__ import annotations
@@ -42,12 +43,24 @@ from ..runtime.clock import Clock, SystemClock
 from ..runtime.disk import RealDisk
 from ..runtime.http import get
 from ..runtime.listeners import is_loopback
+from .administrator import NAME as ADMINISTRATOR
+from .administrator import Administrator
 from .cluster_certificates import ClusterCertificates
-from .local_ports import Hosts, LocalClusterError, Loopback, NodePorts, Reservations, ask_status, require_free
+from .local_ports import (
+    Hosts,
+    LocalClusterError,
+    Loopback,
+    NodePorts,
+    Reservations,
+    ask_status,
+    grpc_client,
+    require_free,
+)
 from .node_process import NodeProcess, last_words, log_size
 
 if TYPE_CHECKING:
     from ..proto.admin_pb2 import StatusReply
+    from ..security.client_security import ClientSecurity
 
 __all__ = ["ForeignNode", "LocalCluster", "LocalClusterError", "LocalNode", "NodePorts", "NotReady"]
 
@@ -153,7 +166,7 @@ class LocalNode:
         configuration = self._cluster.configuration(self).encode()
         # a full disk stops no start
         if not _DISK.exists(self.config_path) or _DISK.read(self.config_path) != configuration:
-            _DISK.write_atomic(self.config_path, configuration)
+            _DISK.write_secret(self.config_path, configuration)
         self.progress, self._has_logs, self._log_start = Progress(), False, log_size(self.log_path)
         self._process = NodeProcess.spawn(
             self.config_path,
@@ -269,7 +282,7 @@ class LocalNode:
         another node does: one of another cluster, or one with this node's identity that is another
         process."""
         pid = self.pid
-        reply = await ask_status(self.grpc_address, timeout_s)
+        reply = await ask_status(self.grpc_address, timeout_s, self._cluster.security)
         # 0: a node of an older version, which does not tell
         same_process = pid is None or reply.process_id in (0, pid)
         if (reply.cluster_id, reply.node_id) != (self._cluster.cluster_id, self.id) or not same_process:
@@ -286,7 +299,6 @@ class LocalNode:
         """Arms a fault point of the node: it kills itself at the next pass whose context has the values of
         `match`, or meets an error at every one (see runtime/faults.py)."""
         from ..proto import admin_pb2, admin_pb2_grpc
-        from ..runtime.network import grpc_channel
 
         request = admin_pb2.ArmFaultRequest(
             point=point,
@@ -294,8 +306,10 @@ class LocalNode:
             skip=skip,
             match={key: str(value) for key, value in (match or {}).items()},
         )
-        async with grpc_channel(self.grpc_address) as channel:
-            await admin_pb2_grpc.AdminStub(channel).ArmFault(request, timeout=STATUS_TIMEOUT_S)
+        security = self._cluster.security
+        async with grpc_client(self.grpc_address, security, STATUS_TIMEOUT_S) as (channel, shown):
+            stub = admin_pb2_grpc.AdminStub(channel)
+            await stub.ArmFault(request, timeout=STATUS_TIMEOUT_S, metadata=shown)
 
 
 class LocalCluster:
@@ -306,6 +320,8 @@ class LocalCluster:
     cluster.  `hosts`: where the nodes run. `check_settings`: settings that a node would refuse are refused
     before they are stored.  `secured`: a new cluster makes an authority of its own, and its nodes speak to
     each other by mutual TLS on listeners of their own; those for clients are as in every cluster.
+    `with_users`: it is secured, and its clients log in (SASL_SSL, SCRAM-SHA-512), and need rights (ACLs);
+    `administrator` has all.
     """
 
     def __init__(
@@ -322,6 +338,7 @@ class LocalCluster:
         hosts: Hosts | None = None,
         check_settings: bool = False,
         secured: bool = False,
+        with_users: bool = False,
     ) -> None:
         if nodes is not None and nodes < 1:
             raise LocalClusterError(
@@ -337,7 +354,14 @@ class LocalCluster:
         description = _read_description(self.directory)
         _DISK.make_directory(self.directory)
         self._is_new = description is None
-        self.is_secured = secured if description is None else bool(description.get("secured"))
+        new = {"secured": secured or with_users, "with_users": with_users}
+        self.is_secured, self.has_users = (
+            bool((new if description is None else description).get(each)) for each in new
+        )
+        if with_users and not self.has_users:
+            raise LocalClusterError(f"{directory} holds a cluster that is not secured: use another directory")
+        self.administrator = Administrator(self.directory)
+        self._security_of_client: ClientSecurity | None = None
         if description is None:
             self.cluster_id = base64.urlsafe_b64encode(self.clock.uuid().bytes).decode().rstrip("=")
             self._ports = self._new_ports(nodes or DEFAULT_NODES, base_port)
@@ -365,6 +389,8 @@ class LocalCluster:
         if self.is_secured and description is None:
             self.certificates.renew_authority()
             self.renew_certificates()
+            if self.has_users:
+                self.administrator.create(self.certificates.authorities)
         self.killed: list[int] = []  # by the last stop, because they did not end in time
         if description is not None and base_port is not None:
             self._move(base_port)
@@ -460,6 +486,13 @@ class LocalCluster:
         return ",".join(f"{self.hosts.name(node.id)}:{node.ports.kafka}" for node in self.nodes)
 
     @property
+    def security(self) -> ClientSecurity | None:
+        """How a client logs in as the administrator; None where nobody has to."""
+        if self.has_users and self._security_of_client is None:
+            self._security_of_client = self.administrator.security()
+        return self._security_of_client
+
+    @property
     def nodes(self) -> list[LocalNode]:
         """All nodes, running or not, by their ids."""
         return [self._nodes[node_id] for node_id in sorted(self._nodes)]
@@ -480,6 +513,8 @@ class LocalCluster:
         it raises, and stops the nodes that it started.  Of a detached cluster nothing is stopped when only
         the waiting ends (NotReady, or a cancellation), nor are nodes that have logs: the next `up` finds them
         further on."""
+        if self.has_users:
+            self.administrator.note_bootstrap(self.bootstrap)
         absent = [node for node in self.nodes if not node.running]
         await self._require_free_ports(absent)
         started = False
@@ -599,13 +634,18 @@ class LocalCluster:
         # Quoted keys stay flat, also when another key begins with them.
         return "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items())
 
+    @property
+    def _for_clients(self) -> str:
+        """The name and the security protocol of the listener for clients."""
+        return "SASL_SSL" if self.has_users else "PLAINTEXT"
+
     def _advertised(self, node: LocalNode) -> dict[str, object]:
         name = self.hosts.name(node.id)
         if name == node.host:
             return {}
         return {
             "advertised.listeners": [
-                f"PLAINTEXT://{name}:{node.ports.kafka}",
+                f"{self._for_clients}://{name}:{node.ports.kafka}",
                 *([f"{BROKERS}://{name}:{node.ports.brokers}"] if self.is_secured else []),
                 f"GRPC://{name}:{node.ports.grpc}",
             ]
@@ -614,10 +654,22 @@ class LocalCluster:
     def _security(self, node: LocalNode) -> dict[str, object]:
         if not self.is_secured:
             return {} if is_loopback(node.host) else {"insecure": True}
+        users: dict[str, object] = (
+            {
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": f"User:{ADMINISTRATOR}",
+                "sasl.enabled.mechanisms": ["SCRAM-SHA-512"],
+                "bootstrap.scram.credentials": self.administrator.first_users,
+            }
+            if self.has_users
+            else {}
+        )
         return {
+            **users,
             "listener.security.protocol.map": [
                 *(f"{name}:SSL" for name in (BROKERS, CONTROLLER, CONTROLLER_GRPC)),
-                *(f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "GRPC", "METRICS")),
+                *(f"{name}:{self._for_clients}" for name in (self._for_clients, "GRPC")),
+                "METRICS:PLAINTEXT",
             ],
             "inter.broker.listener.name": BROKERS,
             "controller.grpc.listener.name": CONTROLLER_GRPC,
@@ -630,7 +682,7 @@ class LocalCluster:
         if self.is_secured:
             of_controller.append(f"{CONTROLLER_GRPC}://{node.host}:{node.ports.controller_grpc}")
         return [
-            f"PLAINTEXT://{node.kafka_address}",
+            f"{self._for_clients}://{node.kafka_address}",
             *([f"{BROKERS}://{node.host}:{node.ports.brokers}"] if self.is_secured else []),
             f"GRPC://{node.grpc_address}",
             *(of_controller if is_controller else []),
@@ -644,6 +696,7 @@ class LocalCluster:
             "settings": settings,
             "fault_points": self.fault_points,
             "secured": self.is_secured,
+            "with_users": self.has_users,
         }
         # Only a change is written: on a full disk a cluster must still be found, and stopped.
         if description != _read_description(self.directory):

@@ -11,7 +11,8 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -20,7 +21,11 @@ from ..runtime.clock import Clock
 from ..runtime.disk import FileLock, RealDisk
 
 if TYPE_CHECKING:
+    import grpc.aio
+
     from ..proto.admin_pb2 import StatusReply
+    from ..security.client_security import ClientSecurity
+    from ..security.grpc_session import Metadata
 
 HOST: Final = "127.0.0.1"
 PORTS_FROM: Final = 12_000
@@ -155,17 +160,34 @@ class Reservations:
         self._locks.clear()
 
 
-async def ask_status(address: str, timeout_s: float) -> StatusReply:
+async def ask_status(address: str, timeout_s: float, security: ClientSecurity | None = None) -> StatusReply:
     """The own status of the node at this gRPC address.  Raises grpc.aio.AioRpcError when none answers."""
     from ..proto import admin_pb2, admin_pb2_grpc
-    from ..runtime.network import grpc_channel
 
     # A channel a call: a kept one backs off for long after the node was down.
-    async with grpc_channel(address) as channel:
+    async with grpc_client(address, security, timeout_s) as (channel, shown):
         reply: StatusReply = await admin_pb2_grpc.AdminStub(channel).Status(
-            admin_pb2.StatusRequest(), timeout=timeout_s
+            admin_pb2.StatusRequest(), timeout=timeout_s, metadata=shown
         )
         return reply
+
+
+@asynccontextmanager
+async def grpc_client(
+    address: str, security: ClientSecurity | None, timeout_s: float
+) -> AsyncIterator[tuple[grpc.aio.Channel, Metadata]]:
+    """A channel to a node, and what its calls show.  Raises grpc.aio.AioRpcError when the node does not
+    answer, or does not know the user (yet)."""
+    from ..runtime.grpc_tls import channel_credentials
+    from ..runtime.network import grpc_channel
+    from ..security.grpc_session import authenticated
+
+    if security is None or security.tls is None:
+        async with grpc_channel(address) as channel:
+            yield channel, ()
+        return
+    async with grpc_channel(address, credentials=channel_credentials(security.tls.files)) as channel:
+        yield channel, await authenticated(channel, security, timeout_s)
 
 
 async def require_free(ports: NodePorts, base_port_option: str) -> None:

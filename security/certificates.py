@@ -128,6 +128,61 @@ def client_certificate(authority: Authority, user: str, lifetime: Lifetime) -> C
     return authority.sign(user, lifetime)
 
 
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a certificate says."""
+
+    subject: str
+    issuer: str
+    names: tuple[str, ...]
+    """The DNS names and IP addresses that it is for."""
+    not_before: datetime.datetime
+    not_after: datetime.datetime
+
+    def holds(self, wall_ms: int) -> bool:
+        return self.not_before.timestamp() * 1000 <= wall_ms < self.not_after.timestamp() * 1000
+
+    def left_days(self, wall_ms: int) -> int:
+        """Whole days until it ends; negative when it has."""
+        return int((self.not_after.timestamp() - wall_ms / 1000) // 86_400)
+
+    @property
+    def shown(self) -> dict[str, object]:
+        return {
+            "subject": self.subject,
+            "issuer": self.issuer,
+            "names": self.names,
+            "not_before": self.not_before.isoformat(),
+            "not_after": self.not_after.isoformat(),
+        }
+
+
+def describe(pem: bytes) -> list[Description]:
+    """The certificates of a PEM file; keys in it are not looked at.  Raises CertificateError."""
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+    except ValueError as error:
+        raise CertificateError("this is not a PEM file with a certificate") from error
+    return [
+        Description(
+            each.subject.rfc4514_string(),
+            each.issuer.rfc4514_string(),
+            _names_of(each),
+            each.not_valid_before_utc,
+            each.not_valid_after_utc,
+        )
+        for each in found
+    ]
+
+
+def _names_of(certificate: x509.Certificate) -> tuple[str, ...]:
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(str(name.value) for name in extension.value)
+
+
 def _builder(name: str, key: ec.EllipticCurvePrivateKey, lifetime: Lifetime) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()

@@ -19,11 +19,21 @@ from typing import Any, Final
 from ..runtime.listeners import SecurityProtocol
 from ..runtime.tls import ClientTls, TlsFiles
 from .jaas import JaasError, parse_jaas
-from .sasl_mechanisms import OAUTHBEARER, PLAIN
+from .properties import PropertiesError, read_properties
+from .sasl_mechanisms import OAUTHBEARER, PLAIN, TOKEN_BYTES_MAX
 from .scram import ScramClient, ScramError, ScramMechanism
 
 SCRAM: Final = {each.mechanism_name: each for each in ScramMechanism}
 MECHANISMS: Final = (*SCRAM, PLAIN, OAUTHBEARER)
+PROPERTIES: Final = frozenset(
+    {
+        "security.protocol", "sasl.mechanism", "sasl.jaas.config", "sasl.oauthbearer.token.endpoint.url",
+        "ssl.truststore.location", "ssl.truststore.type", "ssl.keystore.location", "ssl.keystore.type",
+        "ssl.key.location", "ssl.key.password", "ssl.endpoint.identification.algorithm",
+    }
+)  # fmt: skip
+"""Kafka's names, but `ssl.key.location`: Kafka has the key in the key store's file, as is possible here."""
+_OF_EVERY_CLIENT: Final = frozenset({"bootstrap.servers"})
 _NONCE_BYTES: Final = 24
 
 
@@ -110,14 +120,15 @@ class ClientSecurity:
             raise AuthenticationRefused(f"the token is refused: {answer!r}")
 
 
-def from_properties(values: Mapping[str, str]) -> ClientSecurity:
-    """Of `security.protocol`, `ssl.*`, `sasl.*` as in a properties file of Kafka's tools.  Raises
-    SecurityError, TlsError."""
+def from_properties(values: Mapping[str, str]) -> tuple[ClientSecurity, list[str]]:
+    """Of `security.protocol`, `ssl.*`, `sasl.*` as in a properties file of Kafka's tools, and the names that
+    have no meaning here.  Raises SecurityError, TlsError."""
     for store in ("ssl.keystore.type", "ssl.truststore.type"):
         if values.get(store, "PEM").upper() != "PEM":
             raise SecurityError(f"{store}={values[store]}: only PEM files are read")
+    protocol = values.get("security.protocol", "PLAINTEXT").upper()
     options: dict[str, Any] = {
-        "protocol": values.get("security.protocol", "PLAINTEXT"),
+        "protocol": protocol,
         "authorities": values.get("ssl.truststore.location", ""),
         "certificate": values.get("ssl.keystore.location", ""),
         "key": values.get("ssl.key.location", ""),
@@ -125,18 +136,62 @@ def from_properties(values: Mapping[str, str]) -> ClientSecurity:
         "check_host_name": values.get("ssl.endpoint.identification.algorithm", "https") != "",
         "mechanism": values.get("sasl.mechanism", "SCRAM-SHA-512"),
     }
-    if "sasl.jaas.config" in values:
+    if protocol.startswith("SASL_"):
+        options |= _sasl(values)
+    unknown = sorted(name for name in values if name not in PROPERTIES and name not in _OF_EVERY_CLIENT)
+    return ClientSecurity(**options), unknown
+
+
+def read_security(path: Path) -> tuple[ClientSecurity, dict[str, str], list[str]]:
+    """Of a file of properties: what it says of security, all of its properties, and the names that have no
+    meaning here.  Raises SecurityError, TlsError."""
+    try:
+        with path.open("rb") as file:
+            values = read_properties(file.read())
+        security, unknown = from_properties(values)
+    except OSError as error:
+        raise SecurityError(f"{path}: {error.strerror}") from error
+    except (PropertiesError, SecurityError) as error:
+        raise SecurityError(f"{path}: {error}") from error
+    return security, values, unknown
+
+
+def _sasl(values: Mapping[str, str]) -> dict[str, Any]:
+    if "sasl.jaas.config" not in values:
+        raise SecurityError("sasl.jaas.config is missing: it has the user and the password")
+    try:
+        jaas = parse_jaas(values["sasl.jaas.config"]).options
+    except JaasError as error:
+        raise SecurityError(f"sasl.jaas.config: {error}") from error
+    options: dict[str, Any] = {
+        "username": jaas.get("username", ""),
+        "password": jaas.get("password", ""),
+        "is_token": jaas.get("tokenauth", "") == "true",
+    }
+    token, location = jaas.get("token"), values.get("sasl.oauthbearer.token.endpoint.url", "")
+    if token is not None:
+        options["bearer_token"] = lambda: token
+    elif location.startswith("file:"):
+        options["bearer_token"] = _TokenFile(Path(location.removeprefix("file:").replace("//", "/", 1)))
+    elif location:
+        raise SecurityError(
+            "sasl.oauthbearer.token.endpoint.url: only files are read, as file:///path/to/token"
+        )
+    return options
+
+
+@dataclass(frozen=True, slots=True)
+class _TokenFile:
+    """A bearer token, which another program keeps fresh in a file."""
+
+    path: Path
+
+    def __call__(self) -> str:
         try:
-            jaas = parse_jaas(values["sasl.jaas.config"])
-        except JaasError as error:
-            raise SecurityError(f"sasl.jaas.config: {error}") from error
-        options["username"] = jaas.options.get("username", "")
-        options["password"] = jaas.options.get("password", "")
-        options["is_token"] = jaas.options.get("tokenauth", "") == "true"
-        token = jaas.options.get("token")
-        if token is not None:
-            options["bearer_token"] = lambda: token
-    return ClientSecurity(**options)
+            with self.path.open("rb") as file:
+                return file.read(TOKEN_BYTES_MAX).decode().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SecurityError(f"the token of {self.path} cannot be read") from error
 
 
 def _path(text: str) -> Path | None:

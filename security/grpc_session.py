@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Final
 
 import grpc
+import grpc.aio
 
 from .client_security import AuthenticationRefused, ClientSecurity
 from .sasl_mechanisms import OAUTHBEARER
@@ -63,3 +64,28 @@ def authenticate(channel: grpc.Channel, security: ClientSecurity) -> GrpcSession
     return GrpcSession(
         (("authorization", f"Session {given[SESSION_KEY]}"),), int(given.get(LIFETIME_KEY, "0")) / 1000
     )
+
+
+async def authenticated(
+    channel: grpc.aio.Channel, security: ClientSecurity, timeout_s: float = EXCHANGE_S_MAX
+) -> Metadata:
+    """The same on the running loop, for a channel that lives for a few calls: what they show.  Raises
+    AuthenticationRefused, SecurityError; grpc.aio.AioRpcError when the node refuses, or cannot be reached."""
+    steps = security.exchange()
+    method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(AUTHENTICATE)
+    call = method(metadata=((MECHANISM_KEY, security.mechanism),), timeout=timeout_s)
+    token, is_over = next(steps), False
+    while not is_over:
+        await call.write(token)
+        answer = await call.read()
+        if not isinstance(answer, bytes):
+            raise AuthenticationRefused("the node ended the exchange early")
+        try:
+            token = steps.send(answer)
+        except StopIteration:
+            is_over = True
+    await call.read()  # the end, with which the token comes
+    given = {key: str(value) for key, value in await call.trailing_metadata()}
+    if SESSION_KEY not in given:
+        raise AuthenticationRefused("the node ended the exchange early")
+    return (("authorization", f"Session {given[SESSION_KEY]}"),)

@@ -163,7 +163,7 @@ class DataClient:
     ) -> None:
         """`bootstrap`: gRPC or Kafka listeners of some nodes, each as host:port; with `security` gRPC
         listeners.  `close` does not close passed `channels`, which were made with the same `security`."""
-        self._security = security
+        self._is_secured = security is not None and security.protocol != "PLAINTEXT"
         self._bootstrap = tuple(bootstrap)
         # gRPC endpoints by Kafka listener of the bootstrap list
         self._grpc_of: dict[str, tuple[str, ...]] = {}
@@ -236,7 +236,7 @@ class DataClient:
 
     def _behind(self, endpoint: str) -> tuple[str, ...]:
         """The gRPC endpoints to use when the bootstrap address is a Kafka listener."""
-        if self._security is not None:
+        if self._is_secured:
             return ()
         found = grpc_addresses(endpoint)
         if found:

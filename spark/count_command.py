@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -37,6 +38,16 @@ def count(
             show_envvar=True,
         ),
     ] = LOCAL,
+    command_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--command-config",
+            envvar="TIDEGATE_COMMAND_CONFIG",
+            metavar="FILE",
+            help="Properties as of Kafka's tools; --bootstrap then names gRPC listeners.",
+            show_envvar=True,
+        ),
+    ] = None,
     patience_s: Annotated[
         float, typer.Option("--patience", min=0.0, help="Seconds without an answer before it gives up.")
     ] = PATIENCE_S,
@@ -44,6 +55,8 @@ def count(
 ) -> None:
     """Count committed records, from indexes: no data is read."""
     from ..runtime import logs
+    from ..runtime.tls import TlsError
+    from ..security.client_security import SecurityError, read_security
     from .connection import ReadError
     from .counting import counts_of
     from .options import OptionError
@@ -54,9 +67,14 @@ def count(
         raise typer.BadParameter("one --range for each partition")
     try:
         counts = counts_of(
-            bootstrap, topic, wanted, read_committed=not uncommitted, retry_timeout_ms=int(patience_s * 1000)
+            bootstrap,
+            topic,
+            wanted,
+            read_committed=not uncommitted,
+            retry_timeout_ms=int(patience_s * 1000),
+            security=None if command_config is None else read_security(command_config)[0],
         )
-    except (ReadError, OptionError) as error:
+    except (ReadError, OptionError, SecurityError, TlsError) as error:
         print("error: " + " ".join(str(error).split()), file=sys.stderr)
         raise typer.Exit(1) from None
     total = sum(each.records for each in counts)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..security.client_security import ClientSecurity
 from ..wire.errors import ErrorCode
 from .connection import DataClient, ReadError, TopicView, offset_query
 from .fetch import RangeRequest, deletion_is_accepted, where_to_resume
@@ -36,14 +37,17 @@ def count_committed(
     ranges: Mapping[int, tuple[int, int]] | None = None,
     *,
     retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT,
+    security: ClientSecurity | None = None,
 ) -> int:
     """The number of committed records of a topic, or of [start, end) of some of its partitions.  Blocks.
 
-    `bootstrap`: Kafka or gRPC listeners of some nodes, as host:port,host:port.  Raises ReadError:
+    `bootstrap`: Kafka or gRPC listeners of some nodes, as host:port,host:port; with `security` gRPC
+    listeners.  Raises ReadError:
     OFFSET_OUT_OF_RANGE for a range below the log start or above the committed end.
     """
     return sum(
-        count.records for count in counts_of(bootstrap, topic, ranges, retry_timeout_ms=retry_timeout_ms)
+        count.records
+        for count in counts_of(bootstrap, topic, ranges, retry_timeout_ms=retry_timeout_ms, security=security)
     )
 
 
@@ -54,9 +58,10 @@ def counts_of(
     *,
     read_committed: bool = True,
     retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT,
+    security: ClientSecurity | None = None,
 ) -> list[PartitionCount]:
     """As `count_committed`, partition by partition."""
-    client = DataClient(parse_bootstrap(bootstrap), retry_timeout_ms=retry_timeout_ms)
+    client = DataClient(parse_bootstrap(bootstrap), retry_timeout_ms=retry_timeout_ms, security=security)
     try:
         view = client.describe([topic])[topic]
         wanted = _everything(client, view, read_committed=read_committed) if ranges is None else ranges

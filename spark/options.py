@@ -1,7 +1,8 @@
 """The options of `spark.read.format("tidegate")`: parsed once, on the driver, into one frozen value.
 
 The names are those of Spark's own Kafka connector wherever the meaning is the same, so that a job only
-changes its format: `kafka.bootstrap.servers` and `kafka.isolation.level` have an effect; other options of
+changes its format: `kafka.bootstrap.servers`, `kafka.isolation.level` and those of security
+(`kafka.security.protocol`, `kafka.sasl.*`, `kafka.ssl.*`) have an effect; other options of
 Kafka's consumer or of that connector (`kafka.*`, fetch retries, groups, triggers) have none here, and one
 warning names them.  Spark lower-cases option names before a source sees them, hence the table below is keyed
 by the lower case and error messages show the proper spelling.
@@ -16,8 +17,11 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
+from ..runtime.tls import TlsError
+from ..security.client_security import PROPERTIES, ClientSecurity, SecurityError, from_properties
 from .java_pattern import PatternError, compile_java_pattern
 
 BYTES_PER_PARTITION_DEFAULT = 64 << 20
@@ -147,13 +151,29 @@ class ReadOptions:
     include_headers: bool = False
     fail_on_data_loss: bool = True
     retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT
+    # options of security, by Kafka's names; never shown: they have passwords
+    security: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     # options of Kafka's consumer or Spark's Kafka connector, without effect here
     ignored: tuple[str, ...] = ()
 
 
+_KAFKA: Final = "kafka."
+
+
+def client_security(properties: tuple[tuple[str, str], ...]) -> ClientSecurity | None:
+    """Of `ReadOptions.security`, on the driver and in each task; None without any.  Raises OptionError."""
+    if not properties:
+        return None
+    try:
+        return from_properties(dict(properties))[0]
+    except (SecurityError, TlsError) as error:
+        raise OptionError(f"kafka.security.protocol: {error}") from None
+
+
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
     """Reads and checks all options; raises OptionError."""
-    given, ignored = _normalise(options)
+    given, ignored, security = _normalise(options)
+    client_security(security)
     return ReadOptions(
         bootstrap=parse_bootstrap(given.get("bootstrap", "")),
         selection=_selection(given),
@@ -178,16 +198,24 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         include_headers=_flag(given, "includeHeaders", default=False),
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
         retry_timeout_ms=_whole_number(given, "retryTimeoutMs", RETRY_TIMEOUT_MS_DEFAULT, least=0) or 0,
+        security=security,
         ignored=ignored,
     )
 
 
-def _normalise(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+def _normalise(
+    options: Mapping[str, str],
+) -> tuple[dict[str, str], tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """The options by their names, those without meaning, and those of security."""
     given: dict[str, str] = {}
+    security: dict[str, str] = {}
     ignored: list[str] = []
     for raw_name, value in options.items():
         lower = raw_name.lower()
         name = _ALIASES.get(lower) or _SPELLING.get(lower)
+        if lower.startswith(_KAFKA) and lower.removeprefix(_KAFKA) in PROPERTIES:
+            security[lower.removeprefix(_KAFKA)] = value
+            continue
         if name is None and (lower in _OFFICIAL or lower.startswith("kafka.")):
             ignored.append(raw_name)
             continue
@@ -198,7 +226,7 @@ def _normalise(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, .
                 f"option {name!r} is given twice, as {given[name]!r} and as {value!r}: keep one"
             )
         given[name] = value
-    return given, tuple(sorted(ignored))
+    return given, tuple(sorted(ignored)), tuple(sorted(security.items()))
 
 
 def _unknown(name: str) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,13 +25,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from ..runtime.logs import configure, get
+from ..security.client_security import ClientSecurity
 from .channels import Channels
 from .connection import DataClient
 from .counting import count_range
 from .decode import Target, decode_batches
 from .decompression import Budget
 from .fetch import RangeRequest, fetch_range
-from .options import ReadOptions, parse_options
+from .options import ReadOptions, client_security, parse_options
 from .planning import PlannedRange, plan
 from .schema import projected_columns, spark_schema
 
@@ -45,8 +47,25 @@ ROWS_MAX = 50_000
 JOINED_BYTES_MAX = 16 << 20
 EMPTY_ROWS_MAX = 1 << 20  # rows without columns need no memory
 
-_worker_channels = Channels()
-"""Spark's worker processes run task after task: their connections stay open in between."""
+CHANNEL_SETS_MAX = 8
+_worker_channels: OrderedDict[tuple[tuple[str, str], ...], tuple[ClientSecurity | None, Channels]] = (
+    OrderedDict()
+)
+"""Spark's worker processes run task after task: their connections stay open in between, for each identity
+that the tasks have."""
+
+
+def _channels_of(
+    properties: tuple[tuple[str, str], ...],
+) -> tuple[ClientSecurity | None, Channels]:
+    found = _worker_channels.pop(properties, None)
+    if found is None:
+        security = client_security(properties)
+        found = security, Channels(security=security)
+    _worker_channels[properties] = found
+    if len(_worker_channels) > CHANNEL_SETS_MAX:
+        _worker_channels.popitem(last=False)[1][1].close()
+    return found
 
 
 @dataclass(frozen=True)
@@ -147,10 +166,12 @@ class TidegateReader(DataSourceReader):
         if not logging.getLogger().handlers:
             # this is one of Spark's worker processes: its standard error is Spark's
             configure(level="WARNING")
+        security, channels = _channels_of(self._options.security)
         return DataClient(
             self._options.bootstrap,
             retry_timeout_ms=self._options.retry_timeout_ms,
-            channels=_worker_channels,
+            channels=channels,
+            security=security,
         )
 
 

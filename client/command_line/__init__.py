@@ -19,6 +19,7 @@ import typer
 
 from ... import __version__
 from .brokers import brokers, features
+from .certs import certs, users
 from .cluster import cluster, dev
 from .listing import groups, status, topics
 from .output import complain
@@ -72,6 +73,8 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     app.add_typer(partitions, name="partitions")
     app.add_typer(brokers, name="brokers")
     app.add_typer(features, name="features")
+    app.add_typer(certs, name="certs")
+    app.add_typer(users, name="users")
     called = next((argument for argument in arguments if not argument.startswith("-")), None)
     for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name):
         _join(app, entry, load=entry.name == called)

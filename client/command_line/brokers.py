@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .listing import LOCAL, Bootstrap, Json, connect
+from .connecting import LOCAL, Bootstrap, CommandConfig, connect
+from .listing import Json
 from .output import CommandError, refuse_unknown, run, settings_of, show_json, show_table
 from .partitions import until_settled
 
@@ -28,11 +29,15 @@ brokers = typer.Typer(
 
 
 @features.command("describe")
-def features_describe(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+def features_describe(
+    bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
     """Show the finalised feature levels of the cluster, and those that the asked node supports."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             found = await admin.describe_features()
         if json:
             show_json(found)
@@ -52,13 +57,14 @@ def features_upgrade(
     feature: Levels = [],  # noqa: B006
     dry_run: DryRun = False,
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Raise feature levels; without names, all to the highest supported ones.  All nodes must already run the
     new version."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             levels = _levels(feature)
             if not levels:
                 levels = {
@@ -78,6 +84,7 @@ def features_downgrade(
     feature: Levels = [],  # noqa: B006
     dry_run: DryRun = False,
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Lower feature levels where that is safe; 0 turns a feature off."""
@@ -88,7 +95,7 @@ def features_downgrade(
             raise CommandError(
                 "nothing to lower: name a feature, for example --feature transaction.version=1"
             )
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             await admin.update_features(levels, downgrade=True, validate_only=dry_run)
         _show_levels(levels, "could be lowered" if dry_run else "lowered", json)
 
@@ -116,11 +123,15 @@ def _show_levels(levels: dict[str, int], done: str, json: bool) -> None:
 
 
 @brokers.command("list")
-def brokers_list(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+def brokers_list(
+    bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
     """Show every registered broker, fenced ones included."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             found = await admin.list_brokers()
             views = await admin.list_topics(internal=True)
         parts = [part for view in views for part in view.partitions.values()]
@@ -153,6 +164,7 @@ def brokers_set(
         int | None, typer.Option("--broker", min=0, help="This broker alone, before what is set for all.")
     ] = None,
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Change settings of running brokers: of one, or of all, including brokers that register later."""
@@ -160,7 +172,7 @@ def brokers_set(
     async def work() -> None:
         wanted = {key: value or None for key, value in settings_of(changes, "setting").items()}
         taken_back = [key for key, value in wanted.items() if value is None]
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             # the controller validates values that are set, but not names that are reset, as in Kafka
             if taken_back:
                 alive = [each.node_id for each in await admin.list_brokers() if each.alive]
@@ -189,13 +201,14 @@ def brokers_drain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would move where.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Return when it holds no replica any more.")] = False,
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Move every replica of a broker to the other brokers, before it is removed.  The broker may be stopped
     already."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             plan = await _plan_of_drain(admin, broker)
             while not dry_run and (plan.targets or plan.leaving):
                 if plan.targets:
@@ -262,12 +275,13 @@ async def _plan_of_drain(admin: Admin, broker: int) -> Drain:
 def brokers_unregister(
     broker: Annotated[int, typer.Argument(min=0, help="The broker's node id.")],
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Remove the registration of a broker that will not return.  It must be stopped and hold no replica."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             await admin.unregister_broker(broker)
         if json:
             show_json({"unregistered": broker})

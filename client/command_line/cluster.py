@@ -118,6 +118,13 @@ def up(
         ),
     ] = None,
     settings: Settings = [],  # noqa: B006
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="A new cluster with TLS, users and ACLs; its client.properties says how to connect.",
+        ),
+    ] = False,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -132,7 +139,7 @@ def up(
     Ctrl-C), it stops no node: the nodes continue, `tidegate cluster status` shows them, and the next `up`
     waits for them again.
     """
-    run(_up(nodes, data, base_port, settings, timeout, json))
+    run(_up(nodes, data, base_port, settings, secure, timeout, json))
 
 
 async def _up(
@@ -140,6 +147,7 @@ async def _up(
     data: Path,
     base_port: int | None,
     settings: list[str],
+    secure: bool,
     timeout_s: float | None,
     json: bool,
 ) -> None:
@@ -147,8 +155,9 @@ async def _up(
 
     chosen = base_port if base_port is not None or LocalCluster.exists(data) else DEFAULT_PORT
     cluster = LocalCluster(
-        data, nodes=nodes, settings=_typed(settings), detached=True, base_port=chosen, check_settings=True
-    )
+        data, nodes=nodes, settings=_typed(settings), detached=True, base_port=chosen, check_settings=True,
+        with_users=secure,
+    )  # fmt: skip
     running = [str(node.id) for node in cluster.nodes if node.running]
     showing = asyncio.create_task(_show_progress(cluster))
     try:
@@ -177,6 +186,18 @@ async def _up(
     await _show(cluster, json)
     if not json:
         print(f"bootstrap: {cluster.bootstrap}")
+        if cluster.has_users:
+            _show_how_to_connect(cluster)
+
+
+def _show_how_to_connect(cluster: LocalCluster) -> None:
+    properties, authorities = cluster.administrator.properties_path, cluster.certificates.authorities
+    print(f"gRPC (Spark): {','.join(node.grpc_address for node in cluster.nodes)}")
+    print(f"administrator: {properties} has its password, and is its owner's alone")
+    print(f"  tidegate:   tidegate topics list --command-config {properties}")
+    print(f"  Kafka:      kafka-topics.sh --bootstrap-server ... --command-config {properties} --list")
+    print("  librdkafka: security.protocol=SASL_SSL, sasl.mechanisms=SCRAM-SHA-512,")
+    print(f"              ssl.ca.location={authorities}")
 
 
 def _unready(cluster: LocalCluster, data: Path) -> str:

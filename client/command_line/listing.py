@@ -11,6 +11,7 @@ import typer
 from ...wire.errors import ErrorCode
 from ..connecting.errors import error_for
 from . import disks
+from .connecting import LOCAL, Bootstrap, CommandConfig, connect, connect_to_read
 from .output import refuse_unknown, run, settings_of, show_json, show_table, warn
 
 if TYPE_CHECKING:
@@ -27,14 +28,7 @@ groups = typer.Typer(
     no_args_is_help=True, help="Look at consumer groups, reset their offsets, and delete them."
 )
 
-Bootstrap = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap", envvar="TIDEGATE_BOOTSTRAP", help="Brokers as host:port,host:port.", show_envvar=True
-    ),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-LOCAL = "127.0.0.1:9092"
 GROUP_STATES = (
     "Empty",
     "PreparingRebalance",
@@ -53,24 +47,9 @@ INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
 
 
-READ_S_MAX = 10.0
-"""How long a command that only looks may take; where leaders or coordinators are away for longer, it says
-so."""
 OFFSETS_S_MAX = 3.0
 """How long the command waits for the offsets of partitions; it does not show those whose leaders have not
 answered by then."""
-
-
-def connect(bootstrap: str) -> Admin:
-    from ..administration.admin import Admin
-
-    return Admin(bootstrap)
-
-
-def connect_to_read(bootstrap: str) -> Admin:
-    from ..administration.admin import Admin
-
-    return Admin(bootstrap, timeout_s=READ_S_MAX)
 
 
 async def offsets_to_show(
@@ -140,6 +119,7 @@ def topics_create(
         list[str], typer.Option("--config", metavar="KEY=VALUE", help="A topic setting; may be repeated.")
     ] = [],  # noqa: B006
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Create topics and wait until they can be written."""
@@ -152,7 +132,7 @@ def topics_create(
             raise ValueError(
                 f"--partitions 0: 1 to {CREATED_MAX} are possible, or -1 for the cluster's default"
             )
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             await admin.create_topics([NewTopic(name, partitions, replication, settings) for name in names])
             described = await admin.describe_topics(names, config=json and bool(settings))
         if json:
@@ -177,12 +157,13 @@ def topics_create(
 def topics_list(
     internal: Annotated[bool, typer.Option("--internal", help="Show the state topics, too.")] = False,
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """List topics."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             views = await admin.list_topics(internal=internal)
             joining = joining_replicas(await admin.list_reassignments())
         if json:
@@ -214,14 +195,17 @@ def topics_list(
 
 @topics.command("describe")
 def topics_describe(
-    names: Annotated[list[str], typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False
+    names: Annotated[list[str], typer.Argument()],
+    bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
+    json: Json = False,
 ) -> None:
     """Show partitions, leaders, replicas, offsets and settings."""
 
     async def work() -> None:
         from ..requests.offset_requests import EARLIEST, LATEST
 
-        async with connect_to_read(bootstrap) as admin:
+        async with connect_to_read(bootstrap, command_config) as admin:
             described = await admin.describe_topics(names)
             led = [
                 (topic.name, part.partition)
@@ -285,13 +269,14 @@ def topics_set(
         list[str], typer.Argument(metavar="KEY=VALUE", help="An empty value: back to the default.")
     ],
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Change settings of a topic: all of them, or none when one is invalid."""
 
     async def work() -> None:
         wanted = {key: value or None for key, value in settings_of(changes, "setting").items()}
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             await _refuse_unknown_of_topic(
                 admin, name, [key for key, value in wanted.items() if value is None]
             )
@@ -332,6 +317,7 @@ def topics_alter(
         typer.Option("--delete-config", metavar="KEY", help="Back to its default; may be repeated."),
     ] = [],  # noqa: B006
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Change the settings of a topic, and add partitions: keys then go to other partitions than before."""
@@ -344,7 +330,7 @@ def topics_alter(
         wanted |= dict.fromkeys(delete_config)
         if partitions is None and not wanted:
             raise ValueError("nothing to change: give --partitions, --config or --delete-config")
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             await _refuse_unknown_of_topic(admin, name, delete_config)
             if wanted:
                 await admin.alter_config(name, wanted)
@@ -365,12 +351,15 @@ def topics_alter(
 
 @topics.command("delete")
 def topics_delete(
-    names: Annotated[list[str], typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False
+    names: Annotated[list[str], typer.Argument()],
+    bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
+    json: Json = False,
 ) -> None:
     """Delete topics with all their data."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             await admin.delete_topics(names)
         if json:
             show_json({"deleted": names})
@@ -397,12 +386,13 @@ def topics_delete_records(
         typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="May be repeated; all when not given."),
     ] = [],  # noqa: B006
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Delete the oldest records of a topic, up to an offset."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             chosen = partition
             if not chosen:
                 (described,) = await admin.describe_topics([name], config=False)
@@ -433,6 +423,7 @@ def groups_list(
         list[str], typer.Option("--type", help="Only classic, or only consumer groups (KIP-848).")
     ] = [],  # noqa: B006
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """List consumer groups."""
@@ -441,7 +432,7 @@ def groups_list(
         for option, given, known in (("--state", state, GROUP_STATES), ("--type", kind, GROUP_TYPES)):
             for unknown in [name for name in given if name.lower() not in {each.lower() for each in known}]:
                 raise ValueError(f"{option} {unknown}: choose from {', '.join(known)}")
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             found = await admin.list_groups(state, kind)
         if json:
             show_json(found)
@@ -454,12 +445,15 @@ def groups_list(
 
 @groups.command("delete")
 def groups_delete(
-    group: Annotated[str, typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False
+    group: Annotated[str, typer.Argument()],
+    bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
+    json: Json = False,
 ) -> None:
     """Delete a group without members, with its offsets."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             await admin.delete_group(group)
         if json:
             show_json({"deleted": group})
@@ -471,14 +465,17 @@ def groups_delete(
 
 @groups.command("describe")
 def groups_describe(
-    group: Annotated[str, typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False
+    group: Annotated[str, typer.Argument()],
+    bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
+    json: Json = False,
 ) -> None:
     """Show a group's members, offsets and lag."""
 
     async def work() -> None:
         from ..requests.offset_requests import LATEST
 
-        async with connect_to_read(bootstrap) as admin:
+        async with connect_to_read(bootstrap, command_config) as admin:
             described = await admin.describe_group(group)
             if described.state == "Dead":  # the coordinator's answer for a group that does not exist
                 raise error_for(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group!r} does not exist")
@@ -519,7 +516,11 @@ def groups_describe(
 # ---- status ------------------------------------------------------------------------------------------------
 
 
-def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+def status(
+    bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
     """Show the cluster: nodes, their disks, the controller, and whether every partition has a leader and its
     replicas.
 
@@ -527,7 +528,7 @@ def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
     """
 
     async def work() -> int:
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             described = await admin.describe_cluster()
             away = [each for each in await admin.list_brokers() if not each.alive]
             views = await admin.list_topics(internal=True)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .connecting import LOCAL, Bootstrap, CommandConfig, connect
 from .fewer_replicas import in_words, reductions
-from .listing import LOCAL, Bootstrap, Json, connect
+from .listing import Json
 from .output import CommandError, run, show_json, show_table, warn
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def partitions_reassign(
     ] = False,
     wait: Wait = False,
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Begin to move partitions; the first broker becomes the preferred leader.  A new target replaces a
@@ -51,7 +53,7 @@ def partitions_reassign(
             raise CommandError(
                 "nothing to move: name partitions as TOPIC:PARTITION=BROKER,BROKER, or give --file"
             )
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             topics = await admin.describe_topics(sorted({topic for topic, _ in wanted}))
             _require_partitions(topics, wanted)
             fewer = reductions(topics, await admin.list_reassignments(), wanted)
@@ -82,6 +84,7 @@ def partitions_elect(
         ),
     ] = False,
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Elect the preferred replicas; or, with --unclean, any live replica of partitions without an eligible
@@ -89,7 +92,7 @@ def partitions_elect(
 
     async def work() -> None:
         chosen = [_partition(name) for name in names]
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             names_of_topics = sorted({topic for topic, _ in chosen})
             _require_partitions(await admin.describe_topics(names_of_topics, config=False), chosen)
             await admin.elect_leaders(chosen, unclean=unclean)
@@ -114,12 +117,13 @@ def partitions_cancel(
     ] = [],  # noqa: B006
     wait: Wait = False,
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Cancel moves: the partitions return to their former brokers."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             chosen = [_partition(name) for name in names] or [
                 (m.topic, m.partition) for m in await admin.list_reassignments()
             ]
@@ -133,11 +137,16 @@ def partitions_cancel(
 
 
 @partitions.command("reassignments")
-def partitions_reassignments(wait: Wait = False, bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+def partitions_reassignments(
+    wait: Wait = False,
+    bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
     """Show the moving partitions, and how many of their bytes are copied."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             if wait:
                 await until_settled(admin)
             moves = await admin.list_reassignments()

@@ -12,7 +12,8 @@ import typer
 
 from ...wire.errors import KafkaError
 from ..connecting.errors import CommitOutcomeUnknown
-from .listing import INT32_MAX, LOCAL, Bootstrap, Json
+from .connecting import LOCAL, Bootstrap, CommandConfig, Connection
+from .listing import INT32_MAX, Json
 from .output import CommandError, plain, run, show_json, warn
 from .standard_input import StandardInput
 
@@ -62,6 +63,7 @@ def produce(
         typer.Option("--transactional-id", help="Send all records in one transaction: all or nothing."),
     ] = None,
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Write records."""
@@ -76,8 +78,10 @@ def produce(
         from ..producing.producer import Producer
 
         headers = tuple((name, encoded(value)) for name, value in settings_of(header, "--header").items())
+        there = Connection(bootstrap, command_config)
         producer = Producer(
-            bootstrap,
+            there.bootstrap,
+            security=there.security,
             transactional_id=transactional_id,
             compression=compression,
             acks=acks,
@@ -247,6 +251,7 @@ def consume(
         bool, typer.Option("--keys", help="Print the key before the value, divided by a tab.")
     ] = False,
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Read records and print their values, one per line, until Ctrl-C (or --max, --idle)."""
@@ -254,8 +259,10 @@ def consume(
     async def work() -> None:
         from ..consuming.consumer import Consumer
 
+        there = Connection(bootstrap, command_config)
         consumer = Consumer(
-            bootstrap,
+            there.bootstrap,
+            security=there.security,
             group_id=group,
             isolation=isolation,
             auto_offset_reset="earliest" if from_beginning else "latest",

@@ -26,7 +26,8 @@ from ..administration.offset_reset import (
     parse_topic,
 )
 from ..connecting.errors import RequestError, error_for
-from .listing import LOCAL, Bootstrap, Json, connect
+from .connecting import LOCAL, Bootstrap, CommandConfig, connect
+from .listing import Json
 from .output import complain, run, show_json, show_table, warn
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ def groups_reset_offsets(
     ] = False,
     export: Annotated[bool, typer.Option("--export", help="Print CSV that --from-file takes.")] = False,
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Set the committed offsets of groups, from which they continue; the groups must have no members."""
@@ -133,13 +135,13 @@ def groups_reset_offsets(
     }  # fmt: skip
     modes = {mode: value for mode, value in given.items() if value is not None}
     options = _Options(names, all_groups, topic, all_topics, modes, execute, dry_run, export, json)
-    run(_reset_offsets(options, bootstrap))
+    run(_reset_offsets(options, bootstrap, command_config))
 
 
-async def _reset_offsets(options: _Options, bootstrap: str) -> None:
+async def _reset_offsets(options: _Options, bootstrap: str, command_config: Path | None) -> None:
     mode, value = options.checked()
     wanted = [parse_topic(text) for text in options.topics]
-    async with connect(bootstrap) as admin:
+    async with connect(bootstrap, command_config) as admin:
         if options.all_groups:
             groups: Sequence[str] = [each.group_id for each in await admin.list_groups()]
         else:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from .listing import INT32_MAX, INT64_MAX, LOCAL, Bootstrap, Json, connect, connect_to_read
+from .connecting import LOCAL, Bootstrap, CommandConfig, connect, connect_to_read
+from .listing import INT32_MAX, INT64_MAX, Json
 from .output import CommandError, run, show_json, show_table
 
 txns = typer.Typer(no_args_is_help=True, help="Look at transactions, and abort those that hang.")
@@ -29,6 +30,7 @@ def txns_list(
         ),
     ] = None,
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """List transactional ids and their states."""
@@ -37,7 +39,7 @@ def txns_list(
         names = {name.lower(): name for name in TRANSACTION_STATES}
         for unknown in [name for name in state if name.lower() not in names]:
             raise ValueError(f"--state {unknown}: choose from {', '.join(TRANSACTION_STATES)}")
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             running_for_ms = -1 if longer_than is None else int(longer_than * 1000)
             found = await admin.list_transactions(
                 [names[name.lower()] for name in state], running_for_ms=running_for_ms
@@ -59,12 +61,15 @@ def txns_list(
 
 @txns.command("describe")
 def txns_describe(
-    transactional_id: Annotated[str, typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False
+    transactional_id: Annotated[str, typer.Argument()],
+    bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
+    json: Json = False,
 ) -> None:
     """Show one transactional id with its open transaction."""
 
     async def work() -> None:
-        async with connect_to_read(bootstrap) as admin:
+        async with connect_to_read(bootstrap, command_config) as admin:
             found = await admin.describe_transaction(transactional_id)
         if json:
             show_json(found)
@@ -107,13 +112,14 @@ def txns_hanging(
     topic: Annotated[list[str], typer.Option("--topic", help="Only this topic; may be repeated.")] = [],  # noqa: B006
     idle: IdleSeconds = 900,
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Find hanging transactions: no coordinator will end them, and they block read_committed readers for
     ever."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             views = await admin.list_topics(internal=True)
             for unknown in sorted(set(topic) - {view.name for view in views}):
                 raise CommandError(f"topic {unknown!r} does not exist")
@@ -150,12 +156,13 @@ def txns_abort_hanging(
     producer_id: Annotated[int, typer.Argument(min=0, max=INT64_MAX)],
     idle: IdleSeconds = 900,
     bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
 ) -> None:
     """Abort a hanging transaction that `hanging` shows; the command refuses one that its coordinator
     knows."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        async with connect(bootstrap, command_config) as admin:
             found = await admin.hanging_transactions([(topic, partition)], idle_ms=1000 * idle)
             chosen = [hanging for hanging in found if hanging.producer_id == producer_id]
             if not chosen:

@@ -137,7 +137,7 @@ class FakeAdmin:
 
 def test_lists_are_tables_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("listing", "transactions"):
-        monkeypatch.setattr(f"tidegate.client.command_line.{module}.connect", lambda bootstrap: FakeAdmin())
+        monkeypatch.setattr(f"tidegate.client.command_line.{module}.connect", lambda *_: FakeAdmin())
     table = tidegate("groups", "list").stdout
     assert "billing" in table
     assert "Stable" in table
@@ -440,9 +440,7 @@ class Brokers(FakeAdmin):
 
 
 def test_settings_of_brokers_are_taken_back_to_what_counts_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        sys.modules["tidegate.client.command_line.brokers"], "connect", lambda _bootstrap: Brokers()
-    )
+    monkeypatch.setattr(sys.modules["tidegate.client.command_line.brokers"], "connect", lambda *_: Brokers())
     assert tidegate("brokers", "set", "--broker", "1", "log.cleaner.threads=").stdout == (
         "broker 1: log.cleaner.threads=2, as for all brokers\n"
     )
@@ -458,7 +456,7 @@ def test_settings_of_brokers_are_taken_back_to_what_counts_then(monkeypatch: pyt
 
 
 def test_a_broker_that_is_away_stands_in_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.client.command_line.listing.connect", lambda _bootstrap: Brokers())
+    monkeypatch.setattr("tidegate.client.command_line.listing.connect", lambda *_: Brokers())
     shown = tidegate("status")
     assert shown.exit_code == 0
     assert "node 3 127.0.0.1:9094: away\n" in shown.stdout
@@ -467,7 +465,7 @@ def test_a_broker_that_is_away_stands_in_the_status(monkeypatch: pytest.MonkeyPa
 
 
 def test_created_topics_are_printed_with_their_given_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.client.command_line.listing.connect", lambda _bootstrap: Brokers())
+    monkeypatch.setattr("tidegate.client.command_line.listing.connect", lambda *_: Brokers())
     (created,) = json.loads(tidegate("topics", "create", "t", "--config", "retention.ms=5", "--json").stdout)
     assert created["name"] == "t"
     assert created["config"] == {"retention.ms": "5"}

@@ -62,8 +62,7 @@ def test_a_job_of_the_official_connector_moves_over_by_its_format() -> None:
         500,
     )
     assert options.ignored == (
-        "fetchoffset.numretries", "groupidprefix", "kafka.max.poll.records", "kafka.security.protocol",
-        "maxoffsetspertrigger",
+        "fetchoffset.numretries", "groupidprefix", "kafka.max.poll.records", "maxoffsetspertrigger",
     )  # fmt: skip
     assert parse(isolation="read_committed", **{"kafka.isolation.level": "read_committed"}).read_committed
 

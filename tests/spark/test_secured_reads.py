@@ -38,11 +38,12 @@ from tidegate.security.scram import ScramMechanism, credential_of
 from tidegate.security.session_tokens import SessionTokens
 from tidegate.spark.connection import DataClient, ReadError, offset_query
 from tidegate.spark.fetch import RangeRequest, fetch_range
+from tidegate.spark.session import local_session
 from tidegate.tests.certificates import Authority
 from tidegate.tests.grpc_access import access
 from tidegate.wire.errors import ErrorCode
 
-from .served import TOPIC_ID, ServedCluster, history
+from .served import TOPIC_ID, ServedCluster, committed, history
 
 PASSWORD = "wonder land"
 PLAIN_USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_bob="builder";'
@@ -398,3 +399,36 @@ def test_a_bearer_token_is_an_identity(tmp_path: Path) -> None:
                 refused.describe()
             assert made not in str(error.value)
             refused.close()
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_spark_reads_as_a_user_and_shows_its_password_nowhere(
+    secured: Secured, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spark = local_session("tidegate-tests")
+    jaas = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+    options = {
+        "kafka.bootstrap.servers": secured.served.bootstrap,
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": f'{jaas} username="alice" password="{PASSWORD}";',
+        "kafka.ssl.truststore.location": str(secured.authority.path),
+        "kafka.ssl.truststore.type": "PEM",
+        "maxRecordsPerPartition": "500",
+    }
+    frame = spark.read.format("tidegate").options(**options, subscribe="flights").load()
+    assert frame.rdd.getNumPartitions() > 1
+    assert frame.count() == len(committed(history(0, 200)))
+    for mode in ("simple", "extended", "codegen", "cost", "formatted"):
+        frame.explain(mode)
+    refused = spark.read.format("tidegate").options(**options, subscribe="payroll").load()
+    with pytest.raises(Exception, match="TOPIC_AUTHORIZATION_FAILED") as error:
+        refused.count()
+    wrong = {**options, "kafka.sasl.jaas.config": f'{jaas} username="mallory" password="{PASSWORD}";'}
+    with pytest.raises(Exception, match="SASL_AUTHENTICATION_FAILED") as unknown:
+        spark.read.format("tidegate").options(**wrong, subscribe="flights").load().count()
+    shown = capfd.readouterr()
+    for text in (shown.out, shown.err, str(error.value), str(unknown.value), repr(unknown.value)):
+        assert PASSWORD not in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from .conftest import Partition, Script, numbered_batches
 def channels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Channels]:
     """Those of a worker that has just begun."""
     channels = Channels()
-    monkeypatch.setattr(source, "_worker_channels", channels)
+    monkeypatch.setattr(source, "_worker_channels", OrderedDict({(): (None, channels)}))
     yield channels
     channels.close()
 
@@ -52,6 +53,21 @@ def test_the_channel_that_was_not_used_for_longest_is_closed() -> None:
     assert channels.to("127.0.0.1:1") is first
     assert channels.to("127.0.0.1:2") is not second
     channels.close()
+
+
+def test_tasks_of_two_users_share_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_worker_channels", OrderedDict())
+
+    def channels_of(user: str) -> Channels:
+        jaas = f'ScramLoginModule required username="{user}" password="x";'
+        return source._channels_of((("sasl.jaas.config", jaas), ("security.protocol", "SASL_PLAINTEXT")))[1]
+
+    alice, bob = channels_of("alice"), channels_of("bob")
+    assert alice is not bob
+    assert channels_of("alice") is alice
+    for number in range(source.CHANNEL_SETS_MAX):
+        channels_of(f"other-{number}")
+    assert channels_of("alice") is not alice
 
 
 def test_a_forked_process_opens_its_own_channels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,105 @@
+"""`tidegate cluster up --secure`: one command gives a cluster that strangers cannot use, its owner can."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from tidegate.client.administration.admin import Admin
+from tidegate.client.connecting.errors import ConnectionFailed, FatalError
+from tidegate.processes.local_cluster import LocalCluster, LocalClusterError
+from tidegate.security.client_security import ClientSecurity, read_security
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+
+def tidegate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tidegate.client.command_line", *arguments],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_one_command_makes_a_secured_cluster_and_says_how_to_connect(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    port = ("--nodes", "1", "--base-port", "16292")
+    up = tidegate("cluster", "up", "--secure", "--data", str(folder), *port)
+    properties = folder / "client.properties"
+    try:
+        assert up.returncode == 0, up.stderr
+        assert str(properties) in up.stdout
+        assert properties.stat().st_mode & 0o777 == 0o600
+        as_admin = ("--command-config", str(properties))
+        assert tidegate("topics", "create", "hello", *as_admin).returncode == 0
+        assert "hello" in tidegate("topics", "list", *as_admin).stdout
+        assert tidegate("topics", "list", "--bootstrap", "127.0.0.1:16292").returncode == 1
+        counted = tidegate("count", "hello", "--bootstrap", "127.0.0.1:16392", *as_admin)
+        assert "0 records" in counted.stdout
+        (node,) = json.loads(tidegate("cluster", "status", "--data", str(folder), "--json").stdout)["nodes"]
+        assert node["ready"]
+    finally:
+        down = tidegate("cluster", "down", "--data", str(folder))
+    assert "stopped: node 1" in down.stdout
+    password = read_security(properties)[0].password.encode()
+    assert len(password) >= 32
+    shown = [up.stdout.encode(), up.stderr.encode()]
+    files = [each.read_bytes() for each in folder.rglob("*") if each.is_file() and each != properties]
+    assert len(files) > 8
+    assert not [text for text in (*files, *shown) if password in text]
+
+
+def test_a_cluster_that_is_there_is_not_secured_by_an_option(tmp_path: Path) -> None:
+    LocalCluster(tmp_path, 1).release()
+    with pytest.raises(LocalClusterError, match="not secured: use another directory"):
+        LocalCluster(tmp_path, with_users=True)
+
+
+async def test_a_password_that_was_changed_stays_changed(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, 1, with_users=True)
+    await cluster.up()
+    first = cluster.administrator.security()
+    settings: dict[str, Any] = {
+        "bootstrap.servers": cluster.bootstrap,
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanisms": "SCRAM-SHA-512",
+        "sasl.username": "admin",
+        "ssl.ca.location": str(cluster.certificates.authorities),
+        "log_level": 0,
+    }
+    try:
+        admin = AdminClient({**settings, "sasl.password": first.password})
+        changed = UserScramCredentialUpsertion(
+            "admin", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192), b"another one"
+        )
+        await asyncio.to_thread(admin.alter_user_scram_credentials([changed])["admin"].result, 20)
+        text = cluster.administrator.properties_path.read_text().replace(first.password, "another one")
+        cluster.administrator.properties_path.write_text(text)
+        await cluster.down()
+        cluster = LocalCluster(tmp_path)
+        await cluster.up()  # its status is asked for with the new password
+        with pytest.raises(FatalError, match="SASL_AUTHENTICATION_FAILED"):
+            await Admin(cluster.bootstrap, security=first).start()
+        with pytest.raises(KafkaException):
+            await asyncio.to_thread(AdminClient({**settings, "sasl.password": "x"}).list_topics, timeout=3)
+        async with Admin(cluster.bootstrap, security=cluster.administrator.security()) as ours:
+            assert (await ours.describe_cluster()).cluster_id == cluster.cluster_id
+        certificate = cluster.certificates.of_node(1)
+        without_login = ClientSecurity(
+            "SSL", authorities=str(cluster.certificates.authorities), certificate=str(certificate)
+        )
+        with pytest.raises(ConnectionFailed):
+            await Admin(cluster.bootstrap, security=without_login, timeout_s=5).start()
+    finally:
+        await cluster.down()
