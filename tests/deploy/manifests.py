@@ -15,7 +15,11 @@ from tidegate.tests.machine import Need, lacks
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
-CLUSTERS = {"base": 3, "overlays/three-nodes": 3, "overlays/five-nodes": 5}
+BASE = "overlays/three-nodes"
+CERT_MANAGER = "overlays/cert-manager"
+TRIAL = "overlays/trial-without-security"
+SECURED = {BASE: 3, "overlays/five-nodes": 5, CERT_MANAGER: 3}
+CLUSTERS = {**SECURED, TRIAL: 3}
 BACKFILL = "overlays/spark-backfill"
 ALL = (*CLUSTERS, BACKFILL)
 
@@ -60,10 +64,25 @@ def service(folder: str, name: str) -> Document:
     return document
 
 
+def pods(folder: str) -> dict[str, Document]:
+    """The pod templates of the folder's workloads, by kind and name."""
+    found = {}
+    for document in documents(folder):
+        name = f"{document['kind']} {document['metadata']['name']}"
+        if document["kind"] in ("StatefulSet", "Job"):
+            found[name] = document["spec"]["template"]
+        elif document["kind"] == "CronJob":
+            found[name] = document["spec"]["jobTemplate"]["spec"]["template"]
+    return found
+
+
 def pod(folder: str) -> Document:
-    """The pod template of the folder's one workload."""
-    [workload] = [document for document in documents(folder) if document["kind"] in ("StatefulSet", "Job")]
-    template: Document = workload["spec"]["template"]
+    """The pod template of the nodes, or of the backfill."""
+    [template] = [
+        template
+        for name, template in pods(folder).items()
+        if name in ("StatefulSet tidegate", "Job tidegate-backfill")
+    ]
     return template
 
 

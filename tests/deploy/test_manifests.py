@@ -18,6 +18,7 @@ from . import manifests
 from .manifests import (
     ALL,
     BACKFILL,
+    BASE,
     CLUSTERS,
     ROOT,
     config_map,
@@ -26,11 +27,29 @@ from .manifests import (
     of_kind,
     only,
     pod,
+    pods,
     render,
     service,
 )
 
-PORTS = {"kafka": 9092, "grpc": 9093, "quorum": 9094, "metrics": 9095}
+PORTS = {
+    "kafka": 9092,
+    "grpc": 9093,
+    "quorum": 9094,
+    "metrics": 9095,
+    "brokers": 9096,
+    "controller-grpc": 9097,
+    "administrators": 9098,
+}
+LISTENERS = {
+    "kafka": "CLIENTS",
+    "grpc": "GRPC",
+    "quorum": "CONTROLLER",
+    "metrics": "METRICS",
+    "brokers": "BROKERS",
+    "controller-grpc": "CONTROLLER_GRPC",
+    "administrators": "ADMINISTRATORS",
+}
 
 
 @pytest.mark.parametrize("folder", ALL)
@@ -48,7 +67,7 @@ def validate(file: Path) -> subprocess.CompletedProcess[str]:
 
 def test_the_validation_would_catch_a_misspelt_field(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
-    broken.write_text(render("base").replace("terminationGracePeriodSeconds", "terminationGracePeriodSecond"))
+    broken.write_text(render(BASE).replace("terminationGracePeriodSeconds", "terminationGracePeriodSecond"))
     assert validate(broken).returncode != 0
 
 
@@ -57,7 +76,7 @@ def test_the_quorum_has_a_voter_for_every_pod_at_the_pods_own_name(folder: str, 
     stateful_set = only(folder, "StatefulSet")
     name, domain = stateful_set["metadata"]["name"], stateful_set["spec"]["serviceName"]
     assert stateful_set["spec"]["replicas"] == nodes
-    expected = [f"{n}@{name}-{n}.{domain}:{PORTS['quorum']}:{PORTS['grpc']}" for n in range(nodes)]
+    expected = [f"{n}@{name}-{n}.{domain}:{PORTS['quorum']}:{PORTS['controller-grpc']}" for n in range(nodes)]
     assert config_map(folder, "tidegate-quorum")["voters"].split(",") == expected
 
 
@@ -86,7 +105,7 @@ def flat(table: dict[str, object], prefix: str = "") -> dict[str, object]:
 @pytest.mark.parametrize("folder", CLUSTERS)
 def test_every_selector_finds_the_nodes_and_nothing_else(folder: str) -> None:
     labels = pod(folder)["metadata"]["labels"]
-    backfill = pod(BACKFILL)["metadata"]["labels"]
+    others = [pod(BACKFILL), *(found for name, found in pods(folder).items() if "StatefulSet" not in name)]
     stateful_set = only(folder, "StatefulSet")["spec"]
     template = pod(folder)["spec"]
     selectors = [
@@ -102,11 +121,11 @@ def test_every_selector_finds_the_nodes_and_nothing_else(folder: str) -> None:
         ),
         *(constraint["labelSelector"]["matchLabels"] for constraint in template["topologySpreadConstraints"]),
     ]
-    assert len(selectors) == 7
+    assert len(selectors) == 8
     for selector in selectors:
         assert selector
         assert selector.items() <= labels.items()
-        assert not selector.items() <= backfill.items()
+        assert not any(selector.items() <= other["metadata"]["labels"].items() for other in others)
 
 
 @pytest.mark.parametrize("folder", CLUSTERS)
@@ -132,13 +151,7 @@ def test_ports_mean_the_same_everywhere(folder: str) -> None:
     listeners = settings["listeners"]
     assert isinstance(listeners, list)
     assert [str(each) for each in map(parse_listener, listeners)] == [
-        f"{name}://:{PORTS[port]}"
-        for name, port in (
-            ("PLAINTEXT", "kafka"),
-            ("GRPC", "grpc"),
-            ("CONTROLLER", "quorum"),
-            ("METRICS", "metrics"),
-        )
+        f"{name}://:{PORTS[port]}" for port, name in LISTENERS.items()
     ]
 
 
@@ -190,72 +203,82 @@ def test_two_nodes_never_share_a_host(folder: str) -> None:
     assert pod(folder)["spec"]["topologySpreadConstraints"][0]["topologyKey"] == "topology.kubernetes.io/zone"
 
 
-@pytest.mark.parametrize("folder", CLUSTERS)
-def test_only_the_nodes_reach_the_quorum_port(folder: str) -> None:
-    labels = pod(folder)["metadata"]["labels"]
-    policy = only(folder, "NetworkPolicy")["spec"]
-    assert "Ingress" in policy["policyTypes"]
-    admitting = []
-    for rule in policy["ingress"]:
-        assert rule.get("ports"), "a rule without ports admits to every port"
-        if {"quorum", PORTS["quorum"]} & {port["port"] for port in rule["ports"]}:
-            admitting.append(rule)
-    [rule] = admitting
-    [peer] = rule["from"]
-    assert peer.keys() == {"podSelector"}, "a peer of another namespace"
-    assert peer["podSelector"]["matchLabels"].items() <= labels.items()
-    assert "app.kubernetes.io/component" in peer["podSelector"]["matchLabels"]
-
-
 def test_the_backfill_is_let_in_by_the_policy_of_the_nodes() -> None:
     labels = pod(BACKFILL)["metadata"]["labels"]
-    rules = only("base", "NetworkPolicy")["spec"]["ingress"]
+    rules = only(BASE, "NetworkPolicy")["spec"]["ingress"]
     admitting = [
         peer
         for rule in rules
         if {"grpc"} & {port["port"] for port in rule["ports"]}
         for peer in rule["from"]
-        if peer["podSelector"]["matchLabels"].items() <= labels.items()
+        if "podSelector" in peer and peer["podSelector"]["matchLabels"].items() <= labels.items()
     ]
     assert len(admitting) == 1
-    clients = service("base", "tidegate")["metadata"]["name"]
+    clients = service(BASE, "tidegate")["metadata"]["name"]
     assert f"--bootstrap={clients}:{PORTS['grpc']}" in container(BACKFILL)["args"]
 
 
-def test_the_backfill_script_is_the_one_in_the_repository_and_compiles() -> None:
-    source = config_map(BACKFILL, "tidegate-backfill")["backfill.py"]
-    compile(source, "backfill.py", "exec")
+SCRIPTS = [
+    (BACKFILL, "tidegate-backfill", "backfill.py"),
+    (BASE, "tidegate-users-script", "users.py"),
+    (BASE, "tidegate-certificates", "certificates.py"),
+]
+
+
+@pytest.mark.parametrize(("folder", "prefix", "name"), SCRIPTS)
+def test_the_script_of_a_job_starts_outside_the_repository(
+    folder: str, prefix: str, name: str, tmp_path: Path
+) -> None:
+    """As in its pod: beside nothing but an installed package."""
+    file = tmp_path / name
+    file.write_text(config_map(folder, prefix)[name])
+    program = f"import runpy; runpy.run_path({str(file)!r})"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_backfill_runs_its_script_with_its_users_properties() -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in container(BACKFILL)["volumeMounts"]}
     assert container(BACKFILL)["args"][0] == f"{mounts['script']}/backfill.py"
+    assert f"--command-config={mounts['client']}/client.properties" in container(BACKFILL)["args"]
 
 
 @pytest.mark.parametrize("folder", ALL)
 def test_pods_run_without_privileges_token_and_service_links(folder: str) -> None:
-    spec = pod(folder)["spec"]
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["runAsUser"] >= 10000
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert spec["automountServiceAccountToken"] is False
     accounts = of_kind(folder, "ServiceAccount")
-    assert [account["metadata"]["name"] for account in accounts] == [spec["serviceAccountName"]]
     assert all(account["automountServiceAccountToken"] is False for account in accounts)
-    # A Service `tidegate` would put TIDEGATE_PORT into the environment, and a node refuses settings that it
-    # does not know.
-    assert spec["enableServiceLinks"] is False
-    security = container(folder)["securityContext"]
-    assert security["readOnlyRootFilesystem"] is True
-    assert security["allowPrivilegeEscalation"] is False
-    assert security["capabilities"] == {"drop": ["ALL"]}
-    assert container(folder)["resources"].keys() == {"requests", "limits"}
+    found = pods(folder)
+    assert {template["spec"]["serviceAccountName"] for template in found.values()} == {
+        account["metadata"]["name"] for account in accounts
+    }
+    for name, template in found.items():
+        spec = template["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] >= 10000
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        # Only what writes Secrets talks to the Kubernetes API.
+        assert spec["automountServiceAccountToken"] is name.endswith(" tidegate-certificates")
+        # A Service `tidegate` would put TIDEGATE_PORT into the environment, and a node refuses settings that
+        # it does not know.
+        assert spec["enableServiceLinks"] is False
+        for each in [*spec["containers"], *spec.get("initContainers", ())]:
+            security = each["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert each["resources"].keys() == {"requests", "limits"}
 
 
 @pytest.mark.parametrize("folder", ALL)
 def test_images_carry_the_projects_version(folder: str) -> None:
     """The version stands in `__init__.py`: the wheel takes it from there, and the manifests name the image by
     it."""
-    repository, _, tag = container(folder)["image"].partition(":")
-    assert repository in ("tidegate/node", "tidegate/spark")
-    assert tag == tidegate.__version__
+    for template in pods(folder).values():
+        for each in [*template["spec"]["containers"], *template["spec"].get("initContainers", ())]:
+            repository, _, tag = each["image"].partition(":")
+            assert repository in ("tidegate/node", "tidegate/spark")
+            assert tag == tidegate.__version__
 
 
 @pytest.mark.parametrize("folder", ALL)
@@ -266,7 +289,7 @@ def test_all_objects_are_in_one_namespace_and_every_reference_resolves(folder: s
     assert namespaces == {"tidegate"}
     maps = {found["metadata"]["name"] for found in of_kind(folder, "ConfigMap")}
     claims = {found["metadata"]["name"] for found in of_kind(folder, "PersistentVolumeClaim")}
-    for volume in pod(folder)["spec"]["volumes"]:
+    for volume in [volume for template in pods(folder).values() for volume in template["spec"]["volumes"]]:
         assert "configMap" not in volume or volume["configMap"]["name"] in maps
         assert "persistentVolumeClaim" not in volume or volume["persistentVolumeClaim"]["claimName"] in claims
     assert manifests.environment(folder, "tidegate")
@@ -280,7 +303,7 @@ def test_every_manifest_is_part_of_a_kustomization() -> None:
             file for generator in content.get("configMapGenerator", []) for file in generator.get("files", [])
         ]
         used |= {kustomization} | {
-            (kustomization.parent / name).resolve() for name in [*content["resources"], *files]
+            (kustomization.parent / name).resolve() for name in [*content.get("resources", []), *files]
         }
     assert {path for path in manifests.KUBERNETES.rglob("*") if path.is_file()} <= used
 
@@ -300,7 +323,7 @@ def dockerfile_targets() -> dict[str, list[str]]:
 def test_the_image_runs_the_node_directly_and_not_as_root() -> None:
     stages = dockerfile_targets()
     assert list(stages)[-1] == "node", "a build without --target makes the last stage"
-    user = str(pod("base")["spec"]["securityContext"]["runAsUser"])
+    user = str(pod(BASE)["spec"]["securityContext"]["runAsUser"])
     assert any(line == f"USER {user}:{user}" for line in stages["runtime"])
     assert stages["node"][0].startswith("FROM runtime ")
     assert stages["spark"][0].startswith("FROM runtime ")

@@ -10,13 +10,24 @@ import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
-from .....spark.session import local_session
+from tidegate.security.properties import read_properties
+from tidegate.spark.session import local_session
+
+
+def security(file: Path | None) -> dict[str, str]:
+    """Options of the source, by the names that Kafka's have in Spark."""
+    if file is None or not file.exists():
+        return {}
+    return {f"kafka.{name}": value for name, value in read_properties(file.read_bytes()).items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--bootstrap", required=True, help="host:port of a node's gRPC listener, or several, with commas"
+    )
+    parser.add_argument(
+        "--command-config", type=Path, help="Kafka's properties of a client; without the file: no security"
     )
     parser.add_argument("--topic", required=True)
     parser.add_argument("--output", required=True, type=Path, help="a folder; the run gets its own below it")
@@ -31,6 +42,8 @@ def main() -> None:
             .option("bootstrap", arguments.bootstrap)
             .option("subscribe", arguments.topic)
         )
+        for name, value in security(arguments.command_config).items():
+            source = source.option(name, value)
         source.option("isolation", "read_committed").load().write.mode(arguments.mode).parquet(str(target))
         print(f"{spark.read.parquet(str(target)).count()} records in {target}")
     finally:
