@@ -47,8 +47,14 @@ log = logs.get(__name__)
 GRPC_MESSAGE_BYTES_MAX = 64 << 20
 CONNECTIONS_MAX = 4096
 CONNECTIONS_UNBOUNDED = 2**31 - 1
-UNAUTHENTICATED_MAX = 1000
-"""Connections of a server whose clients have not authenticated yet; never more than half of all."""
+UNAUTHENTICATED_MAX = 500
+"""Connections of a server whose clients have not authenticated yet; never more than half of all.  In its
+handshake a TLS connection of asyncio takes 340 KiB."""
+WAITING_CONNECTIONS_MAX = 512
+"""Which the kernel holds until they are accepted."""
+ACCEPTED_AT_ONCE = 64
+"""In one turn of the loop.  When very many honest clients come at once, the handshakes of those before them
+end first: they do not push each other out of `UNAUTHENTICATED_MAX`."""
 AUTHENTICATION_S_MAX = 30.0
 FRAMES_IN_FLIGHT_BYTES_MAX = 512 << 20
 LOOK_AFTER_S = 2.0
@@ -177,7 +183,9 @@ class FrameServer:
             return connection if tls is None else _Handshake(self, room, connection, tls)
 
         try:
-            listener = await loop.create_server(make, host, port, backlog=512, start_serving=False)
+            listener = await loop.create_server(
+                make, host, port, backlog=ACCEPTED_AT_ONCE, start_serving=False
+            )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(host, port) from error
@@ -185,6 +193,9 @@ class FrameServer:
         self._sockets.append(listener)
         self.ports.append(listener.sockets[0].getsockname()[1])
         await listener.start_serving()
+        for each in listener.sockets:  # asyncio has one number for both
+            with socket.fromfd(each.fileno(), each.family, each.type) as same:
+                same.listen(WAITING_CONNECTIONS_MAX)
         if self._look_timer is None:
             self._keep_looking()
 

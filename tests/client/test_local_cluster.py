@@ -19,6 +19,7 @@ from typing import cast
 import grpc
 import pytest
 from tidegate.client.command_line.cluster import _unready
+from tidegate.node.settings.configuration import load
 from tidegate.processes import local_cluster
 from tidegate.processes.local_cluster import ForeignNode, LocalCluster, LocalClusterError, LocalNode, NotReady
 from tidegate.processes.node_process import NodeProcess, ProcessIdentity, last_words, log_tail
@@ -567,3 +568,38 @@ def test_a_file_in_the_folders_place_and_a_damaged_description_are_errors(tmp_pa
     (tmp_path / "three/cluster.json").write_text("{")
     with pytest.raises(LocalClusterError, match=r"data in .* is untouched: put a copy"):
         LocalCluster.attach(tmp_path / "three")
+
+
+class ElsewhereInNetwork:
+    """Nodes on other hosts."""
+
+    def address(self, node_id: int) -> str:
+        return f"10.0.0.{node_id}"
+
+    def name(self, node_id: int) -> str:
+        return f"host-{node_id}"
+
+    def command(self, node_id: int) -> list[str]:
+        return []
+
+
+@pytest.mark.parametrize("secured", [False, True])
+def test_nodes_on_other_hosts_are_insecure_or_have_certificates(tmp_path: Path, secured: bool) -> None:
+    """Both start: the word stands in the file, or no listener for nodes is open."""
+    cluster = LocalCluster(tmp_path, 3, hosts=ElsewhereInNetwork(), secured=secured)
+    try:
+        text = cluster.configuration(cluster.node(1)).encode()
+        assert ("insecure" in tomllib.loads(text.decode())) is not secured
+        found = load(text, environment={}).listeners
+        assert bool(found.open_to_others) is not secured
+        again = LocalCluster(tmp_path, hosts=ElsewhereInNetwork())
+        assert again.configuration(again.node(1)).encode() == text
+        again.release()
+    finally:
+        cluster.release()
+
+
+def test_only_their_owner_reads_the_keys_of_a_secured_cluster(tmp_path: Path) -> None:
+    LocalCluster(tmp_path, 1, secured=True).release()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "tls").iterdir()}
+    assert modes == {"ca.pem": 0o644, "ca.key": 0o600, "node-1.pem": 0o600}

@@ -133,7 +133,7 @@ class TestPorts:
         assert f"listener {listener}://127.0.0.1:{port}: " in line
 
     def test_an_address_of_another_machine(self, tmp_path: Path) -> None:
-        values = settings(tmp_path)
+        values = settings(tmp_path, insecure=True)
         values["listeners"][0] = "PLAINTEXT://192.0.2.1:9092"
         code, line = start(tmp_path, values)
         assert code == 3
@@ -247,3 +247,30 @@ class TestDataFolder:
         assert "flights-0" in line
         assert str(tmp_path / "a") in line
         assert str(tmp_path / "b") in line
+
+
+def test_a_node_that_others_could_speak_for_does_not_start_without_a_word(tmp_path: Path) -> None:
+    values = settings(tmp_path)
+    values["listeners"] = [each.replace("127.0.0.1", "0.0.0.0") for each in values["listeners"]]
+    values["advertised.listeners"] = ["PLAINTEXT://127.0.0.1:1", "GRPC://127.0.0.1:2"]
+    code, said = start(tmp_path, values)
+    assert code == 2
+    assert "other machines reach this listener for nodes" in said
+    assert not (tmp_path / "data").exists()
+
+
+async def test_an_insecure_node_says_so_at_every_start(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, 1, {"insecure": True})
+    node = cluster.node(1)
+    open_to_all = f"CONTROLLER://0.0.0.0:{node.ports.quorum}"
+    cluster.settings["listeners"] = [
+        f"PLAINTEXT://{node.kafka_address}", f"GRPC://{node.grpc_address}", open_to_all,
+        f"METRICS://{node.metrics_address}",
+    ]  # fmt: skip
+    for starts in (1, 2):
+        await cluster.up()
+        await cluster.down()
+        warnings = [line for line in node.log_path.read_text().splitlines() if " insecure " in line]
+        assert len(warnings) == starts
+        assert "WARNING" in warnings[-1]
+        assert open_to_all in warnings[-1]

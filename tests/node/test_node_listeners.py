@@ -3,12 +3,15 @@ as a Kafka 4.1.1 said them."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tidegate.node.settings.configuration import load
 from tidegate.node.settings.definitions import LISTENERS_DEFAULT
+from tidegate.runtime.tls import ClientAuth, TlsFiles
 
-from .test_configuration import loaded, refused
+from .test_configuration import MINIMAL, loaded, refused, toml
 
 OTHERS = ("GRPC://127.0.0.1:9093", "CONTROLLER://127.0.0.1:9094", "METRICS://127.0.0.1:9095")
 MAP = ["GRPC:PLAINTEXT", "CONTROLLER:PLAINTEXT", "METRICS:PLAINTEXT", "PLAINTEXT:PLAINTEXT"]
@@ -209,3 +212,91 @@ def test_listeners_that_kafka_refuses_are_refused_in_kafkas_words(
 )  # fmt: skip
 def test_what_a_node_of_ours_cannot_have_is_refused_too(changes: dict[str, Any], message: str) -> None:
     assert refused(**changes) == message
+
+
+NODES_MAP = [
+    "BROKERS:SSL",
+    "CONTROLLER:SSL",
+    "NODES_GRPC:SSL",
+    "GRPC:PLAINTEXT",
+    "METRICS:PLAINTEXT",
+    "PLAINTEXT:PLAINTEXT",
+]
+SECURED: dict[str, Any] = {
+    "insecure": False,
+    "listeners": [
+        "PLAINTEXT://0.0.0.0:1", "BROKERS://0.0.0.0:2", "GRPC://0.0.0.0:3", "CONTROLLER://0.0.0.0:4",
+        "NODES_GRPC://0.0.0.0:5", "METRICS://0.0.0.0:6",
+    ],
+    "advertised__listeners": ["PLAINTEXT://a:1", "BROKERS://a:2", "GRPC://a:3"],
+    "listener__security__protocol__map": NODES_MAP,
+    "inter__broker__listener__name": "BROKERS",
+    "controller__grpc__listener__name": "nodes_grpc",
+    "ssl__keystore__location": "/tls/node-{node.id}.pem",
+    "ssl__truststore__location": "/tls/ca.pem",
+}  # fmt: skip
+
+
+def test_listeners_for_nodes_have_certificates_and_need_no_word_then() -> None:
+    found = loaded(**SECURED)
+    assert texts(found.listeners.for_nodes) == [
+        "BROKERS://0.0.0.0:2", "CONTROLLER://0.0.0.0:4", "NODES_GRPC://0.0.0.0:5"
+    ]  # fmt: skip
+    assert found.listeners.open_to_others == ()
+    assert texts(found.listeners.own_controller_grpc) == ["NODES_GRPC://0.0.0.0:5"]
+    files = TlsFiles(Path("/tls/node-1.pem"), None, Path("/tls/ca.pem"))
+    assert found.node_tls == dict.fromkeys(("BROKERS", "CONTROLLER", "NODES_GRPC"), files)
+    assert found.listener_security["BROKERS"].client_auth is ClientAuth.REQUIRED
+
+
+def test_a_broker_alone_connects_to_controllers_by_the_same_settings() -> None:
+    without = [each for each in SECURED["listeners"] if not each.startswith(("CONTROLLER", "NODES"))]
+    found = loaded(**SECURED | {"process__roles": ["broker"], "listeners": without})
+    assert texts(found.listeners.for_nodes) == ["BROKERS://0.0.0.0:2"]
+    assert found.node_tls.keys() == {"BROKERS", "NODES_GRPC"}
+
+
+def test_a_listener_for_nodes_has_files_of_its_own_when_its_name_says_so() -> None:
+    found = load(
+        toml(
+            MINIMAL | {key.replace("__", "."): value for key, value in SECURED.items()}
+            | {"listener.name.controller.ssl.keystore.location": "/tls/quorum-{node.id}.pem"}
+        ), environment={},
+    )  # fmt: skip
+    assert found.node_tls["CONTROLLER"].certificate == Path("/tls/quorum-1.pem")
+    assert found.node_tls["BROKERS"].certificate == Path("/tls/node-1.pem")
+
+
+def test_certificates_of_clients_are_required_from_nodes_with_their_authorities() -> None:
+    changes = SECURED | {"ssl__truststore__location": None}
+    assert "set ssl.truststore.location to the authorities" in refused(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"listener__security__protocol__map": ["BROKERS:PLAINTEXT", *NODES_MAP[1:]]},
+         "BROKERS://0.0.0.0:2: "),
+        ({"listener__security__protocol__map": ["CONTROLLER:PLAINTEXT", *(NODES_MAP[:1] + NODES_MAP[2:])]},
+         "CONTROLLER://0.0.0.0:4: "),
+        ({"listener__security__protocol__map": ["NODES_GRPC:PLAINTEXT", *(NODES_MAP[:2] + NODES_MAP[3:])]},
+         "NODES_GRPC://0.0.0.0:5: "),
+        ({"controller__grpc__listener__name": None,
+          "listeners": [each for each in SECURED["listeners"] if not each.startswith("NODES")]},
+         "GRPC://0.0.0.0:3: "),
+    ],
+)  # fmt: skip
+def test_a_node_that_others_could_speak_for_needs_a_word(changes: dict[str, Any], named: str) -> None:
+    """... also where only one of its listeners for nodes is open."""
+    said = refused(**SECURED | changes)
+    assert said.startswith(named)
+    assert "set insecure = true" in said
+    found = loaded(**SECURED | changes | {"insecure": True})
+    assert [f"{each}: " for each in found.listeners.open_to_others] == [named]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "[::1]", "localhost"])
+def test_on_loopback_nodes_need_no_certificates(host: str) -> None:
+    names = ("PLAINTEXT", "GRPC", "CONTROLLER", "METRICS")
+    own = [f"{name}://{host}:{port}" for port, name in enumerate(names, 1)]
+    assert loaded(insecure=False, listeners=own).listeners.open_to_others == ()
