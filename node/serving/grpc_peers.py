@@ -11,16 +11,17 @@ Other services on the same server are none of its business.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import grpc
 
 from ...proto import controller_pb2
-from ...runtime import logs
+from ...runtime.frames import LogLimiter
 from ...runtime.tls import named_nodes
 
-log = logs.get(__name__)
+_refusals: Final = LogLimiter()
 
 CONTROLLER: Final = f"/{controller_pb2.DESCRIPTOR.services_by_name['Controller'].full_name}/"
 ABOUT_ANOTHER_NODE: Final = frozenset({"UnregisterBroker"})
@@ -80,7 +81,11 @@ def refusal(
 
 
 async def _require(request: Any, context: grpc.aio.ServicerContext[Any, Any], names_caller: bool) -> None:
+    """Ends the call when it is refused."""
     names = [name.decode(errors="replace") for name in context.auth_context().get("peer_dns", ())]
     refused = refusal(names, request, names_caller=names_caller)
     if refused is not None:
+        _refusals.warning(
+            asyncio.get_running_loop().time(), "node_call_refused", peer=context.peer(), reason=refused[1]
+        )
         await context.abort(*refused)

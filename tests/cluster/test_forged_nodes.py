@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.consuming.consumer import Consumer
 from tidegate.client.producing.producer import Producer
 from tidegate.controller.raft.messages import Hello
+from tidegate.node.lifecycle.reachability import Question
 from tidegate.processes.local_cluster import LocalCluster, LocalNode
 from tidegate.proto import controller_pb2 as pb
 from tidegate.tests.certificates import lifetime
@@ -190,10 +193,9 @@ async def test_a_forged_vote_request_raises_no_term(secured: LocalCluster, forge
         return int(answer.topics[0].partitions[0].leader_epoch)
 
     before = await term()
-    active = await secured.active_controller()
-    hello = Hello(3 if active.id != 3 else 2, "", (1, 2, 3))
-    for speaker in (forger.client(), forger.user(), forger.stranger(hello.node_id), forger.node(active.id)):
-        assert await speaker.ask_for_votes(active, hello, TERM) == b"", speaker.name
+    voter, hello = secured.node(1), Hello(3, "", (1, 2, 3))  # node 1 is dialed by all others
+    for speaker in (forger.client(), forger.user(), forger.stranger(3), forger.node(2)):
+        assert await speaker.ask_for_votes(voter, hello, TERM) == b"", speaker.name
     assert await term() == before
 
 
@@ -209,6 +211,33 @@ async def test_a_node_certificate_that_does_not_hold_opens_no_connection(
     }[which]
     assert await is_refused(forger.node(2), node) is False
     assert await is_refused(speaker(), node)
+
+
+async def test_a_node_is_reached_by_the_brokers_that_have_connected(
+    secured: LocalCluster, forger: Forger
+) -> None:
+    """Who asks in the name of another broker would let a cut-off one become a leader."""
+    target = secured.node(1)
+    question = Question((3, broker_epoch(secured.node(3))), (1, broker_epoch(target)))
+    for speaker, code in (
+        (forger.client(), ErrorCode.STALE_BROKER_EPOCH),
+        (forger.user(), ErrorCode.STALE_BROKER_EPOCH),
+        (forger.node(2), ErrorCode.STALE_BROKER_EPOCH),
+        (forger.node(3), ErrorCode.NONE),
+    ):
+        peer = replace(speaker, name=question.client_id).peer(target)
+        assert (await peer.request(ApiKey.API_VERSIONS, 0, {}, 5.0)).error_code == code
+        peer.close()
+
+
+def broker_epoch(node: LocalNode) -> int:
+    (found,) = re.findall(r"broker_registered\b.*\bbroker_epoch=(\d+)", registration_of(node))
+    return int(found)
+
+
+def registration_of(node: LocalNode) -> str:
+    lines = node.log_path.read_text().splitlines()
+    return next(line for line in reversed(lines) if "broker_registered" in line and "cluster=" in line)
 
 
 async def is_refused(speaker: Speaker, node: LocalNode) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,8 @@ from tidegate.node.serving.grpc_peers import ABOUT_ANOTHER_NODE, NodesOnly, refu
 from tidegate.proto import admin_pb2, admin_pb2_grpc, controller_pb2_grpc
 from tidegate.proto import controller_pb2 as pb
 from tidegate.runtime.grpc_tls import channel_credentials, node_credentials
-from tidegate.runtime.network import bind_grpc, grpc_channel, grpc_server
-from tidegate.runtime.tls import MutualTls, TlsFiles
+from tidegate.runtime.network import _GRPC_SERVER_OPTIONS, bind_grpc, grpc_channel, grpc_server
+from tidegate.runtime.tls import HANDSHAKE_S_MAX, MutualTls, TlsFiles
 from tidegate.tests.certificates import Authority
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Controller"]
@@ -130,6 +131,22 @@ async def test_other_services_on_the_same_server_are_not_asked_for_a_node(served
     async with served.channel(served.authority.issue(user="alice")) as channel:
         stub: Any = admin_pb2_grpc.AdminStub(channel)
         assert (await stub.Status(admin_pb2.StatusRequest(), timeout=2)).node_id == 1
+
+
+async def test_a_client_that_is_silent_in_the_handshake_is_let_go(tmp_path: Path) -> None:
+    """gRPC waits two minutes by default."""
+    server = grpc_server(options=(("grpc.server_handshake_timeout_ms", 200),))
+    tls = MutualTls.load(Authority(tmp_path).issue("node-1"), 1)
+    port = bind_grpc(server, "127.0.0.1", 0, node_credentials(tls))
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    writer.close()
+    await server.stop(0)
+
+
+def test_a_node_gives_a_handshake_as_long_as_on_its_other_listeners() -> None:
+    assert dict(_GRPC_SERVER_OPTIONS)["grpc.server_handshake_timeout_ms"] == 1000 * HANDSHAKE_S_MAX
 
 
 @pytest.mark.parametrize("method", [method.name for method in SERVICE.methods])
