@@ -450,8 +450,7 @@ def test_ablation_a_note_before_the_flush_is_found(monkeypatch: pytest.MonkeyPat
 
     def noting(self: Log) -> FlushTicket:
         ticket = begin(self)
-        if self.on_flushed is not None:
-            self.on_flushed(ticket.end_offset)
+        self.local.hooks.flushed(ticket.end_offset)
         return ticket
 
     monkeypatch.setattr(Log, "begin_flush", noting)
