@@ -104,7 +104,7 @@ class LocalLog:
     def flush_due(self) -> bool:
         """Whether a flush pays that no request waits for: complete segments need checksums, counts wait, or
         much data is unflushed."""
-        if self.durability.complete or self.durability.has_rebuilt_counts:
+        if self.durability.waits.complete or self.durability.waits.rebuilt_counts:
             return True
         return self.segments.size_bytes - self.durability.flushed_size >= FLUSH_DUE_BYTES
 
@@ -261,7 +261,7 @@ class LocalLog:
 
     def require_no_pending_files(self) -> None:
         """After the flush of a clean close.  Raises KAFKA_STORAGE_ERROR."""
-        if self.durability.has_pending_files:
+        if self.durability.waits.has_pending_files:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{self.health.name}: no room for the files of a clean close"
             )

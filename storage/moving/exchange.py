@@ -49,6 +49,6 @@ def take_over_start(log: Log, future: Log, *, also_wanted: bool) -> None:
 def is_durable(future: Log) -> bool:
     return (
         not future.has_unflushed_records
-        and not future.local.durability.complete
-        and not future.local.durability.has_pending_files
+        and not future.local.durability.waits.complete
+        and not future.local.durability.waits.has_pending_files
     )

@@ -34,7 +34,7 @@ def refused_after_a_power_cut(*, forgetful: bool) -> int:
         log.roll()
         log.advance_log_start(log.segments[2].base_offset)
         if forgetful:
-            log.local.durability._removed_unflushed.clear()
+            log.local.durability.waits.removed_unflushed.clear()
         log.flush_now()
         flushed = log.flushed_end_offset
         disk.crash(Random(seed))
