@@ -385,7 +385,6 @@ class LogDirectory:
                 )
             else:
                 self.adopt(new.key, new.topic_id, made)
-                made.recovered = False
 
     def topic_id_of(self, topic: str, partition: int) -> UUID | None:
         """The topic id of the log here, in use or damaged."""
