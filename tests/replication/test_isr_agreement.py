@@ -21,6 +21,7 @@ import pytest
 from tidegate.controller.planning import isr_changes, topics
 from tidegate.controller.planning.plan import Plan
 from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner
+from tidegate.controller.planning.registration import plan_registration
 from tidegate.controller.planning.sessions import BrokerSessions
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.service import ControllerService
@@ -155,7 +156,7 @@ class Walk:
         )  # fmt: skip
         for name, level in SUPPORTED_FEATURES.items():
             request.supported_features.add(name=name, max_level=level)
-        self.carry_out(self.active.duties.register(request))
+        self.carry_out(plan_registration(self.active.state, self.active.duties.sessions, request))
         self.active.duties.sessions.registered(self.active.state.brokers[node_id], 0.0)
 
     def beat(self, node_id: int, **fields: Any) -> None:
@@ -302,6 +303,8 @@ class Walk:
                 self.beat(other, wants_shutdown=True)
             case "depose":
                 self.depose()
+            case _:
+                pass  # what it acts on is not there
 
     def check(self) -> None:
         place = self.partition

@@ -275,7 +275,8 @@ class Commands:
                 return list(self._some((*TOPIC_CONFIGS, CATCH_UP_SETTING)))
             case "partitions":
                 return [self._random.randrange(3) for _ in range(self._random.randrange(3))]
-        return list(self._some((*BROKERS, 9) if self._random.random() < 0.2 else BROKERS))
+            case _:
+                return list(self._some((*BROKERS, 9) if self._random.random() < 0.2 else BROKERS))
 
     def _one(self, state: ClusterState, field: object) -> object:
         random, name = self._random, field.name  # type: ignore[attr-defined]
@@ -321,7 +322,8 @@ class Commands:
                 return random.choice((0, 9092))
             case "security_protocol":
                 return random.choice((*SecurityProtocol, 9))
-        return random.choice(("", "r", "s", "t"))
+            case _:
+                return random.choice(("", "r", "s", "t"))
 
     # ---- draws ---------------------------------------------------------------------------------------------
 
