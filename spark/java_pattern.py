@@ -172,7 +172,8 @@ class _Translation:
                 return frozenset(_CONTROLS[character])
             case _ if character.isascii() and character.isalnum():
                 raise PatternError(f"\\{character} has no counterpart here")
-        return frozenset(character)
+            case _:
+                return frozenset(character)
 
     def _hexadecimal(self, form: str) -> str:
         found = re.compile(form).match(self._text, self._at)

@@ -90,6 +90,8 @@ class ConfigKey:
     broker_name: str = ""
     pattern: str = ""
     """What each element of a list must look like."""
+    unread: str | None = None
+    """In place of a value that this version cannot read, where the default could remove records."""
 
     def parse(self, text: str) -> str:
         """The value as it is kept: read as Kafka's ConfigDef reads it, written in one way.  Raises
@@ -180,7 +182,7 @@ _C = ConfigKey
 _T = ConfigType
 TOPIC_CONFIGS: Mapping[str, ConfigKey] = _table(
     _C("cleanup.policy", _T.LIST, "delete", "delete old segments, compact by key, or both; empty: neither",
-       choices=CLEANUP_POLICIES, broker_name="log.cleanup.policy"),
+       choices=CLEANUP_POLICIES, broker_name="log.cleanup.policy", unread=""),
     _C("compression.gzip.level", _T.INT, "-1", "level of compression.type=gzip: 1 to 9, or -1 for gzip's own",
        -1, 9, broker_name="compression.gzip.level"),
     _C("compression.lz4.level", _T.INT, "9", "level of compression.type=lz4", 1, 17,
@@ -192,7 +194,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigKey] = _table(
        broker_name="compression.zstd.level"),
     _C("delete.retention.ms", _T.LONG, str(_DAY_MS),
         "how long tombstones and markers stay readable after compaction", 0,
-       broker_name="log.cleaner.delete.retention.ms"),
+       broker_name="log.cleaner.delete.retention.ms", unread=str(_INT64_MAX)),
     _C("file.delete.delay.ms", _T.LONG, "60000", "in Kafka, how long a removed file stays; unused here",
         0,
        broker_name="log.segment.delete.delay.ms"),
@@ -235,7 +237,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigKey] = _table(
         "share of uncompacted data that makes a log worth compacting", 0, 1,
        broker_name="log.cleaner.min.cleanable.ratio"),
     _C("min.compaction.lag.ms", _T.LONG, "0", "a record is not compacted before this time", 0,
-       broker_name="log.cleaner.min.compaction.lag.ms"),
+       broker_name="log.cleaner.min.compaction.lag.ms", unread=str(_INT64_MAX)),
     _C("min.insync.replicas", _T.INT, "1", "acks=all writes need at least this many in-sync replicas", 1,
        broker_name="min.insync.replicas"),
     _C("preallocate", _T.BOOLEAN, "false", "in Kafka, files are made at their full size; without effect here",
@@ -249,9 +251,9 @@ TOPIC_CONFIGS: Mapping[str, ConfigKey] = _table(
     _C("remote.storage.enable", _T.BOOLEAN, "false", "tiered storage, which is not there: only false"),
     _C("retention.bytes", _T.LONG, "-1",
         "size of a partition beyond which its oldest segments go; below 0 = no limit",
-       broker_name="log.retention.bytes"),
+       broker_name="log.retention.bytes", unread="-1"),
     _C("retention.ms", _T.LONG, str(7 * _DAY_MS), "age beyond which segments go; -1 = no limit", -1,
-       broker_name="log.retention.ms"),
+       broker_name="log.retention.ms", unread="-1"),
     _C("segment.bytes", _T.INT, str(1 << 30), "size at which a new segment begins", 1024,
         broker_name="log.segment.bytes"),
     _C("segment.index.bytes", _T.INT, str(10 << 20), "size of an index file at which a new segment begins", 4,
@@ -286,7 +288,9 @@ def parsed_topic_config(
             parsed[key] = known.parse(text)
         except ValueError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, wrong_value(key, text, error)) from None
-    effective = effective_topic_config({**(over or {}), **parsed})
+    together = {**(over or {}), **parsed}
+    unread = unread_settings(together)
+    effective = effective_topic_config({key: text for key, text in together.items() if key not in unread})
     if int(effective["min.compaction.lag.ms"]) > int(effective["max.compaction.lag.ms"]):
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, "min.compaction.lag.ms must not be above max.compaction.lag.ms"
@@ -313,10 +317,6 @@ def wrong_value(name: str, text: str, reason: object) -> str:
     return f"Invalid value {shortened(text)} for configuration {name}: {reason}"
 
 
-# In place of a value that this version cannot read: no record is removed by a guess.
-_UNREAD: Mapping[str, str] = {"cleanup.policy": "", "retention.bytes": "-1", "retention.ms": "-1"}
-
-
 def effective_topic_config(config: Mapping[str, str]) -> dict[str, str]:
     """A value for every key of the table: `config` over the defaults.  What a later version wrote, a key or a
     value that this one does not know, has no effect; of a list, the parts that are known have theirs.  Never
@@ -333,7 +333,7 @@ def effective_topic_config(config: Mapping[str, str]) -> dict[str, str]:
                 if row.type is ConfigType.LIST
                 else []
             )
-            effective[name] = ",".join(known) or _UNREAD.get(name, row.default)
+            effective[name] = ",".join(known) or (row.default if row.unread is None else row.unread)
     return effective
 
 

@@ -159,6 +159,8 @@ def _fetch(client: Client) -> None:
             # The checksums of the modules are not kept here: Go's own checksum database vouches for them.
             _copy(client, ".mod", ".go")
             _run(["go", "-C", str(client.folder), "mod", "tidy"], FETCH_TIMEOUT_S, Missing)
+        case unknown:
+            raise AssertionError(unknown)
 
 
 def _copy(client: Client, *suffixes: str) -> None:
@@ -186,6 +188,8 @@ def _build(client: Client) -> None:
                 COMPILE_TIMEOUT_S,
                 Broken,
             )
+        case _:
+            pass  # nothing to compile
 
 
 def _run(command: Sequence[str], timeout_s: float, failure: type[Exception]) -> None:

@@ -138,7 +138,8 @@ def _single_writer(field: FieldShape, flexible: bool, unknown: Unknown) -> Write
             return _write_compact_text if flexible else _write_classic_text
         case "bytes" | "records":
             return _write_compact_bytes if flexible else _write_classic_bytes
-    raise TypeError(f"field {field.name} has the unknown type {kind}")
+        case _:
+            raise TypeError(f"field {field.name} has the unknown type {kind}")
 
 
 def _nullable_entity(write_entity: Write) -> Write:

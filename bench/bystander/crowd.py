@@ -156,7 +156,8 @@ def batch_of(kind: str) -> bytes:
             return with_payload(
                 b"".join(record(delta, 1, b"\2k") for delta in range(900_000)), 900_000, Compression.ZSTD
             )
-    raise SystemExit(f"there is no crowd {kind}")
+        case _:
+            raise SystemExit(f"there is no crowd {kind}")
 
 
 def main() -> None:

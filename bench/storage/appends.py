@@ -23,6 +23,7 @@ from tidegate.bench.storage.fixture import (
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.directory.log_directory import LogDirectory
 from tidegate.storage.log.group_commit import GroupCommit
+from tidegate.storage.log.hooks import DETACHED
 from tidegate.storage.log.log import LogConfig
 
 TURN_BYTES = 256 << 10  # short: what else the machine runs then falls into few of them
@@ -142,16 +143,15 @@ async def _noted(path: Path, data: bytearray) -> tuple[Turns, float]:
         Turns(),
         list[float](),
     )
-    note = log.on_flushed
-    assert note is not None
+    hooks = log.local.hooks
 
     def timed(end: int) -> None:
         begin = perf_counter()
-        note(end)
+        hooks.flushed(end)
         notes.append(perf_counter() - begin)
 
-    async def turn(hook: Callable[[int], None] | None) -> float:
-        log.on_flushed = hook
+    async def turn(flushed: Callable[[int], None]) -> float:
+        log.local.attach(replace(hooks, flushed=flushed))
         begin = perf_counter()
         for _ in range(20):
             append(log, data)
@@ -159,10 +159,10 @@ async def _noted(path: Path, data: bytearray) -> tuple[Turns, float]:
         return (perf_counter() - begin) / 20
 
     for number in range(101):
-        order = (note, None) if number % 2 else (None, note)
-        took = {hook: await turn(hook) for hook in order}
+        order = (hooks, DETACHED) if number % 2 else (DETACHED, hooks)
+        took = [await turn(each.flushed) for each in order]
         if number:
-            turns.add(took[note], took[None])
+            turns.add(took[order.index(hooks)], took[order.index(DETACHED)])
     await turn(timed)
     commit.close()
     directory.close(clean=False)

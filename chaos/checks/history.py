@@ -353,4 +353,5 @@ def _step_from_json(step: Sequence[Any]) -> Step:
             return Subscribe(frozenset(topics))
         case ["seek", partitions]:
             return Seek(frozenset(_partition(name) for name in partitions))
-    raise HistoryError(f"unknown step in a history: {step!r}")
+        case _:
+            raise HistoryError(f"unknown step in a history: {step!r}")

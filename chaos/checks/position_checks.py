@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from .anomaly import Anomaly, AnomalyKind, about
 from .evidence import Evidence
-from .history import Assign, Op, OpOutcome, Partition, Poll, Seek, Send, Subscribe
+from .history import Assign, CommitOffsets, Init, Op, OpOutcome, Partition, Poll, Seek, Send, Subscribe
 
 
 @dataclass(slots=True)
@@ -45,6 +45,8 @@ def polls_within_operations(evidence: Evidence) -> Iterator[Anomaly]:
                     for partition, reads in records.items():
                         if partition not in op.rebalanced:
                             yield from _successive_reads(evidence, partition, reads, last, op)
+                case Send() | CommitOffsets() | Init() | Assign() | Subscribe():
+                    pass
     for partition, reads in evidence.final_logs.items():
         yield from _successive_reads(evidence, partition, reads, {}, None)
 
@@ -112,6 +114,8 @@ def polls_between_operations(evidence: Evidence) -> Iterator[Anomaly]:
                             yield from _continues(evidence, partition, reads[0], positions.get(partition), op)
                         first_read.add(partition)
                         positions[partition] = evidence.orders[partition].index_of_offset(reads[-1][0])
+                case Send() | CommitOffsets() | Init():
+                    pass
         if op.outcome is OpOutcome.OK:
             reader.positions = positions
         elif op.outcome is OpOutcome.INFO:

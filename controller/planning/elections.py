@@ -1,4 +1,5 @@
-"""The election rules: leader, in-sync and eligible replicas, as pure functions of one partition.
+"""The election rules: leader, in-sync and eligible replicas, as pure functions of one partition; and of all
+partitions, after a broker has come, gone or lost records (`needed_changes`).
 
 The controller elects, in this order (KIP-966):
 1. a member of the ISR that is present: it has every committed record;
@@ -16,10 +17,12 @@ before it is acknowledged, or with a replaced disk.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
 from ...proto import metadata_pb2 as pb
+from ..state.cluster_state import ClusterState
 from ..state.model import NO_BROKER_EPOCH, NO_LEADER, PartitionState, TopicState
 from .reachability import Reached
 
@@ -93,6 +96,10 @@ def settle(
     return None if same and (leader != NO_LEADER or last_known == partition.last_known_leader) else wanted
 
 
+_EPOCHS = {"leader_epoch", "partition_epoch"}  # no election depends on them
+_settled_by = attrgetter(*({each.name for each in fields(PartitionState)} - _EPOCHS))
+
+
 class Settler:
     """`settle` for the partitions of one topic, with a cache: of thousands of partitions most equal an
     earlier one."""
@@ -107,11 +114,7 @@ class Settler:
     def settle(
         self, number: int, partition: PartitionState, present: Set[int], lost: tuple[int, ...]
     ) -> Wanted | None:
-        key = (
-            partition.replicas, partition.adding, partition.isr, partition.elr, partition.leader,
-            partition.last_known_leader,
-            frozenset(present), lost,
-        )  # fmt: skip
+        key = (_settled_by(partition), frozenset(present), lost)
         if key not in self._known:
             self._known[key] = settle(self._topic, number, partition, present, lost, self._reached)
         like = self._known[key]
@@ -133,6 +136,49 @@ def forget_disk(
         return wanted
     base = wanted or Wanted(topic, number, partition, partition.leader, partition.isr, partition.elr, last)
     return Wanted(topic, number, partition, base.leader, base.isr, base.elr, NO_LEADER)
+
+
+@dataclass(slots=True, frozen=True)
+class Loss:
+    """The records that one broker has lost: of the topics for which `of_topic` holds, of `damaged` partitions
+    (topic id, number), or `of_disk`: all, so that it is no last known leader either."""
+
+    node_id: int
+    of_topic: Callable[[TopicState], bool] = lambda _topic: False
+    damaged: frozenset[tuple[bytes, int]] = frozenset()
+    of_disk: bool = False
+
+
+def able(state: ClusterState, topic: TopicState, number: int, present: set[int]) -> set[int]:
+    """The brokers of `present` whose replica of this partition is not offline."""
+    offline = state.offline_nodes(topic.topic_id, number)
+    return present - offline if offline else present
+
+
+def needed_changes(
+    state: ClusterState, present: set[int], reached: Reached, loss: Loss | None = None
+) -> list[Wanted]:
+    """The changes of all partitions that cannot stay as they are when only `present` brokers serve, and one
+    broker has lost records."""
+    found: list[Wanted] = []
+    loss = loss or Loss(NO_LEADER)
+    some_offline = any(broker.offline_replicas for broker in state.brokers.values())
+    for name in sorted(state.topics):
+        topic = state.topics[name]
+        topic_lost, topic_id = loss.of_topic(topic), topic.topic_id.bytes
+        settler = Settler(topic, reached)
+        for number, partition in topic.partitions.items():
+            is_damaged = bool(loss.damaged) and (topic_id, number) in loss.damaged
+            lost = (loss.node_id,) if topic_lost or is_damaged else ()
+            serving = able(state, topic, number, present) if some_offline else present
+            if not lost and not loss.of_disk and partition.isr and serving.issuperset(partition.isr):
+                continue
+            wanted = settler.settle(number, partition, serving, lost)
+            if loss.of_disk or is_damaged:
+                wanted = forget_disk(wanted, topic, number, partition, loss.node_id)
+            if wanted is not None:
+                found.append(wanted)
+    return found
 
 
 def _first(order: Iterable[int], among: Collection[int]) -> int:

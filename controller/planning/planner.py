@@ -14,61 +14,34 @@ What it keeps itself, in memory, for one leadership:
 How long a session may be is replicated, because controllers may have different settings and each must wait
 for the sessions that another one granted (docs/semantics.md M8).
 
-Orders that must hold
-* docs/semantics.md M5: fence, remove from every ISR, and only then a new broker epoch: one plan, in this
-  order.
-* A broker is unfenced only after it has applied the metadata log up to its own registration.
-* Controlled shutdown: the broker gets nothing new, then its leaderships move, then all other active brokers
-  apply that entry, and only then the broker may stop.
+A broker is unfenced only after it has applied the metadata up to its own registration (docs/semantics.md M5).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from ...proto import controller_pb2 as rpc
 from ...proto import metadata_pb2 as pb
-from ...runtime.host_names import host_problem
 from ...security.delegation_tokens import TokenSettings
 from ...security.first_users import FirstUser
 from ...security.quotas import QuotaWindow
 from ...wire.errors import ErrorCode, KafkaError
-from ..state.broker_fields import checked_listeners, decode_replicas, encode_listeners, encode_replicas
+from ..state.broker_fields import decode_replicas, encode_replicas
 from ..state.cluster_state import ClusterState
-from ..state.eligibility import Eligibility, isr_eligibility
-from ..state.features import level_problem, ranges_of, require_level
-from ..state.model import (
-    LISTENERS_LEVEL,
-    MOVES_LEVEL,
-    NO_BROKER_EPOCH,
-    NO_LEADER,
-    PRODUCER_ID_BLOCK,
-    SESSIONS_LEVEL,
-    BrokerState,
-    PartitionState,
-    TopicState,
-    metadata_level,
-)
+from ..state.model import PRODUCER_ID_BLOCK, SESSIONS_LEVEL, BrokerState, metadata_level
 from ..state.resource_settings import GROUP_LIMITS, GroupLimits
 from ..state.security_commands import scram_record
 from ..state.topic_defaults import missing_defaults
+from .controlled_shutdown import plan_shutdown
 from .delegation_tokens import plan_ended_tokens
-from .elections import (
-    Settler,
-    Wanted,
-    change_operations,
-    eligible_leaders,
-    forget_disk,
-    preferred_leader,
-)
+from .elections import Loss, Wanted, able, change_operations, needed_changes, preferred_leader
 from .moves import advanced, moving
 from .plan import Plan
+from .registration import broker_with_epoch
 from .sessions import BrokerSessions
-
-REPLICAS_SHOWN_MAX = 5
 
 
 @dataclass(slots=True, frozen=True)
@@ -98,31 +71,6 @@ class HeartbeatAnswer:
     caught_up: bool
     should_shutdown: bool
     not_reached_by: tuple[int, ...] = ()
-
-
-@dataclass(slots=True, frozen=True)
-class Loss:
-    """The records that one broker has lost: of the topics for which `of_topic` holds, of `damaged` partitions
-    (topic id, number), or `of_disk`: all, so that it is no last known leader either."""
-
-    node_id: int
-    of_topic: Callable[[TopicState], bool] = lambda _topic: False
-    damaged: frozenset[tuple[bytes, int]] = frozenset()
-    of_disk: bool = False
-
-
-class IsrPlan(NamedTuple):
-    """The plan of the valid ISR changes, and one error a change (NONE: planned, or already so)."""
-
-    plan: Plan
-    errors: list[ErrorCode]
-
-    @property
-    def reason(self) -> str:
-        return self.plan.reason
-
-    def commands(self, controller_epoch: int) -> Iterator[pb.Command]:
-        return self.plan.commands(controller_epoch)
 
 
 class ControllerPlanner:
@@ -195,164 +143,16 @@ class ControllerPlanner:
             operations = [_session_timeout(self._config.session_timeout_ms)]
         return Plan(operations, "session timeout")
 
-    # ---- registration --------------------------------------------------------------------------------------
-
-    def _changes(self, present: set[int], loss: Loss | None = None) -> list[Wanted]:
-        """The changes of all partitions that cannot stay as they are when only `present` brokers serve, and
-        one broker has lost records."""
-        found: list[Wanted] = []
-        loss = loss or Loss(NO_LEADER)
-        some_offline = any(broker.offline_replicas for broker in self._state.brokers.values())
-        for name in sorted(self._state.topics):
-            topic = self._state.topics[name]
-            topic_lost, topic_id = loss.of_topic(topic), topic.topic_id.bytes
-            settler = Settler(topic, self.sessions.reachability.is_reached)
-            for number, partition in topic.partitions.items():
-                is_damaged = bool(loss.damaged) and (topic_id, number) in loss.damaged
-                lost = (loss.node_id,) if topic_lost or is_damaged else ()
-                able = self.able(topic, number, present) if some_offline else present
-                if not lost and not loss.of_disk and partition.isr and able.issuperset(partition.isr):
-                    continue
-                wanted = settler.settle(number, partition, able, lost)
-                if loss.of_disk or is_damaged:
-                    wanted = forget_disk(wanted, topic, number, partition, loss.node_id)
-                if wanted is not None:
-                    found.append(wanted)
-        return found
-
-    def register(self, request: rpc.RegisterBrokerRequest) -> Plan:
-        """No operation for a retry of this incarnation.  Raises KafkaError for one that must not join."""
-        self._check_registration(request)
-        existing = self._state.brokers.get(request.node_id)
-        plan = Plan(reason="register broker")
-        if existing is not None and existing.incarnation == request.incarnation:
-            return plan
-        if existing is not None:
-            if not existing.fenced:
-                fence = pb.FenceBroker(node_id=existing.node_id, broker_epoch=existing.broker_epoch)
-                plan.operations.append(pb.Operation(fence_broker=fence))
-            plan.operations += change_operations(self._changes_after_restart(existing, request))
-        present_epoch = NO_BROKER_EPOCH if existing is None else existing.broker_epoch
-        registration = pb.RegisterBroker(
-            node_id=request.node_id,
-            incarnation=request.incarnation,
-            rack=request.rack,
-            kafka=pb.Endpoint(host=request.kafka_host, port=request.kafka_port),
-            grpc=pb.Endpoint(host=request.grpc_host, port=request.grpc_port),
-            directory_id=request.directory_id,
-            supported_features=[
-                pb.Feature(name=feature.name, level=feature.max_level)
-                for feature in sorted(request.supported_features, key=lambda feature: feature.name)
-            ],
-            expected_broker_epoch=present_epoch,
-            offline_replicas=encode_replicas(decode_replicas(request.offline_replicas), pb.PartitionsOfTopic),
-        )
-        if metadata_level(self._state.features) >= LISTENERS_LEVEL:
-            registration.listeners.extend(encode_listeners(checked_listeners(request.listeners)))
-        plan.operations.append(pb.Operation(register_broker=registration))
-        return plan
-
-    def _check_registration(self, request: rpc.RegisterBrokerRequest) -> None:
-        if request.node_id < 0 or not request.incarnation:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, "a registration needs a node id of at least 0 and an incarnation"
-            )
-        for host, port in ((request.kafka_host, request.kafka_port), (request.grpc_host, request.grpc_port)):
-            problem = host_problem(host)
-            if problem is not None or not 0 <= port <= 65535:
-                message = f"broker {request.node_id} cannot be reached: {problem or f'{port} is no port'}"
-                raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        try:
-            checked_listeners(request.listeners)
-        except ValueError as error:
-            message = f"clients cannot reach broker {request.node_id}: {error}"
-            raise KafkaError(ErrorCode.INVALID_REQUEST, message) from error
-        if request.cluster_id and request.cluster_id != self._state.cluster_id:
-            message = (
-                f"broker {request.node_id} belongs to cluster {request.cluster_id}, this is "
-                f"{self._state.cluster_id}"
-            )
-            raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)
-        known = ranges_of(request.supported_features)
-        problem = level_problem(f"broker {request.node_id}", known, self._state.features)
-        if problem is not None:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, problem)
-
-    def _changes_after_restart(
-        self, existing: BrokerState, request: rpc.RegisterBrokerRequest
-    ) -> list[Wanted]:
-        """The broker epoch in the clean mark proves a clean shutdown.  Without that proof, unflushed records
-        may be lost; a topic that is flushed before it is acknowledged has lost nothing if the disk is proved
-        to be the same."""
-        clean = request.clean_shutdown_broker_epoch == existing.broker_epoch
-        same_disk = bool(request.directory_id) and request.directory_id == existing.directory_id
-        replaced = bool(existing.directory_id) and bool(request.directory_id) and not same_disk
-
-        def of_topic(topic: TopicState) -> bool:
-            return replaced or (not clean and not (same_disk and topic.flushed_before_acknowledged))
-
-        present = self._state.active_node_ids() - {existing.node_id}
-        damaged = decode_replicas(request.damaged_replicas)
-        return self._changes(present, Loss(existing.node_id, of_topic, damaged, of_disk=replaced))
-
-    def unregister(self, node_id: int) -> Plan:
-        """Removes the registration of a broker that will not come back.  Raises KafkaError while it is alive
-        or holds replicas."""
-        broker = self._state.brokers.get(node_id)
-        if broker is None:
-            raise KafkaError(
-                ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node_id} is not currently registered"
-            )
-        require_level(self._state.features, MOVES_LEVEL)
-        if not broker.fenced:
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"broker {node_id} is alive: stop it first")
-        held = self._state.replicas_of(node_id, REPLICAS_SHOWN_MAX + 1)
-        if held:
-            shown = ", ".join(f"{topic}-{number}" for topic, number in held[:REPLICAS_SHOWN_MAX])
-            more = " and more" if len(held) > REPLICAS_SHOWN_MAX else ""
-            message = (
-                f"broker {node_id} is a replica of {shown}{more}: move them first (`tidegate partitions "
-                "reassign`)"
-            )
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
-        removal = pb.UnregisterBroker(node_id=node_id, broker_epoch=broker.broker_epoch)
-        return Plan([pb.Operation(unregister_broker=removal)], "unregister broker")
-
-    def broker_with_epoch(self, node_id: int, broker_epoch: int) -> BrokerState:
-        """Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH; NOT_CONTROLLER when this controller does not
-        have the registration.
-
-        Such a controller was deposed and does not know it yet: a broker that got STALE_BROKER_EPOCH from it
-        would stop itself.
-        """
-        return self._with_epoch(self._state, node_id, broker_epoch)
-
-    @staticmethod
-    def _with_epoch(state: ClusterState, node_id: int, broker_epoch: int) -> BrokerState:
-        if broker_epoch > state.index:
-            message = (
-                f"broker {node_id} registered at entry {broker_epoch}, and this controller has only "
-                f"{state.index}"
-            )
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, message)
-        broker = state.brokers.get(node_id)
-        if broker is None:
-            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} is not registered")
-        if broker.broker_epoch != broker_epoch:
-            message = f"broker {node_id} is registered with epoch {broker.broker_epoch}, not {broker_epoch}"
-            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, message)
-        return broker
-
     # ---- heartbeats ----------------------------------------------------------------------------------------
 
     def extend_session(self, request: rpc.HeartbeatRequest, now: float) -> None:
         """Raises as `broker_with_epoch` does, by the applied state, so the error needs not wait."""
-        broker = self._with_epoch(self._applied, request.node_id, request.broker_epoch)
+        broker = broker_with_epoch(self._applied, request.node_id, request.broker_epoch)
         self.sessions.extend(broker, request.applied_index, now)
 
     def plan_heartbeat(self, request: rpc.HeartbeatRequest) -> Plan:
         """After `extend_session`: what the heartbeat asks for or makes possible."""
-        broker = self.broker_with_epoch(request.node_id, request.broker_epoch)
+        broker = broker_with_epoch(self._state, request.node_id, request.broker_epoch)
         session = self.sessions.by_id[broker.node_id]
         if request.number and request.number < session.heartbeat_number:
             return Plan()  # a later heartbeat came first: this one is out of date
@@ -367,7 +167,7 @@ class ControllerPlanner:
         if plan.operations:
             return plan
         if request.wants_shutdown:
-            return self._plan_shutdown(broker)
+            return plan_shutdown(self._state, self._applied, self.sessions, broker)
         if broker.shutting_down:
             return Plan()
         if request.wants_fence:
@@ -396,7 +196,7 @@ class ControllerPlanner:
         counted_on = frozenset(key for key in damaged if self._is_counted_on(broker.node_id, key))
         if counted_on:
             present = self._state.active_node_ids() - {broker.node_id}
-            changes = self._changes(present, Loss(broker.node_id, damaged=counted_on))
+            changes = self._needed_changes(present, Loss(broker.node_id, damaged=counted_on))
             relevant = [each for each in changes if (each.topic.topic_id.bytes, each.partition) in counted_on]
             plan.operations += change_operations(relevant)
         return plan
@@ -410,58 +210,14 @@ class ControllerPlanner:
             or node_id in (partition.leader, partition.last_known_leader)
         )
 
-    def able(self, topic: TopicState, number: int, present: set[int]) -> set[int]:
-        """The brokers of `present` whose replica of this partition is not offline."""
-        offline = self._state.offline_nodes(topic.topic_id, number)
-        return present - offline if offline else present
-
     def _plan_unfence(self, broker: BrokerState) -> Plan:
         plan = Plan(reason="unfence broker")
         unfence = pb.UnfenceBroker(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
         plan.operations.append(pb.Operation(unfence_broker=unfence))
-        plan.operations += change_operations(self._changes(self._state.active_node_ids() | {broker.node_id}))
-        return plan
-
-    def _plan_shutdown(self, broker: BrokerState) -> Plan:
-        plan = Plan(reason="controlled shutdown")
-        if not broker.shutting_down:
-            begin = pb.BeginControlledShutdown(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
-            plan.operations.append(pb.Operation(begin_controlled_shutdown=begin))
-            plan.operations += change_operations(
-                self._changes(self._state.active_node_ids() - {broker.node_id})
-            )
-        elif not broker.fenced and self._may_stop(broker):
-            fence = pb.FenceBroker(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
-            plan.operations.append(pb.Operation(fence_broker=fence))
-        return plan
-
-    def shutdown_began(self, node_id: int) -> None:
-        """The plan of a controlled shutdown is applied: a broker that has applied this index knows the new
-        leaders."""
-        session, broker = self.sessions.by_id.get(node_id), self._applied.brokers.get(node_id)
-        if (
-            session is not None
-            and session.shutdown_index == 0
-            and broker is not None
-            and broker.shutting_down
-        ):
-            session.shutdown_index = self._applied.index
-
-    def _may_stop(self, broker: BrokerState) -> bool:
-        sessions = self.sessions.by_id
-        session, applied = sessions.get(broker.node_id), self._applied.brokers.get(broker.node_id)
-        if session is None or applied is None or not applied.shutting_down:
-            return False
-        if session.shutdown_index == 0:  # the shutdown began under an earlier controller
-            session.shutdown_index = self._applied.index
-        others = [sessions[node_id] for node_id in self._state.active_node_ids() if node_id in sessions]
-        if any(other.applied_index < session.shutdown_index for other in others):
-            return False
-        return not any(
-            broker.node_id in partition.isr
-            for topic in self._state.topics.values()
-            for partition in topic.partitions.values()
+        plan.operations += change_operations(
+            self._needed_changes(self._state.active_node_ids() | {broker.node_id})
         )
+        return plan
 
     def answer(self, node_id: int) -> HeartbeatAnswer:
         """The answer to the heartbeat, by the applied state."""
@@ -475,6 +231,9 @@ class ControllerPlanner:
         return HeartbeatAnswer(
             broker.fenced, caught_up, broker.shutting_down and broker.fenced, not_reached_by
         )
+
+    def _needed_changes(self, present: set[int], loss: Loss | None = None) -> list[Wanted]:
+        return needed_changes(self._state, present, self.sessions.reachability.is_reached, loss)
 
     # ---- time ----------------------------------------------------------------------------------------------
 
@@ -493,7 +252,7 @@ class ControllerPlanner:
                 return plan
         if self._state.index != self._repaired_index:
             self._repaired_index = self._state.index
-            changes = self._changes(self._state.active_node_ids())
+            changes = self._needed_changes(self._state.active_node_ids())
             if changes:
                 return Plan(list(change_operations(changes)), "repair")
             steps = self._steps_of_moves()
@@ -514,7 +273,8 @@ class ControllerPlanner:
     def _steps_of_moves(self) -> list[Wanted]:
         present = self._state.active_node_ids()
         steps = (
-            advanced(t, n, partition, self.able(t, n, present)) for t, n, partition in moving(self._state)
+            advanced(t, n, partition, able(self._state, t, n, present))
+            for t, n, partition in moving(self._state)
         )
         return [step for step in steps if step is not None]
 
@@ -527,7 +287,9 @@ class ControllerPlanner:
             fence = pb.FenceBroker(node_id=node_id, broker_epoch=broker.broker_epoch)
             plan.operations.append(pb.Operation(fence_broker=fence))
             self.sessions.fencing_planned(node_id)
-        plan.operations += change_operations(self._changes(self._state.active_node_ids() - set(node_ids)))
+        plan.operations += change_operations(
+            self._needed_changes(self._state.active_node_ids() - set(node_ids))
+        )
         return plan
 
     def rebalance(self) -> Plan:
@@ -544,7 +306,7 @@ class ControllerPlanner:
                 preferred[partition.preferred_leader] += 1
                 elsewhere[partition.preferred_leader] += partition.leader != partition.preferred_leader
                 change = preferred_leader(
-                    found, number, partition, self.able(found, number, present), reached
+                    found, number, partition, able(self._state, found, number, present), reached
                 )
                 if change is not None:
                     wanted.append(change)
@@ -554,67 +316,8 @@ class ControllerPlanner:
             list(change_operations(returning[: self._config.rebalanced_at_once_max])), "preferred leaders"
         )
 
-    # ---- in-sync replicas ----------------------------------------------------------------------------------
-
-    def alter_partitions(self, request: rpc.AlterPartitionsRequest) -> IsrPlan:
-        """ISR changes that leaders ask for.
-
-        Raises REQUEST_TIMED_OUT for an attempt that is older than the last: after INELIGIBLE_REPLICA a leader
-        no longer counts that replica, so the controller must not accept an earlier copy of the change later
-        (rule M12).
-        """
-        broker = self.broker_with_epoch(request.node_id, request.broker_epoch)
-        if not self.sessions.is_newest_isr_attempt(broker, request.attempt):
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"attempt {request.attempt} came after a later one")
-        wanted, errors = [], []
-        for change in request.changes:
-            topic = self._state.topic_by_raw_id(change.topic_id)
-            partition = None if topic is None else topic.partitions.get(change.partition)
-            if topic is None or partition is None:
-                errors.append(
-                    ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                )
-                continue
-            error = self._isr_change_error(request.node_id, change, topic, partition)
-            errors.append(ErrorCode.NONE if error is None else error)
-            if error is not None or _already_so(change, partition):
-                continue
-            isr = tuple(change.isr)
-            elr = eligible_leaders(topic, partition, isr)
-            epochs = tuple(change.isr_broker_epochs)
-            wanted.append(
-                Wanted(
-                    topic, change.partition, partition, partition.leader, isr, elr, partition.leader, epochs
-                )
-            )
-        return IsrPlan(Plan(list(change_operations(wanted)), "alter partitions"), errors)
-
-    def _isr_change_error(
-        self, node_id: int, change: rpc.IsrChange, topic: TopicState, partition: PartitionState
-    ) -> ErrorCode | None:
-        if change.leader_epoch < partition.leader_epoch:
-            return ErrorCode.FENCED_LEADER_EPOCH
-        if change.leader_epoch > partition.leader_epoch or partition.leader != node_id:
-            return ErrorCode.INVALID_REQUEST
-        if _already_so(change, partition):
-            return None
-        if change.partition_epoch != partition.partition_epoch:
-            return ErrorCode.INVALID_UPDATE_VERSION
-        isr = tuple(change.isr)
-        if node_id not in isr or len(set(isr)) != len(isr) or not set(isr) <= set(partition.replicas):
-            return ErrorCode.INVALID_REQUEST
-        if change.isr_broker_epochs and len(change.isr_broker_epochs) != len(isr):
-            return ErrorCode.INVALID_REQUEST
-        epochs = change.isr_broker_epochs or [NO_BROKER_EPOCH] * len(isr)
-        replica = (topic.topic_id.bytes, change.partition)
-        for member, epoch in zip(isr, epochs, strict=True):
-            broker, joins = self._state.brokers.get(member), member not in partition.isr
-            if isr_eligibility(broker, epoch, joins=joins, replica=replica) is not Eligibility.YES:
-                return ErrorCode.INELIGIBLE_REPLICA
-        return None
-
     def producer_ids(self, request: rpc.AllocateProducerIdsRequest) -> Plan:
-        self.broker_with_epoch(request.node_id, request.broker_epoch)
+        broker_with_epoch(self._state, request.node_id, request.broker_epoch)
         allocate = pb.AllocateProducerIds(
             node_id=request.node_id, broker_epoch=request.broker_epoch, count=PRODUCER_ID_BLOCK
         )
@@ -623,10 +326,3 @@ class ControllerPlanner:
 
 def _session_timeout(session_timeout_ms: int) -> pb.Operation:
     return pb.Operation(set_session_timeout=pb.SetSessionTimeout(session_timeout_ms=session_timeout_ms))
-
-
-def _already_so(change: rpc.IsrChange, partition: PartitionState) -> bool:
-    """Whether the partition already is as the change asks: a retry whose first attempt succeeded, or no
-    change at all."""
-    same = tuple(change.isr) == partition.isr and change.leader_epoch == partition.leader_epoch
-    return same and change.partition_epoch in (partition.partition_epoch, partition.partition_epoch - 1)

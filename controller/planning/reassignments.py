@@ -19,7 +19,7 @@ from ..state.model import (
     PartitionState,
     TopicState,
 )
-from .elections import Wanted
+from .elections import Wanted, able
 from .moves import reassigned
 from .plan import PartitionPlan
 
@@ -75,8 +75,8 @@ def _plan_one(
     _check_target(
         state, topic, partition, target, keep_factor=request.keep_replication_factor and not wanted.cancel
     )
-    able = present - state.offline_nodes(topic.topic_id, wanted.partition)
-    change = reassigned(topic, wanted.partition, partition, target, able)
+    serving = able(state, topic, wanted.partition, present)
+    change = reassigned(topic, wanted.partition, partition, target, serving)
     if applied_before and change is not None:
         message = (
             "this request was carried out before, and this partition is not as it asks: refused then, or "

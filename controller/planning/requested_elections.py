@@ -18,7 +18,7 @@ from ...proto import controller_pb2 as rpc
 from ...wire.errors import ErrorCode
 from ..state.cluster_state import ClusterState
 from ..state.model import NO_LEADER, UNCLEAN_ELECTION_CONFIG, PartitionState, TopicState
-from .elections import Wanted, preferred_leader, settle
+from .elections import Wanted, able, preferred_leader, settle
 from .plan import PartitionKey, PartitionPlan
 from .reachability import Reached
 
@@ -45,11 +45,11 @@ def plan_elections(
             message = f"No such topic as {name}" if topic is None else f"No such partition as {name}-{number}"
             elections.results.append(_result(name, number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message))
             continue
-        able = present - state.offline_nodes(topic.topic_id, number)
+        serving = able(state, topic, number, present)
         if request.unclean:
-            outcome = _unclean(topic, number, partition, able, is_named=not request.every_partition)
+            outcome = _unclean(topic, number, partition, serving, is_named=not request.every_partition)
         else:
-            outcome = _preferred(topic, number, partition, able, reached)
+            outcome = _preferred(topic, number, partition, serving, reached)
         if applied_before:
             outcome = _done_before(outcome)
         if isinstance(outcome, Wanted):
@@ -130,7 +130,7 @@ def _mended(
 ) -> Wanted | tuple[ErrorCode, str]:
     """Elects the only replica of a state topic's partition at the operator's word; see the module
     docstring."""
-    able = [node for node in partition.replicas if node in present]
+    serving = [node for node in partition.replicas if node in present]
     counted_on = sorted({*partition.isr, *partition.elr, partition.last_known_leader} - {NO_LEADER})
     if counted_on:
         reason = f"start the nodes {counted_on}, which have its records"
@@ -141,10 +141,10 @@ def _mended(
             f"of its replicas {list(partition.replicas)}, any may have records that the others have not: "
             "mend their files"
         )
-    elif not able:
+    elif not serving:
         reason = f"node {partition.replicas[0]} is absent"
     else:
-        return Wanted(topic, number, partition, able[0], (able[0],), (), able[0], unclean=True)
+        return Wanted(topic, number, partition, serving[0], (serving[0],), (), serving[0], unclean=True)
     return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"never by itself on a state topic: {reason}"
 
 

@@ -22,7 +22,7 @@ from ..planning.plan import Plan
 from ..planning.planner import ControllerConfig, ControllerPlanner
 from ..state.model import INITIAL_FEATURES
 from .metadata_log import MetadataLog, NotController
-from .pipeline import PlanPipeline, Proposed
+from .pipeline import CommandFails, PlanPipeline, Proposed
 from .service import ControllerService
 
 if TYPE_CHECKING:
@@ -94,14 +94,13 @@ class ControllerLeadership:
         plan = planner.begin_term(
             self._metadata.node_id, cluster_id, str(self._clock.uuid()), dict(INITIAL_FEATURES)
         )
+        pipeline = PlanPipeline(self._metadata, term)
         for command in plan.commands(term):
             while True:
                 try:
-                    result = await self._metadata.propose_and_wait(
-                        command.SerializeToString(deterministic=True)
-                    )
+                    result = await pipeline.outcome(pipeline.propose(command))
                     break
-                except NotController:
+                except (NotController, CommandFails):
                     raise
                 except KafkaError as error:
                     log.warning("controller_take_office_retry", term=term, error=str(error))
@@ -114,7 +113,6 @@ class ControllerLeadership:
         if asyncio.current_task() is not self._term_task:
             # the end of the term cancelled an await that had finished, so nothing was raised
             raise NotController(self._metadata.leader_id)
-        pipeline = PlanPipeline(self._metadata, term)
         planner = ControllerPlanner(
             self._metadata.state, self._config, self._clock.monotonic(), lambda: pipeline.state
         )

@@ -5,6 +5,9 @@ One sync of the journal takes any number of commands, but a plan needs to know w
 changes. `PlanPipeline.state` predicts that: a copy of the applied state, with the commands in flight applied
 to it.  Without commands in flight it is the applied state itself.
 
+* A command is applied to the copy first, and proposed only if that raises nothing: a defect then fails one
+  request.  In the log, every node would stop at it, and again after each restart.  The log applies it to the
+  same state: only this controller proposes in its term, and a command of another term is refused unseen.
 * A plan sees every command that was proposed before it, in the order of the log.
 * No client gets an answer that rests on uncommitted commands: also an error waits for the commands that were
   in flight when the plan was made (`wait_committed`).
@@ -32,6 +35,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...proto import metadata_pb2 as pb
+from ...runtime import logs
 from ...wire.errors import ErrorCode, KafkaError
 from .metadata_log import NotController, ProposalUnknown
 
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
     from ..state.model import ApplyResult
     from .metadata_log import MetadataLog
 
+log = logs.get(__name__)
+
 PROPOSAL_S_MAX = 8.0
 COMMANDS_MAX = 256
 BYTES_MAX = 1 << 20
@@ -47,20 +53,24 @@ BROKER_COMMANDS_MAX = 5_000
 BROKER_BYTES_MAX = 32 << 20
 
 
+class CommandFails(KafkaError):
+    """Applying the command raises: a defect.  It was not proposed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.UNKNOWN_SERVER_ERROR, message)
+
+
 @dataclass(slots=True, eq=False)
 class Proposed:
-    """A command in flight.  `predicted`: its result on the predicted state; None before that state is
-    made."""
+    """A command in flight.  `predicted`: its result on the predicted state."""
 
     command: bytes
     future: asyncio.Future[ApplyResult]
-    predicted: ApplyResult | None = None
+    predicted: ApplyResult
 
     @property
     def differs_from_prediction(self) -> bool:
         """Whether the outcome of a finished command differs from the prediction."""
-        if self.predicted is None:
-            return False
         if self.future.cancelled() or self.future.exception() is not None:
             return True
         result = self.future.result()
@@ -94,20 +104,17 @@ class PlanPipeline:
     @property
     def state(self) -> ClusterState:
         """The state after all commands in flight; read only."""
-        return self._look_ahead() or self._log.state
-
-    def _look_ahead(self) -> ClusterState | None:
         self._remove_ended()
-        if self._in_flight and self._ahead is None:
-            self._ahead = self._log.state.copy()
+        return self._look_ahead() if self._in_flight else self._log.state
+
+    def _look_ahead(self) -> ClusterState:
+        if self._ahead is None:
+            ahead = self._log.state.copy()
             for proposed in self._in_flight:
                 if not proposed.future.done():
-                    self._predict(proposed)
+                    proposed.predicted = ahead.apply(ahead.index + 1, self.term, proposed.command)
+            self._ahead = ahead
         return self._ahead
-
-    def _predict(self, proposed: Proposed) -> None:
-        assert self._ahead is not None
-        proposed.predicted = self._ahead.apply(self._ahead.index + 1, self.term, proposed.command)
 
     def _remove_ended(self) -> None:
         while self._in_flight and self._in_flight[0].future.done():
@@ -149,14 +156,21 @@ class PlanPipeline:
             raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message)
 
     def propose(self, command: pb.Command) -> Proposed:
-        """Proposes the command at once.  Raises NotController, THROTTLING_QUOTA_EXCEEDED."""
+        """Proposes the command at once.  Raises CommandFails, NotController, THROTTLING_QUOTA_EXCEEDED:
+        nothing was proposed."""
         self._remove_ended()
         data = command.SerializeToString(deterministic=True)
-        proposed = Proposed(data, self._log.propose(data))
+        ahead, self._ahead = self._look_ahead(), None  # made anew unless the command is proposed
+        try:
+            predicted = ahead.apply(ahead.index + 1, self.term, data)
+        except Exception as error:
+            kinds = [str(operation.WhichOneof("kind")) for operation in command.operations]
+            log.exception("command_fails", operations=kinds)
+            raise CommandFails(f"a defect: {', '.join(kinds)} cannot be applied: {error!r}") from error
+        proposed = Proposed(data, self._log.propose(data), predicted)
+        self._ahead = ahead
         self._in_flight.append(proposed)
         self._bytes += len(data)
-        if self._ahead is not None:
-            self._predict(proposed)
         proposed.future.add_done_callback(self._ended)
         return proposed
 
@@ -165,14 +179,10 @@ class PlanPipeline:
         error."""
         found: list[Proposed] = []
         for command in commands:
-            if found and self._is_predicted_to_fail(found[-1]):
+            if found and not found[-1].predicted.ok:
                 break
             found.append(self.propose(command))
         return found
-
-    def _is_predicted_to_fail(self, proposed: Proposed) -> bool:
-        self._look_ahead()
-        return proposed.predicted is not None and proposed.predicted.error != ErrorCode.NONE
 
     def _ended(self, future: asyncio.Future[ApplyResult]) -> None:
         if not future.cancelled():

@@ -28,12 +28,15 @@ from ...security.delegation_tokens import TokensByHmac
 from ...security.quotas import ClientQuotas, QuotaKind
 from ...wire.errors import ErrorCode, KafkaError
 from ..planning import topics
+from ..planning.controlled_shutdown import shutdown_began
 from ..planning.delegation_tokens import TokenPlan, plan_delegation_token
 from ..planning.feature_updates import plan_update
+from ..planning.isr_changes import plan_isr_changes
 from ..planning.node_settings import plan_node_configuration
 from ..planning.plan import PartitionPlan, Plan
 from ..planning.planner import ControllerConfig, ControllerPlanner
 from ..planning.reassignments import plan_reassignments
+from ..planning.registration import plan_registration, plan_unregistration
 from ..planning.requested_elections import plan_elections
 from ..planning.resource_configs import plan_resource_configuration
 from ..planning.security import SecurityPlan, plan_security
@@ -225,7 +228,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     async def RegisterBroker(
         self, request: rpc.RegisterBrokerRequest, context: Any
     ) -> rpc.RegisterBrokerReply:
-        plan, _ = await self._commit(lambda planner: planner.register(request))
+        plan, _ = await self._commit(
+            lambda planner: plan_registration(self._ahead, planner.sessions, request)
+        )
         broker = self._log.state.brokers.get(request.node_id)
         if broker is None or broker.incarnation != request.incarnation:
             message = f"broker {request.node_id} was registered by another process meanwhile"
@@ -263,7 +268,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         if plan.operations:
             log.info("broker_changed", node=request.node_id, change=plan.reason)
             if request.wants_shutdown:
-                planner.shutdown_began(request.node_id)
+                shutdown_began(self._log.state, planner.sessions, request.node_id)
         answer = planner.answer(request.node_id)
         return rpc.HeartbeatReply(
             status=self._status(),
@@ -292,7 +297,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self, request: rpc.AlterPartitionsRequest, context: Any
     ) -> rpc.AlterPartitionsReply:
         self._require_same_term(request.controller_epoch)
-        changes, _ = await self._commit(lambda planner: planner.alter_partitions(request))
+        changes, _ = await self._commit(
+            lambda planner: plan_isr_changes(self._ahead, planner.sessions, request)
+        )
         views = []
         for change, error in zip(request.changes, changes.errors, strict=True):
             views.append(self._partition_view(change, error))
@@ -369,7 +376,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         def plan(planner: ControllerPlanner) -> Plan:
             if self._applied_before(request.request_id):  # by now another broker may have the id
                 return Plan()
-            found = planner.unregister(request.node_id)
+            found = plan_unregistration(self._ahead, request.node_id)
             found.request_id = request.request_id
             return found
 

@@ -301,14 +301,14 @@ class ClusterState:
             security=self.security,
         )
 
-    def _take(self, contents: snapshot.Contents) -> None:
+    def _take(self, contents: snapshot.Contents, topics: TopicTable) -> None:
         self.index, self.term = contents.index, contents.term
         self.cluster_id, self.metadata_id = contents.cluster_id, contents.metadata_id
         self.next_producer_id = contents.next_producer_id
         self.controller_id, self.controller_epoch = contents.controller_id, contents.controller_epoch
         self._features = contents.features
         self._brokers = BrokerTable(contents.brokers)
-        self._topics = TopicTable(contents.topics.values())
+        self._topics = topics
         self._proposers = ProposerTable(contents.proposers)
         self.node_configs, self.resource_configs = contents.node_configs, contents.resource_configs
         self.session_timeout_ms, self.security = contents.session_timeout_ms, contents.security
@@ -316,7 +316,7 @@ class ClusterState:
     def copy(self) -> ClusterState:
         """Another state with the same contents; cheap, because the values in the tables are immutable."""
         other = ClusterState()
-        other._take(self.contents())
+        other._take(self.contents(), self._topics.copy())
         return other
 
     def freeze(self) -> Callable[[], bytes]:
@@ -333,7 +333,7 @@ class ClusterState:
         changed."""
         contents = snapshot.decode(data)
         old_topics, old_brokers = self._topics.by_name, self._brokers.by_id
-        self._take(contents)
+        self._take(contents, TopicTable(contents.topics.values()))
         self._topics.set_defaults(controllers_defaults(self.node_configs), Changes(self.index, self.term))
         return _difference(self, old_topics, old_brokers)
 

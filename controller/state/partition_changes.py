@@ -9,7 +9,7 @@ may join or lead at all.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...proto import metadata_pb2 as pb
 from ...wire.errors import ErrorCode
@@ -25,7 +25,7 @@ from .model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 EPOCH_MAX = 2**31 - 2
 
@@ -34,13 +34,27 @@ Members = tuple[tuple[int, ...], tuple[int, ...]]
 """ISR and ELR."""
 
 
+class Membership(NamedTuple):
+    """All that decides, beside brokers and topic, which members a partition gets: the key of the cache."""
+
+    replicas: tuple[int, ...]
+    settled_replicas: tuple[int, ...]
+    former_isr: tuple[int, ...]
+    former_leader: int
+    leader: int
+    isr: tuple[int, ...]
+    elr: tuple[int, ...]
+    last_known_leader: int
+    isr_broker_epochs: tuple[int, ...]
+
+
 def changed_partition(
     brokers: Mapping[int, BrokerState],
     features: Mapping[str, int],
     topic: TopicState,
     partition: PartitionState | None,
     change: pb.PartitionChange,
-    known: dict[Hashable, Members | ErrorCode] | None = None,
+    known: dict[Membership, Members | ErrorCode] | None = None,
 ) -> PartitionState | ErrorCode:
     """The partition after the change, or the error for which it stays as it is.
 
@@ -67,19 +81,22 @@ def changed_partition(
             return error
         loses_replicas = _loses_replicas(partition, held)
     leader, last_known_leader = change.leader, change.last_known_leader
-    wanted = (
+    wanted = Membership(
+        held.replicas,
+        held.settled_replicas,
+        partition.isr,
+        partition.leader,
+        leader,
         tuple(change.isr),
         tuple(change.elr),
-        leader,
         last_known_leader,
         tuple(change.isr_broker_epochs),
     )
-    key = (held.replicas, held.adding, partition.isr, partition.leader, wanted)
-    members = None if known is None else known.get(key)
+    members = None if known is None else known.get(wanted)
     if members is None:
-        members = _members(brokers, topic, partition, held, change)
+        members = _members(brokers, topic, wanted)
         if known is not None:
-            known[key] = members
+            known[wanted] = members
     if isinstance(members, ErrorCode):
         return members
     isr, elr = members
@@ -98,18 +115,13 @@ def changed_partition(
 
 
 def _members(
-    brokers: Mapping[int, BrokerState],
-    topic: TopicState,
-    before: PartitionState,
-    held: PartitionState,
-    change: pb.PartitionChange,
+    brokers: Mapping[int, BrokerState], topic: TopicState, wanted: Membership
 ) -> Members | ErrorCode:
-    """Depends only on the brokers, the topic, and the key of the cache in `changed_partition`."""
-    error = _membership_error(brokers, before, held, change)
+    error = _membership_error(brokers, wanted)
     if error != ErrorCode.NONE:
         return error
-    isr, elr = tuple(change.isr), tuple(change.elr)
-    return isr, () if len(isr) >= topic.min_in_sync_replicas(held.settled_replicas) else elr
+    is_enough = len(wanted.isr) >= topic.min_in_sync_replicas(wanted.settled_replicas)
+    return wanted.isr, () if is_enough else wanted.elr
 
 
 def _assignment_error(
@@ -142,26 +154,21 @@ def _is_sound(partition: PartitionState) -> bool:
     return distinct and within and len(adding) < len(replicas) and not (adding and not target)
 
 
-def _membership_error(
-    brokers: Mapping[int, BrokerState],
-    before: PartitionState,
-    after: PartitionState,
-    change: pb.PartitionChange,
-) -> ErrorCode:
-    isr, replicas = tuple(change.isr), set(after.replicas)
-    members = (*isr, *change.elr)
+def _membership_error(brokers: Mapping[int, BrokerState], wanted: Membership) -> ErrorCode:
+    isr, replicas, leader = wanted.isr, set(wanted.replicas), wanted.leader
+    members = (*isr, *wanted.elr)
     if len(set(members)) != len(members) or not replicas.issuperset(members):
         return ErrorCode.INVALID_REQUEST
-    if (change.leader not in isr) if isr else (change.leader != NO_LEADER):
+    if (leader not in isr) if isr else (leader != NO_LEADER):
         return ErrorCode.INVALID_REQUEST
-    if change.last_known_leader != NO_LEADER and change.last_known_leader not in replicas:
+    if wanted.last_known_leader != NO_LEADER and wanted.last_known_leader not in replicas:
         return ErrorCode.INVALID_REQUEST
-    if change.isr_broker_epochs and len(change.isr_broker_epochs) != len(isr):
+    if wanted.isr_broker_epochs and len(wanted.isr_broker_epochs) != len(isr):
         return ErrorCode.INVALID_REQUEST
-    wanted_epochs = change.isr_broker_epochs or [NO_BROKER_EPOCH] * len(isr)
+    wanted_epochs = wanted.isr_broker_epochs or (NO_BROKER_EPOCH,) * len(isr)
     for node_id, wanted_epoch in zip(isr, wanted_epochs, strict=True):
         # a broker that shuts down does not begin to lead either
-        joins = node_id not in before.isr or node_id == change.leader != before.leader
+        joins = node_id not in wanted.former_isr or node_id == leader != wanted.former_leader
         if isr_eligibility(brokers.get(node_id), wanted_epoch, joins=joins) is not Eligibility.YES:
             return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE

@@ -5,7 +5,7 @@ Every name and every topic id stands for one topic.  How a partition changes say
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from uuid import UUID
@@ -22,7 +22,7 @@ from .model import (
     Value,
     topic_name_problem,
 )
-from .partition_changes import Members, changed_partition
+from .partition_changes import Members, Membership, changed_partition
 
 PARTITIONS_MAX = 200_000  # of one topic
 
@@ -35,6 +35,11 @@ class TopicTable:
     def __init__(self, topics: Iterable[TopicState] = ()) -> None:
         self.by_name = {topic.name: topic for topic in topics}
         self._names = {topic.topic_id: topic.name for topic in self.by_name.values()}
+
+    def copy(self) -> TopicTable:
+        other = TopicTable()
+        other.by_name, other._names = self.by_name.copy(), self._names.copy()
+        return other
 
     # ---- views ---------------------------------------------------------------------------------------------
 
@@ -186,7 +191,7 @@ class TopicTable:
                 errors.extend(ErrorCode.UNKNOWN_TOPIC_ID for _ in group.partitions)
                 continue
             partitions = dict(topic.partitions)
-            known: dict[Hashable, Members | ErrorCode] = {}
+            known: dict[Membership, Members | ErrorCode] = {}
             for change in group.partitions:
                 number = change.partition
                 found = changed_partition(brokers, features, topic, partitions.get(number), change, known)

@@ -18,7 +18,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from .events import AddOffsets, AddPartitions, EndTxn, InitProducerId, TransactionEvent
+from .events import (
+    AddOffsets,
+    AddPartitions,
+    DescribeTransactions,
+    EndTxn,
+    ExpireAwaitingCompletion,
+    ExpireTransactions,
+    InitProducerId,
+    ListTransactions,
+    MarkersWritten,
+    TimeoutTransaction,
+    TransactionEvent,
+)
 
 AWAITING_PER_ID_MAX: Final = 4
 """A producer sends one request at a time; more come from its other instances, or are repetitions."""
@@ -32,7 +44,14 @@ def may_wait(event: TransactionEvent) -> bool:
             return event.transaction_version >= 2
         case InitProducerId() | AddOffsets():
             return True
-        case _:
+        case (
+            MarkersWritten()
+            | TimeoutTransaction()
+            | ExpireTransactions()
+            | ListTransactions()
+            | DescribeTransactions()
+            | ExpireAwaitingCompletion()
+        ):
             return False
 
 

@@ -123,8 +123,10 @@ class Action(Enum):
     PREPARE_ABORT = "-> PrepareAbort"
     COMPLETE = "-> Complete"
     TOMBSTONE = "tombstone -> Dead"
-    CONFIRM = "NONE, nothing changes"
-    IGNORE = "nothing"
+    # what the client asks for is done: it may not have got the answer
+    CONFIRM = "answer NONE, the entry stays"
+    # a timer or the last marker came late: there is nothing to end any more, and no client to answer
+    IGNORE = "nothing is done"
     REFUSE_CONCURRENT = "CONCURRENT_TRANSACTIONS"
     REFUSE_STATE = "INVALID_TXN_STATE"
     REFUSE_FENCED = "PRODUCER_FENCED"
@@ -137,6 +139,7 @@ class Action(Enum):
 
 _COLUMNS = (EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT, DEAD)
 
+# The cells of the table.  _NONE: done already, so the answer is NONE; _SKIP: there is nothing to do.
 _BUMP, _NEW, _FENCE, _ADD, _ASK = Action.BUMP_EPOCH, Action.CREATE, Action.FENCE, Action.ENLIST, Action.VERIFY
 _CMT, _ABT, _DONE, _TOMB, _NONE, _SKIP = (
     Action.PREPARE_COMMIT, Action.PREPARE_ABORT, Action.COMPLETE, Action.TOMBSTONE, Action.CONFIRM,

@@ -15,8 +15,10 @@ from .events import (
     AddPartitions,
     DescribeTransactions,
     EndTxn,
+    ExpireAwaitingCompletion,
     ExpireTransactions,
     InitProducerId,
+    ListTransactions,
     MarkersWritten,
     TimeoutTransaction,
     TransactionEvent,
@@ -47,7 +49,7 @@ def transactional_ids_of(event: TransactionEvent) -> tuple[str, ...]:
             return (event.identity.transactional_id,)
         case ExpireTransactions():
             return event.transactional_ids
-        case _:
+        case ListTransactions() | ExpireAwaitingCompletion():
             return ()
 
 

@@ -40,6 +40,7 @@ SLOT_BYTES = HASH_BYTES + 8
 _LOAD_FACTOR = 0.75
 """Above this load, look-ups with open addressing become long."""
 _PIECE_SLOTS = 1 << 16
+_HORIZON_MS_MAX = 2**63 - 1  # it takes the place of a timestamp of a batch
 _HALVES = Struct("<QQ").unpack
 
 
@@ -167,7 +168,7 @@ class Compaction:
         self._aborted = aborted
         self._kept_offsets = kept_offsets
         self._now_ms = now_ms
-        self._horizon_ms = now_ms + delete_retention_ms
+        self._horizon_ms = min(now_ms + delete_retention_ms, _HORIZON_MS_MAX)
         self._end_offset = end_offset
         self._with_batches: set[int] = set()
         """Producers with a transactional batch that stays and whose marker has not come yet."""

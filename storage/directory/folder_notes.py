@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ...runtime import logs
 from ...runtime.disk import OUT_OF_SPACE, Disk
@@ -28,20 +28,24 @@ log = logs.get(__name__)
 PartitionKey = tuple[str, int]
 
 
-@dataclass(slots=True, frozen=True)
-class PartitionCheckpoint:
-    """What the checkpoint notes of one partition."""
+class PartitionCheckpoint(NamedTuple):
+    """What the checkpoint notes of one partition; every field is an offset of the log, and a column."""
 
     recovery_point: int
     high_watermark: int
     log_start_offset: int
 
+    def lowered_to(self, offset: int) -> PartitionCheckpoint:
+        """What may be noted of the log when it is truncated to `offset`."""
+        return PartitionCheckpoint(*(min(offset, noted) for noted in self))
 
-def _parse_row(
-    topic: str, partition: str, recovery_point: str, high_watermark: str, log_start: str
-) -> tuple[PartitionKey, PartitionCheckpoint]:
-    noted = PartitionCheckpoint(int(recovery_point), int(high_watermark), int(log_start))
-    return (topic, int(partition)), noted
+    def leads(self, log_end_offset: int) -> bool:
+        """Whether it must be lowered before the log ends there.  A start lowers the high watermark itself."""
+        return any(noted > log_end_offset for noted in self._replace(high_watermark=0))
+
+
+def _parse_row(topic: str, partition: str, *offsets: str) -> tuple[PartitionKey, PartitionCheckpoint]:
+    return (topic, int(partition)), PartitionCheckpoint(*map(int, offsets))
 
 
 def decode_partition_checkpoint(data: bytes) -> dict[PartitionKey, PartitionCheckpoint]:
@@ -131,10 +135,7 @@ class FolderNotes:
     def _write(self, rows: dict[PartitionKey, PartitionCheckpoint]) -> None:
         if rows == self._written:
             return
-        content = encode_checkpoint(
-            (topic, partition, row.recovery_point, row.high_watermark, row.log_start_offset)
-            for (topic, partition), row in sorted(rows.items())
-        )
+        content = encode_checkpoint((*key, *row) for key, row in sorted(rows.items()))
         with self._reporting_failure():
             self._disk.write_atomic(self._path, content)
         self._written = rows
@@ -167,13 +168,8 @@ class FolderNotes:
 
     def lower(self, key: PartitionKey, offset: int) -> None:
         noted = self._written.get(key)
-        if noted is not None and max(noted.recovery_point, noted.log_start_offset) > offset:
-            lowered = PartitionCheckpoint(
-                min(noted.recovery_point, offset),
-                min(noted.high_watermark, offset),
-                min(noted.log_start_offset, offset),
-            )
-            self._write({**self._written, key: lowered})
+        if noted is not None and noted.leads(offset):
+            self._write({**self._written, key: noted.lowered_to(offset)})
 
     def _void_flushes(self, identity: Identity, offset: int) -> None:
         if self._flushes is not None:

@@ -25,7 +25,7 @@ from ...runtime.disk import OUT_OF_SPACE, Disk
 from ..checkpoint import CheckpointInvalid
 
 META_PROPERTIES = "meta.properties"
-VERSION = "1"
+OWNER_VERSION = "1"
 KEYS = ("version", "cluster.id", "node.id", "directory.id", "metadata.id")
 _CHECKSUM = b"crc32c="
 log = logs.get(__name__)
@@ -69,7 +69,7 @@ def claim_folder(
     Raises DirectoryRefused, OSError.
     """
     path = folder / META_PROPERTIES
-    own = {"version": VERSION, **own}
+    own = {"version": OWNER_VERSION, **own}
     if not disk.exists(path):
         if holds_logs:
             raise DirectoryRefused(

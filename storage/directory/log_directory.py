@@ -37,6 +37,7 @@ from ..checkpoint import CheckpointInvalid, encode_value, parse_value
 from ..durability.flush_notes import Identity, identity_of
 from ..log.closing import CLOSING_THREADS, close_in_threads, close_log
 from ..log.health import DISK_FAILED, ReadErrors
+from ..log.hooks import DETACHED, LogHooks
 from ..log.log import CorruptLog, Log, LogConfig
 from ..segment.open_files import OpenFiles
 from .creation import Creation, FolderShare, NewLog, Results
@@ -273,19 +274,24 @@ class LogDirectory:
     def adopt(self, key: PartitionKey, topic_id: UUID, opened: Log) -> None:
         """The log is in use here from now on."""
         identity = identity_of(topic_id, key[1])
-        opened.on_offline = self._log_failed
-        opened.before_truncation = lambda _log, offset: self._before_truncation(identity, key, offset)
-        opened.on_config = self._configs.note
-        opened.local.start_note.make_room = lambda: self.make_room(self.path)
-        opened.local.removals.in_background = partial(self.renamed_folders.remove_in_background, opened)
-        opened.on_flushed = partial(self._note_flush, identity, key)
+        opened.local.attach(
+            LogHooks(
+                went_offline=partial(self._log_failed, opened),
+                config_changed=partial(self._configs.note, opened),
+                flushed=partial(self._note_flush, identity, key),
+                before_truncation=partial(self._before_truncation, identity, key),
+                make_room=lambda: self.make_room(self.path),
+                in_background=self.renamed_folders.in_background,
+            )
+        )
         self.logs[key] = opened
         self.topic_ids[key] = topic_id
         self.notes.open(identity, key)
 
     def release(self, key: PartitionKey) -> None:
         """This folder gives the log up; the log's files stay under their name."""
-        del self.logs[key], self.topic_ids[key]
+        self.logs.pop(key).local.attach(DETACHED)
+        del self.topic_ids[key]
         self._configs.forget(key)
 
     def _before_truncation(self, identity: Identity, key: PartitionKey, offset: int) -> None:
@@ -379,7 +385,6 @@ class LogDirectory:
                 )
             else:
                 self.adopt(new.key, new.topic_id, made)
-                made.recovered = False
 
     def topic_id_of(self, topic: str, partition: int) -> UUID | None:
         """The topic id of the log here, in use or damaged."""
@@ -472,7 +477,11 @@ class LogDirectory:
                 each.report_flushed()
         self.notes.write(
             {
-                key: PartitionCheckpoint(each.recovery_point, each.high_watermark, each.log_start_offset)
+                key: PartitionCheckpoint(
+                    recovery_point=each.recovery_point,
+                    high_watermark=each.high_watermark,
+                    log_start_offset=each.log_start_offset,
+                )
                 for key, each in self.logs.items()
                 if not each.is_offline
             }

@@ -17,8 +17,7 @@ from uuid import UUID
 from ...runtime import logs
 from ...runtime.disk import Disk
 from ..durability.flush_notes import identity_of
-from ..log.log import Log
-from ..log.removal import Removal
+from ..log.hooks import Done, Work
 from .async_delete import AsyncFileDeleter
 from .folder_notes import FolderNotes, PartitionKey
 
@@ -108,18 +107,9 @@ class RenamedFolders:
                     consequence="it goes at the next start",
                 )
 
-        if self._file_deleter is None or not self._file_deleter.submit(
-            lambda: self._disk.remove_tree(path), done
-        ):
+        if not self.in_background(lambda: self._disk.remove_tree(path), done):
             self._disk.remove_tree(path)
 
-    def remove_in_background(self, owner: Log, removal: Removal) -> bool:
-        """Removes segments at the front of a log in use (`removal`)."""
-
-        def work() -> None:
-            removal.run()
-            removal.erase()
-
-        return self._file_deleter is not None and self._file_deleter.submit(
-            work, lambda error: owner.local.removals.finish(removal, error)
-        )
+    def in_background(self, work: Work, done: Done) -> bool:
+        """See `AsyncFileDeleter.submit`; False when there is none."""
+        return self._file_deleter is not None and self._file_deleter.submit(work, done)

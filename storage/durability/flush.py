@@ -20,9 +20,8 @@ proves nothing: the log goes offline, and readers must take its data from anothe
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from itertools import pairwise
 from pathlib import Path
 
 from ...runtime import faults, logs
@@ -38,6 +37,7 @@ from ..segment.pending_indexes import PendingIndexFiles
 from ..segment.segment import Segment
 from ..segment.segment_files import segment_path
 from ..segment.swap import INDEX_SUFFIXES
+from .waits import Waits
 
 RESUME_BYTES = 64 * 1024 * 1024
 RESUME_PRODUCERS = 16384
@@ -152,36 +152,19 @@ class Durability:
     Acknowledgements wait for the *flushed end*: batches below it are on the disk.  A restart trusts all below
     the *recovery point*: there every derived file is on the disk as well.  It is never above the flushed end.
 
-    What waits for a flush; `finish` ends each wait, when the ticket of `begin` had it:
-
-        field               waits since                  until                       holds back
-        flushed_end         an append                    the batches are synced      acknowledgements
-        complete            a roll, a clean close, or    the segment is synced, and  the recovery point
-                            a start on a full disk       none of its files waits
-        _derived            as its segment; a snapshot   the file is written         its segment
-        _epochs_from        a new leader epoch, or one   the history as it is now    the recovery point
-                            that is removed              is written
-        _rebuilt_counts     a question that needed them  the file is written         nothing
-        _removed_unflushed  its removal                  the segment is synced       nothing
-        _folder_changed     a roll, a cancelled flush    the folder is synced        the flushed end
-
-    A truncation cancels the flush and drops what waits above the new end.
+    What else waits for a flush stands in `waits`.  A truncation cancels the flush and drops what waits above
+    the new end.
     """
 
     def __init__(
         self, disk: Disk, directory: Path, end_offset: int, size_bytes: int, pending_files: PendingIndexFiles
     ) -> None:
-        """`pending_files`: the derived files that opening the log could not write; they are taken over."""
+        """`pending_files`: see `Waits.at_start`."""
         self._flushed_end = end_offset
         self.flushed_size = size_bytes
-        self.complete = pending_files.segments
-        """Complete segments that are not durable yet together with their derived files, in order."""
-        self._removed_unflushed: list[Segment] = []
-        """Segments that the log removed before they were flushed.  Until their files are gone, durably, a
-        restart may find them, and the notes of the next flush vouch for all batches below its end."""
+        self.waits = Waits.at_start(pending_files)
         self._disk = disk
         self._directory = directory
-        self._derived = pending_files.derived
         # the snapshot in the active segment, which the next one makes obsolete
         self._resume: Path | None = None
         self._resume_size = 0
@@ -190,9 +173,6 @@ class Durability:
         # end.  A restart finds only the end of that batch, so neither the recovery point nor a snapshot may
         # stand at the log's end.
         self._offset_gap = NO_OFFSET_GAP
-        self._epochs_from = pending_files.epochs_from
-        self._folder_changed = False
-        self._rebuilt_counts: dict[Path, Segment] = {}
         self._ticket: FlushTicket | None = None
 
     @property
@@ -203,11 +183,7 @@ class Durability:
 
     @property
     def recovery_point(self) -> int:
-        point = self._flushed_end
-        if self.complete:
-            point = min(point, self.complete[0].base_offset)
-        point = point if self._epochs_from is None else min(point, self._epochs_from)
-        return self.end_after_restart(point)
+        return self.end_after_restart(self.waits.least(self._flushed_end))
 
     def end_after_restart(self, log_end_offset: int) -> int:
         return self._offset_gap[0] if log_end_offset == self._offset_gap[1] else log_end_offset
@@ -219,32 +195,14 @@ class Durability:
             self._flushed_end = self._offset_gap[0]
         self._offset_gap = NO_OFFSET_GAP
 
-    def violations(self) -> Iterator[str]:
-        """What does not hold of the waits (`validation`)."""
-        twice = [each.base_offset for each in self.complete if each in self._removed_unflushed]
-        if twice:
-            yield f"the segments {twice} are removed, and wait to be complete"
-        if any(path not in self._derived for path in self._rebuilt_counts):
-            yield f"rebuilt counts that no flush writes: {sorted(map(str, self._rebuilt_counts))}"
-        if any(before.base_offset >= each.base_offset for before, each in pairwise(self.complete)):
-            yield f"segments wait out of order: {[each.base_offset for each in self.complete]}"
-
-    @property
-    def has_pending_files(self) -> bool:
-        return bool(self._derived) or self._epochs_from is not None
-
-    @property
-    def has_rebuilt_counts(self) -> bool:
-        return bool(self._rebuilt_counts)
-
     # ---- waiting records -----------------------------------------------------------------------------------
 
     def add_complete(self, segment: Segment, derived: dict[Path, bytes]) -> None:
         """The segment takes no more batches; `derived` are its files, or the snapshot at its end."""
-        self._derived.update(derived)
+        self.waits.derived.update(derived)
         self._resume, self._resume_size = None, 0
-        self.complete.append(segment)
-        self._folder_changed = True
+        self.waits.complete.append(segment)
+        self.waits.folder_changed = True
 
     def prepare_clean_close(self, active: Segment, derived: dict[Path, bytes], epochs: EpochCache) -> None:
         """Adds the derived files of a clean close to the flush that follows.  A file that the disk has
@@ -273,16 +231,17 @@ class Durability:
             return False
 
     def epochs_changed(self, offset: int) -> None:
-        self._epochs_from = offset if self._epochs_from is None else min(self._epochs_from, offset)
+        before = self.waits.epochs_from
+        self.waits.epochs_from = offset if before is None else min(before, offset)
 
     def take_pending(self, path: Path) -> tuple[Path, bytes] | None:
         """The derived file at `path`, when it is not on the disk yet: to be written by the caller, or to
         `add_pending` again."""
-        data = self._derived.pop(path, None)
+        data = self.waits.derived.pop(path, None)
         return None if data is None else (path, data)
 
     def add_pending(self, path: Path, data: bytes) -> None:
-        self._derived.setdefault(path, data)
+        self.waits.derived.setdefault(path, data)
 
     @property
     def running(self) -> FlushTicket | None:
@@ -291,28 +250,28 @@ class Durability:
 
     def forget(self, segment: Segment) -> None:
         """The segment is about to be removed.  Raises OSError."""
-        if segment in self.complete:
+        if segment in self.waits.complete:
             segment.files.hold()  # a later flush may still have to sync it
-            self.complete.remove(segment)
-            self._removed_unflushed.append(segment)
+            self.waits.complete.remove(segment)
+            self.waits.removed_unflushed.append(segment)
         self.flushed_size = max(0, self.flushed_size - segment.size_bytes)
         if self._ticket is not None:
             self._ticket.end_size = max(0, self._ticket.end_size - segment.size_bytes)
         for suffix in INDEX_SUFFIXES:
             self._drop(segment.path(suffix))
-        self._rebuilt_counts.pop(segment.path("countindex"), None)
+        self.waits.rebuilt_counts.pop(segment.path("countindex"), None)
 
     def _drop(self, path: Path) -> None:
-        self._derived.pop(path, None)
+        self.waits.derived.pop(path, None)
         if self._ticket is not None:
             self._ticket.forget(path)
 
     def add_counts(self, segment: Segment, counts: CountIndex, data: bytes) -> None:
         """Adds a rebuilt count index.  No caller waits for it: the next flush writes it, unless too many
         wait."""
-        if len(self._rebuilt_counts) < REBUILT_COUNTS_MAX:
+        if len(self.waits.rebuilt_counts) < REBUILT_COUNTS_MAX:
             path = segment.path("countindex")
-            self._derived[path], self._rebuilt_counts[path], segment.counts = data, segment, counts
+            self.waits.derived[path], self.waits.rebuilt_counts[path], segment.counts = data, segment, counts
 
     def withdraw_counts(self, segments: Iterable[Segment]) -> bool:
         """A cleaned segment is about to take the names of these segments; False when a running flush may be
@@ -321,8 +280,8 @@ class Durability:
             path = segment.path("countindex")
             if self._ticket is not None and path in self._ticket.derived:
                 return False
-            self._derived.pop(path, None)
-            if self._rebuilt_counts.pop(path, None) is not None:
+            self.waits.derived.pop(path, None)
+            if self.waits.rebuilt_counts.pop(path, None) is not None:
                 segment.counts_are_durable()
         return True
 
@@ -333,9 +292,9 @@ class Durability:
     ) -> FlushTicket:
         assert self._ticket is None, "a flush of this log is running"
         derived: dict[Path, bytes] = {}
-        if self._epochs_from is not None:
+        if self.waits.epochs_from is not None:
             derived[self._directory / EPOCH_CHECKPOINT] = encode_checkpoint(epochs.entries())
-        derived.update(self._derived)
+        derived.update(self.waits.derived)
         obsolete: Path | None = None
         in_offset_gap = producers.end_offset == self._offset_gap[1]
         resume_bytes = self.resume_bytes * max(1, len(producers) / RESUME_PRODUCERS)
@@ -355,14 +314,14 @@ class Durability:
             self._directory,
             end_offset=active.next_offset,
             end_size=size_bytes,
-            complete=list(self.complete),
-            leaving=list(self._removed_unflushed),
+            complete=list(self.waits.complete),
+            leaving=list(self.waits.removed_unflushed),
             active=active if active.next_offset > self._flushed_end else None,
-            sync_directory=self._folder_changed,
+            sync_directory=self.waits.folder_changed,
             derived=derived,
             obsolete=obsolete,
         )
-        self._folder_changed = False
+        self.waits.folder_changed = False
         return self._ticket
 
     def finish(self, ticket: FlushTicket, active: Segment, epochs: EpochCache) -> None:
@@ -372,39 +331,37 @@ class Durability:
         self._ticket = None
         if not ticket.ran:
             return
+        waits = self.waits
         self._flushed_end = max(self._flushed_end, ticket.end_offset)
-        self._removed_unflushed = [each for each in self._removed_unflushed if each not in ticket.leaving]
+        waits.removed_unflushed = [each for each in waits.removed_unflushed if each not in ticket.leaving]
         self.flushed_size = ticket.end_size
         if ticket.derived_error is not None:
             log.warning("derived_files_not_written", directory=self._directory, reason=ticket.derived_error)
         for path in ticket.written:
             if path.name == EPOCH_CHECKPOINT:
                 if encode_checkpoint(epochs.entries()) == ticket.derived[path]:
-                    self._epochs_from = None
-            elif self._derived.get(path) is ticket.derived[path]:
-                del self._derived[path]
-        for path in [path for path in self._rebuilt_counts if path not in self._derived]:
-            self._rebuilt_counts.pop(path).counts_are_durable()
+                    waits.epochs_from = None
+            elif waits.derived.get(path) is ticket.derived[path]:
+                del waits.derived[path]
+        for path in [path for path in waits.rebuilt_counts if path not in waits.derived]:
+            waits.rebuilt_counts.pop(path).counts_are_durable()
         waiting: list[Segment] = []
-        for each in self.complete:
-            if each not in ticket.complete or self._has_pending(each):
+        for each in waits.complete:
+            if each not in ticket.complete or waits.has_pending(each):
                 waiting.append(each)
             elif each is not active:
                 each.written_is_durable(transactions_too=True)
                 each.indexes_are_durable()
-        self.complete = waiting
+        waits.complete = waiting
         if self._flushed_end == active.next_offset:
             active.written_is_durable(transactions_too=False)
-
-    def _has_pending(self, segment: Segment) -> bool:
-        return any(segment.path(suffix) in self._derived for suffix in INDEX_SUFFIXES)
 
     def cancel(self) -> None:
         """Waits for a running flush and drops its result; a flush in a queue will do nothing."""
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
             ticket.cancel()
-            self._folder_changed = True  # the folder may not be synced
+            self.waits.folder_changed = True  # the folder may not be synced
 
     # ---- truncation ----------------------------------------------------------------------------------------
 
@@ -428,7 +385,7 @@ class Durability:
         self._disk.sync_directory(self._directory)
         self._disk.rename(self._prepared_epochs, self._directory / EPOCH_CHECKPOINT)
         self._disk.sync_directory(self._directory)
-        self._epochs_from = None
+        self.waits.epochs_from = None
 
     @property
     def _prepared_epochs(self) -> Path:
@@ -438,16 +395,17 @@ class Durability:
         """Removes the snapshots whose offset `which` selects, written or waiting; the caller syncs the
         folder."""
         names = self._disk.list_names(self._directory)
-        for name in (*names, *(path.name for path in self._derived if path.name not in names)):
+        for name in (*names, *(path.name for path in self.waits.derived if path.name not in names)):
             stem, _, suffix = name.partition(".")
             if suffix == "snapshot" and stem.isdigit() and which(int(stem)):
-                self._derived.pop(self._directory / name, None)
+                self.waits.derived.pop(self._directory / name, None)
                 if name in names:
                     self._disk.remove(self._directory / name)
 
     def drop_waiting_snapshots(self, below: int) -> None:
         """Drops snapshots that are not written yet: a replay now finds another state."""
-        for path in [path for path in self._derived if path.suffix == ".snapshot" and int(path.stem) < below]:
+        waiting = [path for path in self.waits.derived if path.suffix == ".snapshot"]
+        for path in [path for path in waiting if int(path.stem) < below]:
             self._drop(path)
 
     def truncated_to(
@@ -465,12 +423,6 @@ class Durability:
         self._flushed_end, self._offset_gap = offset, NO_OFFSET_GAP
 
     def _forget_truncated(self, segments: Sequence[Segment], size_bytes: int) -> None:
-        kept = set(segments[:-1])
-        self.complete = [segment for segment in self.complete if segment in kept]
+        self.waits = self.waits.truncated(segments)
         self._resume, self._resume_size = None, 0
-        self._rebuilt_counts.clear()
-        wanted = {segment.path(suffix) for segment in self.complete for suffix in INDEX_SUFFIXES}
-        self._derived = {
-            path: data for path, data in self._derived.items() if path in wanted or path.suffix == ".snapshot"
-        }
         self.flushed_size = min(self.flushed_size, size_bytes)

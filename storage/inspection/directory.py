@@ -24,7 +24,7 @@ from ..directory.folder_notes import (
     PartitionKey,
     decode_partition_checkpoint,
 )
-from ..directory.folder_owner import KEYS, VERSION, decode_owner
+from ..directory.folder_owner import KEYS, OWNER_VERSION, decode_owner
 from ..directory.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
 from ..directory.renamed_folders import DELETE_SUFFIX, FUTURE_SUFFIX, deleted_keys
 from ..directory.set_aside import DAMAGED_SUFFIX
@@ -200,7 +200,7 @@ def _read_identity(disk: Disk, folder: DataFolder) -> None:
     except CheckpointInvalid as error:
         folder.findings.append(Finding("identity-damaged", path, str(error)))
         return
-    if folder.identity["version"] != VERSION or not folder.identity["node.id"].isdigit():
+    if folder.identity["version"] != OWNER_VERSION or not folder.identity["node.id"].isdigit():
         what = f"version {folder.identity['version']!r}, node.id {folder.identity['node.id']!r}"
         folder.findings.append(Finding("identity-damaged", path, what))
 

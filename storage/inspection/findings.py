@@ -136,6 +136,11 @@ KINDS: dict[str, FindingKind] = {
     "snapshot-damaged": _violation(
         "a producer snapshot cannot be read; an older one and a longer replay take its place", _ON_START
     ),
+    "snapshot-unread": _note(
+        "a producer snapshot has a version that this release does not read: an older one and a longer replay "
+        "take its place, and a log without an older one does not open",
+        "nothing, or start the release that wrote it",
+    ),
     "snapshot-wrong": _violation(
         "a producer snapshot is not what a replay of the batches gives: duplicates could be "
         "accepted, or good batches refused",

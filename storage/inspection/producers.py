@@ -21,7 +21,7 @@ from pathlib import Path
 from ...runtime.disk import Disk
 from ...wire.errors import KafkaError
 from ...wire.records import BatchHeader, Marker, decode_marker, next_sequence
-from ..producers.producer_snapshot import SnapshotInvalid, decode_snapshot
+from ..producers.producer_snapshot import SnapshotInvalid, SnapshotOfOtherVersion, decode_snapshot
 from ..producers.producer_state import ProducerEntry, ProducerState
 from ..recovery.recovery import aborted_entries, replay_batch
 from ..segment.batch_scan import ScannedBatch
@@ -190,7 +190,8 @@ class ProducerReplay:
         try:
             decode_snapshot(disk.read(path), found)
         except SnapshotInvalid as error:
-            self._report(Finding("snapshot-damaged", path, str(error), 0, offset))
+            kind = "snapshot-unread" if isinstance(error, SnapshotOfOtherVersion) else "snapshot-damaged"
+            self._report(Finding(kind, path, str(error), 0, offset))
             return None
         if found.end_offset != offset:
             self._report(

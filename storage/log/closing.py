@@ -11,6 +11,7 @@ from concurrent.futures import Executor
 from functools import partial
 
 from ...wire.errors import KafkaError
+from .hooks import DETACHED
 from .log import CorruptLog, Log
 
 CLOSING_THREADS = 4
@@ -34,11 +35,12 @@ def close_in_threads(
     that failed."""
     if not quiet:
         return None
-    failed: list[tuple[Log, OSError | CorruptLog]] = []
+    usable = [each for each in quiet if not each.is_offline]
     for each in quiet:
-        each.on_offline = lambda log_, error: failed.append((log_, error))
+        each.local.attach(DETACHED)
     with make_pool() as executor:
         errors = [error for error in executor.map(partial(close_log, clean=True), quiet) if error is not None]
-    for each, reason in failed:
-        on_failure(each, reason)
+    for each in usable:
+        if (reason := each.local.health.offline) is not None:
+            on_failure(each, reason)
     return errors[0] if errors else None

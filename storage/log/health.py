@@ -26,6 +26,7 @@ from ...runtime.disk import OUT_OF_SPACE, ReadFailed
 from ...wire.errors import ErrorCode, KafkaError
 from ..recovery.recovery import CorruptLog
 from ..segment.batch_scan import InvalidBatch
+from .hooks import DETACHED
 
 DISK_FAILED = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EUCLEAN})
 """Errors of the disk itself, not of one request, such as a name that is too long or too many open files."""
@@ -63,25 +64,24 @@ class ReadErrors:
 class Health:
     """See the module's text.  A hot path only has to check `unusable`."""
 
-    __slots__ = ("_directory", "closed", "name", "offline", "on_offline", "unusable")
+    __slots__ = ("_directory", "closed", "hooks", "name", "offline", "unusable")
 
     def __init__(self, name: str, directory: Path) -> None:
         self.name = name
         self.closed = False
         self.offline: OSError | CorruptLog | None = None
         self.unusable = False
-        self.on_offline: Callable[[OSError | CorruptLog], None] | None = None
+        self.hooks = DETACHED
         self._directory = directory
 
     def go_offline(self, error: OSError | CorruptLog) -> None:
-        """The log refuses every request from here on; calls `on_offline` once.  CorruptLog: only this log is
+        """The log refuses every request from here on; `hooks` learn it once.  CorruptLog: only this log is
         damaged, not the disk."""
         if self.offline is not None:
             return
         self.offline, self.unusable = error, True
         log.error("log_offline", log=self.name, directory=self._directory, reason=error)
-        if self.on_offline is not None:
-            self.on_offline(error)
+        self.hooks.went_offline(error)
 
     def close(self) -> None:
         self.closed = self.unusable = True

@@ -25,19 +25,18 @@ never leads: it is lowered, or gone, durably, before the batches are.
     flush-notes                 cut: `FolderNotes.before_truncation` voids them
                                 M: `FolderNotes.forget_if_room`, then `Log.report_flushed`    C: stay
     leader-epoch-checkpoint     cut: `Durability.prepare_epochs`, then `Durability.truncate_history`
-                                M: the copy has its own; `exchange` has the next flush write what it lacks
+                                M: the copy has its own; `Log.exchange_files` has a flush write what it lacks
                                 C: `Durability.prepare_clean_close`
     <offset>.snapshot           cut: `Durability.truncate_history` removes those above the new end
                                 M: the copy has its own    C: `LocalLog.prepare_clean_close`
     <base>.seal                 cut: `Segments.truncate`, `Segments.restart_at` remove them before the batches
                                 M: the copy has its own    C: `LocalLog.prepare_clean_close`
     cleaner-offset-checkpoint   cut: stays; `believed_offset` refuses it by its leader epoch
-                                M: `exchange` begins at 0    C: stays
+                                M: `Log.exchange_files` begins at 0    C: stays
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -58,6 +57,7 @@ from ..segment.transaction_index import AbortedTransaction
 from ..topic_config import LogConfig
 from .append_plan import AppendPlan
 from .health import Health
+from .hooks import DETACHED, LogHooks
 from .log_start import LogStart
 from .removal import Removals
 from .replacement import Replacements
@@ -75,6 +75,7 @@ class LocalLog:
         "disk",
         "durability",
         "health",
+        "hooks",
         "removals",
         "replacements",
         "segments",
@@ -93,12 +94,17 @@ class LocalLog:
         start.begin(loaded.log_start_offset, self.segments[0].base_offset)
         parts = disk, directory, self.segments, self.durability, self.health
         self.replacements, self.removals = Replacements(*parts), Removals(*parts)
+        self.hooks = DETACHED
+
+    def attach(self, hooks: LogHooks) -> None:
+        """A data folder has the log in use from now on; `DETACHED`: none has."""
+        self.hooks = self.health.hooks = self.start_note.hooks = self.removals.hooks = hooks
 
     @property
     def flush_due(self) -> bool:
         """Whether a flush pays that no request waits for: complete segments need checksums, counts wait, or
         much data is unflushed."""
-        if self.durability.complete or self.durability.has_rebuilt_counts:
+        if self.durability.waits.complete or self.durability.waits.rebuilt_counts:
             return True
         return self.segments.size_bytes - self.durability.flushed_size >= FLUSH_DUE_BYTES
 
@@ -204,14 +210,11 @@ class LocalLog:
         with self.health.reading("a truncation"):
             return self.segments.find_truncation(offset)
 
-    def prepare_truncation(
-        self, end: int, epochs: EpochCache, lower_notes: Callable[[], None], restart_at: int | None = None
-    ) -> None:
+    def prepare_truncation(self, end: int, epochs: EpochCache, restart_at: int | None = None) -> None:
         """All steps that need room on the disk: on a full disk they fail, and nothing is truncated.  `end`:
-        where the last batch will end; `epochs`: the history then; `lower_notes` lowers what other files note
-        above it.  Raises KAFKA_STORAGE_ERROR."""
+        where the last batch will end; `epochs`: the history then.  Raises KAFKA_STORAGE_ERROR."""
         with self.health.room_needed("a truncation"):
-            lower_notes()
+            self.hooks.before_truncation(end)
             self.start_note.lower(end)
             self.durability.prepare_epochs(epochs)
             if restart_at is not None:
@@ -258,7 +261,7 @@ class LocalLog:
 
     def require_no_pending_files(self) -> None:
         """After the flush of a clean close.  Raises KAFKA_STORAGE_ERROR."""
-        if self.durability.has_pending_files:
+        if self.durability.waits.has_pending_files:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{self.health.name}: no room for the files of a clean close"
             )

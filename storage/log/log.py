@@ -29,7 +29,7 @@ flushed_end <= log_end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +53,7 @@ from ..segment.transaction_index import AbortedTransaction
 from ..topic_config import FlushPolicy, LogConfig
 from .admission import NO_APPEND_TIME, CheckedBatches
 from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_leader_append
+from .hooks import DETACHED
 from .local_log import LocalLog
 from .log_start import LogStart
 from .validation import epoch_violations, offset_violations, producer_violations, segment_violations
@@ -85,20 +86,12 @@ class Log:
         self.recovered = loaded.recovered
         """Whether opening the log had to scan and repair: false after a clean stop."""
         self.recovery_truncated_bytes = loaded.truncated_bytes
-        self.on_offline: Callable[[Log, OSError | CorruptLog], None] | None = None
-        self.on_config: Callable[[Log, LogConfig], LogConfig] | None = None  # returns what applies meanwhile
-        # the flushed end moved: where its last batch ends
-        self.on_flushed: Callable[[int], None] | None = None
-        self.before_truncation: Callable[[Log, int], None] | None = None
-        """Called before batches at or above an offset are removed: a recovery point above it must be lowered
-        durably first."""
         self.cleaned_to = 0
         """The cleaner has cleaned below this offset (`cleaning/cleaner.py` moves it); a truncation lowers
         it."""
         self.truncations = 0
         """Rises with every truncation: a decision made on the log's content before is void."""
         self.local = LocalLog(disk, directory, self.name, loaded, start)
-        self.local.health.on_offline = self._went_offline
         self.producers = loaded.producers
         """The producers of the log's batches; another object after each truncation."""
         self._epochs = loaded.epochs
@@ -319,6 +312,10 @@ class Log:
             self._roll(self._log_end)
         return has_batches
 
+    def skip_to(self, offset: int) -> None:
+        """Moves the log end over an offset gap of a compacted topic.  Raises KAFKA_STORAGE_ERROR."""
+        self._roll(offset)
+
     def _roll(self, base_offset: int) -> None:
         """Completes the active segment and begins a new one at `base_offset`, durable with the next flush.
         When the offset gap before the next batch is larger than a segment can span, the new segment begins
@@ -364,6 +361,10 @@ class Log:
     def epoch_end(self, epoch: int) -> EpochEnd:
         return self._epochs.end_of(epoch, self._log_end)
 
+    def epoch_history(self) -> list[tuple[int, int]]:
+        """Every leader epoch, with the offset where it begins."""
+        return self._epochs.entries()
+
     def epoch_at(self, offset: int) -> int:
         """The leader epoch that wrote `offset`; -1 when unknown."""
         return self._epochs.epoch_at(offset)
@@ -396,9 +397,9 @@ class Log:
             self.report_flushed()
 
     def report_flushed(self) -> None:
-        """Calls `on_flushed`, as after a flush."""
-        if self.on_flushed is not None:
-            self.on_flushed(self.local.durability.end_after_restart(self.local.durability.flushed_end))
+        """The data folder notes the flushed end, as after a flush."""
+        durability = self.local.durability
+        self.local.hooks.flushed(durability.end_after_restart(durability.flushed_end))
 
     def flush_now(self) -> None:
         """A flush that waits on the loop's thread: for closing, tools and tests."""
@@ -445,12 +446,7 @@ class Log:
         self.local.stop_writers("a truncation")
         self.truncations += 1
         self.cleaned_to = min(self.cleaned_to, end)
-
-        def lower_notes() -> None:
-            if self.before_truncation is not None:
-                self.before_truncation(self, end)
-
-        self.local.prepare_truncation(end, epochs, lower_notes, restart_at)
+        self.local.prepare_truncation(end, epochs, restart_at)
 
     def _end_at(self, end: int) -> None:
         self._log_end = end
@@ -498,7 +494,7 @@ class Log:
         if self.config.may_have_offset_gaps:
             config = replace(config, was_compacted=True)  # a change of the policy fills no offset gaps
         if config != self.config:
-            self.config = config if self.on_config is None else self.on_config(self, config)
+            self.config = self.local.hooks.config_changed(config)
         self.producers.expiration_ms = config.producer_id_expiration_ms
 
     def allow_offset_gaps(self) -> None:
@@ -507,6 +503,18 @@ class Log:
         data."""
         if not self.config.may_have_offset_gaps:
             self.update_config(replace(self.config, was_compacted=True))
+
+    def exchange_files(self, future: Log) -> None:
+        """The log uses the files of its future replica from now on, and the future replica those of the log:
+        cannot fail.  Both hold the same records, no flush of either runs, and both are detached."""
+        assert future.log_end_offset == self._log_end
+        assert self.local.hooks is future.local.hooks is DETACHED
+        assert self.local.durability.running is future.local.durability.running is None
+        self.local, future.local = future.local, self.local
+        if self._epochs.entries() != future._epochs.entries():  # an epoch of an election without a record
+            self.local.durability.epochs_changed(self._log_end)
+        self.truncations += 1  # a reader or a cleaning that noted the log's segments finds others
+        self.cleaned_to = 0  # the copy may have begun before a cleaning
 
     def close(self, *, clean: bool) -> None:
         """Closes all files.  `clean`: all is made durable first, and opening needs no scan.  Raises
@@ -521,12 +529,8 @@ class Log:
         finally:
             self.local.close()
 
-    def go_offline(self, error: OSError | CorruptLog) -> None:  # tells `on_offline` once
+    def go_offline(self, error: OSError | CorruptLog) -> None:
         self.local.health.go_offline(error)
-
-    def _went_offline(self, error: OSError | CorruptLog) -> None:
-        if self.on_offline is not None:
-            self.on_offline(self, error)
 
     def validate(self, *, whole: bool = False) -> None:
         """Raises AssertionError when an invariant does not hold (`validation`); with `whole`, of every

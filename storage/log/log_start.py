@@ -13,12 +13,12 @@ truncation, call `lower`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from ...runtime import logs
 from ...runtime.disk import OUT_OF_SPACE, Disk
 from ..checkpoint import CheckpointInvalid, encode_value, parse_value
+from .hooks import DETACHED
 
 LOG_START = "log-start"
 log = logs.get(__name__)
@@ -37,9 +37,7 @@ class LogStart:
         """Raises OSError."""
         self.noted = 0
         """After a restart the log start is at least this offset."""
-        self.make_room: Callable[[], None] = lambda: None
-        """Called before a write: a client that deletes records may want to free room on a full disk.  Any
-        thread; raises OSError."""
+        self.hooks = DETACHED
         self._disk = disk
         self._path = directory / LOG_START
         self._lock = threading.Lock()
@@ -91,7 +89,7 @@ class LogStart:
         with self._lock:
             wanted = self._wanted
             if wanted > self.noted and not self._closed:
-                self.make_room()
+                self.hooks.make_room()
                 self._disk.write_atomic(self._path, encode_value(wanted))
                 self._written = self.noted = wanted
 

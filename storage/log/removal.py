@@ -26,8 +26,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from ...runtime import logs
@@ -38,6 +39,7 @@ from ..segment.segment_files import segment_path
 from ..segment.segment_list import Segments
 from ..segment.swap import INDEX_SUFFIXES
 from .health import Health
+from .hooks import DETACHED
 
 log = logs.get(__name__)
 
@@ -112,6 +114,11 @@ class Removal:
             except FileNotFoundError:
                 continue  # the log was deleted meanwhile
 
+    def run_and_erase(self) -> None:
+        """All steps; any thread.  Raises OSError: then the log must go offline."""
+        self.run()
+        self.erase()
+
     def abandon(self) -> None:
         """The log is closed: opening it again removes the remaining files."""
         with self._lock:
@@ -124,9 +131,7 @@ class Removals:
     def __init__(
         self, disk: Disk, directory: Path, segments: Segments, durability: Durability, health: Health
     ) -> None:
-        self.in_background: Callable[[Removal], bool] | None = None
-        """Takes a removal over and calls `finish` after it has run it; when it returns False or is None, the
-        removal runs at once."""
+        self.hooks = DETACHED
         self._disk = disk
         self._directory = directory
         self._segments = segments
@@ -149,7 +154,7 @@ class Removals:
             self._segments.drop_first(len(old))
             self._durability.drop_waiting_snapshots(first)
             self._waiting.append(removal)
-            if self.in_background is None or not self.in_background(removal):
+            if not self.hooks.in_background(removal.run_and_erase, partial(self.finish, removal)):
                 self.settle()
                 removal.erase()
 

@@ -35,7 +35,7 @@ def offset_violations(
             f"not in order: recovery point {durability.recovery_point}, "
             f"flushed end {durability.flushed_end}, log end {log_end}"
         )
-    yield from durability.violations()
+    yield from durability.waits.violations()
     active = local.segments.active
     if active is not local.segments[-1]:
         yield f"the active segment, {active.base_offset}, is not the last one"

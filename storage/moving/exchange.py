@@ -1,9 +1,8 @@
-"""The moment in which a log changes its data folder: the log exchanges its files for those of its future
-replica.
+"""The moment in which a log changes its data folder: what must hold before the log exchanges its files for
+those of its future replica (`Log.exchange_files`).
 
 The log stays the same object, with its producers, guards and offsets, so its holders notice nothing.  Its old
-files go to the object of the future replica, which is then closed.  This module is a part of `Log` in a file
-of its own: it uses private names.
+files go to the object of the future replica, which is then closed.
 """
 
 from __future__ import annotations
@@ -24,10 +23,6 @@ def is_flushing(log: Log) -> bool:
     return log.local.durability.running is not None
 
 
-def epochs_of(log: Log) -> list[tuple[int, int]]:
-    return log._epochs.entries()
-
-
 def reach_end(log: Log, future: Log) -> None:
     """Moves the end of the future replica to the log's end, which may lie behind the last batch, in an offset
     gap of a compacted topic.  Raises KAFKA_STORAGE_ERROR."""
@@ -37,7 +32,7 @@ def reach_end(log: Log, future: Log) -> None:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{log.name}: the copy lacks what is at offsets {missing}"
             )
-        future._roll(log.log_end_offset)
+        future.skip_to(log.log_end_offset)
 
 
 def take_over_start(log: Log, future: Log, *, also_wanted: bool) -> None:
@@ -54,20 +49,6 @@ def take_over_start(log: Log, future: Log, *, also_wanted: bool) -> None:
 def is_durable(future: Log) -> bool:
     return (
         not future.has_unflushed_records
-        and not future.local.durability.complete
-        and not future.local.durability.has_pending_files
+        and not future.local.durability.waits.complete
+        and not future.local.durability.waits.has_pending_files
     )
-
-
-def exchange(log: Log, future: Log) -> None:
-    """Cannot fail.  The caller has checked that both logs hold the same records and that no flush runs."""
-    assert future.log_end_offset == log.log_end_offset
-    assert not is_flushing(log)
-    assert not is_flushing(future)
-    known = future._epochs.entries()
-    log.local, future.local = future.local, log.local
-    log.local.health.on_offline, future.local.health.on_offline = log._went_offline, None
-    if log._epochs.entries() != known:  # an epoch of an election without a record
-        log.local.durability.epochs_changed(log.log_end_offset)
-    log.truncations += 1  # a reader or a cleaning that noted the log's segments finds others
-    log.cleaned_to = 0  # the copy may have begun before a cleaning

@@ -11,7 +11,7 @@ after a crash.
 
 Order of the swap, on the loop, so that nothing is appended meanwhile: the rest is copied and flushed;
 `future` beside the new log is removed, durably, which decides; the old folder loses its name, durably; then
-the log uses the new folder (`exchange`).
+the log uses the new folder (`Log.exchange_files`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ..log.log import Log
 from ..segment.batch_scan import InvalidBatch
 from ..segment.segment_files import segment_path
 from ..topic_config import LogConfig
-from .exchange import epochs_of, exchange, is_durable, is_flushing, reach_end, settle, take_over_start
+from .exchange import is_durable, is_flushing, reach_end, settle, take_over_start
 from .plan import SWAP_BYTES_LIMIT, SWAP_BYTES_MAX, Epochs, Step, View, agreeing_end, next_step
 
 SLICE_BYTES = 512 * 1024
@@ -215,7 +215,7 @@ class FutureReplica:
         """Opens the copy of an earlier life of the node, if there is one."""
         if not self._disk.exists(self._path):
             return self._making(source)
-        epochs, end = epochs_of(source), source.log_end_offset
+        epochs, end = source.epoch_history(), source.log_end_offset
         return self._in_thread(lambda: self._open(epochs, end))
 
     def _open(self, epochs: Epochs, end: int) -> None:
@@ -227,7 +227,7 @@ class FutureReplica:
         if not isinstance(found, FoundLog):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._path} cannot be used: {found}")
         opened = self._open_log(found.config)
-        agreed = agreeing_end(epochs_of(opened), opened.log_end_offset, epochs, end)
+        agreed = agreeing_end(opened.epoch_history(), opened.log_end_offset, epochs, end)
         try:
             if agreed < opened.log_end_offset:
                 opened.truncate_to(agreed)
@@ -403,7 +403,7 @@ class FutureReplica:
     def _leave(self, source: Log, future: Log) -> None:
         self._over()
         self.origin.release(self.key)
-        exchange(source, future)
+        source.exchange_files(future)
         future.close(clean=False)
         try:
             self.origin.renamed_folders.delete(self.key, self.topic_id)

@@ -11,7 +11,7 @@
 Producers stand in order of last use.  Unlike Kafka's snapshot it holds the ended transactions whose marker
 was not yet below the high watermark: without them a restarted node would, for a moment, show records of a
 transaction whose marker it could still lose (rule L1).  A snapshot whose checksum or version is wrong is not
-used; an older one and a longer replay take its place.
+used; an older one and a longer replay take its place.  One of another version is no damage: its file stays.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from crc32c import crc32c
 
 from .producer_state import BatchMetadata, ProducerEntry, ProducerState
 
-VERSION = 1
+SNAPSHOT_VERSION = 1
 _CRC = Struct(">I")
+_VERSION = Struct(">H")
 _HEAD = Struct(">HqII")
 _PRODUCER = Struct(">qhiqqB")
 _BATCH = Struct(">iqiq")
@@ -35,10 +36,14 @@ class SnapshotInvalid(Exception):
     """The snapshot cannot be trusted: wrong checksum, unknown version, or incomplete."""
 
 
+class SnapshotOfOtherVersion(SnapshotInvalid):
+    """The snapshot is as it was written, by a release that reads and writes another version."""
+
+
 def encode_snapshot(state: ProducerState) -> bytes:
     """The state as of `state.end_offset`."""
     unreplicated = state.unreplicated
-    parts = [_HEAD.pack(VERSION, state.end_offset, len(state), len(unreplicated))]
+    parts = [_HEAD.pack(SNAPSHOT_VERSION, state.end_offset, len(state), len(unreplicated))]
     for entry in state.entries():
         first = -1 if entry.transaction_first_offset is None else entry.transaction_first_offset
         parts.append(
@@ -57,20 +62,22 @@ def encode_snapshot(state: ProducerState) -> bytes:
     return _CRC.pack(crc32c(body)) + body
 
 
-def has_right_checksum(data: bytes) -> bool:
-    """Whether the file is unchanged since it was written; much cheaper than decoding it."""
-    return len(data) > _CRC.size and int.from_bytes(data[: _CRC.size], "big") == crc32c(data[_CRC.size :])
+def check_snapshot(data: bytes) -> None:
+    """The file is unchanged since it was written, in a version that is read; much cheaper than decoding it.
+    Raises SnapshotInvalid."""
+    if data[: _CRC.size] != _CRC.pack(crc32c(data[_CRC.size :])) or len(data) < _CRC.size + _VERSION.size:
+        raise SnapshotInvalid("its checksum is wrong")
+    (version,) = _VERSION.unpack_from(data, _CRC.size)
+    if version != SNAPSHOT_VERSION:
+        known = f"this release reads version {SNAPSHOT_VERSION} of it"
+        raise SnapshotOfOtherVersion(f"it has version {version}; {known}")
 
 
 def decode_snapshot(data: bytes, state: ProducerState) -> None:
     """Loads a snapshot into an empty `state`.  Raises SnapshotInvalid, and then `state` is still empty."""
+    check_snapshot(data)
     try:
-        (crc,) = _CRC.unpack_from(data)
-        if crc32c(data[_CRC.size :]) != crc:
-            raise SnapshotInvalid("its checksum is wrong")
-        version, end_offset, producers, pairs = _HEAD.unpack_from(data, _CRC.size)
-        if version != VERSION:
-            raise SnapshotInvalid(f"version {version} is not known")
+        _, end_offset, producers, pairs = _HEAD.unpack_from(data, _CRC.size)
         entries: list[ProducerEntry] = []
         position = _CRC.size + _HEAD.size
         for _ in range(producers):

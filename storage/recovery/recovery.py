@@ -53,9 +53,10 @@ from ..checkpoint import CheckpointInvalid, encode_checkpoint, parse_checkpoint
 from ..epoch_cache import EPOCH_CHECKPOINT, EPOCH_CHECKPOINT_SHAPES, EpochCache, parse_epoch
 from ..producers.producer_snapshot import (
     SnapshotInvalid,
+    SnapshotOfOtherVersion,
+    check_snapshot,
     decode_snapshot,
     encode_snapshot,
-    has_right_checksum,
 )
 from ..producers.producer_state import AppendOrigin, PreparedAppend, ProducerState
 from ..segment.batch_scan import InvalidBatch, ScannedBatch, scan_batches
@@ -128,6 +129,9 @@ class _Loader:
     files: OpenFiles
     pending_files: PendingIndexFiles
     snapshots: list[int] = field(default_factory=list)
+    unread_snapshots: list[int] = field(default_factory=list)
+    """Of another version: the release that wrote them may come back, so they stay while the log has their
+    offsets."""
     unverified: list[int] = field(default_factory=list)
     """Indexes of the segments whose derived files do not match their checksums."""
     checksums: dict[int, SegmentChecksums] = field(default_factory=dict)
@@ -246,8 +250,8 @@ class _Loader:
     # ---- producers -----------------------------------------------------------------------------------------
 
     def load_producers(self, upper: int) -> ProducerState:
-        """The newest valid snapshot at or below `upper`; damaged ones are deleted.  Empty when there is none
-        (docs/semantics.md I9)."""
+        """The newest valid snapshot at or below `upper`; damaged ones are deleted, those of another version
+        are passed over.  Empty when there is none (docs/semantics.md I9)."""
         for offset in reversed([offset for offset in self.snapshots if offset <= upper]):
             state = self.new_state()
             path = segment_path(self.directory, offset, "snapshot")
@@ -256,21 +260,32 @@ class _Loader:
                 if state.end_offset != offset:
                     raise SnapshotInvalid(f"it is one of offset {state.end_offset}")
                 return state
+            except SnapshotOfOtherVersion as error:
+                log.warning("producer_snapshot_of_other_version", path=path, reason=error)
+                self.unread_snapshots.append(offset)
             except SnapshotInvalid as error:
                 log.warning("producer_snapshot_damaged", path=path, reason=error)
                 self.disk.remove(path)
-                self.snapshots.remove(offset)
+            self.snapshots.remove(offset)
         return self.new_state()
 
     def check_snapshots(self, first_base: int, *, clean: bool) -> None:
         """Only snapshots have the producer state of removed batches: when all of them are damaged, a repeated
-        batch would be accepted twice.  Raises CorruptLog."""
-        newest = None
+        batch would be accepted twice.  Raises CorruptLog; KafkaError when none is readable and one is of
+        another version."""
+        newest, other = None, ""
         for offset in reversed(self.snapshots if first_base else []):
             path = segment_path(self.directory, offset, "snapshot")
-            if has_right_checksum(self.disk.read(path)):
+            try:
+                check_snapshot(self.disk.read(path))
                 return
-            newest = newest or path
+            except SnapshotOfOtherVersion as error:
+                other = other or f"{path} cannot be read: {error}"
+            except SnapshotInvalid:
+                newest = newest or path
+        if other:
+            what = "It alone knows the producers whose records were removed. Start the release that wrote it."
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{other}. {what}")
         if newest is None and clean and first_base:
             # the clean close wrote it there
             newest = segment_path(self.directory, self.recovery_point, "snapshot")
@@ -289,9 +304,10 @@ class _Loader:
         )
 
     def drop_snapshots_above(self, log_end_offset: int) -> None:
-        for offset in [offset for offset in self.snapshots if offset > log_end_offset]:
-            self.disk.remove(segment_path(self.directory, offset, "snapshot"))
-            self.snapshots.remove(offset)
+        for known in (self.snapshots, self.unread_snapshots):
+            for offset in [offset for offset in known if offset > log_end_offset]:
+                self.disk.remove(segment_path(self.directory, offset, "snapshot"))
+                known.remove(offset)
 
     def drop_stray_snapshots(self, bases: list[int]) -> None:
         """Removes the snapshots of earlier clean closes; those of segments and the newest one stay (rule

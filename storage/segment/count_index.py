@@ -52,7 +52,7 @@ INTERVALS_PER_ENTRY = 16
 """Index intervals between two entries: with the default of 4 KiB, at most 64 KiB of batches are walked over
 at an end."""
 RUN_BYTES = 1 << 20
-VERSION = 1
+COUNT_INDEX_VERSION = 1
 HEAD = Struct(">IHHIIIIIII")
 RUN = Struct(">qIII")
 ENTRY = Struct(">III")
@@ -287,7 +287,7 @@ class CountIndex:
             RUN.pack(run.producer_id, run.first - base, run.last - base, run.records) for run in total.runs
         )
         head = HEAD.pack(
-            0, VERSION, 0, segment_bytes, total.records, len(total.runs), len(self._offsets),
+            0, COUNT_INDEX_VERSION, 0, segment_bytes, total.records, len(total.runs), len(self._offsets),
             max(0, self.last_position),
             batch_crc, crc32c(entries),
         )[_CRC_BYTES:]  # fmt: skip
@@ -330,7 +330,7 @@ def decode_head(data: bytes, base_offset: int) -> StoredCounts:
         raise CountIndexInvalid(f"{len(data)} bytes are too few for {runs} runs")
     if crc32c(data[_CRC_BYTES:end]) != crc:
         raise CountIndexInvalid("its checksum is wrong")
-    if version != VERSION:
+    if version != COUNT_INDEX_VERSION:
         raise CountIndexInvalid(f"version {version} is not known")
     if bool(entries) != bool(size):
         raise CountIndexInvalid(f"{entries} entries for {size} bytes")

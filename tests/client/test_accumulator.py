@@ -297,6 +297,8 @@ class Run:
             case 13:  # the producer's state expires: far later than any copy is on its way
                 if not self.late and not any(batch.uncertain for batch in self.accumulator.incomplete()):
                     self.broker.producers.clear()
+            case _:
+                raise AssertionError(event)
         self.renew()
         self.accumulator.check()
 

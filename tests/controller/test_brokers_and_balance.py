@@ -10,12 +10,12 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate.controller.planning import elections
-from tidegate.controller.planning import planner as active
+from tidegate.controller.planning import elections, isr_changes
 from tidegate.controller.planning import topics as topic_plans
 from tidegate.controller.planning.placement import Load, place
 from tidegate.controller.planning.plan import Plan
 from tidegate.controller.planning.planner import ControllerConfig
+from tidegate.controller.planning.registration import plan_unregistration
 from tidegate.controller.state.model import METADATA_VERSION, BrokerState, PartitionState, TopicState
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
@@ -35,7 +35,7 @@ def controller() -> PlannerCluster:
 
 
 def unregister(controller: PlannerCluster, node_id: int) -> None:
-    controller.carry_out(controller.planner.unregister(node_id))
+    controller.carry_out(plan_unregistration(controller.state, node_id))
     controller.planner.sessions.unregistered(node_id)
 
 
@@ -246,7 +246,7 @@ def test_a_member_of_the_elr_is_elected_when_the_isr_is_empty(monkeypatch: pytes
         return controller.partition().leader
 
     assert elected() == 2
-    monkeypatch.setattr(active, "eligible_leaders", lambda *_: ())
+    monkeypatch.setattr(isr_changes, "eligible_leaders", lambda *_: ())
     monkeypatch.setattr(elections, "eligible_leaders", lambda *_: ())
     assert elected() == -1
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from tidegate.controller.planning.planner import ControllerPlanner
+from tidegate.controller.planning.isr_changes import _change_error
 from tidegate.controller.state.eligibility import Eligibility, isr_eligibility
 from tidegate.controller.state.model import BrokerState, PartitionState, TopicState
-from tidegate.controller.state.partition_changes import _membership_error
+from tidegate.controller.state.partition_changes import changed_partition
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
@@ -67,12 +67,11 @@ def test_leader_controller_and_log_ask_the_one_rule(
         disk: isr_eligibility(broker, epoch, joins=joins, replica=disk) is not YES for disk in (None, REPLICA)
     }
     log = pb.PartitionChange(leader=1, isr=(1, 2), isr_broker_epochs=(-1, epoch), last_known_leader=1)
-    error = _membership_error(brokers, before, before, log)
-    assert error == (ErrorCode.INELIGIBLE_REPLICA if refused[None] else ErrorCode.NONE)
+    found = changed_partition(brokers, {}, topic, before, log)
+    assert (found == ErrorCode.INELIGIBLE_REPLICA) == refused[None]
     if joins:
-        planner = cast(ControllerPlanner, SimpleNamespace(_state=state))
         change = rpc.IsrChange(isr=(1, 2), isr_broker_epochs=(-1, epoch))
-        answer = ControllerPlanner._isr_change_error(planner, 1, change, topic, before)
+        answer = _change_error(state, 1, change, topic, before)
         assert answer == (ErrorCode.INELIGIBLE_REPLICA if refused[REPLICA] else None)
         view = ClusterView(1, cast(Any, SimpleNamespace(state=state)), cast(Any, None), ManualClock())
         assert (view.isr_eligibility(TOPIC_ID, 0, 2, epoch) is not YES) == refused[REPLICA]

@@ -105,7 +105,7 @@ def test_a_broker_that_cannot_follow_a_finalised_level_is_refused(
     former = next(each for each in request.supported_features if each.name == FORMER_METADATA_VERSION)
     former.CopyFrom(rpc.FeatureRange(name=FORMER_METADATA_VERSION, min_level=low, max_level=high))
     with pytest.raises(KafkaError) as refused:
-        controller.planner.register(request)
+        controller.plan_registration(request)
     assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
     assert "the cluster runs metadata.version=1, broker 3" in refused.value.message
     assert says in refused.value.message
@@ -148,7 +148,7 @@ def old_broker(controller: PlannerCluster, node_id: int) -> None:
     request = registration(node_id)
     del request.supported_features[:]
     request.supported_features.extend(features.as_messages(OLD))
-    controller.carry_out(controller.planner.register(request))
+    controller.carry_out(controller.plan_registration(request))
 
 
 REFUSED = [

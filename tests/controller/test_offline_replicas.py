@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tidegate.controller.planning.isr_changes import plan_isr_changes
 from tidegate.controller.state.broker_fields import decode_replicas, encode_replicas
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.proto import controller_pb2 as rpc
@@ -56,11 +57,11 @@ def test_it_may_not_come_back_to_the_isr_before_it_is_served_again(controller: P
         isr=[1, 2, 3],
     )
     request = rpc.AlterPartitionsRequest(node_id=2, broker_epoch=broker.broker_epoch, changes=[change])
-    plan, errors = controller.planner.alter_partitions(request)
+    plan, errors = plan_isr_changes(controller.state, controller.planner.sessions, request)
     assert not plan.operations
     assert errors[0].name == "INELIGIBLE_REPLICA"
     controller.beat(1)
-    plan, errors = controller.planner.alter_partitions(request)
+    plan, errors = plan_isr_changes(controller.state, controller.planner.sessions, request)
     assert plan.operations
     assert errors[0].name == "NONE"
 
@@ -83,7 +84,7 @@ def test_a_damaged_replica_is_not_eligible_others_of_its_broker_are(controller: 
     request = registration(1, "second", directory_id="one")
     request.damaged_replicas.extend(offline(controller, "t"))
     request.offline_replicas.extend(offline(controller, "t"))
-    controller.carry_out(controller.planner.register(request))
+    controller.carry_out(controller.plan_registration(request))
     controller.planner.sessions.registered(controller.state.brokers[1], controller.now)
     controller.beat(1, offline_replicas=offline(controller, "t"))
     settle(controller)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
+from contextlib import suppress
 from random import Random
 from typing import Any, TypeVar, cast
 
 import pytest
+from tidegate.chaos.sim.quorum.commands import KINDS, Commands
 from tidegate.chaos.sim.replication.clock import VirtualClock
 from tidegate.chaos.sim.replication.virtual_loop import VirtualLoop
 from tidegate.controller.planning import topics
@@ -23,8 +25,10 @@ from tidegate.controller.service.controller_leadership import ControllerLeadersh
 from tidegate.controller.service.metadata_log import MetadataLog, NotController
 from tidegate.controller.service.pipeline import PlanPipeline
 from tidegate.controller.service.service import ControllerService
+from tidegate.controller.state import cluster_state
+from tidegate.controller.state.changes import Changes
 from tidegate.controller.state.cluster_state import ClusterState
-from tidegate.controller.state.model import ApplyResult
+from tidegate.controller.state.model import ApplyResult, Value
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode
@@ -63,9 +67,6 @@ class HeldLog:
             self._committing = True
             self._loop.call_later(self.commit_s, self._commit_next)
         return future
-
-    async def propose_and_wait(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
-        return await asyncio.wait_for(self.propose(command), timeout_s)
 
     def _commit_next(self) -> None:
         self.commit(1)
@@ -394,6 +395,68 @@ def test_nothing_is_proposed_after_a_command_that_will_be_refused(
     controller.finish(propose())
 
 
+class Untried(ClusterState):
+    """A copy that nothing is tried on."""
+
+    def apply(self, index: int, term: int, command: bytes) -> ApplyResult:
+        with suppress(ZeroDivisionError):
+            return super().apply(index, term, command)
+        return ApplyResult(index, term)
+
+    @classmethod
+    def of(cls, state: ClusterState) -> ClusterState:
+        copy = cls()
+        copy.restore(state.encode())
+        return copy
+
+
+def fails_when_applied(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    def defect(state: ClusterState, operation: object, changes: Changes) -> Value:
+        raise ZeroDivisionError
+
+    monkeypatch.setitem(cluster_state._HANDLERS, kind, defect)
+
+
+@pytest.mark.parametrize("tried", [True, False])
+def test_a_command_that_cannot_be_applied_fails_its_request_alone(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, tried: bool
+) -> None:
+    """In the log every node would stop at it, after each restart again.  Ablation: it is proposed untried."""
+    epoch = controller.join(1)
+    if not tried:
+        monkeypatch.setattr(ClusterState, "copy", lambda state: Untried.of(state))
+    ids = controller.start(controller.producer_ids(epoch))
+    controller.settle()
+    fails_when_applied(monkeypatch, "create_topic")
+    created = controller.start(controller.create("t"))
+    controller.settle()
+    if not tried:
+        with pytest.raises(ZeroDivisionError):
+            controller.log.commit()
+        return
+    assert len(controller.log.held) == 1
+    controller.log.commit()
+    controller.settle()
+    assert ids.result().status.error == ErrorCode.NONE
+    assert created.result().status.error == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "create_topic cannot be applied" in created.result().status.message
+    assert controller.finish(controller.producer_ids(epoch)).status.error == ErrorCode.NONE
+
+
+def test_a_term_whose_first_command_cannot_be_applied_ends_its_node_and_not_the_others(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node of another version may lead: the log does not hold the command."""
+    died: list[str] = []
+    controller.controller._die = died.append
+    fails_when_applied(monkeypatch, "become_controller")
+    controller.log.term = 2
+    controller.start(controller._begin())
+    controller.settle()
+    assert controller.log.held == []
+    assert "become_controller cannot be applied" in died[0]
+
+
 def test_a_client_that_gives_up_waiting_for_space_has_changed_nothing(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -643,22 +706,15 @@ def test_a_term_that_ends_while_it_begins_starts_no_planner(
     assert len({id(planner) for planner in ticking}) == (1 if looks else 2)
 
 
-def test_a_copy_of_the_state_is_its_own(controller: Controller) -> None:
-    epoch = controller.join(1)
-    controller.finish(controller.create("t"))
-    state = controller.log.state
-    copy = state.copy()
-    assert copy.encode() == state.encode()
-    before = state.encode()
-    for operation in (
-        allocation(epoch),
-        pb.Operation(delete_topic=pb.DeleteTopic(topic_id=state.topics["t"].topic_id.bytes)),
-        pb.Operation(set_feature_level=pb.SetFeatureLevel(name="f", level=1)),
-        pb.Operation(fence_broker=pb.FenceBroker(node_id=1, broker_epoch=epoch)),
-        pb.Operation(
-            change_node_config=pb.ChangeNodeConfig(node_id=1, set=[pb.ConfigEntry(key="k", value="v")])
-        ),
-    ):
-        command = pb.Command(proposer="p", sequence=copy.index, operations=[operation]).SerializeToString()
-        assert copy.apply(copy.index + 1, 1, command).ok
-    assert state.encode() == before != copy.encode()
+def test_what_is_tried_on_a_copy_leaves_the_state_as_it_is() -> None:
+    """Operations of every kind, planned and not."""
+    commands, state, applied = Commands(Random(3)), ClusterState(), set[str]()
+    while applied != set(KINDS):
+        command = commands.draw(state, 1)
+        tried, before = state.copy(), state.encode()
+        predicted = tried.apply(state.index + 1, 1, command.SerializeToString())
+        assert state.encode() == before
+        assert state.apply(state.index + 1, 1, command.SerializeToString()) == predicted
+        assert state.encode() == tried.encode()
+        applied.update(str(each.WhichOneof("kind")) for each in command.operations if predicted.ok)
+        assert state.index < 20_000, set(KINDS) - applied

@@ -8,9 +8,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tidegate.controller.planning import topics
+from tidegate.controller.planning import controlled_shutdown, isr_changes, topics
+from tidegate.controller.planning import registration as registrations
+from tidegate.controller.planning.controlled_shutdown import shutdown_began
+from tidegate.controller.planning.isr_changes import plan_isr_changes
 from tidegate.controller.planning.plan import Plan
 from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner
+from tidegate.controller.planning.registration import broker_with_epoch, plan_registration
 from tidegate.controller.state import partition_changes
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import (
@@ -59,6 +63,9 @@ class PlannerCluster:
         assert violations(self.state) == []
         return results
 
+    def plan_registration(self, request: rpc.RegisterBrokerRequest) -> Plan:
+        return plan_registration(self.state, self.planner.sessions, request)
+
     def register(
         self, node_id: int, incarnation: str = "first", clean: bool = False, directory: str | None = None
     ) -> None:
@@ -68,7 +75,7 @@ class PlannerCluster:
         )
         if clean and known is not None:
             request.clean_shutdown_broker_epoch = known.broker_epoch
-        self.carry_out(self.planner.register(request))
+        self.carry_out(self.plan_registration(request))
         self.planner.sessions.registered(self.state.brokers[node_id], self.now)
 
     def beat(self, node_id: int, **fields: Any) -> None:
@@ -149,19 +156,19 @@ def test_a_lagging_controller_does_not_call_a_newer_registration_stale(controlle
     """It was deposed and does not know it: the broker asks elsewhere, instead of ending itself."""
     for node_id in (1, 9):
         with pytest.raises(KafkaError) as lagging:
-            controller.planner.broker_with_epoch(node_id, controller.state.index + 1)
+            broker_with_epoch(controller.state, node_id, controller.state.index + 1)
         assert lagging.value.code is ErrorCode.NOT_CONTROLLER
 
 
 def test_a_repeated_registration_of_one_incarnation_plans_nothing(controller: PlannerCluster) -> None:
-    assert not controller.planner.register(registration(1)).operations
+    assert not controller.plan_registration(registration(1)).operations
 
 
 def test_a_new_incarnation_first_ends_the_old_one(controller: PlannerCluster) -> None:
     """docs/semantics.md M5, in one plan: fence, out of every ISR, only then a new epoch."""
     controller.topic()
     old = controller.state.brokers[1].broker_epoch
-    plan = controller.planner.register(registration(1, "second"))
+    plan = controller.plan_registration(registration(1, "second"))
     assert [operation.WhichOneof("kind") for operation in plan.operations] == [
         "fence_broker",
         "change_partitions",
@@ -204,7 +211,7 @@ def test_a_broker_that_does_not_belong_is_refused(
         else:
             setattr(request, name, value)
     with pytest.raises(KafkaError) as refused:
-        controller.planner.register(request)
+        controller.plan_registration(request)
     assert refused.value.code == code
 
 
@@ -215,7 +222,7 @@ LISTENERS = [
 
 
 def test_a_registration_carries_every_listener_by_name(controller: PlannerCluster) -> None:
-    controller.carry_out(controller.planner.register(registration(9, listeners=LISTENERS)))
+    controller.carry_out(controller.plan_registration(registration(9, listeners=LISTENERS)))
     broker = controller.state.brokers[9]
     assert [str(listener) for listener in broker.listeners] == ["CLIENTS://inside:2", "EXTERNAL://outside:1"]
     assert str(broker.endpoint("EXTERNAL")) == "outside:1"
@@ -228,7 +235,7 @@ def test_a_registration_carries_every_listener_by_name(controller: PlannerCluste
 
 def test_below_its_level_a_registration_has_one_address_for_all_clients(controller: PlannerCluster) -> None:
     controller.state._features = {METADATA_VERSION: LISTENERS_LEVEL - 1}
-    plan = controller.planner.register(registration(9, listeners=LISTENERS))
+    plan = controller.plan_registration(registration(9, listeners=LISTENERS))
     assert not plan.operations[-1].register_broker.listeners, "an older node would not keep them"
     controller.carry_out(plan)
     assert str(controller.state.brokers[9].endpoint("EXTERNAL")) == "127.0.0.1:9009"
@@ -249,7 +256,7 @@ def test_listeners_that_no_client_could_use_are_refused(
     controller: PlannerCluster, listeners: list[dict[str, Any]]
 ) -> None:
     with pytest.raises(KafkaError) as refused:
-        controller.planner.register(
+        controller.plan_registration(
             registration(9, listeners=[rpc.ListenerEndpoint(**each) for each in listeners])
         )
     assert refused.value.code == ErrorCode.INVALID_REQUEST
@@ -598,7 +605,7 @@ def alter(
         attempt=attempt,
         changes=[rpc.IsrChange(**values)],  # type: ignore[arg-type]
     )
-    plan, (error,) = controller.planner.alter_partitions(request)
+    plan, (error,) = plan_isr_changes(controller.state, controller.planner.sessions, request)
     controller.carry_out(plan)
     return error
 
@@ -678,7 +685,7 @@ def test_a_fenced_broker_that_is_left_in_an_isr_leaves_it_at_the_next_tick(
 def test_a_broker_stops_only_after_the_others_applied_the_new_leaders(controller: PlannerCluster) -> None:
     controller.topic(**SAFE)
     controller.beat(1, wants_shutdown=True)
-    controller.planner.shutdown_began(1)
+    shutdown_began(controller.state, controller.planner.sessions, 1)
     controller.shows(leader=2, isr=(2, 3))
     assert not controller.planner.answer(1).should_shutdown
     controller.beat(1, wants_shutdown=True)
@@ -698,7 +705,7 @@ def test_a_broker_stops_only_after_the_others_applied_the_new_leaders(controller
 def test_the_only_replica_may_stop_and_leads_again_when_it_is_back(controller: PlannerCluster) -> None:
     controller.topic("only", (1,))
     controller.beat(1, wants_shutdown=True)
-    controller.planner.shutdown_began(1)
+    shutdown_began(controller.state, controller.planner.sessions, 1)
     controller.beat(2)
     controller.beat(3)
     controller.beat(1, wants_shutdown=True)
@@ -715,7 +722,7 @@ def test_shutting_down_the_whole_cluster_one_by_one_loses_no_partition(controlle
             for other in (1, 2, 3):
                 if not controller.state.brokers[other].fenced:
                     controller.beat(other, wants_shutdown=other == node_id)
-            controller.planner.shutdown_began(node_id)
+            shutdown_began(controller.state, controller.planner.sessions, node_id)
         assert controller.planner.answer(node_id).should_shutdown, node_id
     controller.join(1, incarnation="second", clean=True)
     controller.shows(leader=-1, isr=(), elr=(2, 3))
@@ -729,7 +736,7 @@ def test_shutting_down_the_whole_cluster_one_by_one_loses_no_partition(controlle
 def test_ablation_without_the_clean_mark_a_lossy_replica_leads(
     controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ControllerPlanner, "_changes_after_restart", lambda *_: [])
+    monkeypatch.setattr(registrations, "_changes_after_restart", lambda *_: [])
     controller.topic(**SAFE)
     controller.lose(1)
     controller.lose(2)
@@ -741,7 +748,7 @@ def test_ablation_without_the_clean_mark_a_lossy_replica_leads(
 def test_ablation_without_broker_epochs_an_earlier_life_enters_the_isr(
     controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ControllerPlanner, "_isr_change_error", lambda *_: None)
+    monkeypatch.setattr(isr_changes, "_change_error", lambda *_: None)
     monkeypatch.setattr(partition_changes, "_membership_error", lambda *_: ErrorCode.NONE)
     controller.topic()
     controller.lose(3)
@@ -753,7 +760,7 @@ def test_ablation_without_broker_epochs_an_earlier_life_enters_the_isr(
 def test_ablation_a_broker_stops_before_the_others_know_the_new_leaders(
     controller: PlannerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ControllerPlanner, "_may_stop", lambda *_: True)
+    monkeypatch.setattr(controlled_shutdown, "_may_stop", lambda *_: True)
     controller.topic(**SAFE)
     controller.beat(1, wants_shutdown=True)
     controller.beat(1, wants_shutdown=True)

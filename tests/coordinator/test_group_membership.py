@@ -237,7 +237,8 @@ def run_on_offsets(groups: Groups, request: GroupRequest) -> str:
         case R.DESCRIBE:
             described = groups.ask(DescribeGroup(G))
             return f"{described.state.value}, {len(described.members)} members"
-    event: Any = DeleteOffsets(G, places) if request is R.DELETE_OFFSETS else ExpireOffsets((G,))
+        case _:
+            event: Any = DeleteOffsets(G, places) if request is R.DELETE_OFFSETS else ExpireOffsets((G,))
     try:
         outcome = groups.shard.handle(event, Context(8 * 24 * 3600 * 1000, 0, 1))
     except KafkaError as error:
@@ -257,6 +258,7 @@ def test_every_pair_has_its_outcome(groups: Groups, state: GroupState, request_:
 
 def test_the_expectations_cover_the_whole_table() -> None:
     assert {(state, request) for request in EXPECTED for state in COLUMNS} == set(RULES)
+    assert set(RULES) == {(state, request) for state in S for request in R}
 
 
 def test_no_state_is_entered_from_where_it_may_not() -> None:

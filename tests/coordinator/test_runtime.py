@@ -97,7 +97,8 @@ class Summing:
                 woken, self.waiting = self.waiting, []
                 record = CoordinatorRecord(KEY, b"1")
                 return Write([record], "woke", answers=[(token, "woken") for token in woken])
-        raise AssertionError(event)
+            case _:
+                raise AssertionError(event)
 
     def replay(self, record: ReplayedRecord) -> None:
         if self.fail_replay:

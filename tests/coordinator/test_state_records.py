@@ -21,7 +21,13 @@ from tidegate.coordinator.group.classic.records import (
 )
 from tidegate.coordinator.group.consumer import records as consumer_records
 from tidegate.coordinator.group.consumer.events import TopicShape
-from tidegate.coordinator.group.consumer.records import CurrentAssignment, Key, MemberMetadata, RecordKind
+from tidegate.coordinator.group.consumer.records import (
+    ClassicMember,
+    CurrentAssignment,
+    Key,
+    MemberMetadata,
+    RecordKind,
+)
 from tidegate.coordinator.group.consumer.state import MemberState
 from tidegate.coordinator.transaction import records
 from tidegate.coordinator.transaction.state import TransactionMetadata, TransactionPartition, TransactionState
@@ -35,6 +41,12 @@ int32 = st.integers(-(2**31), 2**31 - 1)
 int16 = st.integers(-(2**15), 2**15 - 1)
 topic_ids = st.one_of(st.none(), st.integers(1, 2**128 - 1).map(lambda number: UUID(int=number)))
 partitions = st.builds(TransactionPartition, names, st.integers(0, 2**31 - 1), topic_ids)
+
+
+def drawn(kind: type[Any], *strategies: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """A field that is new has a strategy here, too: one that a record loses would have its default."""
+    assert len(strategies) == len(dataclasses.fields(kind)), f"a field of {kind.__name__} is not drawn"
+    return st.builds(kind, *strategies)
 
 
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
@@ -117,7 +129,7 @@ def test_a_damaged_value_is_an_error_never_a_shorter_one(data: st.DataObject) ->
         records.decode_value("t", whole + b"\x00", 0)
 
 
-members = st.builds(
+members = drawn(
     MemberValue,
     names,
     st.none() | names,
@@ -132,7 +144,7 @@ members = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.builds(
+    drawn(
         GroupValue,
         names,
         int32,
@@ -208,13 +220,14 @@ shapes = st.builds(
     TopicShape, st.integers(1, 2**128 - 1).map(lambda number: UUID(int=number)), st.integers(1, 2**31 - 1)
 )
 optional = st.one_of(st.none(), names)
+protocols = st.lists(st.tuples(names, st.binary(max_size=9)), max_size=2).map(tuple)
 consumer_values = st.one_of(
     st.tuples(st.sampled_from([RecordKind.GROUP, RecordKind.TARGET_EPOCH]), int32),
     st.tuples(st.just(RecordKind.TOPICS), st.dictionaries(names, shapes, max_size=4)),
     st.tuples(st.just(RecordKind.TARGET), assigned),
     st.tuples(
         st.just(RecordKind.MEMBER),
-        st.builds(
+        drawn(
             MemberMetadata,
             optional,
             optional,
@@ -224,11 +237,12 @@ consumer_values = st.one_of(
             optional,
             int32,
             optional,
+            st.none() | drawn(ClassicMember, int32, protocols),
         ),
     ),
     st.tuples(
         st.just(RecordKind.CURRENT),
-        st.builds(CurrentAssignment, int32, int32, st.sampled_from(MemberState), assigned, assigned),
+        drawn(CurrentAssignment, int32, int32, st.sampled_from(MemberState), assigned, assigned),
     ),
 )
 

@@ -251,6 +251,7 @@ def test_the_valid_transitions_are_those_of_the_specification() -> None:
         S.DEAD: {S.EMPTY, ca, cc},
         S.PREPARE_EPOCH_FENCE: {S.ONGOING},
     } == VALID_PREVIOUS
+    assert VALID_PREVIOUS.keys() == set(S)
     assert VALID_PREVIOUS_TV2[S.PREPARE_ABORT] == {S.ONGOING, S.PREPARE_EPOCH_FENCE, S.EMPTY, cc, ca}
 
 

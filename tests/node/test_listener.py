@@ -121,7 +121,8 @@ class Served:
                 return Deferred(self._fail(RuntimeError("a late defect")))
             case b"z":
                 return Deferred(self._fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "too late")))
-        return Encoded([b"answer"])
+            case _:
+                return Encoded([b"answer"])
 
     async def _fail(self, error: Exception) -> Encoded:
         raise error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -79,6 +79,27 @@ def test_every_limit_of_replication_is_a_setting() -> None:
     settings = RunTimeSettings(loaded())
     settings.update({ALL_NODES: {key.name: "7777" for key in OWN if key.type is not ConfigType.STRING}})
     assert set(asdict(settings.replication_limits()).values()) == {7777}
+
+
+def test_every_field_of_an_assignment_comes_from_the_metadata() -> None:
+    """A field that is added, and left at its default here, would be so on every node."""
+    place = PartitionState(
+        (1, 2), (1,), leader=1, leader_epoch=3, partition_epoch=4, elr=(2,), adding=(2,), target=(2,)
+    )
+    state = ClusterState()
+    topic = TopicState("a", UUID(int=9), {"retention.ms": "5"}, {7: place}, {})
+    state._topics.by_name["a"] = topic
+    cluster, settings = cast(Any, SimpleNamespace(state=state, node_id=1)), RunTimeSettings(loaded())
+    parts: list[Any] = [SimpleNamespace(), SimpleNamespace(), SimpleNamespace(), SimpleNamespace()]
+    (made,) = MetadataApplication(cluster, settings, *parts, clock=ManualClock())._assignments(  # type: ignore[misc]
+        state, [("a", 7)]
+    )
+    expected = {"topic": "a", "topic_id": topic.topic_id, "partition": 7, "config": topic.config}
+    for field in fields(Assignment):
+        value = getattr(made, field.name)
+        assert value == expected.get(field.name, getattr(place, field.name, None)), field.name
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        assert value != default, f"{field.name} shows nothing"
 
 
 async def test_a_new_default_for_all_topics_is_applied_in_slices() -> None:

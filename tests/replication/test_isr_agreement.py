@@ -18,9 +18,11 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from tidegate.controller.planning import topics
+from tidegate.controller.planning import isr_changes, topics
 from tidegate.controller.planning.plan import Plan
 from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner
+from tidegate.controller.planning.registration import plan_registration
+from tidegate.controller.planning.sessions import BrokerSessions
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.service import ControllerService
 from tidegate.controller.state.cluster_state import ClusterState
@@ -154,7 +156,7 @@ class Walk:
         )  # fmt: skip
         for name, level in SUPPORTED_FEATURES.items():
             request.supported_features.add(name=name, max_level=level)
-        self.carry_out(self.active.duties.register(request))
+        self.carry_out(plan_registration(self.active.state, self.active.duties.sessions, request))
         self.active.duties.sessions.registered(self.active.state.brokers[node_id], 0.0)
 
     def beat(self, node_id: int, **fields: Any) -> None:
@@ -185,7 +187,9 @@ class Walk:
         result = None
         try:
             ControllerService._require_same_term(service, asked.request.controller_epoch)
-            plan, (error,) = controller.duties.alter_partitions(asked.request)
+            plan, (error,) = isr_changes.plan_isr_changes(
+                controller.state, controller.duties.sessions, asked.request
+            )
             if plan.operations and controller is not self.active:
                 return
             self.carry_out(plan)
@@ -299,6 +303,8 @@ class Walk:
                 self.beat(other, wants_shutdown=True)
             case "depose":
                 self.depose()
+            case _:
+                pass  # what it acts on is not there
 
     def check(self) -> None:
         place = self.partition
@@ -351,13 +357,7 @@ def test_the_leader_counts_every_replica_the_isr_may_have(first: int) -> None:
 
 
 def attempts_are_not_numbered(patch: Patch) -> None:
-    alter = ControllerPlanner.alter_partitions
-
-    def forgetful(duties: ControllerPlanner, request: rpc.AlterPartitionsRequest) -> Any:
-        duties.sessions._isr_attempts.clear()
-        return alter(duties, request)
-
-    patch.setattr(ControllerPlanner, "alter_partitions", forgetful)
+    patch.setattr(BrokerSessions, "is_newest_isr_attempt", lambda _sessions, _broker, _attempt: True)
 
 
 def requests_of_ended_terms_are_carried_out(patch: Patch) -> None:
@@ -365,19 +365,17 @@ def requests_of_ended_terms_are_carried_out(patch: Patch) -> None:
 
 
 def eligibility_is_judged_before_the_partition_epoch(patch: Patch) -> None:
-    judge = ControllerPlanner._isr_change_error
+    judge = isr_changes._change_error
 
-    def hasty(
-        duties: ControllerPlanner, node_id: int, change: rpc.IsrChange, topic: Any, partition: Any
-    ) -> Any:
-        brokers = duties._state.brokers
+    def hasty(state: ClusterState, node_id: int, change: rpc.IsrChange, topic: Any, partition: Any) -> Any:
+        brokers = state.brokers
         if change.leader_epoch == partition.leader_epoch and any(
             brokers[member].fenced for member in change.isr
         ):
             return ErrorCode.INELIGIBLE_REPLICA
-        return judge(duties, node_id, change, topic, partition)
+        return judge(state, node_id, change, topic, partition)
 
-    patch.setattr(ControllerPlanner, "_isr_change_error", hasty)
+    patch.setattr(isr_changes, "_change_error", hasty)
 
 
 def superseded_is_taken_for_refused(patch: Patch) -> None:

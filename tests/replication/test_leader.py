@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from tidegate.controller.state.eligibility import Eligibility
 from tidegate.replication.partition.assignment import IsrMember, IsrResult
@@ -15,6 +17,7 @@ from tidegate.replication.partition.isr_change import (
     ChangeKind,
     ChangeState,
     JoinEvent,
+    JoinObstacle,
     PendingChange,
 )
 from tidegate.replication.partition.leader import JOIN_SILENCE_S, PartitionLeader
@@ -342,6 +345,30 @@ def test_a_follower_that_may_not_join_is_not_proposed_and_holds_nothing(eligibil
     leader.end_pauses({3})
     assert leader.propose_next_join() is None
     assert not leader.has_paused_changes
+
+
+OBSTACLES: dict[JoinObstacle, Callable[[PartitionLeader, Metadata], object]] = {
+    JoinObstacle.PAUSED: lambda leader, _: leader.follower(3).note(JoinEvent.REMOVED),
+    JoinObstacle.NOT_ELIGIBLE: lambda _, metadata: metadata.known.update({(3, 100): Eligibility.NOT_NOW}),
+    JoinObstacle.BELOW_EPOCH_START: lambda leader, _: setattr(leader, "epoch_start_offset", 21),
+    JoinObstacle.HAS_DELETED_RECORDS: lambda leader, _: setattr(leader, "deleted_below", 1),
+    JoinObstacle.BELOW_HIGH_WATERMARK: lambda leader, _: setattr(leader, "high_watermark", 21),
+}
+"""What each of them needs, where follower 3 would join without it."""
+WAITED_FOR = {JoinObstacle.BELOW_HIGH_WATERMARK}
+
+
+@pytest.mark.parametrize("obstacle", JoinObstacle)
+def test_each_obstacle_keeps_a_follower_out_and_says_whether_it_is_waited_for(obstacle: JoinObstacle) -> None:
+    metadata = Metadata()
+    leader = leader_of(isr=(1, 2), eligibility_of=metadata.eligibility_of)
+    fetch(leader, 3, 20, end=20)
+    follower = leader.follower(3)
+    assert leader._join_obstacle(follower) is None
+    OBSTACLES[obstacle](leader, metadata)
+    assert leader._join_obstacle(follower) is obstacle
+    assert leader.propose_join(3) is None
+    assert leader._is_about_to_join(follower, 20, 0.0) == (obstacle in WAITED_FOR)
 
 
 def test_a_follower_is_proposed_as_soon_as_there_is_news_that_it_may_join() -> None:

@@ -17,10 +17,12 @@ from tidegate.chaos.sim.replication.network import Weather
 from tidegate.chaos.sim.replication.node import NodeTimings
 from tidegate.chaos.sim.replication.options import Options, draw_first
 from tidegate.chaos.sim.runs import Broken
-from tidegate.controller.planning import moves
+from tidegate.controller.planning import isr_changes, moves, planner, registration
+from tidegate.controller.planning.elections import needed_changes
 from tidegate.controller.planning.plan import Plan
-from tidegate.controller.planning.planner import ControllerPlanner, Loss
-from tidegate.controller.planning.reachability import Reachability
+from tidegate.controller.planning.planner import ControllerPlanner
+from tidegate.controller.planning.reachability import Reachability, Reached
+from tidegate.controller.planning.registration import broker_with_epoch
 from tidegate.controller.planning.sessions import BrokerSessions
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.service import ControllerService
@@ -131,12 +133,12 @@ def commit_under_the_minimum(patch: Patch) -> None:
 
 def unclean_replica_keeps_its_place(patch: Patch) -> None:
     """KIP-966: what an unclean stop may have lost is not asked; the last replica standing leads again."""
-    changes = ControllerPlanner._changes
 
-    def nothing_lost(controller: ControllerPlanner, present: set[int], loss: Loss | None = None) -> object:
-        return changes(controller, present)
+    def nothing_lost(state: ClusterState, present: set[int], reached: Reached, loss: object = None) -> object:
+        return needed_changes(state, present, reached)
 
-    patch.setattr(ControllerPlanner, "_changes", nothing_lost)
+    for module in (planner, registration):
+        patch.setattr(module, "needed_changes", nothing_lost)
 
 
 def stale_incarnation_joins(patch: Patch) -> None:
@@ -218,11 +220,10 @@ def acknowledgements_outlive_the_session(patch: Patch) -> None:
 def lagging_controller_is_believed(patch: Patch) -> None:
     """A deposed controller calls a registration that it does not know yet superseded, and does not say in
     which term."""
-    with_epoch = ControllerPlanner._with_epoch
 
     def answer(state: ClusterState, node_id: int, broker_epoch: int) -> BrokerState:
         try:
-            return with_epoch(state, node_id, broker_epoch)
+            return broker_with_epoch(state, node_id, broker_epoch)
         except KafkaError as error:
             code = ErrorCode.STALE_BROKER_EPOCH if error.code is ErrorCode.NOT_CONTROLLER else error.code
             raise KafkaError(code, error.message) from None
@@ -233,7 +234,8 @@ def lagging_controller_is_believed(patch: Patch) -> None:
         status.controller_epoch = 0
         return note_answer(client, node_id, status)
 
-    patch.setattr(ControllerPlanner, "_with_epoch", staticmethod(answer))
+    for module in (planner, isr_changes):
+        patch.setattr(module, "broker_with_epoch", answer)
     patch.setattr(ControllerClient, "note_answer", note_without_term)
 
 
@@ -248,7 +250,7 @@ def registration_before_fencing(patch: Patch) -> None:
         return register(table, op, TopicTable(), features, changes)
 
     patch.setattr(BrokerTable, "register", at_once)
-    patch.setattr(ControllerPlanner, "_changes_after_restart", lambda controller, existing, request: [])
+    patch.setattr(registration, "_changes_after_restart", lambda *_arguments: [])
 
 
 def deletions_wait_for_no_replica(patch: Patch) -> None:
@@ -326,14 +328,14 @@ def heartbeats_are_answered_during_a_fencing(patch: Patch) -> None:
 
 def controllers_grant_their_own_sessions(patch: Patch) -> None:
     """docs/semantics.md M8: each controller goes by its own setting, and knows of no other."""
-    patch.setattr(ControllerPlanner, "_longer_sessions", lambda planner: [])
-    patch.setattr(ControllerPlanner, "_agree_on_sessions", lambda planner, now: Plan())
+    patch.setattr(ControllerPlanner, "_longer_sessions", lambda _planner: [])
+    patch.setattr(ControllerPlanner, "_agree_on_sessions", lambda _planner, now: Plan())
 
 
 def shorter_sessions_count_at_once(patch: Patch) -> None:
     """docs/semantics.md M8: those that an earlier controller granted may still last."""
     agree = ControllerPlanner._agree_on_sessions
-    patch.setattr(ControllerPlanner, "_agree_on_sessions", lambda planner, now: agree(planner, now + 3600))
+    patch.setattr(ControllerPlanner, "_agree_on_sessions", lambda duties, now: agree(duties, now + 3600))
 
 
 def sessions_come_back_with_old_metadata(patch: Patch) -> None:

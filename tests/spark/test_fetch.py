@@ -395,6 +395,8 @@ def test_a_chunk_that_skips_or_repeats_is_refused(client: DataClient, scripted: 
                     chunk.next_offset = chunk.start_offset
                 case "order":
                     chunk.records, chunk.next_offset = batches[4] + batches[3], 15
+                case _:
+                    raise AssertionError(lie)
         return chunk
 
     scripted.before_chunk = tell

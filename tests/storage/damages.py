@@ -12,6 +12,7 @@ from crc32c import crc32c
 from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
 from tidegate.storage.directory.folder_notes import PARTITION_CHECKPOINT_SHAPES
 from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT_SHAPES
+from tidegate.storage.producers.producer_snapshot import SNAPSHOT_VERSION
 from tidegate.storage.segment.checksums import decode_checksums
 from tidegate.storage.segment.transaction_index import decode_transaction_index
 from tidegate.wire.records import (
@@ -304,6 +305,11 @@ def an_abort_from_another_offset(root: Path) -> None:
 @damages("snapshot-damaged")
 def a_bit_of_a_snapshot(root: Path) -> None:
     flip(sorted((root / P).glob("*.snapshot"))[1], 40)
+
+
+@damages("snapshot-unread")
+def a_snapshot_of_a_later_version(root: Path) -> None:
+    edit_snapshot(sorted((root / P).glob("*.snapshot"))[1], 0, SNAPSHOT_VERSION + 1, 2)
 
 
 @damages("snapshot-wrong")

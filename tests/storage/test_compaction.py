@@ -192,6 +192,13 @@ def test_a_cleaning_sets_a_tombstones_horizon_and_a_later_one_removes_it() -> No
     assert [r.offset for r in records] == [11]
 
 
+def test_the_longest_delete_retention_keeps_a_tombstone_for_good() -> None:
+    data = keyed("a", "B", base_offset=10)
+    first, records = kept(compaction({"a": 10, "b": 11}, 20, retention_ms=2**63 - 1), data)
+    assert records == decode_batch(data)
+    assert delete_horizon_ms(parse_header(first)) == 2**63 - 1
+
+
 def test_a_tombstone_that_something_newer_follows_goes_at_once() -> None:
     _, records = kept(compaction({"a": 12}, 20), keyed("a", "B", base_offset=10))
     assert [r.offset for r in records] == [11]

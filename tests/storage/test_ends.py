@@ -3,11 +3,13 @@ are gone."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT
+from tidegate.storage.log.hooks import DETACHED
 from tidegate.storage.log.log import CorruptLog, Log, LogConfig
 from tidegate.storage.segment.transaction_index_file import TransactionIndexFile
 from tidegate.storage.topic_config import CleanupPolicy
@@ -24,14 +26,15 @@ def refused_after_a_power_cut(*, forgetful: bool) -> int:
     for seed in range(40):
         disk = LyingDisk()
         log = open_log(disk)
-        log.local.removals.in_background = lambda _removal: True  # taken over, and never run
+        # taken over, and never run
+        log.local.attach(replace(DETACHED, in_background=lambda _work, _done: True))
         for _ in range(12):
             append(log, batch(2, size=300))
         log.set_high_watermark(log.log_end_offset)
         log.roll()
         log.advance_log_start(log.segments[2].base_offset)
         if forgetful:
-            log.local.durability._removed_unflushed.clear()
+            log.local.durability.waits.removed_unflushed.clear()
         log.flush_now()
         flushed = log.flushed_end_offset
         disk.crash(Random(seed))
@@ -64,7 +67,7 @@ def test_a_roll_behind_a_hole_notes_no_end_that_a_restart_does_not_find(more: in
         log.append_follower(batch(1, base_offset=12 + at))
     log.roll() if log.segments.active.size_bytes else None
     noted: list[int] = []
-    log.on_flushed = noted.append
+    log.local.attach(replace(DETACHED, flushed=noted.append))
     log.report_flushed()
     disk.kill()
     again = open_log(disk, config=COMPACTED, recovery_point=log.recovery_point, flushed_end=noted[-1])

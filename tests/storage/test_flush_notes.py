@@ -165,6 +165,8 @@ def test_after_a_crash_what_was_flushed_is_there_or_said_to_be_damaged(
                 case "cut":
                     log.truncate_to(random.randrange(log.log_end_offset + 1))
                     sure = min(sure, log.log_end_offset)
+                case _:
+                    raise AssertionError(step)
         directory.notes.note_flush(B, 1)  # a flush of another log: what a cut has emptied is written again
         flushed = log.flushed_end_offset
         places = [place for place in batches_of(log) if place[2] < flushed]
@@ -450,8 +452,7 @@ def test_ablation_a_note_before_the_flush_is_found(monkeypatch: pytest.MonkeyPat
 
     def noting(self: Log) -> FlushTicket:
         ticket = begin(self)
-        if self.on_flushed is not None:
-            self.on_flushed(ticket.end_offset)
+        self.local.hooks.flushed(ticket.end_offset)
         return ticket
 
     monkeypatch.setattr(Log, "begin_flush", noting)

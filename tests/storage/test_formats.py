@@ -1,22 +1,27 @@
 """Every version of every small file that was ever written, kept as it was (`formats/<version>/<name>`): this
-release reads them all, and writes version 1 byte for byte.
+release reads them all, and writes each file as the kept one of its version, byte for byte.
 
-A file under `formats` is never changed: a new version is a new folder beside it.
+The versions are read from the code, so a new one fails here until `formats/<version>` has the file and
+`Format` says what stands in it.  A kept file is never changed: a new version is a new file beside it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
 import pytest
 import tidegate
+from tidegate.chaos.sim import disk
 from tidegate.chaos.sim.disk import LyingDisk
+from tidegate.chaos.sim.storage.log_history import StorageHistory
+from tidegate.chaos.sim.storage.moves_history import MovesHistory
 from tidegate.storage.checkpoint import (
-    VALUE_SHAPES,
     CheckpointInvalid,
     RowShapes,
     decode_checkpoint,
@@ -25,133 +30,227 @@ from tidegate.storage.checkpoint import (
     parse_checkpoint,
     parse_value,
 )
-from tidegate.storage.cleaning.positions import (
-    CLEANER_CHECKPOINT_SHAPES,
-    CleanerPosition,
-    decode_positions,
-    encode_positions,
-)
-from tidegate.storage.directory.folder_notes import (
-    PARTITION_CHECKPOINT_SHAPES,
-    PartitionCheckpoint,
-    decode_partition_checkpoint,
-)
+from tidegate.storage.cleaning.positions import CleanerPosition, decode_positions, encode_positions
+from tidegate.storage.directory.folder_notes import PartitionCheckpoint, decode_partition_checkpoint
 from tidegate.storage.directory.folder_owner import decode_owner, encode_owner
-from tidegate.storage.directory.set_aside import SET_ASIDE_SHAPES
-from tidegate.storage.directory.stored_config import LOG_CONFIG_SHAPES, decode_config
+from tidegate.storage.directory.stored_config import decode_config
+from tidegate.storage.durability.flush_notes import decode_flush_notes, encode_flush_notes, identity_of
 from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT_SHAPES, parse_epoch
-from tidegate.storage.folders.folder_ids import DATA_FOLDERS_SHAPES
 from tidegate.storage.inspection.dump import Selection, dump_file
 from tidegate.storage.log import local_log
 from tidegate.storage.log.log import LogConfig
-from tidegate.storage.segment.checksums import CHECKSUMS_SHAPES, SegmentChecksums, decode_checksums
-from tidegate.storage.segment.swap import SWAP_SHAPES
+from tidegate.storage.producers.producer_snapshot import decode_snapshot, encode_snapshot
+from tidegate.storage.producers.producer_state import BatchMetadata, ProducerEntry, ProducerState
+from tidegate.storage.segment.checksums import SegmentChecksums, decode_checksums
+from tidegate.storage.segment.count_index import CountIndex, decode_count_index
+from tidegate.storage.segment.offset_index import OffsetIndex
+from tidegate.storage.segment.time_index import TimeIndex
+from tidegate.storage.segment.transaction_index import TransactionIndexEntry, decode_transaction_index
 from tidegate.storage.topic_config import CleanupPolicy
+from tidegate.wire.records import parse_header
+
+from .workload import batch
 
 FORMATS = Path(__file__).parent / "formats"
 PRODUCT = Path(tidegate.__path__[0]) / "storage"
 TOPIC_ID = UUID(int=0xF)
+
+
+DECLARED: dict[str, RowShapes | str | int] = {
+    name: getattr(import_module(f"tidegate.storage.{'.'.join(module)}"), name)
+    for path in sorted(PRODUCT.rglob("*.py"))
+    if (module := path.relative_to(PRODUCT).with_suffix("").parts)
+    for name in re.findall(r"^([A-Z]\w*_(?:SHAPES|VERSION))\b.* = ", path.read_text(), re.MULTILINE)
+}
+"""The constants of the code with the versions of a file that this release reads."""
+
+
+def shapes(constant: str) -> RowShapes:
+    declared = DECLARED[constant]
+    return declared if isinstance(declared, Mapping) else {int(declared): 0}
+
+
+UNVERSIONED = "of a file without a version, which never gets another format"
+
+
+class Format(NamedTuple):
+    """A file: the constant with its versions, its reader, and the bytes that this release writes for what the
+    kept file says; None: they hold every setting, so they change with a new one."""
+
+    constant: str
+    read: Callable[[bytes], object]
+    says: object
+    writes: bytes | None
+    said: Mapping[int, object] = {}
+    """By version, where the kept file of it says something else."""
+
+    @property
+    def versions(self) -> list[int]:
+        return sorted(shapes(self.constant)) if self.constant != UNVERSIONED else [1]
+
+
+def rows(constant: str, *expected: list[str]) -> Format:
+    read = partial(decode_checkpoint, shapes=shapes(constant))
+    return Format(constant, read, list(expected), encode_checkpoint(expected))
+
+
+def value(parse: Callable[[str], object], expected: object) -> Format:
+    return Format("VALUE_SHAPES", lambda data: parse_value(data, parse), expected, encode_value(expected))
+
+
+def index(
+    of: type[OffsetIndex] | type[TimeIndex], suffix: str, *entries: tuple[int, int]
+) -> tuple[str, Format]:
+    made = of(1200)
+    for entry in entries:
+        made.append(*entry)
+    read = partial(of.decode, base_offset=1200)
+    return suffix, Format(UNVERSIONED, lambda data: read(data).encode(), made.encode(), made.encode())
+
+
 POSITIONS = {
     (TOPIC_ID, 0): CleanerPosition(1200, 4),
     (TOPIC_ID, 1): CleanerPosition(700, 0, 1700000000000),
 }
 CHECKSUMS = SegmentChecksums(1200, 1500, 20480, 16, 439041101, 24, 3868672435, 2, 1275210071)
+PARTITIONS = {
+    ("flights", 0): PartitionCheckpoint(1500, 1480, 0),
+    ("flights", 1): PartitionCheckpoint(900, 900, 300),
+}
+OWNER = {
+    "version": "1", "cluster.id": "prod", "node.id": "3", "directory.id": "folder-a", "metadata.id": "90aa"
+}  # fmt: skip
+ABORTED = [TransactionIndexEntry(7, 1210, 1220, 1205), TransactionIndexEntry(8, 1205, 1230, 1205)]
+CLAIMS = [(identity_of(TOPIC_ID, 0), 1500), (identity_of(TOPIC_ID, 1), 900)]
+PRODUCERS = [
+    ProducerEntry(7, 2, 5, 1700000000000, None, (BatchMetadata(9, 1490, 4, 1700000000000),)),
+    ProducerEntry(8, 0, -1, 1700000000001, 1495, ()),
+]
 
 
-class Format(NamedTuple):
-    """A file with its shapes, its reader, what the kept file says, and the bytes that this release writes for
-    that; None: they hold every setting, so they change with a new one."""
-
-    shapes: RowShapes
-    read: Callable[[bytes], object]
-    says: object
-    writes: bytes | None
+def _state(producers: Sequence[ProducerEntry]) -> ProducerState:
+    state = ProducerState()
+    state.restore(producers, [(1300, 1480)], 1500)
+    return state
 
 
-def rows(shapes: RowShapes, *expected: list[str]) -> Format:
-    return Format(
-        shapes, lambda data: decode_checkpoint(data, shapes), list(expected), encode_checkpoint(expected)
-    )
+def _read_snapshot(data: bytes) -> object:
+    state = ProducerState()
+    decode_snapshot(data, state)
+    return state.end_offset, state.as_comparable()
 
 
-def value(parse: Callable[[str], object], expected: object) -> Format:
-    return Format(VALUE_SHAPES, lambda data: parse_value(data, parse), expected, encode_value(expected))
+def _counts() -> CountIndex:
+    counts = CountIndex(1200, 100)
+    counts.mark(1200, 0)
+    data = batch(3, pid=7, epoch=2, sequence=0, transactional=True)
+    counts.take(parse_header(data), 1200, 0, 0)
+    counts.mark(1203, len(data))
+    return counts
 
 
 FILES: dict[str, Format] = {
     "partition-checkpoint": Format(
-        PARTITION_CHECKPOINT_SHAPES,
+        "PARTITION_CHECKPOINT_SHAPES",
         decode_partition_checkpoint,
-        {
-            ("flights", 0): PartitionCheckpoint(1500, 1480, 0),
-            ("flights", 1): PartitionCheckpoint(900, 900, 300),
-        },
-        encode_checkpoint([("flights", 0, 1500, 1480, 0), ("flights", 1, 900, 900, 300)]),
+        PARTITIONS,
+        encode_checkpoint((*key, *row) for key, row in PARTITIONS.items()),
     ),
     "leader-epoch-checkpoint": Format(
-        EPOCH_CHECKPOINT_SHAPES,
+        "EPOCH_CHECKPOINT_SHAPES",
         lambda data: parse_checkpoint(data, EPOCH_CHECKPOINT_SHAPES, parse_epoch),
         [(0, 0), (4, 1200)],
         encode_checkpoint([(0, 0), (4, 1200)]),
     ),
     "cleaner-offset-checkpoint": Format(
-        CLEANER_CHECKPOINT_SHAPES, decode_positions, POSITIONS, encode_positions(POSITIONS)
+        "CLEANER_CHECKPOINT_SHAPES", decode_positions, POSITIONS, encode_positions(POSITIONS)
     ),
     "log-config": Format(
-        LOG_CONFIG_SHAPES,
+        "LOG_CONFIG_SHAPES",
         decode_config,
         LogConfig(cleanup_policy=frozenset({CleanupPolicy.COMPACT}), retention_ms=-1),
         None,
     ),
     "00000000000000001200.seal": Format(
-        CHECKSUMS_SHAPES, lambda data: decode_checksums(data, 1200), CHECKSUMS, CHECKSUMS.encode()
+        "CHECKSUMS_SHAPES", lambda data: decode_checksums(data, 1200), CHECKSUMS, CHECKSUMS.encode()
     ),
     "00000000000000001200.swap": rows(
-        SWAP_SHAPES, ["old", "0"], ["old", "1200"], ["new", "log"], ["new", "index"]
+        "SWAP_SHAPES", ["old", "0"], ["old", "1200"], ["new", "log"], ["new", "index"]
+    ),
+    "00000000000000001500.snapshot": Format(
+        "SNAPSHOT_VERSION",
+        _read_snapshot,
+        (1500, _state(PRODUCERS).as_comparable()),
+        encode_snapshot(_state(PRODUCERS)),
+    ),
+    "00000000000000001200.countindex": Format(
+        "COUNT_INDEX_VERSION",
+        lambda data: list(decode_count_index(data, 1200)[1].entries()),
+        list(_counts().entries()),
+        _counts().encode(4096, 1203, 0x1A2B3C4D),
     ),
     "data-folders": rows(
-        DATA_FOLDERS_SHAPES, ["node", "folder-a"], ["member", "folder-a"], ["member", "folder-b"]
+        "DATA_FOLDERS_SHAPES", ["node", "folder-a"], ["member", "folder-a"], ["member", "folder-b"]
     ),
-    "set-aside": rows(SET_ASIDE_SHAPES, ["1700000000000", "flights", "1"]),
+    "set-aside": rows("SET_ASIDE_SHAPES", ["1700000000000", "flights", "1"]),
+    "meta.properties": Format("OWNER_VERSION", decode_owner, OWNER, encode_owner(OWNER)),
     "clean-shutdown": value(int, 17),
     "partition.metadata": value(UUID, TOPIC_ID),
     "log-start": value(int, 300),
     "replica-move": value(str, "leaving"),
+    "flush-notes": Format(
+        UNVERSIONED, lambda data: list(decode_flush_notes(data)), CLAIMS, encode_flush_notes(CLAIMS)
+    ),
+    "00000000000000001200.txnindex": Format(
+        UNVERSIONED, decode_transaction_index, ABORTED, b"".join(entry.encode() for entry in ABORTED)
+    ),
+    **dict(
+        [
+            index(OffsetIndex, "00000000000000001200.index", (1205, 4100), (1230, 8300)),
+            index(TimeIndex, "00000000000000001200.timeindex", (1700000000000, 1205), (1700000000007, 1230)),
+        ]
+    ),
 }
-OWNER = {
-    "version": "1", "cluster.id": "prod", "node.id": "3", "directory.id": "folder-a", "metadata.id": "90aa"
-}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_version_that_was_ever_written_is_read(name: str) -> None:
-    for version in FILES[name].shapes:
-        kept = (FORMATS / str(version) / name).read_bytes()
-        assert FILES[name].read(kept) == FILES[name].says
+@pytest.mark.parametrize(
+    ("name", "version"), [(name, each) for name in FILES for each in FILES[name].versions]
+)
+def test_every_version_that_was_ever_written_is_read(name: str, version: int) -> None:
+    kept = (FORMATS / str(version) / name).read_bytes()
+    assert FILES[name].read(kept) == FILES[name].said.get(version, FILES[name].says)
 
 
 @pytest.mark.parametrize("name", [name for name, each in FILES.items() if each.writes is not None])
-def test_version_1_is_written_as_it_always_was(name: str) -> None:
-    assert FILES[name].writes == (FORMATS / "1" / name).read_bytes()
+def test_a_file_is_written_as_the_kept_one_of_its_version(name: str) -> None:
+    kept = [(FORMATS / str(version) / name).read_bytes() for version in FILES[name].versions]
+    assert FILES[name].writes in kept
 
 
-def test_the_owner_of_a_folder_is_read_and_written_as_it_always_was() -> None:
-    kept = (FORMATS / "1" / "meta.properties").read_bytes()
-    assert decode_owner(kept) == OWNER
-    assert encode_owner(OWNER) == kept
-
-
-def test_no_small_file_is_without_its_kept_versions() -> None:
-    declared = {
-        name
-        for path in PRODUCT.rglob("*.py")
-        for name in re.findall(r"^(\w+_SHAPES): RowShapes = ", path.read_text(), re.MULTILINE)
-    }
-    tested = {name for name in declared if any(globals().get(name) is each.shapes for each in FILES.values())}
-    assert tested == declared
-    for version in {version for each in FILES.values() for version in each.shapes}:
+def test_no_file_is_without_its_kept_versions() -> None:
+    assert {each.constant for each in FILES.values()} - {UNVERSIONED} == DECLARED.keys()
+    for version in {version for each in FILES.values() for version in each.versions}:
         kept = {path.name for path in (FORMATS / str(version)).iterdir()}
-        assert kept - {"meta.properties"} == {name for name, each in FILES.items() if version in each.shapes}
+        assert kept == {name for name, each in FILES.items() if version in each.versions}
+
+
+def test_histories_make_no_file_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tidegate log` knows the kept ones (below), and all that says how far a log reaches (the table)."""
+    made: set[str] = set()
+
+    class Noting(disk._Folder):
+        def change(self, old: str | None, new: str | None, node: disk._Inode | disk._Folder) -> None:
+            if new is not None and isinstance(node, disk._Inode):
+                made.add(re.sub(r"^\d+|(\.cleaned|\.deleted|\.tmp)+$", "", new))
+            super().change(old, new, node)
+
+    monkeypatch.setattr(disk, "_Folder", Noting)
+    for seed in range(8):
+        StorageHistory(seed).run()
+        MovesHistory(seed, length=40).run()
+    kept = {re.sub(r"^\d+", "", name) for name in FILES}
+    assert made - kept == {".log"}, "bytes of batches: `test_compatibility`"
+    assert len(made) > 15
 
 
 def test_the_table_of_notes_has_every_file_of_offsets_and_names_code_that_exists() -> None:
@@ -161,11 +260,10 @@ def test_the_table_of_notes_has_every_file_of_offsets_and_names_code_that_exists
         re.sub(r"^<\w+>", "", row) for row in re.findall(r"^    (\S+)   +cut: ", table, flags=re.MULTILINE)
     }
     others = {
-        "log-config", "00000000000000001200.swap", "data-folders", "set-aside", "clean-shutdown",
-        "partition.metadata", "replica-move",
+        "log-config", ".swap", "data-folders", "set-aside", "clean-shutdown", "partition.metadata",
+        "replica-move", "meta.properties", ".countindex", ".index", ".timeindex", ".txnindex",
     }  # fmt: skip
-    of_offsets = {re.sub(r"^\d+", "", name) for name in FILES.keys() - others}
-    assert files == of_offsets | {"flush-notes", ".snapshot"}
+    assert files == {re.sub(r"^\d+", "", name) for name in FILES} - others
     source = "".join(path.read_text() for path in PRODUCT.rglob("*.py"))
     for name in re.findall(r"`(\w+(?:\.\w+)?)`", table[table.index("What the next start") :]):
         owner, _, method = name.rpartition(".")
@@ -175,10 +273,10 @@ def test_the_table_of_notes_has_every_file_of_offsets_and_names_code_that_exists
 
 @pytest.mark.parametrize("name", sorted(FILES.keys() - {"data-folders", "set-aside", "replica-move"}))
 def test_dump_log_shows_every_kept_file(name: str) -> None:
-    disk, path = LyingDisk(), Path("/d") / name
-    disk.make_directory(path.parent)
-    disk.write_atomic(path, (FORMATS / "1" / name).read_bytes())
-    dumped = list(dump_file(disk, path, Selection()))
+    lying, path = LyingDisk(), Path("/d") / name
+    lying.make_directory(path.parent)
+    lying.write_atomic(path, (FORMATS / "1" / name).read_bytes())
+    dumped = list(dump_file(lying, path, Selection()))
     assert dumped
     assert not [row for row in dumped if row["type"] == "damaged"]
 

@@ -456,7 +456,7 @@ def broken(
 
 def test_ablation_a_swap_before_all_is_copied_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(future_replica.FutureReplica, "_rest", lambda self, source, future: None)
-    monkeypatch.setattr(future_replica, "reach_end", lambda log, future: future._roll(log.log_end_offset))
+    monkeypatch.setattr(future_replica, "reach_end", lambda log, future: future.skip_to(log.log_end_offset))
     assert broken(monkeypatch, future_replica, "bytes_from", lambda log, offset: 0)
 
 

@@ -3,7 +3,14 @@ models."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
 import pytest
+import tidegate
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +21,7 @@ from tidegate.storage.checkpoint import (
     encode_value,
     parse_value,
 )
+from tidegate.storage.directory.folder_notes import PartitionCheckpoint
 from tidegate.storage.directory.stored_config import decode_config, encode_config
 from tidegate.storage.epoch_cache import EpochCache
 from tidegate.storage.log.log import FlushPolicy, LogConfig
@@ -83,6 +91,8 @@ def test_a_wrong_configuration_is_refused_and_says_what_to_do(key: str, value: s
         ({"cleanup.policy": "shred"}, "cleanup_policy", set()),
         ({"retention.ms": "forever"}, "retention_ms", -1),
         ({"retention.bytes": "10%"}, "retention_bytes", -1),
+        ({"delete.retention.ms": "7d"}, "delete_retention_ms", 2**63 - 1),
+        ({"min.compaction.lag.ms": "1h"}, "min_compaction_lag_ms", 2**63 - 1),
         ({"flush.policy": "battery"}, "flush_policy", FlushPolicy.ALWAYS),
         ({"segment.bytes": "1"}, "segment_bytes", LogConfig().segment_bytes),
         ({"segment.ms": "5", "x": "y"}, "segment_ms", 5),
@@ -150,6 +160,51 @@ def test_every_setting_of_a_topic_reaches_its_log_or_says_who_reads_it(key: str)
     assert (changed == LogConfig.from_topic_config({})) == (key in NOT_THE_LOGS)
     if key not in NOT_THE_LOGS:
         assert decode_config(encode_config(changed)) == changed
+
+
+WITHOUT_A_STAND_IN = {
+    "index.interval.bytes": "removes nothing",
+    "max.compaction.lag.ms": "the default never makes the cleaner hurry",
+    "min.cleanable.dirty.ratio": "says when the cleaner comes, not what it removes",
+    "segment.bytes": "removes nothing",
+}
+
+
+def test_a_setting_by_which_records_are_removed_has_a_stand_in_for_what_is_not_read() -> None:
+    """By what the code that removes records reads of a log's configuration."""
+    cleaning = (Path(tidegate.__path__[0]) / "storage" / "cleaning").glob("*.py")
+    read = {name for path in cleaning for name in re.findall(r"config\.(\w+)", path.read_text())}
+    default = LogConfig()
+    for key, row in TOPIC_CONFIGS.items():
+        changed = LogConfig.from_topic_config({key: another_value(row)})
+        decides = any(getattr(changed, name) != getattr(default, name) for name in read)
+        assert decides == (row.unread is not None or key in WITHOUT_A_STAND_IN), key
+        assert row.unread is None or row.parse(row.unread) == row.unread
+
+
+@pytest.mark.parametrize("field", PartitionCheckpoint._fields)
+def test_nothing_that_a_checkpoint_notes_leads_a_truncated_log(field: str) -> None:
+    below = PartitionCheckpoint(*(5 for _ in PartitionCheckpoint._fields))
+    noted = below._replace(**{field: 9})
+    assert noted.lowered_to(7) == below._replace(**{field: 7})
+    assert noted.leads(7) == (field != "high_watermark")
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(LogConfig) if each.init])
+def test_every_field_of_a_logs_configuration_is_kept_beside_the_log(name: str) -> None:
+    match getattr(LogConfig(), name):
+        case bool(value):
+            other: Any = not value
+        case int() | float() as value:
+            other = value + 1
+        case Enum() as value:
+            other = next(each for each in type(value) if each is not value)
+        case frozenset():
+            other = frozenset(CleanupPolicy)
+        case _:
+            other = "zstd"
+    changed = replace(LogConfig(), **{name: other})
+    assert decode_config(encode_config(changed)) == changed != LogConfig()
 
 
 # ---- epoch history -----------------------------------------------------------------------------------------

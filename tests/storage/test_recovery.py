@@ -7,11 +7,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from crc32c import crc32c
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.durability import flush
 from tidegate.storage.durability.flush import FlushTicket
 from tidegate.storage.log.log import CorruptLog, Log, LogConfig
 from tidegate.storage.log.lookup import offset_for_timestamp
+from tidegate.storage.producers.producer_snapshot import SNAPSHOT_VERSION
 from tidegate.storage.producers.producer_state import ProducerState
 from tidegate.wire.errors import KafkaError
 
@@ -334,6 +336,61 @@ def test_a_producer_known_only_to_the_last_snapshot_is_kept(
     assert [(view.producer_id, view.epoch) for view in again.producers.views()] == [(7, 3), (8, 0)][
         not asks :
     ]
+
+
+def of_a_later_version(disk: LyingDisk) -> dict[Path, bytes]:
+    """All snapshots in the folder, as if a later release had written them in another format."""
+    found = {}
+    for name in disk.list_names(FOLDER):
+        if name.endswith(".snapshot"):
+            body = (SNAPSHOT_VERSION + 1).to_bytes(2, "big") + b"what only that release can read"
+            found[FOLDER / name] = crc32c(body).to_bytes(4, "big") + body
+            disk.write_atomic(FOLDER / name, found[FOLDER / name])
+    return found
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_snapshot_of_a_later_version_is_passed_over_and_kept(clean: bool) -> None:
+    disk = LyingDisk()
+    log = filled(disk)
+    log.close(clean=True)
+    end, known = log.log_end_offset, log.producers.as_comparable()
+    later = of_a_later_version(disk)
+    again = open_log(disk, clean=clean, recovery_point=end)
+    assert again.producers.as_comparable() == known
+    assert {path: disk.read(path) for path in later if disk.exists(path)} == later
+    again.truncate_to(again.segments[2].base_offset)
+    assert not [path for path in later if int(path.stem) > again.log_end_offset and disk.exists(path)]
+
+
+def test_a_snapshot_of_a_later_version_above_the_end_goes() -> None:
+    """The log grows over its offset with other batches, which the later release must not take it for."""
+    disk = LyingDisk()
+    log = filled(disk)
+    newest = log.segments[-1].base_offset
+    log.close(clean=False)
+    of_a_later_version(disk)
+    remove_checksums(disk)
+    data = disk.open(log.segments[1].path("log"))
+    data.write_at(data.size() - 1, b"?")
+    again = open_log(disk)
+    assert again.log_end_offset < newest
+    assert max(int(name[:20]) for name in disk.list_names(FOLDER) if name.endswith(".snapshot")) < newest
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_that_needs_a_snapshot_of_a_later_version_is_refused_and_not_damaged(clean: bool) -> None:
+    """Without the first segments no replay finds their producers, and a repeated batch would be taken."""
+    disk = LyingDisk()
+    log = filled(disk)
+    log.set_high_watermark(log.log_end_offset)
+    log.advance_log_start(log.segments[2].base_offset)
+    log.close(clean=True)
+    start, end, kept = log.log_start_offset, log.log_end_offset, of_a_later_version(disk)
+    with pytest.raises(KafkaError, match="it has version 2; this release reads version 1 of it") as refused:
+        open_log(disk, clean=clean, recovery_point=end, log_start_offset=start)
+    assert not isinstance(refused.value, CorruptLog)
+    assert {path: disk.read(path) for path in kept} == kept
 
 
 def test_snapshots_of_earlier_closes_do_not_pile_up() -> None:

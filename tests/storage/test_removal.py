@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from uuid import uuid4
@@ -15,6 +16,7 @@ from tidegate.runtime.disk import RealDisk
 from tidegate.storage.directory.async_delete import AsyncFileDeleter
 from tidegate.storage.directory.log_directory import LogDirectory
 from tidegate.storage.directory.log_loader import FolderOptions
+from tidegate.storage.log.hooks import DETACHED, Done, Work
 from tidegate.storage.log.log import Log
 from tidegate.storage.log.removal import Removal, Removals
 from tidegate.tests.eventually import eventually
@@ -31,19 +33,18 @@ class Later:
         self.log = open_log(self.disk)
         for sequence in range(24):
             append(self.log, batch(2, size=200, pid=7, epoch=0, sequence=2 * sequence))
-        self.waiting: list[Removal] = []
-        self.log.local.removals.in_background = self.take
+        self.waiting: list[tuple[Work, Done]] = []
+        self.log.local.attach(replace(DETACHED, in_background=self.take))
 
-    def take(self, removal: Removal) -> bool:
-        self.waiting.append(removal)
+    def take(self, work: Work, done: Done) -> bool:
+        self.waiting.append((work, done))
         return True
 
     def work(self) -> None:
         """The thread comes to what waits."""
-        for removal in self.waiting:
-            removal.run()
-            removal.erase()
-            self.log.local.removals.finish(removal, None)
+        for work, done in self.waiting:
+            work()
+            done(None)
         self.waiting.clear()
 
     def settled(self) -> Later:
@@ -205,10 +206,10 @@ def test_a_disk_that_fails_takes_the_log_offline() -> None:
     later = Later().settled()
     later.remove()
     later.disk.fail_sync = True
-    (removal,) = later.waiting
+    ((work, done),) = later.waiting
     with pytest.raises(OSError, match="the sync fails") as failure:
-        removal.run()
-    later.log.local.removals.finish(removal, failure.value)
+        work()
+    done(failure.value)
     assert later.log.is_offline
 
 

@@ -74,6 +74,8 @@ def test_a_file_that_is_not_as_the_stop_left_it_is_built_again(tmp_path: Path, s
                 file.write_bytes(b"")
             case "long":
                 file.write_bytes(content + bytes(34))
+            case _:
+                raise AssertionError(how)
         assert everything(path) == (wanted, ["flights-0"])
         assert file.read_bytes() == content, "it is on the disk again"
     assert everything(path) == (wanted, [])
@@ -144,6 +146,8 @@ def test_a_segment_that_lost_batches_is_named_and_nothing_is_served(
         case "gone with checksums":
             file.unlink()
             file.with_suffix(".seal").unlink()
+        case _:
+            raise AssertionError(how)
     folder = open_folder(path)
     name, partition = log.split("-")
     if how == "gone with checksums" and not which and not clean:  # perhaps a removal, which is noted later

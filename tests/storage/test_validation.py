@@ -43,8 +43,8 @@ def flushed_end_above_the_end(log: Log) -> None:
 
 def recovery_point_above_the_flushed_end(log: Log) -> None:
     durability = log.local.durability
-    durability.complete.clear()
-    durability._flushed_end, durability._offset_gap, durability._epochs_from = 3, (5, 3), None
+    durability.waits.complete.clear()
+    durability._flushed_end, durability._offset_gap, durability.waits.epochs_from = 3, (5, 3), None
 
 
 def end_without_batches(log: Log) -> None:

@@ -367,7 +367,8 @@ def _request(event: Any) -> str:
         case EndTxn():
             what = "commit" if event.commit else "abort"
             return f"EndTxn, {what}, {_identity(event.producer_id, event.producer_epoch)}"
-    raise AssertionError(event)
+        case _:
+            raise AssertionError(event)
 
 
 def _answer(value: Any) -> str:
@@ -380,4 +381,5 @@ def _answer(value: Any) -> str:
             return _identity(value.producer_id, value.producer_epoch)
         case PartitionsReply():
             return ", ".join(sorted({code.name for code in value.errors.values()}))
-    raise AssertionError(value)
+        case _:
+            raise AssertionError(value)

@@ -45,8 +45,9 @@ def _value(field: FieldShape, entity_type: Any, rng: random.Random, depth: int) 
             return datetime.timedelta(milliseconds=rng.choice([0, 1, 30_000, rng.randrange(-(2**40), 2**40)]))
         case "datetime_i64":
             return _EPOCH + datetime.timedelta(milliseconds=rng.randrange(2**41))
-    half = _RANGES[field.kind]
-    return rng.choice([0, 1, -1, rng.randrange(-half, half), half - 1, -half])
+        case number:
+            half = _RANGES[number]
+            return rng.choice([0, 1, -1, rng.randrange(-half, half), half - 1, -half])
 
 
 def _inner_type(entity_type: Any, name: str) -> Any:

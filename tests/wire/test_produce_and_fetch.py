@@ -405,11 +405,12 @@ def a_body(kind: str, version: int, seed: int) -> bytes:
             return produce.encode_produce_response(version, random_produce_response(version, rng))
         case "fetch request":
             return fetch.encode_fetch_request(version, random_fetch_request(version, rng))
-    response = random_fetch_response(version, rng)
-    for _, parts in topics_of(response):
-        for part in parts:
-            part.records = part.records[:50]
-    return joined(fetch.encode_fetch_response(version, topics_of(response)))
+        case _:
+            response = random_fetch_response(version, rng)
+            for _, parts in topics_of(response):
+                for part in parts:
+                    part.records = part.records[:50]
+            return joined(fetch.encode_fetch_response(version, topics_of(response)))
 
 
 @settings(max_examples=500)

@@ -13,10 +13,12 @@ from typing import TypeVar
 from uuid import NAMESPACE_OID, uuid5
 
 from ....controller.planning.feature_updates import plan_update
+from ....controller.planning.isr_changes import plan_isr_changes
 from ....controller.planning.node_settings import plan_node_configuration
 from ....controller.planning.plan import Plan
 from ....controller.planning.planner import ControllerConfig, ControllerPlanner
 from ....controller.planning.reassignments import plan_reassignments
+from ....controller.planning.registration import plan_registration, plan_unregistration
 from ....controller.planning.requested_elections import plan_elections
 from ....controller.planning.resource_configs import plan_resource_configuration
 from ....controller.planning.topics import (
@@ -128,7 +130,7 @@ class Commands:
                 )
             ],
         )
-        return planner.register(request).operations
+        return plan_registration(state, planner.sessions, request).operations
 
     def _heartbeat(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         node_id = self._node()
@@ -172,7 +174,7 @@ class Commands:
         node_id = self._random.choice(leaders)
         epoch = state.brokers[node_id].broker_epoch if node_id in state.brokers else 0
         request = rpc.AlterPartitionsRequest(node_id=node_id, broker_epoch=epoch, changes=changes)
-        return planner.alter_partitions(request)[0].operations
+        return plan_isr_changes(state, planner.sessions, request).plan.operations
 
     def _creation(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         if len(state.topics) >= TOPICS_MAX:
@@ -233,7 +235,7 @@ class Commands:
         return plan_elections(state, request).plan.operations
 
     def _forgetting(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
-        return planner.unregister(self._node()).operations
+        return plan_unregistration(state, self._node()).operations
 
     def _level(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         update = rpc.FeatureUpdate(name=METADATA_VERSION, level=metadata_level(state.features) + 1)
@@ -273,7 +275,8 @@ class Commands:
                 return list(self._some((*TOPIC_CONFIGS, CATCH_UP_SETTING)))
             case "partitions":
                 return [self._random.randrange(3) for _ in range(self._random.randrange(3))]
-        return list(self._some((*BROKERS, 9) if self._random.random() < 0.2 else BROKERS))
+            case _:
+                return list(self._some((*BROKERS, 9) if self._random.random() < 0.2 else BROKERS))
 
     def _one(self, state: ClusterState, field: object) -> object:
         random, name = self._random, field.name  # type: ignore[attr-defined]
@@ -319,7 +322,8 @@ class Commands:
                 return random.choice((0, 9092))
             case "security_protocol":
                 return random.choice((*SecurityProtocol, 9))
-        return random.choice(("", "r", "s", "t"))
+            case _:
+                return random.choice(("", "r", "s", "t"))
 
     # ---- draws ---------------------------------------------------------------------------------------------
 

@@ -39,6 +39,8 @@ class Promises:
                 self._entry(journal, next_index - 1)
             case VoteReply(granted=True, preliminary=False) | VoteRequest(preliminary=False):
                 self.vote_term, self.vote = journal.term, journal.voted_for
+            case _:
+                pass  # it promises nothing
 
     def _entry(self, journal: DurableJournal, index: int) -> None:
         position = index - journal[0][1]

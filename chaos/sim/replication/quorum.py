@@ -94,9 +94,6 @@ class VoterLog:
         )
         return self._submitted
 
-    async def propose_and_wait(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
-        return await self.propose(command)
-
     def entries_after(self, index: int, entries_max: int, bytes_max: int) -> list[LogEntry] | None:
         return self._quorum.entries[index - FIRST_INDEX : self.state.index - FIRST_INDEX][:entries_max]
 

@@ -32,8 +32,8 @@ from ....storage.cleaning.cleaner import clean_now
 from ....storage.cleaning.retention import apply_retention
 from ....storage.directory.log_directory import LogDirectory
 from ....storage.directory.log_loader import FolderOptions
+from ....storage.log.hooks import Done, Work
 from ....storage.log.log import FlushTicket, Log, LogConfig
-from ....storage.log.removal import Removal
 from ....storage.topic_config import CleanupPolicy
 from ....wire.errors import KafkaError
 from ..disk import Lie, LyingDisk, PowerCut
@@ -512,26 +512,25 @@ class StorageHistory(AppendSteps):
         self.log: Log = self.directory.logs.get((TOPIC, PARTITION)) or self._create(waits=bool(report.failed))
         self.log.local.durability.resume_bytes = self.shape.resume_bytes
         # handed to a thread, which writes them at a later checkpoint
-        self.removals: deque[Removal] = deque()
+        self.removals: deque[tuple[Work, Done]] = deque()
         if self.seed & 1:
-            self.log.local.removals.in_background = self._take_over
+            local = self.log.local
+            local.attach(replace(local.hooks, in_background=self._take_over))
         self.config = self.log.config
         self.leader_epoch = max(self.leader_epoch, self.log.latest_epoch)
 
-    def _take_over(self, removal: Removal) -> bool:
-        self.removals.append(removal)
+    def _take_over(self, work: Work, done: Done) -> bool:
+        self.removals.append((work, done))
         return True
 
     def _run_removals(self) -> None:
         while self.removals:
-            removal, error = self.removals.popleft(), None
+            (work, done), error = self.removals.popleft(), None
             try:
-                removal.run()
+                work()
             except OSError as failure:
                 error = failure
-            self.log.local.removals.finish(removal, error)
-            if error is None:
-                removal.erase()
+            done(error)
 
     def _create(self, *, waits: bool) -> Log:
         """Creates the log, or opens a log that waits for room."""

@@ -77,7 +77,7 @@ class GroupAction(Enum):
     DESCRIBE = "answer state and members"
     EXPIRE = "tombstones, and for the group when nothing is left"
     EXPIRE_UNREAD = "tombstones for topics that no member reads"
-    IGNORE = "nothing"
+    IGNORE = "nothing is done"  # a timer came when it had nothing to end any more
     REFUSE_UNKNOWN_MEMBER = "UNKNOWN_MEMBER_ID"
     REFUSE_REBALANCING = "REBALANCE_IN_PROGRESS"
     REFUSE_GENERATION = "ILLEGAL_GENERATION"

@@ -42,6 +42,7 @@ def refusal(
     code = ErrorCode.__members__.get(action.value) if action is not Action.PROCEED else None
     if code is None:
         return None
+    holder = "" if group is None else group.instances.get(instance_id or "", "")
     match action:
         case Action.REFUSE_NO_GROUP:
             wanted = "Consumer group" if request is MemberRequest.HEARTBEAT else "Group"
@@ -50,27 +51,23 @@ def refusal(
             return KafkaError(code, f"Instance id {instance_id} is unknown.")
         case Action.REFUSE_UNKNOWN:
             return KafkaError(code, f"Member {member_id} is not a member of group {group_id}.")
-    if group is not None:
-        holder = group.instances.get(instance_id or "", "")
-        known = group.current_of(member_id).epoch if member_id in group.members else STATIC_LEAVING_EPOCH
-        match action:
-            case Action.REFUSE_EPOCH:
-                what = "greater" if epoch > known else "smaller"
-                return KafkaError(
-                    code,
-                    f"The consumer group member has a {what} member epoch ({epoch}) than the one "
-                    "known by the group coordinator "
-                    f"({known}). The member must abandon all its partitions and rejoin.",
-                )
-            case Action.REFUSE_HELD:
-                problem = f"cannot join the group because the instance id is owned by {holder} member."
-                return KafkaError(code, f"Static member {member_id} with instance id {instance_id} {problem}")
-            case Action.REFUSE_INSTANCE:
-                problem = f"was fenced by member {holder}."
-                return KafkaError(code, f"Static member {member_id} with instance id {instance_id} {problem}")
-    return KafkaError(
-        code, f"group {group_id}, {situation.value} {member_id!r} at epoch {epoch}: {action.value}"
-    )
+        case Action.REFUSE_EPOCH if group is not None:
+            known = group.current_of(member_id).epoch if member_id in group.members else STATIC_LEAVING_EPOCH
+            what = "greater" if epoch > known else "smaller"
+            return KafkaError(
+                code,
+                f"The consumer group member has a {what} member epoch ({epoch}) than the one known by the "
+                f"group coordinator ({known}). The member must abandon all its partitions and rejoin.",
+            )
+        case Action.REFUSE_HELD if group is not None:
+            problem = f"cannot join the group because the instance id is owned by {holder} member."
+            return KafkaError(code, f"Static member {member_id} with instance id {instance_id} {problem}")
+        case Action.REFUSE_INSTANCE if group is not None:
+            problem = f"was fenced by member {holder}."
+            return KafkaError(code, f"Static member {member_id} with instance id {instance_id} {problem}")
+        case _:
+            about = f"{situation.value} {member_id!r} at epoch {epoch}: {action.value}"
+            return KafkaError(code, f"group {group_id}, {about}")
 
 
 def check_heartbeat(event: ConsumerGroupHeartbeat, config: ConsumerGroupConfig) -> None:
