@@ -12,6 +12,7 @@ may answer by itself depends on what the answer promises:
 | LEADER | has only what is committed, which stays so (F1); another leader may have more | no |
 | METADATA | is what this node has applied, which may be older than another node's | no |
 | NODE | is about this node's own disks, logs and connections | no |
+| CLIENT | is about the connection that asks: who its client is | no |
 
 The parts that are asked refuse: `ReplicaManager.append_now` and `delete_records` ask the lease,
 `CoordinatorHost` the session, `Replica` whether it leads.  A handler that awaits between the question and its
@@ -37,6 +38,7 @@ class Asked(enum.Enum):
     LEADER = "leader"
     METADATA = "metadata"
     NODE = "node"
+    CLIENT = "client"
 
 
 _REQUESTS: Final[Mapping[Asked, tuple[ApiKey, ...]]] = {
@@ -63,14 +65,21 @@ _REQUESTS: Final[Mapping[Asked, tuple[ApiKey, ...]]] = {
         ApiKey.TXN_OFFSET_COMMIT,
     ),
     Asked.CONTROLLER: (
+        ApiKey.ALTER_CLIENT_QUOTAS,
         ApiKey.ALTER_CONFIGS,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        ApiKey.CREATE_ACLS,
+        ApiKey.CREATE_DELEGATION_TOKEN,
         ApiKey.CREATE_PARTITIONS,
         ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_ACLS,
         ApiKey.DELETE_TOPICS,
         ApiKey.DESCRIBE_QUORUM,
         ApiKey.ELECT_LEADERS,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.RENEW_DELEGATION_TOKEN,
         ApiKey.UNREGISTER_BROKER,
         ApiKey.UPDATE_FEATURES,
     ),
@@ -78,9 +87,13 @@ _REQUESTS: Final[Mapping[Asked, tuple[ApiKey, ...]]] = {
     Asked.LEADER: (ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH),
     Asked.METADATA: (
         ApiKey.API_VERSIONS,
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
         ApiKey.DESCRIBE_CLUSTER,
         ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
         ApiKey.LIST_CONFIG_RESOURCES,
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.METADATA,
@@ -92,6 +105,7 @@ _REQUESTS: Final[Mapping[Asked, tuple[ApiKey, ...]]] = {
         ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
         ApiKey.PUSH_TELEMETRY,
     ),
+    Asked.CLIENT: (ApiKey.SASL_AUTHENTICATE, ApiKey.SASL_HANDSHAKE),
 }
 
 ASKED_FIRST: Final[Mapping[ApiKey, Asked]] = {key: asked for asked, keys in _REQUESTS.items() for key in keys}

@@ -40,7 +40,11 @@ _KINDS: Final = {bool: 1, str: 2, int: 3, list: 7}
 _TYPES: Final = {
     "advertised.listeners": ConfigType.STRING.value,
     "connections.max.idle.ms": ConfigType.LONG.value,
+    "connections.max.reauth.ms": ConfigType.LONG.value,
     "controller.listener.names": ConfigType.STRING.value,
+    "delegation.token.expiry.check.interval.ms": ConfigType.LONG.value,
+    "delegation.token.expiry.time.ms": ConfigType.LONG.value,
+    "delegation.token.max.lifetime.ms": ConfigType.LONG.value,
     "leader.imbalance.check.interval.seconds": ConfigType.LONG.value,
     "log.dirs": ConfigType.STRING.value,
     "listener.security.protocol.map": ConfigType.STRING.value,

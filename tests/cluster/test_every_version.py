@@ -12,13 +12,17 @@ from tidegate.node.handlers import HANDLERS
 from tidegate.wire import api
 from tidegate.wire.api import ApiKey
 
-from . import administration_cases, consumer_group_cases
+from . import administration_cases, consumer_group_cases, security_cases
 from .protocol_cases import ANY, CASES, World
 
-assert administration_cases.CASES is consumer_group_cases.CASES is CASES  # all are registered
+_REGISTERED = (administration_cases, consumer_group_cases, security_cases)
+assert all(each.CASES is CASES for each in _REGISTERED)
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("conformance"), pytest.mark.timeout(120)]
 
-WRITTEN_BY_HAND = {ApiKey.FETCH}  # its own tests are in tests/wire and tests/replication
+# Fetch has its own tests in tests/wire and tests/replication; a token that is refused has times of -1, which
+# kio does not read, and tests of its own in tests/cluster/test_delegation_tokens.py.
+OF_TOKENS = {ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN}
+WRITTEN_BY_HAND = {ApiKey.FETCH, *OF_TOKENS}
 VERSIONS = [
     (ApiKey(key), version)
     for key, _, high in api.advertised(HANDLERS.keys)

@@ -21,16 +21,17 @@ QUESTIONS: dict[Asked, tuple[str, ...]] = {
     Asked.LEADER: ("replicas.fetch", "replicas.list_offsets", "replicas.epoch_end"),
     Asked.NODE: ("moves.", "client_metrics.", "replicas.hosted", "replicas.replica"),
     Asked.METADATA: ("state",),
+    Asked.CLIENT: ("context.authentication",),
 }
 
 
 def asked_in(module: ModuleType) -> set[str]:
-    """`a.b` for each `broker.a.b`, and the names that are called."""
+    """`a.b` for each `broker.a.b`, `context.a` as it stands, and the names that are called."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             found.add(node.func.id)
-        elif isinstance(node, ast.Attribute) and ast.unparse(node).startswith("broker."):
+        elif isinstance(node, ast.Attribute) and ast.unparse(node).startswith(("broker.", "context.")):
             found.add(ast.unparse(node).removeprefix("broker."))
     for each in vars(module).values():
         beside = sys.modules.get(getattr(each, "__module__", ""))

@@ -9,6 +9,7 @@ from typing import Any, cast
 from tidegate.node.handlers.cluster import describe_log_dirs
 from tidegate.node.upkeep.disk_reserve import DiskReserves
 from tidegate.runtime.disk import RealDisk
+from tidegate.tests.permissions import ALL_ALLOWED
 from tidegate.wire.errors import ErrorCode
 
 
@@ -30,6 +31,7 @@ async def test_every_folder_tells_its_own_room_and_a_failed_one_is_not_asked(tmp
     folders = tuple(tmp_path / name for name in ("works", "silent", "failed"))
     broker = SimpleNamespace(
         configuration=SimpleNamespace(data_dirs=folders),
+        permissions=ALL_ALLOWED,
         replicas=SimpleNamespace(hosted=()),
         directory=SimpleNamespace(offline_folders=[folders[2]], futures={}),
         reserves=DiskReserves(Volumes(), folders, 0),

@@ -22,6 +22,7 @@ from tidegate.node.serving.described_topics import DescribedTopics
 from tidegate.node.serving.requests import Encoded, RequestContext
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime.clock import ManualClock
+from tidegate.tests.permissions import ALL_ALLOWED
 from tidegate.wire import codec
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
@@ -86,7 +87,7 @@ class Asked:
             Broker,
             SimpleNamespace(
                 state=self.applier.state, cluster=SimpleNamespace(controller_id=1),
-                described_topics=DescribedTopics(),
+                permissions=ALL_ALLOWED, described_topics=DescribedTopics(),
                 configuration=SimpleNamespace(integer=lambda _name: 100_000),
             ),
         )  # fmt: skip
@@ -334,7 +335,8 @@ async def test_a_client_is_answered_with_the_brokers_of_its_own_listener() -> No
         Broker,
         SimpleNamespace(
             state=applier.state, node_id=1, cluster=SimpleNamespace(controller_id=3),
-            described_topics=DescribedTopics(), lifecycle=SimpleNamespace(holds_session=True),
+            permissions=ALL_ALLOWED, described_topics=DescribedTopics(),
+            lifecycle=SimpleNamespace(holds_session=True),
             configuration=SimpleNamespace(integer=lambda _name: 100_000),
             topics=SimpleNamespace(ensure_internal_topic=returning(SimpleNamespace(partitions={0: leader}))),
         ),

@@ -18,10 +18,12 @@ from tidegate.node.handlers.groups import find_coordinator
 from tidegate.node.handlers.log import produce
 from tidegate.node.serving.rejected_sequences import RejectedSequences
 from tidegate.node.serving.requests import Encoded, RequestContext
+from tidegate.node.serving.throttling import Throttling
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.partition.lease import LeadershipLease
 from tidegate.runtime.clock import ManualClock
 from tidegate.storage.topic_config import LogConfig
+from tidegate.tests.permissions import ALL_ALLOWED
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.produce import ProduceResponsePartition, encode_produce_request
 from tidegate.wire.records import NewRecord, encode_batch, parse_header
@@ -232,6 +234,8 @@ async def test_a_batch_behind_a_refused_one_is_answered_with_its_error() -> None
         SimpleNamespace(
             replicas=Moving(),
             rejected_sequences=RejectedSequences(),
+            permissions=ALL_ALLOWED,
+            throttling=Throttling(dict, ManualClock()),
             clock=ManualClock(),
             cluster=SimpleNamespace(topic_name=None),
             directory=None,
@@ -305,7 +309,10 @@ async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
     broker = cast(
         Any,
         SimpleNamespace(
-            lifecycle=lifecycle, topics=SimpleNamespace(ensure_internal_topic=ensure), state=state
+            lifecycle=lifecycle,
+            topics=SimpleNamespace(ensure_internal_topic=ensure),
+            state=state,
+            permissions=ALL_ALLOWED,
         ),
     )
     context, request = RequestContext(10, 3, 1, "c", "h"), SimpleNamespace(key="group", key_type=0)

@@ -13,12 +13,18 @@ import pytest
 from tidegate.node.cluster.topic_creation import TopicCreation
 from tidegate.node.handlers import HANDLERS
 from tidegate.node.serving import requests
+from tidegate.node.serving.audit import Audit
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.described_topics import DescribedTopics
+from tidegate.node.serving.permissions import Permissions
 from tidegate.node.serving.rejected_sequences import RejectedSequences
 from tidegate.node.serving.requests import Deferred, Encoded, RequestContext, worst_error
+from tidegate.node.serving.throttling import Throttling
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime.clock import ManualClock
+from tidegate.runtime.listeners import SecurityProtocol
+from tidegate.security.principals import Principal
+from tidegate.security.records import SecurityRecords
 from tidegate.wire import codec
 from tidegate.wire.api import TABLE, ApiKey
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -33,12 +39,18 @@ from .test_handler_fields import MODULES_OF
 
 ASK_NOTHING_THAT_FAILS: Final = {
     ApiKey.API_VERSIONS,
+    ApiKey.DESCRIBE_ACLS,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS,
     ApiKey.DESCRIBE_CLUSTER,
     ApiKey.DESCRIBE_CONFIGS,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
     ApiKey.DESCRIBE_LOG_DIRS,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
     ApiKey.LIST_CONFIG_RESOURCES,
     ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    ApiKey.SASL_AUTHENTICATE,
+    ApiKey.SASL_HANDSHAKE,
 }
 """They answer with what this node knows."""
 TRANSLATED: Final = {
@@ -47,6 +59,11 @@ TRANSLATED: Final = {
 }
 """The state topic cannot be created: the client can only ask again."""
 TOPIC: Final = "t0"
+LISTENER: Final = SimpleNamespace(security=SimpleNamespace(protocol=SecurityProtocol.SASL_SSL, mechanisms=()))
+AUTHENTICATED: Final[Any] = SimpleNamespace(
+    principal=Principal("User", "root"), nodes=frozenset(), listener=LISTENER,
+    handshake=lambda *_: None, authenticate=lambda *_: None,
+)  # fmt: skip
 VALUES: Final[dict[str, object]] = {
     "path": "/data",
     "resource_type": 2,
@@ -158,6 +175,11 @@ def broker_of(code: ErrorCode) -> Broker:
             enlistment=Refusing(code),
             lifecycle=SimpleNamespace(holds_session=True),
             producer_ids=Refusing(code),
+            permissions=Permissions(
+                SecurityRecords, is_enabled=True, super_users=frozenset({AUTHENTICATED.principal})
+            ),
+            audit=Audit(ManualClock()),
+            throttling=Throttling(dict, ManualClock()),
             rejected_sequences=RejectedSequences(),
             described_topics=DescribedTopics(),
             client_metrics=Refusing(code, subscriptions=lambda *_: SimpleNamespace(error=code)),
@@ -170,7 +192,7 @@ def broker_of(code: ErrorCode) -> Broker:
 
 async def outcome_of(broker: Broker, key: ApiKey, version: int) -> ErrorCode:
     """The most severe error of the answer, after it was encoded.  Raises what the handler raises."""
-    context = RequestContext(key, version, 1, "client", "127.0.0.1")
+    context = RequestContext(key, version, 1, "client", "127.0.0.1", authentication=AUTHENTICATED)
     body = memoryview(body_of(key, version))
     answer: Any
     if key in HANDLERS.staged:

@@ -15,6 +15,7 @@ from tidegate.coordinator.group.events import OffsetsReply
 from tidegate.node.handlers.groups import offset_commit
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import RequestContext
+from tidegate.tests.permissions import ALL_ALLOWED
 from tidegate.wire import codec
 from tidegate.wire.api import TABLE, ApiKey
 from tidegate.wire.schema import request_class
@@ -76,7 +77,8 @@ async def test_offsets_are_kept_for_as_long_as_an_older_client_says(version: int
     """OffsetCommit 2 to 4 bring a retention of their own; later ones leave it to the cluster (KIP-211)."""
     groups = Groups()
     topic = SimpleNamespace(partitions={0: None})
-    broker = SimpleNamespace(groups=groups, state=SimpleNamespace(topics={"flights": topic}))
+    state = SimpleNamespace(topics={"flights": topic})
+    broker = SimpleNamespace(groups=groups, permissions=ALL_ALLOWED, state=state)
     part = {
         "partition_index": 0,
         "committed_offset": 1,

@@ -37,6 +37,8 @@ OTHER_TOPIC_VALUES: Final = {
     ("segment.bytes", "1024"): "small segments are no harm; Kafka has internal.segment.bytes for tests"
 }
 
+SECURITY: Final = ("sasl.", "ssl.")
+"""In the file; the certificates that they name are read again when they change."""
 NOT_DYNAMIC: Final = {
     "background.threads": "there are no such threads",
     "listener.security.protocol.map": "listeners are in the file",
@@ -84,6 +86,11 @@ OTHER_BROKER_DEFAULTS: Final = {
     "offsets.topic.num.partitions": "fewer, as each costs more here",
     "process.roles": "a node is broker and controller unless its file says less",
     "queued.max.request.bytes": "memory is always bounded",
+    "sasl.enabled.mechanisms": "passwords never stand in a file",
+    "ssl.keystore.location": "PEM files, not key stores of Java",
+    "ssl.keystore.type": "PEM files, not key stores of Java",
+    "ssl.truststore.location": "PEM files, not key stores of Java",
+    "ssl.truststore.type": "PEM files, not key stores of Java",
     "replica.selector.class": "a consumer that names its rack reads nearby",
     "replica.lag.time.max.ms": "a follower that hangs holds writes up for less long",
     "group.coordinator.rebalance.protocols": "no groups of Kafka Streams' own protocol",
@@ -189,9 +196,8 @@ def test_a_broker_setting_takes_and_refuses_at_run_time_what_kafka_does(name: st
 
 
 def test_what_kafka_changes_at_run_time_changes_here_or_has_a_reason() -> None:
-    security = ("sasl.", "ssl.")
     dynamic = {row["name"] for row in KAFKA["broker"] if not row["read_only"]}
-    meant = {name for name in dynamic if not name.startswith((*security, "remote.log."))} - NOT_DYNAMIC.keys()
+    meant = {name for name in dynamic if not name.startswith((*SECURITY, "remote.log."))} - NOT_DYNAMIC.keys()
     assert meant <= BROKER_SETTINGS.keys()
     assert not BROKER_SETTINGS.keys() & NOT_DYNAMIC.keys()
 
@@ -206,7 +212,8 @@ def test_a_broker_shows_kafkas_settings_with_kafkas_types_and_defaults() -> None
         if row is None:
             continue
         assert found.kind == row["type"], found.name
-        assert found.read_only == row["read_only"] or found.name in NOT_DYNAMIC, found.name
+        stays = found.name in NOT_DYNAMIC or found.name.startswith(SECURITY)
+        assert found.read_only == row["read_only"] or stays, found.name
         default = next((value for name, value, source in row["synonyms"] if source == 5), None)
         if found.name in OTHER_BROKER_DEFAULTS:
             continue

@@ -26,6 +26,7 @@ from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.tests.eventually import eventually
+from tidegate.tests.permissions import ALL_ALLOWED
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import ControlType, NewRecord, encode_batch, encode_marker
@@ -331,7 +332,7 @@ async def test_enlistments_of_one_leader_do_not_wait_for_each_other() -> None:
         return PartitionsReply(dict.fromkeys(event.partitions, ErrorCode.NONE))
 
     transactions = SimpleNamespace(refusals=lambda wanted: {}, partition=TransactionPartition, ask=ask)
-    broker = cast(Broker, SimpleNamespace(transactions=transactions))
+    broker = cast(Broker, SimpleNamespace(transactions=transactions, permissions=ALL_ALLOWED))
     topics = [SimpleNamespace(name="flights", partitions=[0])]
     answers = []
     for name in ("first", "second"):

@@ -45,9 +45,8 @@ IN_USE = {
     65: (0, 0),
     66: (0, 2), 68: (0, 1), 69: (0, 1), 75: (0, 0),
 }  # fmt: skip
-# Advertised, these would be used: SASL, access rules, quotas and credentials, delegation tokens, share
-# groups.
-NOT_SERVED = {17, 36, 29, 30, 31, 38, 39, 40, 41, 48, 49, 50, 51, 76, 77, 78, 79}
+# Advertised, these would be used: share groups.
+NOT_SERVED = {76, 77, 78, 79}
 
 
 @pytest.mark.parametrize(("key", "wanted"), IN_USE.items(), ids=lambda value: str(value))

@@ -11,7 +11,8 @@ from ....security.principals import Principal
 from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext, milliseconds
-from .token_requests import NEVER_MS, change_token, require_session
+from .token_requests import NEVER_MS, change_token
+from .token_sessions import require_session
 
 if TYPE_CHECKING:
     from ....wire.request_types import CreateDelegationTokenRequest

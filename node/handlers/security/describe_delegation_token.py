@@ -9,7 +9,7 @@ from ....security.principals import Principal
 from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext
-from .token_requests import require_session
+from .token_sessions import require_session
 
 if TYPE_CHECKING:
     from ....wire.request_types import DescribeDelegationTokenRequest

@@ -8,7 +8,8 @@ from ....proto import controller_pb2 as pb
 from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext, milliseconds
-from .token_requests import NEVER_MS, change_token, require_session
+from .token_requests import NEVER_MS, change_token
+from .token_sessions import require_session
 
 if TYPE_CHECKING:
     from ....wire.request_types import ExpireDelegationTokenRequest
