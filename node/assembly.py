@@ -48,6 +48,7 @@ from .metadata_application import MetadataApplication
 from .observation.client_metrics import ClientMetrics, ClientMetricsCollector
 from .observation.metrics import Metrics, NodeView
 from .replica_events import ReplicaEvents
+from .serving.audit import Audit
 from .serving.authentication import ListenerIdentity
 from .serving.batch_threads import BatchThreads
 from .serving.broker import Broker
@@ -132,7 +133,8 @@ def assemble(
         application.replica_offline,
     )
 
-    permissions = _permissions(foundation, joined.cluster)
+    audit = Audit(clock)
+    permissions = _permissions(foundation, joined.cluster, audit)
     identities = _identities(foundation, joined.cluster)
     access = GrpcAccess(identities[configuration.listeners.grpc.name], permissions)
     batch_threads, client_metrics = BatchThreads(), ClientMetrics()
@@ -157,6 +159,7 @@ def assemble(
         producer_ids=coordinators.producer_ids,
         permissions=permissions,
         throttling=throttling,
+        audit=audit,
         rejected_sequences=RejectedSequences(),
         described_topics=DescribedTopics(),
         client_metrics=client_metrics,
@@ -383,7 +386,7 @@ def _identities(foundation: Foundation, cluster: ClusterView) -> dict[str, Liste
     }
 
 
-def _permissions(foundation: Foundation, cluster: ClusterView) -> Permissions:
+def _permissions(foundation: Foundation, cluster: ClusterView, audit: Audit) -> Permissions:
     configuration = foundation.configuration
     return Permissions(
         lambda: cluster.state.security,
@@ -391,4 +394,5 @@ def _permissions(foundation: Foundation, cluster: ClusterView) -> Permissions:
         nodes_have_certificates=foundation.certificates.brokers is not None,
         super_users=super_users(configuration.text("super.users")),
         allow_if_no_acl=configuration.flag("allow.everyone.if.no.acl.found"),
+        on_refused=audit.refused,
     )

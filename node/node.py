@@ -245,6 +245,7 @@ class Node:
             Part("lifecycle", broker.lifecycle.stop, serving, self._start_lifecycle),
             Part("groups", broker.groups.stop, bound, broker.groups.start),
             Part("transactions", broker.transactions.stop, bound, broker.transactions.start),
+            Part("audit", broker.audit.close),
             Part("listener", self._close_listener, bound, self._listen),
             Part("moves", parts.moves.stop, serving, parts.moves.start),
             Part("upkeep", parts.upkeep.stop, serving, parts.upkeep.start),

@@ -9,19 +9,20 @@ The rules, in this order:
 5. else the operation is refused.
 
 READ, WRITE, DELETE and ALTER imply DESCRIBE, and ALTER_CONFIGS implies DESCRIBE_CONFIGS: only when they
-allow.  Decisions are cached until an ACL changes.
+allow.  Decisions are cached until an ACL changes, by name within one `Decisions` for each principal, host and
+operation: a request that names a thousand topics looks a thousand times into one dictionary.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from .acls import WILDCARD, Acl, AclOperation, PatternType, PermissionType, ResourceType
 from .principals import EVERYBODY, Principal
 
-DECISIONS_MAX: Final = 10_000
+DECISIONS_MAX: Final = 50_000
+"""Over all: then the cache begins anew."""
 SOME_NAME: Final = "hardcode"
 """Stands for a resource without ACLs of its own, as in Kafka: a principal that a wildcard, or the default,
 allows everything needs no further search."""
@@ -34,14 +35,21 @@ IMPLIED_BY: Final = {
 }
 
 
-class Question(NamedTuple):
-    """What is asked."""
+Question = tuple[str, str, AclOperation, ResourceType]
+"""(principal, host, operation, type of the resource)"""
 
-    principal: str
-    host: str
-    operation: AclOperation
-    resource_type: ResourceType
-    name: str
+
+class Decisions(dict[str, bool]):
+    """By the name of the resource: whether it is allowed, decided when it is first asked."""
+
+    __slots__ = ("_decide",)
+
+    def __init__(self, decide: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._decide = decide
+
+    def __missing__(self, name: str) -> bool:
+        return self._decide(name)
 
 
 class Authorizer:
@@ -59,12 +67,13 @@ class Authorizer:
         self._literal: dict[tuple[ResourceType, str], set[Acl]] = {}
         self._prefixed: dict[tuple[ResourceType, str], set[Acl]] = {}
         self._prefix_lengths: dict[ResourceType, dict[int, int]] = {}
-        self._decisions: OrderedDict[Question, bool] = OrderedDict()
+        self._decisions: dict[Question, Decisions] = {}
+        self._decided = 0
         for acl in acls:
             self.add(acl)
 
     def add(self, acl: Acl) -> None:
-        self._decisions.clear()
+        self._forget()
         pattern = acl.pattern
         table = self._prefixed if pattern.pattern_type is PatternType.PREFIXED else self._literal
         found = table.setdefault((pattern.resource_type, pattern.name), set())
@@ -75,7 +84,7 @@ class Authorizer:
 
     def remove(self, acl: Acl) -> None:
         """Raises KeyError for an ACL that is not there."""
-        self._decisions.clear()
+        self._forget()
         pattern = acl.pattern
         table = self._prefixed if pattern.pattern_type is PatternType.PREFIXED else self._literal
         found = table[pattern.resource_type, pattern.name]
@@ -98,16 +107,36 @@ class Authorizer:
         name: str,
     ) -> bool:
         """Whether the principal may do it from this address."""
-        question = Question(str(principal), host, operation, resource_type, name)
-        if question.principal in self.super_users:
-            return True
-        decision = self._decisions.get(question)
-        if decision is None:
-            decision = self._decide(question)
-            self._decisions[question] = decision
-            if len(self._decisions) > DECISIONS_MAX:
-                self._decisions.popitem(last=False)
-        return decision
+        return self.decisions(principal, host, operation, resource_type)[name]
+
+    def decisions(
+        self, principal: Principal, host: str, operation: AclOperation, resource_type: ResourceType
+    ) -> Decisions:
+        """The same by name.  It holds until an ACL changes."""
+        question = (principal.text, host, operation, resource_type)
+        found = self._decisions.get(question)
+        return self._new_decisions(question) if found is None else found
+
+    def _new_decisions(self, question: Question) -> Decisions:
+        def decide(name: str) -> bool:
+            if self._decided >= DECISIONS_MAX:
+                self._forget()
+                self._decisions[question] = decisions
+            self._decided += 1
+            decisions[name] = decision = question[0] in self.super_users or self._decide(question, name)
+            return decision
+
+        if self._decided >= DECISIONS_MAX:
+            self._forget()
+        self._decided += 1
+        self._decisions[question] = decisions = Decisions(decide)
+        return decisions
+
+    def _forget(self) -> None:
+        for each in self._decisions.values():
+            each.clear()
+        self._decisions.clear()
+        self._decided = 0
 
     def allows_some(
         self, principal: Principal, host: str, operation: AclOperation, resource_type: ResourceType
@@ -147,21 +176,17 @@ class Authorizer:
             return True
         return False
 
-    def _decide(self, question: Question) -> bool:
+    def _decide(self, question: Question, name: str) -> bool:
+        principal, host, operation, resource_type = question
         has_acls = allowed = False
-        for acl in self._found(question.resource_type, question.name):
+        for acl in self._found(resource_type, name):
             has_acls = True
-            if acl.principal not in (question.principal, EVERYBODY) or acl.host not in (
-                question.host,
-                WILDCARD,
-            ):
+            if acl.principal not in (principal, EVERYBODY) or acl.host not in (host, WILDCARD):
                 continue
             if acl.permission is PermissionType.DENY:
-                if acl.operation in (question.operation, AclOperation.ALL):
+                if acl.operation in (operation, AclOperation.ALL):
                     return False
-            elif acl.operation in (question.operation, AclOperation.ALL) or acl.operation in IMPLIED_BY.get(
-                question.operation, ()
-            ):
+            elif acl.operation in (operation, AclOperation.ALL, *IMPLIED_BY.get(operation, ())):
                 allowed = True
         return allowed if has_acls else self.allow_if_no_acl
 

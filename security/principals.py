@@ -26,9 +26,14 @@ class Principal:
     name: str
     token_authenticated: bool = field(default=False, compare=False)
     """The same principal came by a delegation token, for which it gets no other tokens."""
+    text: str = field(init=False, repr=False, compare=False)
+    """As ACLs have it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", f"{self.principal_type}:{self.name}")
 
     def __str__(self) -> str:
-        return f"{self.principal_type}:{self.name}"
+        return self.text
 
     @classmethod
     def parse(cls, text: str) -> Principal:

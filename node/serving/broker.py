@@ -26,6 +26,7 @@ from ..settings.configuration import Configuration
 from ..settings.run_time_settings import RunTimeSettings
 from ..upkeep.disk_reserve import DiskReserves
 from ..upkeep.replica_moves import ReplicaMoves
+from .audit import Audit
 from .batch_threads import BatchThreads
 from .described_topics import DescribedTopics
 from .permissions import Permissions
@@ -57,6 +58,7 @@ class Broker:
     producer_ids: ProducerIds
     permissions: Permissions
     throttling: Throttling
+    audit: Audit
     rejected_sequences: RejectedSequences
     described_topics: DescribedTopics
     client_metrics: ClientMetrics

@@ -44,6 +44,7 @@ from ...wire.api import ApiKey
 from ...wire.codec import RequestHeader
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.primitives import RequestTooLarge
+from .audit import AUDITED
 from .authentication import Authentication, ListenerIdentity
 from .broker import Broker
 from .requests import ClientSoftware, Deferred, Encoded, Fields, RequestContext, Staged, worst_error
@@ -287,6 +288,8 @@ class ClientConnection:
                 await self._last_turn
             message = codec.decode_request_body(context.api_key, context.api_version, frame, position)
             outcome = await self._handlers.decoded[context.api_key](self._broker, context, message)
+            if context.api_key in AUDITED:
+                self._broker.audit.answered(context, message, cast(Fields, outcome))
         if isinstance(outcome, Deferred):
             self._spawn(self._await_aside, context, slot, outcome.answer)
         else:

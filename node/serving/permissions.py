@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ...security.acls import CLUSTER_NAME, Acl, AclOperation, ResourceType
-from ...security.authorizer import Authorizer
+from ...security.authorizer import Authorizer, Decisions
 from ...security.principals import Principal
 from ...security.records import SecurityRecords
 from ...security.request_rights import RIGHTS, Right
-from ...wire.api import ApiKey
 from ...wire.errors import ErrorCode, KafkaError
 from .requests import RequestContext
+
+OnRefused = Callable[[RequestContext, AclOperation, ResourceType, str], None]
 
 
 class Permissions:
@@ -33,17 +34,19 @@ class Permissions:
         nodes_have_certificates: bool = False,
         super_users: frozenset[Principal] = frozenset(),
         allow_if_no_acl: bool = False,
+        on_refused: OnRefused = lambda *_: None,
     ) -> None:
         """`records`: the cluster's, as of now."""
         self.is_enabled = is_enabled
         self._nodes_have_certificates = nodes_have_certificates
         self._records = records
+        self._on_refused = on_refused
         self._acls: frozenset[Acl] = frozenset()
         self._authorizer = Authorizer(super_users=super_users, allow_if_no_acl=allow_if_no_acl)
 
     def allows(self, context: RequestContext, subject: str, name: str = CLUSTER_NAME) -> bool:
         """Whether the client may do to this what its request does to a subject of that kind."""
-        return not self.is_enabled or self._decides(context, RIGHTS[ApiKey(context.api_key)][subject], name)
+        return not self.is_enabled or self.refusal(context, subject, name) is ErrorCode.NONE
 
     def speaks_for(self, context: RequestContext, node_id: int) -> bool:
         """Whether what comes on this connection may be of that node."""
@@ -51,9 +54,12 @@ class Permissions:
 
     def allows_follower(self, context: RequestContext, node_id: int) -> bool:
         """Whether this is the follower on that node, as far as can be known."""
-        if self._nodes_have_certificates:
-            return node_id in context.nodes
-        return self.allows(context, "follower")
+        if not self._nodes_have_certificates:
+            return self.allows(context, "follower")
+        if node_id in context.nodes:
+            return True
+        self._on_refused(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+        return False
 
     def allows_node(self, context: RequestContext, subject: str) -> bool:
         """Whether the client is a node, or may act like one (CLUSTER_ACTION)."""
@@ -65,8 +71,12 @@ class Permissions:
         """NONE when the client may, else the error that says so."""
         if not self.is_enabled:
             return ErrorCode.NONE
-        right = RIGHTS[ApiKey(context.api_key)][subject]
-        return ErrorCode.NONE if self._decides(context, right, name) else right.error
+        right = RIGHTS[context.api_key][subject]
+        if self._decides(context, right, name):
+            return ErrorCode.NONE
+        if not right.hidden:
+            self._on_refused(context, right.operation, right.resource_type, name)
+        return right.error
 
     def require(self, context: RequestContext, subject: str, name: str = CLUSTER_NAME) -> None:
         """Raises KafkaError when the client may not."""
@@ -78,14 +88,14 @@ class Permissions:
         """Those of the names that the client may do it to, in their order."""
         if not self.is_enabled:
             return list(names)
-        right = RIGHTS[ApiKey(context.api_key)][subject]
-        return [name for name in names if self._decides(context, right, name)]
+        decisions = self._decisions(context, RIGHTS[context.api_key][subject])
+        return [name for name in names if decisions[name]]
 
     def allows_some(self, context: RequestContext, subject: str) -> bool:
         """Whether there is a resource to which the client may do it (KIP-679)."""
         if not self.is_enabled:
             return True
-        right = RIGHTS[ApiKey(context.api_key)][subject]
+        right = RIGHTS[context.api_key][subject]
         return self._current().allows_some(
             context.principal, context.client_host, right.operation, right.resource_type
         )
@@ -103,8 +113,11 @@ class Permissions:
         )
 
     def _decides(self, context: RequestContext, right: Right, name: str) -> bool:
-        return self._current().allows(
-            context.principal, context.client_host, right.operation, right.resource_type, name
+        return self._decisions(context, right)[name]
+
+    def _decisions(self, context: RequestContext, right: Right) -> Decisions:
+        return self._current().decisions(
+            context.principal, context.client_host, right.operation, right.resource_type
         )
 
     def _current(self) -> Authorizer:
