@@ -9,15 +9,20 @@ answer alone allows nothing.
 
 The leader merges questions about one transaction that come together into one request: clients send a Produce
 for each partition, and every enlistment costs the coordinator a record that it must commit.
+
+With an authorizer the leader asks first to which transactional id a producer id belongs (`confirm_owner`): a
+client may write with its own transactional id alone, so it can neither add to the transaction of another one
+nor fence it.  Kafka asks only when a transaction begins, and then about the epoch that the client names.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ...coordinator.transaction.events import AddPartitions
+from ...coordinator.transaction.events import AddPartitions, DescribeTransactions
 from ...runtime import logs
 from ...runtime.clock import Clock
 from ...wire.api import ApiKey
@@ -30,6 +35,8 @@ from .transaction_coordination import TransactionCoordination
 log = logs.get(__name__)
 
 ENLIST_VERSION: Final = 5
+DESCRIBE_VERSION: Final = 0
+OWNERS_MAX: Final = 100_000
 ANSWER_TIMEOUT_S: Final = 5.0
 # The coordinator rejects the producer's next transaction until the markers of the last one are written:
 # mostly milliseconds.
@@ -85,6 +92,48 @@ class TransactionEnlistment:
         self._peers = peers
         self._clock = clock
         self._gathering: dict[Transaction, _Question] = {}
+        self._owners: OrderedDict[int, str] = OrderedDict()
+
+    def owner_of(self, producer_id: int) -> str | None:
+        """The transactional id that a coordinator named for this producer id, as far as this node knows.  It
+        never becomes another one."""
+        return self._owners.get(producer_id)
+
+    async def confirm_owner(self, transactional_id: str, producer_id: int) -> ErrorCode:
+        """NONE when the producer id is the transactional id's, as its coordinator says.  Repeats the question
+        as `ask` does."""
+        deadline, pause_s = self._clock.monotonic() + PATIENCE_S, RETRY_S_FIRST
+        while (code := await self._ask_owner(transactional_id, producer_id)) in RETRIED:
+            if self._clock.monotonic() >= deadline:
+                return ErrorCode.NOT_ENOUGH_REPLICAS
+            await self._clock.sleep(pause_s)
+            pause_s = min(RETRY_S_MAX, 2 * pause_s)
+        return code
+
+    async def _ask_owner(self, transactional_id: str, producer_id: int) -> ErrorCode:
+        try:
+            node_id = await self._coordinator_of(transactional_id)
+            if node_id == self._node_id:
+                question = DescribeTransactions(transactional_id)
+                found = (await self._transactions.ask(transactional_id, question)).metadata.producer_id
+            else:
+                fields = {"transactional_ids": [transactional_id]}
+                response = await self._peers.peer(node_id).request(
+                    ApiKey.DESCRIBE_TRANSACTIONS, DESCRIBE_VERSION, fields, ANSWER_TIMEOUT_S
+                )
+                (state,) = response.transaction_states
+                if state.error_code != ErrorCode.NONE:
+                    raise KafkaError(ErrorCode.from_wire(int(state.error_code)), transactional_id)
+                found = state.producer_id
+        except KafkaError as error:
+            unknown = error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING if unknown else error.code
+        if found != producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        self._owners[producer_id] = transactional_id
+        if len(self._owners) > OWNERS_MAX:
+            self._owners.popitem(last=False)
+        return ErrorCode.NONE
 
     async def ask(
         self,

@@ -27,6 +27,7 @@ from ....storage.log.admission import (
     is_to_be_recompressed,
 )
 from ....storage.log.log import AppendInfo, AppendOrigin, VerificationGuard
+from ....storage.producers.producer_state import NO_EPOCH
 from ....wire.compression import Compression
 from ....wire.errors import ErrorCode, KafkaError
 from ....wire.produce import (
@@ -109,7 +110,7 @@ def begin(broker: Broker, context: RequestContext, body: memoryview) -> Staged:
         for part in parts:
             _check(broker, context, request, part, times)
         if request.transactional_id is not None:
-            asked = _enlistment_of(broker, request.transactional_id, context.api_version, parts)
+            asked = _questions_of(broker, request.transactional_id, context.api_version, parts)
     return Staged(asked, lambda: _write(broker, context, request, parts), unanswered=request.acks == 0)
 
 
@@ -167,9 +168,54 @@ def _check(
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "a transactional batch came without a transactional id"
             )
+        if broker.permissions.is_enabled and header.producer_id >= 0 and not header.is_transactional:
+            _require_no_transactions(broker, part, header.producer_id)
         broker.metrics.bytes_in(len(part.records))
     except KafkaError as error:
         _fail(part, error)
+
+
+def _require_no_transactions(broker: Broker, part: _Part, producer_id: int) -> None:
+    """A batch outside of a transaction, with a producer id that has had one here, is a forged one: its epoch
+    would fence the transactional producer.  Raises KafkaError."""
+    entry = broker.replicas.leader_log(part.topic, part.partition).producers.get(producer_id)
+    if broker.enlistment.owner_of(producer_id) is not None or (
+        entry is not None and entry.coordinator_epoch != NO_EPOCH
+    ):
+        raise KafkaError(
+            ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} is transactional, and the batch is not"
+        )
+
+
+def _questions_of(
+    broker: Broker, transactional_id: str, version: int, parts: list[_Part]
+) -> Callable[[], Awaitable[None]] | None:
+    """With an authorizer a producer id is its transactional id's: the right to write with one id, and to a
+    topic, is no right to write in the transaction of another id."""
+    unconfirmed = {
+        part.header.producer_id
+        for part in parts
+        if part.header is not None and part.header.is_transactional
+        if broker.permissions.is_enabled
+        and broker.enlistment.owner_of(part.header.producer_id) != transactional_id
+    }
+    if not unconfirmed:
+        return _enlistment_of(broker, transactional_id, version, parts)
+
+    async def ask() -> None:
+        for producer_id in unconfirmed:
+            code = await broker.enlistment.confirm_owner(transactional_id, producer_id)
+            if code is ErrorCode.NONE:
+                continue
+            for part in parts:
+                if part.header is not None and part.header.producer_id == producer_id:
+                    message = f"the producer id {producer_id} is not that of {transactional_id}"
+                    _fail(part, KafkaError(code, message))
+        question = _enlistment_of(broker, transactional_id, version, parts)
+        if question is not None:
+            await question()
+
+    return ask
 
 
 def _enlistment_of(
