@@ -20,7 +20,7 @@ import signal
 import socket
 import subprocess
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 VERSION = "4.1.1"
@@ -96,25 +96,35 @@ class KafkaCluster:
     """Nodes 1..n, each broker and controller, as `LocalCluster` is for Tidegate."""
 
     def __init__(
-        self, directory: Path, nodes: int, libraries: Path, settings: Mapping[str, object] | None = None
+        self,
+        directory: Path,
+        nodes: int,
+        libraries: Path,
+        settings: Mapping[str, object] | None = None,
+        *,
+        listeners: Sequence[str] = (),
     ) -> None:
+        """`listeners`: more than PLAINTEXT, each by its security protocol."""
         self._directory = directory
         self._libraries = libraries
         self._settings = dict(settings or {})
         self._nodes = range(1, nodes + 1)
-        ports = free_ports(2 * nodes)
-        self._kafka = ports[:nodes]
-        self._quorum = ports[nodes:]
+        names = ("PLAINTEXT", "CONTROLLER", *listeners)
+        ports = free_ports(len(names) * nodes)
+        self._ports = {name: ports[at * nodes : (at + 1) * nodes] for at, name in enumerate(names)}
         self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self._processes: list[subprocess.Popen[bytes]] = []
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"{HOST}:{port}" for port in self._kafka)
+        return self.addresses("PLAINTEXT")
 
     @property
     def quorum(self) -> str:
-        return ",".join(f"{HOST}:{port}" for port in self._quorum)
+        return self.addresses("CONTROLLER")
+
+    def addresses(self, listener: str) -> str:
+        return ",".join(f"{HOST}:{port}" for port in self._ports[listener])
 
     @property
     def pids(self) -> list[int]:
@@ -186,16 +196,22 @@ class KafkaCluster:
     def _configuration(self, node: int) -> str:
         replicas = min(3, len(self._nodes))
         safe = 2 if replicas == 3 else 1
-        address = f"{HOST}:{self._kafka[node - 1]}"
+        listeners = {name: f"{name}://{HOST}:{ports[node - 1]}" for name, ports in self._ports.items()}
         values = {
             "process.roles": "broker,controller",
             "node.id": node,
-            "controller.quorum.voters": ",".join(f"{n}@{HOST}:{self._quorum[n - 1]}" for n in self._nodes),
-            "listeners": f"PLAINTEXT://{address},CONTROLLER://{HOST}:{self._quorum[node - 1]}",
-            "advertised.listeners": f"PLAINTEXT://{address}",
+            "controller.quorum.voters": ",".join(
+                f"{n}@{HOST}:{self._ports['CONTROLLER'][n - 1]}" for n in self._nodes
+            ),
+            "listeners": ",".join(listeners.values()),
+            "advertised.listeners": ",".join(
+                each for name, each in listeners.items() if name != "CONTROLLER"
+            ),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": ",".join(
+                f"{name}:{'PLAINTEXT' if name == 'CONTROLLER' else name}" for name in listeners
+            ),
             "log.dirs": self._directory_of(node) / "data",
             "default.replication.factor": replicas,
             "min.insync.replicas": safe,

@@ -33,7 +33,7 @@ class Right:
     operation: AclOperation
     resource_type: ResourceType
     hidden: bool = False
-    """Without the right the subject is left out of the answer."""
+    """Its lack is no refusal: the subject is left out of the answer, or another right does as well."""
 
     @property
     def error(self) -> ErrorCode:
@@ -54,20 +54,23 @@ _CONFIGS: Final = {
     "cluster": Right(_Op.ALTER_CONFIGS, _C),
 }
 
-RIGHTS: Final[Mapping[ApiKey, Mapping[str, Right]]] = {
+RIGHTS: Final[Mapping[int, Mapping[str, Right]]] = {
     ApiKey.PRODUCE: {"topic": _TOPIC_WRITE, "transactional id": _TRANSACTION_WRITE},
     ApiKey.FETCH: {"topic": _TOPIC_READ, "follower": _CLUSTER_ACTION},
     ApiKey.LIST_OFFSETS: {"topic": _TOPIC_DESCRIBE},
     ApiKey.METADATA: {
+        "cluster": Right(_Op.DESCRIBE, _C, hidden=True),
         "topic": _TOPIC_DESCRIBE,
         "any topic": Right(_Op.DESCRIBE, _T, hidden=True),
-        "new topics": Right(_Op.CREATE, _C),
+        "new topics": Right(_Op.CREATE, _C, hidden=True),
         "new topic": Right(_Op.CREATE, _T),
     },
     ApiKey.OFFSET_COMMIT: {"group": _GROUP_READ, "topic": _TOPIC_READ},
     ApiKey.OFFSET_FETCH: {"group": Right(_Op.DESCRIBE, _G), "topic": _TOPIC_DESCRIBE},
     ApiKey.FIND_COORDINATOR: {
-        "group": Right(_Op.DESCRIBE, _G), "transactional id": Right(_Op.DESCRIBE, _X)
+        "group": Right(_Op.DESCRIBE, _G),
+        "transactional id": Right(_Op.DESCRIBE, _X),
+        "share group": _CLUSTER_ACTION,
     },
     ApiKey.JOIN_GROUP: {"group": _GROUP_READ},
     ApiKey.HEARTBEAT: {"group": _GROUP_READ},
@@ -78,24 +81,30 @@ RIGHTS: Final[Mapping[ApiKey, Mapping[str, Right]]] = {
     ApiKey.SASL_HANDSHAKE: {},
     ApiKey.API_VERSIONS: {},
     ApiKey.CREATE_TOPICS: {
-        "cluster": Right(_Op.CREATE, _C),
+        "cluster": Right(_Op.CREATE, _C, hidden=True),
         "topic": Right(_Op.CREATE, _T),
         "settings": Right(_Op.DESCRIBE_CONFIGS, _T, hidden=True),
     },
-    ApiKey.DELETE_TOPICS: {"topic": Right(_Op.DELETE, _T), "name": _TOPIC_DESCRIBE},
+    ApiKey.DELETE_TOPICS: {
+        "cluster": Right(_Op.DELETE, _C, hidden=True),
+        "topic": Right(_Op.DELETE, _T),
+        "name": Right(_Op.DESCRIBE, _T, hidden=True),
+    },
     ApiKey.DELETE_RECORDS: {"topic": Right(_Op.DELETE, _T)},
     ApiKey.INIT_PRODUCER_ID: {
         "transactional id": _TRANSACTION_WRITE,
         "cluster": Right(_Op.IDEMPOTENT_WRITE, _C),
         "any topic": _TOPIC_WRITE,
     },
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: {"topic": _TOPIC_DESCRIBE, "follower": _CLUSTER_ACTION},
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: {
+        "topic": _TOPIC_DESCRIBE, "follower": Right(_Op.CLUSTER_ACTION, _C, hidden=True)
+    },
     ApiKey.ADD_PARTITIONS_TO_TXN: {
         "transactional id": _TRANSACTION_WRITE, "topic": _TOPIC_WRITE, "broker": _CLUSTER_ACTION
     },
     ApiKey.ADD_OFFSETS_TO_TXN: {"transactional id": _TRANSACTION_WRITE, "group": _GROUP_READ},
     ApiKey.END_TXN: {"transactional id": _TRANSACTION_WRITE},
-    ApiKey.WRITE_TXN_MARKERS: {"cluster": _CLUSTER_ALTER, "broker": _CLUSTER_ACTION},
+    ApiKey.WRITE_TXN_MARKERS: {"cluster": Right(_Op.ALTER, _C, hidden=True), "broker": _CLUSTER_ACTION},
     ApiKey.TXN_OFFSET_COMMIT: {
         "transactional id": _TRANSACTION_WRITE, "group": _GROUP_READ, "topic": _TOPIC_READ
     },

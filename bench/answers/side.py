@@ -41,6 +41,11 @@ class Connection:
         length = struct.unpack(">i", self._read(4))[0]
         return codec.decode_response(key, version, self._read(length))[1]
 
+    def ask(self, key: int, version: int, asked: Mapping[str, Any]) -> Any:
+        """The decoded answer.  Raises OSError."""
+        self.send(key, version, codec.request(key, version, asked))
+        return self.receive(key, version)
+
     def close(self) -> None:
         self._socket.close()
 
@@ -73,8 +78,7 @@ class Side:
         try:
             connection = self._connections.get(node) or Connection(self.addresses[node])
             self._connections[node] = connection
-            connection.send(key, version, codec.request(key, version, asked))
-            answer = connection.receive(key, version)
+            answer = connection.ask(key, version, asked)
         except OSError:
             broken = self._connections.pop(node, None)
             if broken is not None:

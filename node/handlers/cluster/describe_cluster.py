@@ -30,8 +30,9 @@ async def handle(broker: Broker, context: RequestContext, request: DescribeClust
         )
     state = broker.state
     operations = NOT_ASKED_FOR
-    if request.include_cluster_authorized_operations and broker.permissions.allows(context, "cluster"):
-        operations = authorized_operations(broker, context, ResourceType.CLUSTER)
+    if request.include_cluster_authorized_operations:
+        allowed = broker.permissions.allows(context, "cluster")
+        operations = authorized_operations(broker, context, ResourceType.CLUSTER) if allowed else 0
     all_brokers = getattr(request, "include_fenced_brokers", False)
     found = state.registered_brokers() if all_brokers else state.unfenced_brokers()
     return {

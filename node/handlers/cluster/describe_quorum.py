@@ -23,6 +23,9 @@ _NO_DIRECTORY: Final = UUID(int=0)
 
 
 async def handle(broker: Broker, context: RequestContext, request: DescribeQuorumRequest) -> Fields:
+    refused = broker.permissions.refusal(context, "cluster")
+    if refused is not ErrorCode.NONE:
+        return {"error_code": refused, "error_message": None, "topics": [], "nodes": []}
     asked = [
         (topic.topic_name, partition.partition_index)
         for topic in request.topics
@@ -31,7 +34,6 @@ async def handle(broker: Broker, context: RequestContext, request: DescribeQuoru
     if asked != [(_TOPIC, 0)]:
         return _answer(request, _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     try:
-        broker.permissions.require(context, "cluster")
         reply = await broker.controller.describe_active_quorum()
     except KafkaError as error:
         return _answer(request, _failed(error.code), error)

@@ -48,10 +48,9 @@ async def handle(broker: Broker, context: RequestContext, request: MetadataReque
     version = context.api_version
     with_operations = getattr(request, "include_topic_authorized_operations", False)
     on_cluster = NOT_ASKED_FOR
-    if getattr(request, "include_cluster_authorized_operations", False) and broker.permissions.allows(
-        context, "cluster"
-    ):
-        on_cluster = authorized_operations(broker, context, ResourceType.CLUSTER)
+    if getattr(request, "include_cluster_authorized_operations", False):
+        allowed = broker.permissions.allows(context, "cluster")
+        on_cluster = authorized_operations(broker, context, ResourceType.CLUSTER) if allowed else 0
     encode = codec.response_item_encoder(ApiKey.METADATA, version, "topics")
 
     def operations_on(name: str) -> int:
@@ -152,9 +151,10 @@ async def _one(
         return _failed(name or "", topic_id, ErrorCode.INVALID_REQUEST)
     if topic_id is not None:
         found = broker.state.topic_by_id(topic_id)
-        if found is None or not broker.permissions.allows(context, "topic", found.name):
+        if found is None:
             return _failed(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
-        return found
+        refused = broker.permissions.refusal(context, "topic", found.name)
+        return found if refused is ErrorCode.NONE else _failed(None, topic_id, refused)
     if name is None:
         return _failed(None, None, ErrorCode.INVALID_REQUEST)
     refused = broker.permissions.refusal(context, "topic", name)
@@ -172,7 +172,10 @@ async def _one(
         refused = broker.permissions.refusal(context, "new topic", name)
         if refused is not ErrorCode.NONE:
             return _failed(name, None, refused)
-    return _failed(name, None, await broker.topics.auto_create(name), operations)
+    code = await broker.topics.auto_create(name)
+    if code is ErrorCode.LEADER_NOT_AVAILABLE:
+        broker.audit.created(context, name)
+    return _failed(name, None, code, operations)
 
 
 def _failed(

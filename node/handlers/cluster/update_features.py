@@ -58,9 +58,8 @@ def _answer(
 ) -> Fields:
     answer: dict[str, object] = {"throttle_time": 0, "error_code": code, "error_message": message}
     if context.api_version <= _RESULTS_UP_TO:
-        results = [
-            {"feature": u.feature, "error_code": code, "error_message": message}
-            for u in request.feature_updates
+        done = request.feature_updates if code is ErrorCode.NONE else ()
+        answer["results"] = [
+            {"feature": each.feature, "error_code": code, "error_message": message} for each in done
         ]
-        answer["results"] = results
     return answer

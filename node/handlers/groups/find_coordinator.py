@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     )
 
 _TOPIC_OF_KEY_TYPE = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
+_SHARE_GROUP = 2
+"""Asked for by brokers; there are none here."""
 _SUBJECTS = {0: "group", 1: "transactional id"}
 _NOWHERE = {"node_id": -1, "host": "", "port": -1}
 
@@ -38,6 +40,10 @@ async def handle(broker: Broker, context: RequestContext, request: FindCoordinat
 
 async def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> dict[str, object]:
     topic_name = _TOPIC_OF_KEY_TYPE.get(key_type)
+    if key_type == _SHARE_GROUP:
+        refused = broker.permissions.refusal(context, "share group")
+        if refused is not ErrorCode.NONE:
+            return _failure(refused, "")
     if topic_name is None:
         return _failure(
             ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}: 0 is a group, 1 a transaction"

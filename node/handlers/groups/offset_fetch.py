@@ -64,9 +64,9 @@ async def _fetch(
             await broker.groups.ask(group_id, OffsetFetch(group_id, wanted, require_stable, member_id, epoch))
         ).offsets
     except KafkaError as error:
-        per_group = asking is not None  # the group's error says it all
-        failed = {} if per_group else dict.fromkeys(wanted or (), FetchedOffset(error=error.code))
-        return {"error_code": error.code, "topics": _by_topic(failed, () if per_group else names)}
+        says_all = context.api_version >= 2  # the error of the group
+        failed = {} if says_all else dict.fromkeys(wanted or (), FetchedOffset(error=error.code))
+        return {"error_code": error.code, "topics": _by_topic(failed, () if says_all else names)}
     allows = partial(broker.permissions.allows, context, "topic")
     if wanted is None:
         found = {key: each for key, each in offsets.items() if allows(key[0])}

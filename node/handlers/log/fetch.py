@@ -6,6 +6,7 @@ stay at 12) is served by names, as the others are, and an id that no topic has i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from ....security.quotas import QuotaKind
 from ....wire.errors import ErrorCode
 from ....wire.fetch import (
     NAMES_TO,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchResponsePartition,
@@ -44,7 +46,7 @@ async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest)
     by_id = version > NAMES_TO
     throttling, is_client, throttle_ms = broker.throttling, request.replica_id < 0, 0
     if not is_client and not broker.permissions.allows_follower(context, request.replica_id):
-        result = FetchResponse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        result = _refused(request)
     elif by_id and not is_client:
         result = await _for_follower(broker, request)
     elif is_client and throttling.has_debt(context, QuotaKind.FETCH):
@@ -74,6 +76,19 @@ async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest)
     )
     broker.metrics.bytes_out(sent)
     return Encoded(buffers, most_severe_error(codes), throttle_ms)
+
+
+def _refused(request: FetchRequest) -> FetchResponse:
+    """Of a client that is no broker and names itself one: each partition has the error, as in Kafka."""
+
+    def failed(specs: Sequence[FetchPartition]) -> list[FetchResponsePartition]:
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return [FetchResponsePartition(spec.partition, code) for spec in specs]
+
+    return FetchResponse(
+        topics=[(name, failed(specs)) for name, specs in request.topics],
+        topics_by_id=[(topic_id, failed(specs)) for topic_id, specs in request.topics_by_id],
+    )
 
 
 def _name_leaders(broker: Broker, result: FetchResponse, listener_name: str) -> None:

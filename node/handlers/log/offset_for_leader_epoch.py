@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest) -> Fields:
     topics = []
+    is_broker = broker.permissions.allows(context, "follower")
     for topic in request.topics:
         partitions = []
         for wanted in topic.partitions:
             answer: dict[str, object] = {"partition": wanted.partition, "error_code": ErrorCode.NONE}
             try:
-                broker.permissions.require(context, "topic", topic.topic)
+                if not is_broker:
+                    broker.permissions.require(context, "topic", topic.topic)
                 end = broker.replicas.epoch_end(
                     topic.topic, wanted.partition, wanted.current_leader_epoch, wanted.leader_epoch
                 )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ....wire.errors import ErrorCode, KafkaError
+from ....wire.errors import ErrorCode
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> Fields:
-    try:
-        broker.permissions.require(context, "cluster")
-    except KafkaError as error:
+    refused = broker.permissions.refusal(context, "cluster")
+    if refused is not ErrorCode.NONE:
+        unseen: dict[str, object] = {"error_code": refused, "error_message": None, "credential_infos": []}
         return {
             "throttle_time": 0,
-            "error_code": error.code,
-            "error_message": error.message or None,
-            "results": [],
+            "error_code": refused,
+            "error_message": None,
+            "results": [{"user": user.name, **unseen} for user in request.users or ()],
         }
     infos: dict[str, list[dict[str, int]]] = {}
     for (user, mechanism), credential in broker.state.security.scram.items():

@@ -39,7 +39,17 @@ async def handle(
             wanted, max(1.0, milliseconds(request.timeout) / 1000)
         )
     except KafkaError as error:
-        return answer | {"error_code": error.code, "error_message": error.message or None, "responses": []}
+        failed = {"error_code": error.code, "error_message": error.message or None}
+        responses = [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": each.partition_index, **failed} for each in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ]
+        return answer | failed | {"responses": responses}
     await broker.topics.wait_for_metadata(reply.metadata_index)
     topics: dict[str, list[dict[str, object]]] = {}
     for result in reply.results:

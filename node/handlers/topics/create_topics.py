@@ -106,11 +106,18 @@ async def _create(
         if code is not ErrorCode.NONE:
             results[topic.name] = _failed(topic.name, code, answer.message)
             continue
-        results[topic.name] = {
+        made: dict[str, object] = {
             "name": topic.name,
             "topic_id": None if wanted.validate_only else UUID(bytes=answer.topic_id),
             "error_code": ErrorCode.NONE,
             "error_message": None,
+        }
+        unseen = broker.permissions.refusal(context, "settings", topic.name)
+        if unseen is not ErrorCode.NONE:  # KIP-525
+            hidden = {"num_partitions": -1, "replication_factor": -1, "configs": []}
+            results[topic.name] = made | hidden | {"topic_config_error_code": unseen}
+            continue
+        results[topic.name] = made | {
             "num_partitions": answer.partitions,
             "replication_factor": answer.replication_factor,
             "configs": [

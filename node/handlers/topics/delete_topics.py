@@ -34,7 +34,7 @@ async def handle(broker: Broker, context: RequestContext, request: DeleteTopicsR
         if problem is not None:
             answers[key] = _answer(*key, ErrorCode.INVALID_REQUEST, problem)
         elif refused is not ErrorCode.NONE:
-            answers[key] = _answer(*key, refused, "")
+            answers[key] = _answer(_shown_name(broker, context, key), key[1], refused, "")
         else:
             wanted.append(key)
     admitted, throttle_ms = len(wanted), 0
@@ -68,16 +68,26 @@ def _size(broker: Broker, key: Key) -> int:
 
 
 def _refusal(broker: Broker, context: RequestContext, key: Key) -> ErrorCode:
-    """A client that may not describe a topic does not learn the name of an id."""
+    """A client that names a topic needs DESCRIBE and DELETE; for one that gives the id DELETE is enough."""
     name, topic_id = key
-    if name is None:
-        found = None if topic_id is None else broker.state.topic_by_id(topic_id)
-        if found is None:
-            return ErrorCode.NONE
-        if not broker.permissions.allows(context, "name", found.name):
-            return ErrorCode.UNKNOWN_TOPIC_ID
-        name = found.name
-    return broker.permissions.refusal(context, "topic", name)
+    found = broker.state.topics.get(name) if name is not None else None
+    if topic_id is not None:
+        found = broker.state.topic_by_id(topic_id)
+    if (found is None and name is None) or broker.permissions.allows(context, "cluster"):
+        return ErrorCode.NONE
+    if name is not None and not broker.permissions.allows(context, "name", name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if found is None:
+        return ErrorCode.NONE  # the controller says that there is none
+    return broker.permissions.refusal(context, "topic", found.name)
+
+
+def _shown_name(broker: Broker, context: RequestContext, key: Key) -> str | None:
+    name, topic_id = key
+    found = None if topic_id is None else broker.state.topic_by_id(topic_id)
+    if found is not None and broker.permissions.allows(context, "name", found.name):
+        return found.name
+    return name
 
 
 def _problem(key: Key, times: int) -> str | None:

@@ -19,7 +19,15 @@ async def handle(
     """Everything that moves when no topics are named; what does not move, or does not exist, is left out."""
     refused = broker.permissions.refusal(context, "cluster")
     if refused is not ErrorCode.NONE:
-        return {"throttle_time": 0, "error_code": refused, "error_message": None, "topics": []}
+        nowhere: dict[str, list[int]] = {"replicas": [], "adding_replicas": [], "removing_replicas": []}
+        unseen = [
+            {
+                "name": topic.name,
+                "partitions": [{"partition_index": index, **nowhere} for index in topic.partition_indexes],
+            }
+            for topic in request.topics or ()
+        ]
+        return {"throttle_time": 0, "error_code": refused, "error_message": None, "topics": unseen}
     wanted = None
     if request.topics is not None:
         wanted = {(topic.name, index) for topic in request.topics for index in topic.partition_indexes}

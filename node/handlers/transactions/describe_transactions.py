@@ -23,7 +23,8 @@ async def handle(broker: Broker, context: RequestContext, request: DescribeTrans
 
 async def _describe(broker: Broker, context: RequestContext, transactional_id: str) -> dict[str, object]:
     try:
-        broker.permissions.require(context, "transactional id", transactional_id)
+        if not context.nodes:  # a partition's leader asks to which transactional id a producer id belongs
+            broker.permissions.require(context, "transactional id", transactional_id)
         reply = await broker.transactions.ask(transactional_id, DescribeTransactions(transactional_id))
     except KafkaError as error:
         return {

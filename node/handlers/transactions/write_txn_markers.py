@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ....wire.errors import ErrorCode, KafkaError
+from ....wire.errors import ErrorCode
 from ...coordinators.marker_writing import Marker, MarkerWrites
 from ...serving.broker import Broker
 from ...serving.requests import Deferred, Fields, RequestContext
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
     from ....wire.request_types import WriteTxnMarkersRequest
 
 
-async def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest) -> Deferred:
+async def handle(
+    broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest
+) -> Deferred | Fields:
     permissions = broker.permissions
     is_administrator = permissions.is_enabled and permissions.allows(context, "cluster")
     if not (is_administrator or permissions.allows_node(context, "broker")):
-        raise KafkaError(
-            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"{context.principal} may not end transactions"
-        )
+        return _answer(request, lambda *_: ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     writes = MarkerWrites(broker.replicas, broker.groups, broker.clock)
     for each in request.markers:
         version = getattr(each, "transaction_version", 0)
@@ -30,12 +31,15 @@ async def handle(broker: Broker, context: RequestContext, request: WriteTxnMarke
         for topic in each.topics:
             for index in topic.partition_indexes:
                 writes.append(marker, topic.name, index)
-    return Deferred(_answer(request, writes))
+    return Deferred(_when_known(request, writes))
 
 
-async def _answer(request: WriteTxnMarkersRequest, writes: MarkerWrites) -> Fields:
+async def _when_known(request: WriteTxnMarkersRequest, writes: MarkerWrites) -> Fields:
     await writes.all_known()
-    codes = writes.codes
+    return _answer(request, lambda *key: writes.codes[key])
+
+
+def _answer(request: WriteTxnMarkersRequest, code_of: Callable[[int, str, int], ErrorCode]) -> Fields:
     return {
         "markers": [
             {
@@ -46,7 +50,7 @@ async def _answer(request: WriteTxnMarkersRequest, writes: MarkerWrites) -> Fiel
                         "partitions": [
                             {
                                 "partition_index": index,
-                                "error_code": codes[marker.producer_id, topic.name, index],
+                                "error_code": code_of(marker.producer_id, topic.name, index),
                             }
                             for index in topic.partition_indexes
                         ],
