@@ -58,6 +58,7 @@ def metrics() -> str:
         cast(Any, opening),
         ClientMetrics(),
         Throttling(dict, ManualClock()),
+        {},
         lambda: NodeView([], 0, 0, 0, 0, False, 0, True, 0),
     )
     rows = sorted(

@@ -61,6 +61,7 @@ from .serving.throttling import ThrottledCollector, Throttling
 from .settings.configuration import Configuration
 from .settings.run_time_settings import RunTimeSettings
 from .settings.security_settings import super_users
+from .upkeep.certificate_renewal import CertificateRenewal, ExpiryCollector, Renewable
 from .upkeep.disk_reserve import DiskReserves, is_out_of_room
 from .upkeep.log_upkeep import LogUpkeep
 from .upkeep.replica_moves import ReplicaMoves
@@ -104,6 +105,7 @@ class Parts:
     data_service: DataService
     identities: Mapping[str, ListenerIdentity]
     """Of the Kafka listeners and gRPC's, by their names."""
+    renewal: CertificateRenewal
 
 
 def assemble(
@@ -136,6 +138,7 @@ def assemble(
     audit = Audit(clock)
     permissions = _permissions(foundation, joined.cluster, audit)
     identities = _identities(foundation, joined.cluster)
+    renewables = _renewables(foundation, joined, identities)
     access = GrpcAccess(identities[configuration.listeners.grpc.name], permissions)
     batch_threads, client_metrics = BatchThreads(), ClientMetrics()
     throttling = Throttling(lambda: joined.cluster.state.security.quotas, clock, configuration.quota_window())
@@ -164,7 +167,9 @@ def assemble(
         described_topics=DescribedTopics(),
         client_metrics=client_metrics,
         batch_threads=batch_threads,
-        metrics=metrics_of(configuration.node_id, directory, client_metrics, throttling, node_view),
+        metrics=metrics_of(
+            configuration.node_id, directory, client_metrics, throttling, renewables, node_view
+        ),
         handled_keys=handled_keys,
     )
     flush = group_commit.request
@@ -184,6 +189,7 @@ def assemble(
             replicas, lambda: joined.cluster.state, flush, batch_threads, access, throttling
         ),
         identities=identities,
+        renewal=CertificateRenewal(renewables, clock, foundation.fail_stop),
     )
 
 
@@ -352,6 +358,7 @@ def metrics_of(
     directory: DataFolders,
     client_metrics: ClientMetrics,
     throttling: Throttling,
+    renewables: Mapping[str, Renewable],
     node_view: Callable[[], NodeView],
 ) -> Metrics:
     """All that a node exports; docs/operations.md has a table made of it."""
@@ -359,6 +366,7 @@ def metrics_of(
     metrics.registry.register(RecoveryCollector(directory))
     metrics.registry.register(ClientMetricsCollector(client_metrics))
     metrics.registry.register(ThrottledCollector(throttling))
+    metrics.registry.register(ExpiryCollector(renewables))
     return metrics
 
 
@@ -383,6 +391,21 @@ def _identities(foundation: Foundation, cluster: ClusterView) -> dict[str, Liste
             certificates=certificates.of(name),
         )
         for name, security in configuration.listener_security.items()
+    }
+
+
+def _renewables(
+    foundation: Foundation, joined: _Joined, identities: Mapping[str, ListenerIdentity]
+) -> Mapping[str, Renewable]:
+    """The certificates between nodes, and those of listeners for clients."""
+    found = {
+        f"nodes ({each.files.certificate})": Renewable(each, joined.controller.renew_channels)
+        for each in foundation.certificates.loaded
+    }
+    return found | {
+        name: Renewable(identity.tls)
+        for name, identity in identities.items()
+        if not identity.is_for_nodes and identity.tls is not None
     }
 
 

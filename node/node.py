@@ -60,7 +60,6 @@ from .settings.configuration import Configuration
 from .settings.run_time_settings import RunTimeSettings
 from .settings.security_settings import first_users
 from .start_and_stop import Part, Stage, start, stop
-from .upkeep.certificate_renewal import CertificateRenewal, Renewable
 from .upkeep.disk_reserve import DiskReserves, ReservingDisk, full_folders
 
 log = logs.get(__name__)
@@ -103,7 +102,6 @@ class Node:
         self._pages: HttpServer | None = None
         self._controller_node: ControllerNode | None = None
         self._controller_grpc: grpc.aio.Server | None = None
-        self._certificate_renewal: CertificateRenewal | None = None
         self._housekeeping: asyncio.Task[None] | None = None
         self._codecs = Codecs(HANDLERS.keys, self._clock.monotonic)
         self._recovered_logs = 0
@@ -230,7 +228,7 @@ class Node:
             Part("pages", self._close_pages),
             Part("grpc", lambda: parts.grpc.stop(grace=0.5), Stage.NETWORK, self._start_network),
             Part("controller_grpc", self._stop_controller_grpc),
-            Part("certificate_renewal", self._stop_renewal, Stage.NETWORK, self._start_renewal),
+            Part("renewal", parts.renewal.stop, Stage.NETWORK, parts.renewal.start),
             Part("controller_node", self._stop_controller),
             Part("controller", broker.controller.close),
             Part("data_service", parts.data_service.close),
@@ -448,25 +446,6 @@ class Node:
             return None if tls is None else server_credentials(tls)
         except TlsError as error:
             raise StartError(f"{self._configuration.listeners.grpc}: {error}") from error
-
-    def _start_renewal(self) -> None:
-        """Begins to look for new certificates: those between nodes, and those of listeners for clients; gRPC
-        asks for its own (`runtime/grpc_tls.py`)."""
-        found = {
-            f"nodes ({each.files.certificate})": Renewable(each, self._broker.controller.renew_channels)
-            for each in self._certificates.loaded
-        }
-        found |= {
-            name: Renewable(identity.tls)
-            for name, identity in self._parts.identities.items()
-            if not identity.is_for_nodes and identity.tls is not None
-        }
-        self._certificate_renewal = CertificateRenewal(found, self._clock)
-        self._certificate_renewal.start(self._fail_stop)
-
-    async def _stop_renewal(self) -> None:
-        if self._certificate_renewal is not None:
-            await self._certificate_renewal.stop()
 
     def _registration(self) -> pb.RegisterBrokerRequest:
         configuration = self._configuration

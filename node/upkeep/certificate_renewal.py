@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
+
+from prometheus_client.core import GaugeMetricFamily
 
 from ...runtime import logs
 from ...runtime.clock import Clock, until_next
@@ -39,27 +41,48 @@ class Renewable:
     on_renewed: Callable[[], Awaitable[None]] | None = None
 
 
+class ExpiryCollector:
+    """A gauge that says when each of them expires."""
+
+    def __init__(self, renewables: Mapping[str, Renewable]) -> None:
+        self._renewables = renewables
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        family = GaugeMetricFamily(
+            "tidegate_certificate_expiry_timestamp_seconds",
+            "When a certificate of the node expires, seconds since 1970; `of`: a listener, or the nodes.",
+            labels=["of"],
+        )
+        for name, each in self._renewables.items():
+            family.add_metric([name], each.certificates.not_after.timestamp())
+        yield family
+
+
 class CertificateRenewal:
     """See the module's text."""
 
-    def __init__(self, renewables: Mapping[str, Renewable], clock: Clock) -> None:
-        """`renewables`: by what they are for, in words of the log."""
+    def __init__(
+        self,
+        renewables: Mapping[str, Renewable],
+        clock: Clock,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`renewables`: by what they are for, in words of the log.  `on_failure(error)`: a defect ended the
+        task; no certificate would be renewed any more."""
         self._renewables = renewables
         self._clock = clock
+        self._on_failure = on_failure
         self._said: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, on_failure: Callable[[BaseException], None]) -> None:
-        """`on_failure(error)`: a defect ended the task; no certificate would be renewed any more."""
-        if not self._renewables:
-            return
+    def start(self) -> None:
+        if self._renewables:
+            self._task = asyncio.create_task(self._run(), name="certificates")
+            self._task.add_done_callback(self._ended)
 
-        def ended(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                on_failure(error)
-
-        self._task = asyncio.create_task(self._run(), name="certificates")
-        self._task.add_done_callback(ended)
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(error)
 
     async def stop(self) -> None:
         task, self._task = self._task, None

@@ -15,7 +15,7 @@ from tidegate.controller.remote import client as controller_client
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.remote.metadata_follower import MetadataFollower
 from tidegate.node.serving.grpc_peers import NodesOnly
-from tidegate.node.upkeep.certificate_renewal import CertificateRenewal, Renewable
+from tidegate.node.upkeep.certificate_renewal import CertificateRenewal, ExpiryCollector, Renewable
 from tidegate.proto import controller_pb2 as pb
 from tidegate.proto import controller_pb2_grpc
 from tidegate.runtime.clock import SystemClock
@@ -127,12 +127,17 @@ async def test_a_fault_is_said_once_and_the_next_change_is_used(
 ) -> None:
     monkeypatch.setattr("tidegate.node.upkeep.certificate_renewal.LOOK_INTERVAL_S", 0.01)
     files, failures = Files(), list[BaseException]()
-    renewal = CertificateRenewal({"nodes": Renewable(files, files.on_renewed)}, SystemClock())
+    renewables = {"nodes": Renewable(files, files.on_renewed)}
+    renewal = CertificateRenewal(renewables, SystemClock(), failures.append)
     files.fault = "the key is missing"
-    renewal.start(failures.append)
+    renewal.start()
     await eventually(lambda: files.looks > 5)
     assert caplog.text.count("certificates_not_renewed") <= 1
     files.fault, files.changed = "", True
     await eventually(lambda: files.renewed == 1)
     await renewal.stop()
     assert failures == []
+    (family,) = ExpiryCollector(renewables).collect()
+    assert [(sample.labels, sample.value) for sample in family.samples] == [
+        ({"of": "nodes"}, files.not_after.timestamp())
+    ]

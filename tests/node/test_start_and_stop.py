@@ -14,7 +14,7 @@ from tidegate.node.start_and_stop import Part, Stage, start, stop
 from .test_configuration import loaded
 
 ENDS = {"stop", "close", "shutdown"}
-OWN = {"pages", "controller_grpc", "certificate_renewal", "controller_node", "listener", "housekeeping"}
+OWN = {"pages", "controller_grpc", "controller_node", "listener", "housekeeping"}
 """Of the node itself."""
 
 
