@@ -6,6 +6,7 @@ others.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -38,6 +39,12 @@ _LIMITS_OF = {
     "ip": frozenset({QuotaKind.CONNECTION}),
     "user": frozenset(QuotaKind) - {QuotaKind.CONNECTION},
 }
+_WHOLE_LIMITS = {
+    QuotaKind.PRODUCE: (2**63 - 1, "a LONG"),
+    QuotaKind.FETCH: (2**63 - 1, "a LONG"),
+    QuotaKind.CONNECTION: (2**31 - 1, "an INT"),
+}
+FRACTION_MAX = 1e-6
 
 _Entry = TypeVar("_Entry")
 
@@ -185,14 +192,24 @@ def _alter_quotas(state: ClusterState, wanted: rpc.QuotaAlteration, change: pb.C
             raise _invalid(f"Invalid configuration key {name}")
         kinds[name] = kind
     for name, limit in wanted.set.items():
-        if not limit > 0:
-            raise _invalid(f"Quota {name} must be greater than 0")
+        _check_limit(name, kinds[name], limit)
     change.set.extend(quota_record(entity, kinds[name], limit) for name, limit in sorted(wanted.set.items()))
     change.remove.extend(
         quota_record(entity, kinds[name], 0)
         for name in sorted(wanted.remove)
         if (entity, kinds[name]) in state.security.quotas
     )
+
+
+def _check_limit(name: str, kind: QuotaKind, limit: float) -> None:
+    """Raises KafkaError."""
+    if not limit > 0:
+        raise _invalid(f"Quota {name} must be greater than 0")
+    most, numbers = _WHOLE_LIMITS.get(kind, (sys.float_info.max, "a DOUBLE"))
+    if limit > most:
+        raise _invalid(f"Proposed value for {name} is too large for {numbers}.")
+    if kind in _WHOLE_LIMITS and abs(limit - round(limit)) > FRACTION_MAX:
+        raise _invalid(f"{name} cannot be a fractional value.")
 
 
 def _entity(parts: Iterable[pb.QuotaEntityPart]) -> QuotaEntity:

@@ -73,7 +73,7 @@ class Throttling:
     def charge_time(self, context: RequestContext) -> int:
         """Charges a client for the time of its connection."""
         used_s = 0.0 if context.account is None else context.account.take_used_s()
-        if not self._limits() or context.api_key in OF_AUTHENTICATION or is_between_nodes(context):
+        if not self._limits() or is_between_nodes(context) or not _has_authenticated(context):
             return 0
         return self.charge_client(QuotaKind.REQUEST, *_client(context), 100 * used_s)
 
@@ -137,6 +137,12 @@ def is_between_nodes(context: RequestContext) -> bool:
     return context.api_key in BETWEEN_NODES and (
         context.api_key != ApiKey.ADD_PARTITIONS_TO_TXN or context.api_version >= 4
     )
+
+
+def _has_authenticated(context: RequestContext) -> bool:
+    """A client without an identity has no quota; what it asks before is bounded by its listener."""
+    authentication = context.authentication
+    return context.api_key not in OF_AUTHENTICATION and (authentication is None or authentication.is_over)
 
 
 def _client(context: RequestContext) -> tuple[str, str]:

@@ -144,7 +144,7 @@ def judge(case: Case, targets: list[Target], classes: tuple[Path, Path], texts: 
 def table(verdicts: list[Verdict]) -> str:
     tools = sorted({verdict.case.tool for verdict in verdicts})
     same = sum(not verdict.lines for verdict in verdicts)
-    rows = [
+    head = [
         f"# Kafka's own tools\n\nEvery command-line tool of Kafka {VERSION} that needs no security, "
         "run against three nodes of "
         f"Tidegate and against three nodes\nof Kafka {VERSION}: {len(verdicts)} calls of "
@@ -153,12 +153,16 @@ def table(verdicts: list[Verdict]) -> str:
         "its numbers are left out. "
         "Made by `make foreign-tools`.\n\n| tool | not run because |\n|---|---|\n"
     ]
-    rows += [f"| {name} | {why} |\n" for name, why in NOT_RUN.items()]
-    rows.append("\n| tool | arguments | Tidegate beside Kafka |\n|---|---|---|\n")
+    head += [f"| {name} | {why} |\n" for name, why in NOT_RUN.items()]
+    return "".join([*head, "\n", rows(verdicts)])
+
+
+def rows(verdicts: list[Verdict]) -> str:
+    made = ["| tool | arguments | Tidegate beside Kafka |\n|---|---|---|\n"]
     for verdict in verdicts:
         arguments = verdict.case.name.replace("|", "\\|")
-        rows.append(f"| {verdict.case.tool} | {f'`{arguments}`' if arguments else ''} | {verdict.result} |\n")
-    return "".join(rows)
+        made.append(f"| {verdict.case.tool} | {f'`{arguments}`' if arguments else ''} | {verdict.result} |\n")
+    return "".join(made)
 
 
 def wait_for_kafka(jvm: ToolJvm, kafka: KafkaCluster) -> None:

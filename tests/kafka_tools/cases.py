@@ -10,6 +10,7 @@ from typing import Any
 
 _TOOLS = "org.apache.kafka.tools."
 MAINS: Mapping[str, tuple[str, str]] = {
+    "kafka-acls": (_TOOLS + "AclCommand", "--bootstrap-server"),
     "kafka-broker-api-versions": (_TOOLS + "BrokerApiVersionsCommand", "--bootstrap-server"),
     "kafka-client-metrics": (_TOOLS + "ClientMetricsCommand", "--bootstrap-server"),
     "kafka-cluster": (_TOOLS + "ClusterTool", ""),
@@ -18,6 +19,7 @@ MAINS: Mapping[str, tuple[str, str]] = {
     "kafka-console-producer": (_TOOLS + "ConsoleProducer", "--bootstrap-server"),
     "kafka-consumer-groups": (_TOOLS + "consumer.group.ConsumerGroupCommand", "--bootstrap-server"),
     "kafka-consumer-perf-test": (_TOOLS + "ConsumerPerformance", "--bootstrap-server"),
+    "kafka-delegation-tokens": (_TOOLS + "DelegationTokenCommand", "--bootstrap-server"),
     "kafka-delete-records": (_TOOLS + "DeleteRecordsCommand", "--bootstrap-server"),
     "kafka-dump-log": ("kafka.tools.DumpLogSegments", ""),
     "kafka-e2e-latency": (_TOOLS + "EndToEndLatency", ""),
@@ -43,7 +45,6 @@ MAINS: Mapping[str, tuple[str, str]] = {
 """Tool -> its main class, and its option for the cluster (empty: each call has it)."""
 
 NOT_RUN: Mapping[str, str] = {
-    "kafka-acls, kafka-delegation-tokens": "security, which Tidegate leaves out",
     "kafka-console-share-consumer, kafka-share-consumer-perf-test": (
         "share groups (KIP-932), which Tidegate leaves out"
     ),

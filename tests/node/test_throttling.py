@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
+from tidegate.node.serving.authentication import Authentication
 from tidegate.node.serving.requests import RequestContext
 from tidegate.node.serving.throttling import THROTTLED_MAX, ThrottledCollector, Throttling
 from tidegate.runtime.clock import ManualClock
@@ -91,6 +96,14 @@ def test_nodes_and_authentication_are_not_charged(cluster: Cluster, key: ApiKey,
     cluster.limit(Kind.REQUEST, 1, user=None)
     assert cluster.throttling.charge_time(context(key=key, version=version, used_s=5)) == 0
     assert cluster.throttling.charge_time(context(key=ApiKey.ADD_PARTITIONS_TO_TXN, version=3, used_s=5))
+
+
+def test_what_comes_before_authentication_is_not_charged(cluster: Cluster) -> None:
+    """ApiVersions, before the client has a principal."""
+    cluster.limit(Kind.REQUEST, 1, user=None)
+    authentication = cast(Authentication, SimpleNamespace(is_over=False))
+    asked = replace(context(key=ApiKey.API_VERSIONS, used_s=5), authentication=authentication)
+    assert cluster.throttling.charge_time(asked) == 0
 
 
 def test_a_fetch_gets_what_comes_in_one_window(cluster: Cluster) -> None:
