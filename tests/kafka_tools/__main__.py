@@ -28,6 +28,8 @@ from .jvm import ROOT, Outcome, ToolJvm, ToolsUnavailable, compiled, fetched
 from .sameness import difference, normalised, without_explanations
 
 PAGE = ROOT / "docs" / "kafka-tools.md"
+SECURITY_TITLE = "\n## Tools for security\n"
+"""What follows is made by `secured.py`."""
 NODES = 3
 SETTINGS = {
     "auto.create.topics.enable": False,
@@ -237,7 +239,8 @@ async def run(only: str, write: bool, alone: bool, keep: Path | None) -> int:
         print(f"no reason is needed any more: {case.tool} {case.name}")
     print(f"{len(verdicts)} calls, {wrong} differ without a reason, {len(stale)} reasons are stale")
     if write:
-        PAGE.write_text(table(verdicts))
+        others = PAGE.read_text().partition(SECURITY_TITLE)[2]
+        PAGE.write_text(table(verdicts) + (SECURITY_TITLE + others if others else ""))
     return int(wrong > 0 or bool(stale))
 
 

@@ -17,10 +17,13 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(TopicId: )\S{22}"), r"\1<id>"),
     (re.compile(r"(?<=\s)[\w-]{22}(?=\s+/)"), "<member>"),
     (re.compile(r"\b((?:console|perf)-consumer-)\d+"), r"\1<n>"),
+    (re.compile(r"[A-Za-z0-9+/]{86}=="), "<hmac>"),
+    (re.compile(r"(?<=tokenId : )\S{22}|^\S{22}(?=\s+<hmac>)", re.MULTILINE), "<token>"),
     (re.compile(r"(ClusterId:\s+|Cluster ID: )\S+"), r"\1<id>"),
     (re.compile(r"\b1[5-9]\d{11}\b"), "<ms>"),
     (re.compile(r"(?<=127\.0\.0\.1)(\s+)\d{4,5}\b"), r"\1<port>"),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[:.,]\d{3}Z?"), "<time>"),
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d\b"), "<minute>"),
     (re.compile(r"[ \t]+"), " "),
     (re.compile(r" +$", re.MULTILINE), ""),
 )

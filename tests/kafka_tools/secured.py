@@ -25,7 +25,7 @@ from tidegate.tests.certificates import Authority
 
 from bench.kafka_peer import KafkaCluster, KafkaUnavailable, free_ports
 
-from .__main__ import KAFKA_READY_S, PAGE, Target, Verdict, judge, rows
+from .__main__ import KAFKA_READY_S, PAGE, SECURITY_TITLE, Target, Verdict, judge, rows
 from .cases import Case
 from .jvm import Outcome, ToolJvm, ToolsUnavailable, compiled, fetched
 from .secured_cases import SECURED_CASES
@@ -154,11 +154,10 @@ def _wait_for(target: SecuredTarget, kafka: KafkaCluster) -> None:
 
 def page_with(verdicts: list[Verdict]) -> str:
     """docs/kafka-tools.md with a fresh table of these tools."""
-    title = "\n## Tools for security\n"
     same = sum(not verdict.lines for verdict in verdicts)
     return (
-        PAGE.read_text().partition(title)[0]
-        + title
+        PAGE.read_text().partition(SECURITY_TITLE)[0]
+        + SECURITY_TITLE
         + f"\nAgainst one node each, over SASL_SSL and with an authorizer: {len(verdicts)} calls, of which "
         f"{same} print the same.\n"
         "`{root}`, `{alice}`, `{bob}` and `{token}` stand for the options of a user, and of a delegation "

@@ -56,7 +56,6 @@ _ACLS: list[Case] = [
     _acls("--list --principal User:carol"),
     _acls("--list --cluster"),
     _acls("--add --allow-principal alice --operation Read --topic t"),
-    _acls("--add --allow-principal User:alice --operation CreateTokens --topic t"),
     _acls("--add --allow-principal User:alice --operation Read"),
     _acls("--remove --allow-principal User:alice --operation Read --topic t --force"),
     _acls("--remove --topic nothing --force"),
