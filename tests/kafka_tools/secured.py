@@ -23,7 +23,7 @@ from tidegate.runtime.network import port_is_free
 from tidegate.runtime.tls import TlsFiles
 from tidegate.tests.certificates import Authority
 
-from bench.kafka_peer import KafkaCluster, KafkaUnavailable, free_ports
+from bench.kafka_peer import KafkaCluster, KafkaUnavailable
 
 from .__main__ import KAFKA_READY_S, PAGE, SECURITY_TITLE, Target, Verdict, judge, rows
 from .cases import Case
@@ -122,23 +122,20 @@ def _tidegate(root: Path, own: TlsFiles, authority: Authority) -> tuple[LocalClu
 
 
 def _kafka(root: Path, own: TlsFiles, authority: Authority, libraries: Path) -> tuple[KafkaCluster, str]:
-    (port,) = free_ports(1)
     assert own.certificate is not None
     assert own.key is not None
     both = root / "kafka.pem"
     both.write_bytes(own.key.read_bytes() + own.certificate.read_bytes())
     settings = {
         **COMMON,
-        "listeners": f"PLAINTEXT://{{address}},SASL_SSL://127.0.0.1:{port},CONTROLLER://{{quorum}}",
-        "advertised.listeners": f"PLAINTEXT://{{address}},SASL_SSL://127.0.0.1:{port}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": f"{SCRAM_MODULE} required;",
         "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": f"{SCRAM_MODULE} required;",
         "ssl.keystore.location": both,
         "ssl.truststore.location": authority.path,
     }
-    return KafkaCluster(root / "kafka", 1, libraries, settings), f"127.0.0.1:{port}"
+    kafka = KafkaCluster(root / "kafka", 1, libraries, settings, listeners=("SASL_SSL",))
+    return kafka, kafka.addresses("SASL_SSL")
 
 
 def _wait_for(target: SecuredTarget, kafka: KafkaCluster) -> None:

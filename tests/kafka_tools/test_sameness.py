@@ -7,6 +7,7 @@ import pytest
 from .cases import CASES, MAINS
 from .jvm import Outcome
 from .sameness import difference, normalised, without_explanations
+from .secured_cases import SECURED_CASES
 
 
 def said(out: str, err: str = "", code: int = 0, **options: bool) -> str:
@@ -45,4 +46,4 @@ def test_another_message_is_the_same_refusal_and_another_error_is_not() -> None:
 
 
 def test_every_tool_has_cases_and_every_case_a_tool() -> None:
-    assert {case.tool for case in CASES} == set(MAINS)
+    assert {case.tool for case in [*CASES, *SECURED_CASES]} == set(MAINS)

@@ -219,6 +219,7 @@ class Case:
 
     def begin(self) -> None:
         """A handshake, and the first message in mind."""
+        self.token_ends_at_ms = self.world.ends_at_ms
         self.mechanism = self.rng.choice(MECHANISMS)
         version = self.rng.randint(0, 1)
         self.receive(self._frame(ApiKey.SASL_HANDSHAKE, version, {"mechanism": self.mechanism}))
