@@ -49,18 +49,19 @@ from .observation.client_metrics import ClientMetrics, ClientMetricsCollector
 from .observation.metrics import Metrics, NodeView
 from .replica_events import ReplicaEvents
 from .serving.audit import Audit
-from .serving.authentication import ListenerIdentity
+from .serving.authentication import BearerKeys, ListenerIdentity
 from .serving.batch_threads import BatchThreads
 from .serving.broker import Broker
 from .serving.described_topics import DescribedTopics
 from .serving.grpc_callers import GrpcAccess, GrpcGuard
 from .serving.grpc_peers import NodesOnly
+from .serving.key_set_file import KeySetFile
 from .serving.permissions import Permissions
 from .serving.rejected_sequences import RejectedSequences
 from .serving.throttling import ThrottledCollector, Throttling
 from .settings.configuration import Configuration
 from .settings.run_time_settings import RunTimeSettings
-from .settings.security_settings import super_users
+from .settings.security_settings import key_set_path, super_users, token_rules
 from .upkeep.certificate_renewal import CertificateRenewal, ExpiryCollector, Renewable
 from .upkeep.disk_reserve import DiskReserves, is_out_of_room
 from .upkeep.log_upkeep import LogUpkeep
@@ -380,8 +381,9 @@ def _grpc_server(foundation: Foundation, access: GrpcAccess) -> grpc.aio.Server:
 
 
 def _identities(foundation: Foundation, cluster: ClusterView) -> dict[str, ListenerIdentity]:
-    """How each listener for clients knows them.  Raises TlsError."""
+    """How each listener for clients knows them.  Raises TlsError, KeySetError, OSError."""
     configuration, certificates = foundation.configuration, foundation.certificates
+    bearer = _bearer_keys(foundation)
     return {
         name: ListenerIdentity(
             security,
@@ -389,6 +391,7 @@ def _identities(foundation: Foundation, cluster: ClusterView) -> dict[str, Liste
             records=lambda: cluster.state.security,
             token_secret=configuration.token_settings().secret,
             certificates=certificates.of(name),
+            bearer=bearer,
         )
         for name, security in configuration.listener_security.items()
     }
@@ -407,6 +410,14 @@ def _renewables(
         for name, identity in identities.items()
         if not identity.is_for_nodes and identity.tls is not None
     }
+
+
+def _bearer_keys(foundation: Foundation) -> BearerKeys | None:
+    path = key_set_path(foundation.configuration.values)
+    if path is None:
+        return None
+    found, clock = KeySetFile(path, foundation.disk), foundation.clock
+    return BearerKeys(token_rules(foundation.configuration.values), lambda: found.keys(clock.wall_ms()))
 
 
 def _permissions(foundation: Foundation, cluster: ClusterView, audit: Audit) -> Permissions:

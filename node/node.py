@@ -39,6 +39,7 @@ from ..runtime.grpc_tls import node_credentials, server_credentials
 from ..runtime.http import HttpServer, Page, serve_pages
 from ..runtime.network import FrameServer, bind_grpc, grpc_server, opening
 from ..runtime.tls import TlsError
+from ..security.bearer_tokens import KeySetError
 from ..storage.directory.async_delete import AsyncFileDeleter
 from ..storage.directory.folder_owner import DirectoryRefused, bind_folders
 from ..storage.directory.log_loader import FolderOptions
@@ -141,7 +142,7 @@ class Node:
                 reason="stopped while logs were opened",
             )
             return UNCLEAN_STOP_EXIT_CODE
-        except (OSError, DirectoryRefused, StartError, TlsError) as error:
+        except (OSError, DirectoryRefused, StartError, TlsError, KeySetError) as error:
             raise StartError(_reason(error)) from error
         finally:
             if self._pages is not None and not self._parts_made:

@@ -144,6 +144,11 @@ class LocalNode:
         return f"{self.host}:{self.ports.metrics}"
 
     @property
+    def is_secured(self) -> bool:
+        """Whether its controller answers nodes alone."""
+        return self._cluster.is_secured
+
+    @property
     def pid(self) -> int | None:
         """The process id while the node runs."""
         return self._process.pid

@@ -257,7 +257,14 @@ def command_for(name: str) -> tuple[list[str], dict[str, str]]:
 class Program:
     """A client's program at work on its cases."""
 
-    def __init__(self, name: str, bootstrap: str, cases: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        bootstrap: str,
+        cases: Sequence[str],
+        log: Path,
+        more_environment: dict[str, str] | None = None,
+    ) -> None:
         command, environment = command_for(name)
         self.name = name
         self._log = log
@@ -270,7 +277,7 @@ class Program:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env=os.environ | environment,
+                env=os.environ | environment | (more_environment or {}),
             )
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)

@@ -324,7 +324,8 @@ async def _describe(node: LocalNode) -> dict[str, Any]:
     }
     if not node.running:
         return row
-    row |= await _vote(node)
+    if not node.is_secured:  # else nodes alone may ask
+        row |= await _vote(node)
     try:
         status = await node.status()
     except ForeignNode as error:

@@ -47,6 +47,7 @@ from .security_settings import (
     ListenerSecurity,
     SecuritySettingError,
     first_users,
+    key_set_path,
     listener_security,
     setting_of_listener,
     super_users,
@@ -357,6 +358,7 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
         }
         super_users(values["super.users"])
         first_users(values["bootstrap.scram.credentials"])
+        key_set_path(values)
     except SecuritySettingError as error:
         raise ConfigurationError(str(error)) from error
     return Configuration(

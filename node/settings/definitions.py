@@ -159,6 +159,15 @@ SETTINGS: Final[dict[str, Setting]] = {
     "sasl.server.max.receive.size": _int(
         524_288, "Bytes of a request of a client that has not authenticated.", 1
     ),
+    "sasl.oauthbearer.jwks.endpoint.url": Setting(
+        str, "", "The keys that sign bearer tokens: file:///path to a JSON Web Key Set, read when it changes."
+    ),
+    "sasl.oauthbearer.expected.audience": Setting(
+        list, [], "A bearer token is for one of these (aud); empty: for anyone."
+    ),
+    "sasl.oauthbearer.expected.issuer": Setting(str, "", "Who issues bearer tokens (iss); empty: anyone."),
+    "sasl.oauthbearer.sub.claim.name": Setting(str, "sub", "The claim that names a bearer token's user."),
+    "sasl.oauthbearer.clock.skew.seconds": _int(30, "So much may clocks differ from a token's issuer's."),
     "connections.max.reauth.ms": _int(
         0, "A session of a SASL client ends after so long, unless it authenticates again; 0: never."
     ),

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from ...runtime.listeners import Listener, SecurityProtocol
 from ...runtime.tls import VERSIONS, ClientAuth, TlsFiles, TlsOptions
+from ...security.bearer_tokens import TokenRules
 from ...security.first_users import FirstUser, FirstUserError
 from ...security.jaas import JaasError, parse_jaas
 from ...security.principals import InvalidPrincipal, Principal, SslPrincipalMapper, parse_principals
@@ -222,3 +223,25 @@ def first_users(text: str) -> tuple[FirstUser, ...]:
         return tuple(FirstUser.parse(each) for each in text.split(";") if each.strip())
     except FirstUserError as error:
         raise SecuritySettingError(f"bootstrap.scram.credentials: {error}") from error
+
+
+def key_set_path(values: Mapping[str, Any]) -> Path | None:
+    """The file of the keys of bearer tokens; None where there are none.  Raises SecuritySettingError."""
+    url = values["sasl.oauthbearer.jwks.endpoint.url"]
+    if not url:
+        return None
+    if not url.startswith("file:///"):
+        raise SecuritySettingError(
+            "sasl.oauthbearer.jwks.endpoint.url: only files are read, as file:///path/to/jwks.json"
+        )
+    return Path(url.removeprefix("file://"))
+
+
+def token_rules(values: Mapping[str, Any]) -> TokenRules:
+    """What a bearer token must say."""
+    return TokenRules(
+        audiences=frozenset(values["sasl.oauthbearer.expected.audience"]),
+        issuer=values["sasl.oauthbearer.expected.issuer"],
+        subject_claim=values["sasl.oauthbearer.sub.claim.name"],
+        clock_skew_s=values["sasl.oauthbearer.clock.skew.seconds"],
+    )

@@ -17,11 +17,17 @@ CASE_TIMEOUT_S = 90
 
 @contextmanager
 def at_work(
-    name: str, cluster: LocalCluster, cases: Sequence[str], folders: pytest.TempPathFactory
+    name: str,
+    cluster: LocalCluster,
+    cases: Sequence[str],
+    folders: pytest.TempPathFactory,
+    environment: dict[str, str] | None = None,
 ) -> Iterator[Program]:
-    """One process for all these cases.  Without the client their tests are skipped (tests/machine.py)."""
+    """One process for all these cases; `environment`: what it has besides this process's.
+    Without the client their tests are skipped (tests/machine.py)."""
     try:
-        program = Program(name, cluster.bootstrap, cases, folders.mktemp(name) / "program.log")
+        log = folders.mktemp(name) / "program.log"
+        program = Program(name, cluster.bootstrap, cases, log, environment)
     except Missing as reason:
         lacks(Need.FOREIGN_CLIENTS, str(reason))
     except Broken as error:

@@ -3,10 +3,19 @@
 
 process.env.KAFKAJS_NO_PARTITIONER_WARNING = '1'
 const { randomUUID } = require('node:crypto')
+const { readFileSync } = require('node:fs')
 const { setTimeout: pause } = require('node:timers/promises')
 const { Kafka, logLevel } = require('kafkajs')
 
 const PATIENCE_MS = 30_000
+
+// Of the environment: {"ca": file, "cert": file, "key": file, "sasl": {...}}, or nothing.
+function security() {
+  if (!process.env.CLIENT_SECURITY) return {}
+  const { ca, cert, key, sasl } = JSON.parse(process.env.CLIENT_SECURITY)
+  const read = file => file && readFileSync(file, 'utf8')
+  return { ssl: { ca: [read(ca)], cert: read(cert), key: read(key) }, sasl }
+}
 
 class Cluster {
   static async connect(bootstrap) {
@@ -14,6 +23,7 @@ class Cluster {
     cluster.kafka = new Kafka({
       brokers: bootstrap.split(','),
       clientId: 'kafkajs',
+      ...security(),
       logLevel: logLevel.WARN,
       logCreator: () => entry => process.stderr.write(JSON.stringify(entry) + '\n'),
     })

@@ -31,7 +31,7 @@ final class Cluster implements AutoCloseable {
 
     Cluster(String bootstrap) {
         this.bootstrap = bootstrap;
-        this.admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
+        this.admin = Admin.create(with(Map.of("bootstrap.servers", bootstrap)));
     }
 
     @Override
@@ -58,14 +58,14 @@ final class Cluster implements AutoCloseable {
     }
 
     KafkaProducer<String, String> producer(Object... settings) {
-        Map<String, Object> all = new HashMap<>(Map.of("bootstrap.servers", bootstrap, "acks", "all", "linger.ms", "5"));
+        Map<String, Object> all = with(Map.of("bootstrap.servers", bootstrap, "acks", "all", "linger.ms", "5"));
         put(all, settings);
         return new KafkaProducer<>(all, new StringSerializer(), new StringSerializer());
     }
 
     /** Without a reset policy of its own it begins at the first record; it hears of a rebalance soon. */
     KafkaConsumer<String, String> consumer(Object... settings) {
-        Map<String, Object> all = new HashMap<>(Map.of(
+        Map<String, Object> all = with(Map.of(
             "bootstrap.servers", bootstrap,
             "enable.auto.commit", "false",
             "heartbeat.interval.ms", "300",
@@ -76,6 +76,23 @@ final class Cluster implements AutoCloseable {
             all.remove("heartbeat.interval.ms"); // the coordinator says it
         }
         return new KafkaConsumer<>(all, new StringDeserializer(), new StringDeserializer());
+    }
+
+    /** And what every client has: the properties of the file that the environment names, if it does. */
+    private static Map<String, Object> with(Map<String, Object> settings) {
+        Map<String, Object> all = new HashMap<>();
+        String file = System.getenv("CLIENT_PROPERTIES");
+        if (file != null) {
+            try (java.io.Reader reader = java.nio.file.Files.newBufferedReader(java.nio.file.Path.of(file))) {
+                java.util.Properties properties = new java.util.Properties();
+                properties.load(reader);
+                properties.forEach((name, value) -> all.put((String) name, value));
+            } catch (java.io.IOException error) {
+                throw new java.io.UncheckedIOException(error);
+            }
+        }
+        all.putAll(settings);
+        return all;
     }
 
     private static void put(Map<String, Object> all, Object... settings) {
