@@ -18,6 +18,8 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?<=\s)[\w-]{22}(?=\s+/)"), "<member>"),
     (re.compile(r"\b((?:console|perf)-consumer-)\d+"), r"\1<n>"),
     (re.compile(r"[A-Za-z0-9+/]{86}=="), "<hmac>"),
+    # a Kafka answers in the order of a hash, another one each time
+    (re.compile(r"(SCRAM-SHA-512=iterations=\d+), (SCRAM-SHA-256=iterations=\d+)"), r"\2, \1"),
     (re.compile(r"(?<=tokenId : )\S{22}|^\S{22}(?=\s+<hmac>)", re.MULTILINE), "<token>"),
     (re.compile(r"(ClusterId:\s+|Cluster ID: )\S+"), r"\1<id>"),
     (re.compile(r"\b1[5-9]\d{11}\b"), "<ms>"),

