@@ -50,12 +50,12 @@ def plan_delegation_token(
     require_level(state.features, SECURITY_LEVEL)
     try:
         requester = Principal.parse(request.requester)
+        if applied_before:
+            return TokenPlan(token=_as_it_is(state, request, find, now_ms))
         if request.HasField("create"):
             return _created(state, request, requester, settings, now_ms)
         kind = request.WhichOneof("kind")
         end: rpc.TokenEnd = request.renew if kind == "renew" else request.expire
-        if applied_before and kind == "expire" and end.period_ms < 0:
-            return TokenPlan(token=pb.TokenRecord(expires_at_ms=now_ms))
         token = find(end.hmac)
         if kind == "renew":
             return _set(request, renewed(token, requester, end.period_ms, settings, now_ms))
@@ -78,6 +78,27 @@ def plan_ended_tokens(state: ClusterState, now_ms: int) -> Plan:
         return Plan()
     change = pb.ChangeDelegationTokens(remove=sorted(ended)[:ENDED_AT_ONCE_MAX])
     return Plan([pb.Operation(change_delegation_tokens=change)], "delegation tokens have ended")
+
+
+def _as_it_is(
+    state: ClusterState,
+    request: rpc.ChangeDelegationTokenRequest,
+    find: Callable[[bytes], DelegationToken],
+    now_ms: int,
+) -> pb.TokenRecord:
+    """The token of a request that is done: a late copy brings no token back, and moves no end."""
+    token: DelegationToken | None
+    if request.HasField("create"):
+        token = state.security.tokens.get(request.create.token_id)
+    else:
+        end = request.renew if request.HasField("renew") else request.expire
+        try:
+            token = find(end.hmac)
+        except KafkaError as error:
+            if error.code is not ErrorCode.DELEGATION_TOKEN_NOT_FOUND:
+                raise
+            token = None
+    return pb.TokenRecord(expires_at_ms=now_ms) if token is None else token_record(token)
 
 
 def _created(

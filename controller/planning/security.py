@@ -30,7 +30,7 @@ from ...wire.errors import ErrorCode, KafkaError
 from ..state.cluster_state import ClusterState
 from ..state.features import require_level
 from ..state.model import SECURITY_LEVEL
-from ..state.security_commands import acl_record, quota_key, quota_record
+from ..state.security_commands import SecurityChange, acl_record, quota_key, quota_record
 from .plan import Plan
 
 NAME_BYTES_MAX = 1024
@@ -61,7 +61,8 @@ def plan_security(
 ) -> SecurityPlan:
     """`applied_before`: the request is a copy of one that is done.  Raises KafkaError for all of it."""
     require_level(state.features, SECURITY_LEVEL)
-    planned = SecurityPlan(request_id=request.request_id)
+    is_carried_out = not (applied_before or request.validate_only)
+    planned = SecurityPlan(request_id=request.request_id if is_carried_out else rpc.RequestId())
     acls, scram, quotas = pb.ChangeAcls(), pb.ChangeScramCredentials(), pb.ChangeClientQuotas()
     _each(request.create_acls, planned, lambda each: acls.add.append(_checked_acl(each)))
     for wanted in request.delete_acls:
@@ -72,14 +73,14 @@ def plan_security(
     _each(request.set_scram, planned, lambda each: scram.set.append(_checked_scram(each, users)))
     _each(request.remove_scram, planned, lambda each: scram.remove.append(_present_scram(state, each, users)))
     _each(request.quotas, planned, lambda each: _alter_quotas(state, each, quotas))
-    if applied_before or request.validate_only:
+    if not is_carried_out:
         return planned
-    operations = [
-        pb.Operation(change_acls=acls),
-        pb.Operation(change_scram_credentials=scram),
-        pb.Operation(change_client_quotas=quotas),
+    changes: list[tuple[pb.Operation, SecurityChange]] = [
+        (pb.Operation(change_acls=acls), acls),
+        (pb.Operation(change_scram_credentials=scram), scram),
+        (pb.Operation(change_client_quotas=quotas), quotas),
     ]
-    for operation, change in zip(operations, (acls, scram, quotas), strict=True):
+    for operation, change in changes:
         if change.ByteSize():
             planned.operations.append(operation)
             planned.reason = str(operation.WhichOneof("kind")).replace("_", " ")

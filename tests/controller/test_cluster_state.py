@@ -26,6 +26,8 @@ from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime.listeners import Listener, SecurityProtocol
 from tidegate.wire.errors import ErrorCode
 
+from .test_security_commands import ACL
+
 TOPIC_ID = UUID(int=7)
 
 
@@ -542,6 +544,7 @@ def test_a_copy_and_a_snapshot_hold_every_field(applier: Applier) -> None:
                 resource_type=32, name="g", set=[pb.ConfigEntry(key="k", value="v")]
             )
         ),
+        pb.Operation(change_acls=pb.ChangeAcls(add=[ACL])),
         proposer="p",
         sequence=1,
     )

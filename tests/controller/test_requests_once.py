@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from tidegate.controller.planning import elections
 from tidegate.controller.planning.plan import Plan
+from tidegate.controller.planning.planner import ControllerConfig
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.metadata_log import NotController
 from tidegate.controller.state import proposers
@@ -20,12 +21,16 @@ from tidegate.controller.state.model import PartitionState
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime.clock import SystemClock
+from tidegate.security.acls import AclOperation, PatternType, PermissionType, ResourceType
+from tidegate.security.delegation_tokens import TokenSettings, token_hmac
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .controller_cluster import registration
 from .test_plan_pipeline import Controller
+from .test_security_commands import ACL
 
 FEATURE = "transaction.version"
+TOKENS = TokenSettings(secret=b"secret")
 REQUESTS = {each.name: each.input_type for each in rpc.DESCRIPTOR.services_by_name["Controller"].methods}
 NAMED = {name for name, request in REQUESTS.items() if "request_id" in request.fields_by_name}
 # a late copy is refused by what it compares: epochs, numbers of attempts and heartbeats; one for producer ids
@@ -34,12 +39,14 @@ COMPARED = {"RegisterBroker", "Heartbeat", "AlterPartitions", "AllocateProducerI
 # known by the topic that it has made (`was_made_by`): a copy that comes after the deletion makes another one
 KNOWN_BY_ITS_TOPIC = {"CreateTopics"}
 READING = {"FollowMetadata", "DescribeQuorum"}
+# a late copy charges a client's quota once more, and changes no metadata
+CHARGING = {"ChargeMutations"}
 
 
 @pytest.fixture
 def controller() -> Iterator[Controller]:
     """Brokers 1 to 4; the topics "t" and "u" are on 1, 2 and 3."""
-    controller = Controller()
+    controller = Controller(ControllerConfig(session_timeout_ms=6000, tokens=TOKENS))
     for node_id in (1, 2, 3, 4):
         controller.join(node_id)
     for name in ("t", "u"):
@@ -105,6 +112,37 @@ def enlargement(name: str) -> rpc.CreatePartitionsRequest:
     return rpc.CreatePartitionsRequest(topics=[rpc.PartitionsToCreate(name=name, total=2)])
 
 
+def acl(*, goes: bool = False) -> rpc.ChangeSecurityRequest:
+    if not goes:
+        return rpc.ChangeSecurityRequest(create_acls=[ACL])
+    any_type, any_pattern = int(ResourceType.ANY), int(PatternType.ANY)
+    every = rpc.AclFilter(
+        resource_type=any_type, pattern_type=any_pattern,
+        operation=int(AclOperation.ANY), permission=int(PermissionType.ANY),
+    )  # fmt: skip
+    return rpc.ChangeSecurityRequest(delete_acls=[every])
+
+
+def token(token_id: str) -> rpc.ChangeDelegationTokenRequest:
+    wanted = rpc.TokenToCreate(token_id=token_id, owner="User:alice", max_lifetime_ms=-1)
+    return rpc.ChangeDelegationTokenRequest(requester="User:alice", create=wanted)
+
+
+def end_of_token(token_id: str, period_ms: int) -> rpc.ChangeDelegationTokenRequest:
+    end = rpc.TokenEnd(hmac=token_hmac(TOKENS.secret, token_id), period_ms=period_ms)
+    return rpc.ChangeDelegationTokenRequest(requester="User:alice", expire=end)
+
+
+def renewal(token_id: str) -> rpc.ChangeDelegationTokenRequest:
+    longer = rpc.TokenEnd(hmac=token_hmac(TOKENS.secret, token_id), period_ms=1_000_000)
+    return rpc.ChangeDelegationTokenRequest(requester="User:alice", renew=longer)
+
+
+def end_of(controller: Controller, token_id: str) -> int | None:
+    found = controller.log.state.security.tokens.get(token_id)
+    return None if found is None else found.expires_at_ms
+
+
 def four_stops(controller: Controller) -> None:
     pipeline = controller.service._pipeline
     stop = controller.service.require_planner().fence([4], "stopped")
@@ -133,6 +171,12 @@ CASES: dict[str, tuple[list[Any], Any, list[Any], Callable[[Controller], Any]]] 
                            lambda c: 4 in c.log.state.brokers),
     "a setting that is so already": ([setting("1000")], setting("1000"), [setting("2000")],
                                      lambda c: c.log.state.topics["t"].config["retention.ms"]),
+    "an ACL": ([], acl(), [acl(goes=True)], lambda c: c.log.state.security.acls),
+    "a token": ([], token("a"), [end_of_token("a", -1)], lambda c: end_of(c, "a")),
+    "a token that lives longer": ([token("a")], renewal("a"), [end_of_token("a", 1000)],
+                                  lambda c: end_of(c, "a")),
+    "a token that ends sooner": ([token("a")], end_of_token("a", 1000), [renewal("a")],
+                                 lambda c: end_of(c, "a")),
 }  # fmt: skip
 
 
@@ -183,7 +227,7 @@ def test_a_retry_is_answered_as_the_attempt_whose_answer_was_lost(controller: Co
         errors = [each.error for each in (*getattr(reply, "results", ()), *getattr(reply, "topics", ()))]
         assert reply.status.error == 0
         assert set(errors) <= {0, int(ErrorCode.ELECTION_NOT_NEEDED)}
-        asked = [getattr(request, name, ()) for name in ("partitions", "topics", "names")]
+        asked = [getattr(request, name, ()) for name in ("partitions", "topics", "names", "create_acls")]
         assert len(errors) == sum(map(len, asked))
 
 
@@ -283,7 +327,7 @@ def test_a_request_that_is_too_old_to_be_known_is_not_carried_out_in_part(
 
 def test_every_request_that_has_an_id_has_a_case_here_and_every_other_a_reason() -> None:
     assert {kind_of(request) for _, request, _, _ in CASES.values()} == NAMED - KNOWN_BY_ITS_TOPIC
-    assert REQUESTS.keys() - NAMED == COMPARED | READING
+    assert REQUESTS.keys() - NAMED == COMPARED | READING | CHARGING
 
 
 async def test_every_request_that_changes_something_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from ....controller.planning.reassignments import plan_reassignments
 from ....controller.planning.registration import plan_registration, plan_unregistration
 from ....controller.planning.requested_elections import plan_elections
 from ....controller.planning.resource_configs import plan_resource_configuration
+from ....controller.planning.security import plan_security
 from ....controller.planning.topics import (
     plan_configuration,
     plan_creation,
@@ -46,6 +47,9 @@ from ....controller.state.resource_settings import GROUP_LIMITS, ResourceType
 from ....proto import controller_pb2 as rpc
 from ....proto import metadata_pb2 as pb
 from ....runtime.listeners import SecurityProtocol
+from ....security.acls import AclOperation, PatternType, PermissionType
+from ....security.acls import ResourceType as ResourceKind
+from ....security.quotas import QuotaKind
 from ....wire.errors import KafkaError
 
 _T = TypeVar("_T")
@@ -62,6 +66,7 @@ PLANNED = 0.75
 PLANS_MAX = 5  # drawn until a command changes something
 ACTIVE_MIN = 2
 TOPICS_MAX = 5
+PRINCIPALS = ("User:a", "User:b")
 CONFIG = ControllerConfig(leader_imbalance_percentage=0)
 
 LISTENERS = ("CLIENTS", "EXTERNAL", "PLAINTEXT")
@@ -93,7 +98,7 @@ class Commands:
             self._creation,
             self._creation, self._deletion, self._enlargement, self._configuration, self._settings,
             self._move, self._move,
-            self._election, self._forgetting, self._level, self._resources,
+            self._election, self._forgetting, self._level, self._resources, self._security,
         )  # fmt: skip
         if not state.cluster_id:
             plans = (self._new_term,)
@@ -242,6 +247,28 @@ class Commands:
         plan: Plan = plan_update(state, rpc.UpdateFeaturesRequest(updates=[update]), {1: SUPPORTED})
         return plan.operations
 
+    def _security(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
+        principal = self._random.choice(PRINCIPALS)
+        acl = pb.AclRecord(
+            resource_type=ResourceKind.TOPIC, pattern_type=PatternType.LITERAL, name="orders",
+            principal=principal, host="*", operation=AclOperation.READ, permission=PermissionType.ALLOW,
+        )  # fmt: skip
+        quota = rpc.QuotaAlteration(
+            entity=[pb.QuotaEntityPart(type="user", name=principal)],
+            set={QuotaKind.FETCH.value: float(self._random.randint(1, 9))},
+        )
+        every = rpc.AclFilter(
+            resource_type=ResourceKind.ANY, pattern_type=PatternType.ANY,
+            operation=AclOperation.ANY, permission=PermissionType.ANY,
+        )  # fmt: skip
+        request = self._random.choice(
+            (
+                rpc.ChangeSecurityRequest(create_acls=[acl], quotas=[quota]),
+                rpc.ChangeSecurityRequest(delete_acls=[every], quotas=[quota]),
+            )
+        )
+        return plan_security(state, request, applied_before=False).operations
+
     # ---- as no controller plans ----------------------------------------------------------------------------
 
     def _any(self, state: ClusterState) -> pb.Operation:
@@ -273,6 +300,8 @@ class Commands:
                 return [NO_BROKER_EPOCH] * self._random.randrange(3)
             case "remove":
                 return list(self._some((*TOPIC_CONFIGS, CATCH_UP_SETTING)))
+            case "renewers":
+                return list(self._some(PRINCIPALS))
             case "partitions":
                 return [self._random.randrange(3) for _ in range(self._random.randrange(3))]
             case _:
@@ -322,6 +351,30 @@ class Commands:
                 return random.choice((0, 9092))
             case "security_protocol":
                 return random.choice((*SecurityProtocol, 9))
+            case "principal" | "owner" | "requester":
+                return random.choice((*PRINCIPALS, *PRINCIPALS, "a"))
+            case "pattern_type":
+                return random.choice((*PatternType, 9))
+            case "operation":
+                return random.choice((*AclOperation, 99))
+            case "permission":
+                return random.choice((*PermissionType, 9))
+            case "mechanism":
+                return random.choice((1, 1, 2, 7))
+            case "salt" | "stored_key" | "server_key":
+                return bytes(random.choice((32, 32, 32, 64, 0)))
+            case "iterations":
+                return random.choice((4096, 4096, 0))
+            case "limit":
+                return random.choice((0.5, 2.0, 1e9, 0.0, float("nan")))
+            case "kind":
+                return random.choice((*(each.value for each in QuotaKind), "x"))
+            case "type":
+                return random.choice(("user", "user", "client-id", "ip", "x"))
+            case "is_default":
+                return random.random() < 0.3
+            case "issued_at_ms" | "expires_at_ms" | "ends_at_ms":
+                return random.choice((0, 1, 1_000_000))
             case _:
                 return random.choice(("", "r", "s", "t"))
 
