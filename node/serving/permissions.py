@@ -78,6 +78,25 @@ class Permissions:
             self._on_refused(context, right.operation, right.resource_type, name)
         return right.error
 
+    def asker(self, context: RequestContext, subject: str) -> Callable[[str], bool]:
+        """`allows` for the many names of one request.  It holds as of each call, also after a wait in which
+        ACLs have changed."""
+        if not self.is_enabled:
+            return lambda _name: True
+        right, records = RIGHTS[context.api_key][subject], self._records
+        decisions, acls = self._decisions(context, right), self._acls
+
+        def allows(name: str) -> bool:
+            nonlocal decisions, acls
+            if records().acls is not acls:
+                decisions, acls = self._decisions(context, right), self._acls
+            if decisions[name]:
+                return True
+            self._on_refused(context, right.operation, right.resource_type, name)
+            return False
+
+        return allows
+
     def require(self, context: RequestContext, subject: str, name: str = CLUSTER_NAME) -> None:
         """Raises KafkaError when the client may not."""
         error = self.refusal(context, subject, name)

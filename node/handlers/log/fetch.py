@@ -7,7 +7,6 @@ stay at 12) is served by names, as the others are, and an id that no topic has i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from uuid import UUID
 
 from ....security.quotas import QuotaKind
@@ -54,7 +53,7 @@ async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest)
     else:
         if is_client and (bytes_max := throttling.bytes_max(context, QuotaKind.FETCH)) is not None:
             request.max_bytes = min(request.max_bytes, bytes_max)
-        may_read = partial(broker.permissions.allows, context, "topic")
+        may_read = broker.permissions.asker(context, "topic")
         result = await broker.replicas.fetch(request, by_id=by_id, turn=context.turn, may_read=may_read)
     codes, sent, moved = [result.error], 0, False
     for _, parts in result.topics or result.topics_by_id:
