@@ -32,6 +32,7 @@ foreign-systems: install ## run Kafka Streams, Flink and Kafka's own copier on t
 foreign-tools: install ## run Kafka's own tools against Tidegate and against a Kafka, and compare (Maven, Java)
 	$(BIN)/python -m tests.kafka_tools --write
 	$(BIN)/python -m tests.kafka_tools.secured --write
+	$(BIN)/python -m bench.permissions check tests/security/data/kafka-4.1.1-permissions.json
 
 rolling-upgrade: install ## roll a cluster under load from an older version (out of the git history) to this one and back (minutes)
 	$(BIN)/python -m pytest tests/upgrades

@@ -3,6 +3,7 @@ own listener, PLAINTEXT, has a super user of its own, ANONYMOUS."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,10 +34,12 @@ def settings_of(base: int, users: Iterable[str]) -> dict[str, object]:
     }
 
 
-def free_base_port(nodes: int = 1) -> int:
-    ports = [node + STEP * use for node in range(nodes) for use in range(len(USES))]
-    for base in range(13_001, 29_001, 1000):
-        if all(port_is_free(base + port) for port in ports):
+def free_base_port() -> int:
+    """Runs beside one another begin to look at different ports, so that they seldom find the same ones."""
+    bases = [*range(13_041, 29_041, 1000)]
+    begin = os.getpid() % len(bases)
+    for base in (*bases[begin:], *bases[:begin]):
+        if all(port_is_free(base + STEP * use) for use in range(len(USES))):
             return base
     pytest.fail("no free ports")
 

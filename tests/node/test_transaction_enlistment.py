@@ -13,10 +13,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tidegate.coordinator.transaction.events import AddPartitions, PartitionsReply
+from tidegate.coordinator.transaction.events import AddPartitions, DescribeTransactions, PartitionsReply
 from tidegate.coordinator.transaction.state import TransactionPartition
 from tidegate.node.cluster.internal_topics import TRANSACTION_STATE, partition_for
 from tidegate.node.cluster.peers import Peers
+from tidegate.node.coordinators import transaction_enlistment
 from tidegate.node.coordinators.transaction_coordination import TransactionCoordination
 from tidegate.node.coordinators.transaction_enlistment import RETRIED, TransactionEnlistment
 from tidegate.node.handlers.transactions import add_partitions_to_txn
@@ -85,19 +86,25 @@ class Coordinator:
     def partition(self, topic: str, index: int) -> TransactionPartition:
         return TransactionPartition(topic, index, None)
 
-    async def ask(self, transactional_id: str, event: AddPartitions) -> PartitionsReply:
+    async def ask(self, transactional_id: str, event: AddPartitions | DescribeTransactions) -> Any:
         self.asked.append(event)
         code = self._next()
+        if isinstance(event, DescribeTransactions):
+            if code is not ErrorCode.NONE:
+                raise KafkaError(code, "not here")
+            return SimpleNamespace(metadata=SimpleNamespace(producer_id=7))
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
             raise KafkaError(code, "elsewhere")
         return PartitionsReply(dict.fromkeys(event.partitions, code))
 
     async def request(self, api_key: ApiKey, version: int, fields: dict[str, Any], timeout_s: float) -> Any:
-        assert (api_key, version) == (ApiKey.ADD_PARTITIONS_TO_TXN, 5)
         self.asked.append(fields)
         code = self._next()
         if code is ErrorCode.NETWORK_EXCEPTION:
             raise KafkaError(code, "gone")
+        if api_key is ApiKey.DESCRIBE_TRANSACTIONS:
+            return SimpleNamespace(transaction_states=[SimpleNamespace(error_code=code, producer_id=7)])
+        assert (api_key, version) == (ApiKey.ADD_PARTITIONS_TO_TXN, 5)
         topics = [
             SimpleNamespace(
                 name=topic["name"],
@@ -356,3 +363,30 @@ async def test_enlistments_of_one_leader_do_not_wait_for_each_other() -> None:
 
 def _version(number: int) -> RequestContext:
     return RequestContext(ApiKey.ADD_PARTITIONS_TO_TXN, number, 1, "", "127.0.0.1")
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize(
+    ("producer_id", "codes", "wanted"),
+    [
+        (7, [ErrorCode.NONE], ErrorCode.NONE),
+        (8, [ErrorCode.NONE], ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (7, [ErrorCode.TRANSACTIONAL_ID_NOT_FOUND], ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (7, [ErrorCode.NOT_COORDINATOR, ErrorCode.NONE], ErrorCode.NONE),
+        (7, [ErrorCode.COORDINATOR_NOT_AVAILABLE], ErrorCode.NOT_ENOUGH_REPLICAS),
+    ],
+)
+async def test_a_producer_id_belongs_to_the_id_that_its_coordinator_names(
+    local: bool, producer_id: int, codes: list[ErrorCode], wanted: ErrorCode
+) -> None:
+    coordinator = Coordinator(*codes, local=local)
+    assert await coordinator.enlistment.confirm_owner("tid", producer_id) is wanted
+    owner = coordinator.enlistment.owner_of(producer_id)
+    assert owner == ("tid" if wanted is ErrorCode.NONE else None)
+
+
+async def test_the_owners_of_producer_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_enlistment, "OWNERS_MAX", 0)
+    coordinator = Coordinator(ErrorCode.NONE)
+    assert await coordinator.enlistment.confirm_owner("tid", 7) is ErrorCode.NONE
+    assert coordinator.enlistment.owner_of(7) is None
