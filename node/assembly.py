@@ -140,7 +140,8 @@ def assemble(
     permissions = _permissions(foundation, joined.cluster, audit)
     identities = _identities(foundation, joined.cluster)
     renewables = _renewables(foundation, joined, identities)
-    access = GrpcAccess(identities[configuration.listeners.grpc.name], permissions)
+    grpc_identity = identities[configuration.listeners.grpc.name]
+    access = GrpcAccess(grpc_identity, permissions, on_refused=audit.call_refused)
     batch_threads, client_metrics = BatchThreads(), ClientMetrics()
     throttling = Throttling(lambda: joined.cluster.state.security.quotas, clock, configuration.quota_window())
     moves = ReplicaMoves(directory, clock, settings.log_dirs_rate, foundation.reserves.given_up_at)

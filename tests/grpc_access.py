@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidegate.node.serving.authentication import BearerKeys, ListenerIdentity
-from tidegate.node.serving.grpc_callers import GrpcAccess
+from tidegate.node.serving.grpc_callers import GrpcAccess, OnRefused
 from tidegate.node.serving.permissions import Permissions
 from tidegate.node.settings.definitions import SETTINGS
 from tidegate.node.settings.security_settings import listener_security
@@ -31,6 +31,7 @@ def access(
     calls_per_principal_max: int = 1_000,
     clock: Clock | None = None,
     tokens: SessionTokens | None = None,
+    on_refused: OnRefused = lambda *_: None,
     **settings: Any,
 ) -> GrpcAccess:
     """`settings`: names with `_` for `.`."""
@@ -45,5 +46,6 @@ def access(
         identity,
         Permissions(records, is_enabled=authorizes),
         tokens=tokens,
+        on_refused=on_refused,
         calls_per_principal_max=calls_per_principal_max,
     )

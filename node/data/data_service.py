@@ -141,7 +141,8 @@ class DataService(data_pb2_grpc.DataServicer):
         for name in request.topics or sorted(state.topics):
             if not self._access.allows(caller, "DescribeTopics", name):
                 if request.topics:
-                    reply.topics.add(name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                    refused = self._access.refusal(caller, "DescribeTopics", name)
+                    reply.topics.add(name=name, error_code=refused.code)
                 continue
             topic = state.topics.get(name)
             if topic is None:

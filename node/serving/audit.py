@@ -24,6 +24,8 @@ from typing import Any, Final
 from ...runtime import logs
 from ...runtime.clock import Clock, Timer
 from ...security.acls import AclOperation, PatternType, PermissionType, ResourceType
+from ...security.principals import Principal
+from ...security.request_rights import Right
 from ...wire.api import ApiKey
 from ...wire.errors import ErrorCode
 from .requests import Fields, RequestContext, most_severe_error
@@ -91,6 +93,16 @@ class Audit:
             str(context.principal), request,
             listener=context.listener_name, address=context.client_host, request=request,
             operation=operation.name.lower(), resource=_named(resource_type.name, name),
+        )  # fmt: skip
+
+    def call_refused(
+        self, principal: Principal, listener: str, address: str, method: str, right: Right, name: str
+    ) -> None:
+        """Over gRPC."""
+        self._refusals.add(
+            str(principal), method,
+            listener=listener, address=address, request=method,
+            operation=right.operation.name.lower(), resource=_named(right.resource_type.name, name),
         )  # fmt: skip
 
     def answered(self, context: RequestContext, request: Any, answer: Fields) -> None:

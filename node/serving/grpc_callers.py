@@ -35,7 +35,7 @@ from ...runtime import logs
 from ...runtime.calm_logs import RateLimitedLines
 from ...security.acls import CLUSTER_NAME
 from ...security.principals import ANONYMOUS, USER_TYPE, InvalidPrincipal, Principal
-from ...security.request_rights import METHOD_RIGHTS
+from ...security.request_rights import METHOD_RIGHTS, Right
 from ...security.sasl import SaslState
 from ...security.sasl_mechanisms import OAUTHBEARER, TokenRefused
 from ...security.session_tokens import (
@@ -57,6 +57,7 @@ EXCHANGES_MAX: Final = 200
 CALLS_PER_PRINCIPAL_MAX: Final = 1_000
 
 Context = grpc.aio.ServicerContext[Any, Any]
+OnRefused = Callable[[Principal, str, str, str, Right, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,10 @@ class GrpcAccess:
         *,
         tokens: SessionTokens | None = None,
         calls_per_principal_max: int = CALLS_PER_PRINCIPAL_MAX,
+        on_refused: OnRefused = lambda *_: None,
     ) -> None:
+        """`on_refused(principal, listener, address, method, right, name)`: for the audit log."""
+        self._on_refused = on_refused
         self._identity = identity
         self._permissions = permissions
         self._tokens = tokens or SessionTokens()
@@ -137,11 +141,17 @@ class GrpcAccess:
         if caller.ends_at_ms is not None and self._identity.now_ms() >= caller.ends_at_ms:
             raise _unauthenticated("the session has ended")
         if not self.allows(caller, method, name):
-            right = METHOD_RIGHTS[method]
-            raise KafkaError(
-                right.error,
-                f"{caller.principal} lacks {right.operation.name} on {right.resource_type.name} {name}",
-            )
+            raise self.refusal(caller, method, name)
+
+    def refusal(self, caller: Caller, method: str, name: str) -> KafkaError:
+        """The answer to a client that may not, for what it has named itself; it gets a line in the audit
+        log."""
+        right, listener = METHOD_RIGHTS[method], self._identity.security.name
+        self._on_refused(caller.principal, listener, caller.host, method, right, name)
+        return KafkaError(
+            right.error,
+            f"{caller.principal} lacks {right.operation.name} on {right.resource_type.name} {name}",
+        )
 
     @contextmanager
     def counted(self, caller: Caller) -> Iterator[None]:

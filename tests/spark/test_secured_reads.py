@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,8 @@ class Held:
     now: SecurityRecords = READER
     questions: int = 0
     happens: Callable[[], None] | None = None
+    refused: list[str] = field(default_factory=list)
+    """For the audit log."""
 
     def records(self) -> SecurityRecords:
         self.questions -= 1
@@ -152,6 +154,7 @@ def serve(
         calls_per_principal_max=calls_per_principal_max,
         clock=clock,
         tokens=tokens,
+        on_refused=lambda *refused: held.refused.append(f"{refused[0]} {refused[3]} {refused[5]}"),
         **given,
     )
     credentials = server_credentials(ServerTls(own, client_auth))
@@ -198,6 +201,7 @@ def test_a_user_with_a_password_reads_what_it_may_read(secured: Secured) -> None
         with pytest.raises(ReadError, match="payroll") as refused:
             call(["payroll"])
         assert refused.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert secured.held.refused == ["User:alice DescribeTopics payroll"] * 2
     client.close()
 
 
