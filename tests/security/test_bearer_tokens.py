@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from typing import Any
 
@@ -78,6 +79,7 @@ def _symmetric() -> str:
         ("a.b.c", "DecodeError"),
         ("", "DecodeError"),
     ],
+    ids=itertools.count(),  # the tokens themselves are others in each process
 )
 def test_a_bad_token_is_refused(token: str, reason: str) -> None:
     with pytest.raises(TokenRefused, match=reason):
