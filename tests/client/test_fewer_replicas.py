@@ -68,7 +68,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     asked = Asked()
 
     @asynccontextmanager
-    async def connect(bootstrap: str) -> AsyncIterator[Asked]:
+    async def connect(bootstrap: str, _command_config: object) -> AsyncIterator[Asked]:
         yield asked
 
     monkeypatch.setattr(import_module("tidegate.client.command_line.partitions"), "connect", connect)
