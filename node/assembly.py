@@ -42,7 +42,7 @@ from .coordinators.transaction_enlistment import TransactionEnlistment
 from .data.data_service import DataService
 from .lifecycle.broker_lifecycle import BrokerLifecycle, metadata_silence_s
 from .lifecycle.log_recovery import RecoveryCollector
-from .lifecycle.reachability import Reachability, ReachedBy, ask_over_kafka
+from .lifecycle.probing import Probing, ReachedBy, ask_over_kafka
 from .metadata_application import MetadataApplication
 from .observation.client_metrics import ClientMetrics, ClientMetricsCollector
 from .observation.metrics import Metrics, NodeView
@@ -111,7 +111,7 @@ def assemble(
     coordinators = _coordinators(foundation, joined, replicas)
     application = MetadataApplication(
         joined.cluster, settings, joined.lifecycle, replicas, directory, coordinators.groups, clock,
-        on_brokers_changed=joined.reachability.brokers_changed, on_settings=on_settings,
+        on_brokers_changed=joined.probing.brokers_changed, on_settings=on_settings,
         on_failure=foundation.fail_stop,
     )  # fmt: skip
     events.pass_on_to(
@@ -136,7 +136,7 @@ def assemble(
         groups=coordinators.groups,
         enlistment=coordinators.enlistment,
         lifecycle=joined.lifecycle,
-        reachability=joined.reachability,
+        probing=joined.probing,
         producer_ids=coordinators.producer_ids,
         rejected_sequences=RejectedSequences(),
         described_topics=DescribedTopics(),
@@ -172,7 +172,7 @@ class _Joined:
     metadata: MetadataFollower
     cluster: ClusterView
     lifecycle: BrokerLifecycle
-    reachability: Reachability
+    probing: Probing
 
 
 def _join(foundation: Foundation) -> _Joined:
@@ -200,8 +200,8 @@ def _join(foundation: Foundation) -> _Joined:
         reached_by=lambda: reached_by.lives,
     )
     ask = ask_over_kafka(foundation.peer_frame_bytes_max)
-    reachability = Reachability(cluster, lifecycle, reached_by, ask, clock, fail_stop)
-    return _Joined(controller, metadata, cluster, lifecycle, reachability)
+    probing = Probing(cluster, lifecycle, reached_by, ask, clock, fail_stop)
+    return _Joined(controller, metadata, cluster, lifecycle, probing)
 
 
 # ---- the replicas ------------------------------------------------------------------------------------------

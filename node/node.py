@@ -220,7 +220,7 @@ class Node:
             Part("replicas", lambda: broker.replicas.shutdown(clean=self._state == "stopping")),
             Part("application", parts.application.stop),
             Part("metadata", parts.metadata.stop, Stage.METADATA, self._start_metadata),
-            Part("reachability", broker.reachability.stop, serving, broker.reachability.start),
+            Part("probing", broker.probing.stop, serving, broker.probing.start),
             Part("lifecycle", broker.lifecycle.stop, serving, self._start_lifecycle),
             Part("groups", broker.groups.stop, bound, broker.groups.start),
             Part("transactions", broker.transactions.stop, bound, broker.transactions.start),
@@ -516,7 +516,7 @@ class Node:
         return (
             self._caught_up
             and self._broker.lifecycle.unfenced.is_set()
-            and self._broker.reachability.is_reached_by_all
+            and self._broker.probing.is_reached_by_all
         )
 
     def _view(self) -> NodeView:

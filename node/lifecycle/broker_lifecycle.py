@@ -31,7 +31,7 @@ from ...runtime import logs
 from ...runtime.calm_logs import Outage
 from ...runtime.clock import Clock, until_next
 from ...wire.errors import ErrorCode, KafkaError
-from .lease import AnsweredHeartbeat, Change, SessionLease
+from .session_lease import AnsweredHeartbeat, Change, SessionLease
 
 log = logs.get(__name__)
 

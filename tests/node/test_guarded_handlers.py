@@ -56,7 +56,7 @@ class Appends:
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
         return False
 
-    def fence_and_guard(self, producer_id: int, epoch: int, sequence: int) -> str:
+    def start_verification(self, producer_id: int, epoch: int, sequence: int) -> str:
         self.guards += 1
         return f"guard {self.guards}"
 

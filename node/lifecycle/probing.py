@@ -125,7 +125,7 @@ class Prober:
 
     def start(self) -> None:
         if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="reachability")
+            self._task = asyncio.create_task(self._run(), name="probing")
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -188,7 +188,7 @@ def ask_over_kafka(frame_bytes_max: int) -> Ask:
     return ask
 
 
-class Reachability:
+class Probing:
     """Both directions of one broker: it asks the others, and notes which of them have connected to it.  Its
     heartbeats send `reached_by` to the controller; `ask` asks another broker (`ask_over_kafka`)."""
 
