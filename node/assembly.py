@@ -120,7 +120,9 @@ def assemble(
     )
 
     batch_threads, client_metrics = BatchThreads(), ClientMetrics()
-    moves = ReplicaMoves(directory, clock, settings.log_dirs_rate, foundation.reserves.given_up_at)
+    moves = ReplicaMoves(
+        directory, clock, settings.log_dirs_rate, foundation.reserves.given_up_at, foundation.fail_stop
+    )
     broker = Broker(
         configuration=configuration,
         settings=settings,
@@ -152,7 +154,13 @@ def assemble(
         application=application,
         group_commit=group_commit,
         upkeep=LogUpkeep(
-            configuration, foundation.disk, clock, lambda: replicas.hosted, flush, settings.number
+            configuration,
+            foundation.disk,
+            clock,
+            lambda: replicas.hosted,
+            flush,
+            settings.number,
+            foundation.fail_stop,
         ),
         moves=moves,
         peers=coordinators.peers,
@@ -292,10 +300,12 @@ def _coordinators(foundation: Foundation, joined: _Joined, replicas: ReplicaMana
         max_frame_bytes=foundation.peer_frame_bytes_max,
     )
     producer_ids = _producer_ids(node_id, joined.controller, lifecycle)
-    groups = GroupCoordination(configuration, cluster, replicas, lifecycle, clock, on_invalid)
+    groups = GroupCoordination(
+        configuration, cluster, replicas, lifecycle, clock, foundation.fail_stop, on_invalid
+    )
     transactions = TransactionCoordination(
         configuration, cluster, replicas, lifecycle, producer_ids, peers,
-        lambda: MarkerWrites(replicas, groups, clock), clock, on_invalid,
+        lambda: MarkerWrites(replicas, groups, clock), clock, foundation.fail_stop, on_invalid,
     )  # fmt: skip
     topics = TopicCreation(configuration, cluster, joined.controller, replicas.logs_made)
     enlistment = TransactionEnlistment(node_id, topics, transactions, peers, clock)

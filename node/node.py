@@ -35,6 +35,7 @@ from ..runtime.clock import SystemClock, until_next
 from ..runtime.disk import RealDisk
 from ..runtime.http import HttpServer, Page, serve_pages
 from ..runtime.network import FrameServer, bind_grpc, opening
+from ..runtime.tasks import spawn
 from ..runtime.tls import MutualTls, TlsError
 from ..storage.directory.async_delete import AsyncFileDeleter
 from ..storage.directory.folder_owner import DirectoryRefused, bind_folders
@@ -286,8 +287,8 @@ class Node:
         self._broker.lifecycle.start(self._broker.replicas, self._parts.application)
 
     def _start_housekeeping(self) -> None:
-        self._housekeeping = asyncio.create_task(self._housekeep(), name="housekeeping")
-        self._housekeeping.add_done_callback(self._housekeeping_ended)
+        # without it replicas that did not open would stay offline, also when the disk has room
+        self._housekeeping = spawn(self._housekeep(), "housekeeping", self._fail_stop)
 
     def _bind_folders(self, metadata_id: str) -> None:
         """Binds the data folders to the cluster's metadata, before the node applies any: applying deletes
@@ -320,12 +321,6 @@ class Node:
             for replica in self._broker.replicas.hosted:
                 replica.log.producers.expire(int(self._clock.monotonic() * 1000))
                 await asyncio.sleep(0)
-
-    def _housekeeping_ended(self, task: asyncio.Task[None]) -> None:
-        """The task failed by a defect: without it replicas that did not open would stay offline, also when
-        the disk has room."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail_stop(error)
 
     @property
     def _usable_folders(self) -> list[Path]:

@@ -21,6 +21,7 @@ from ...controller.planning.reachability import Life
 from ...controller.state.model import BrokerState
 from ...runtime import logs
 from ...runtime.clock import Clock
+from ...runtime.tasks import spawn
 from ...wire.errors import KafkaError
 from ..cluster.cluster_view import ClusterView
 from ..cluster.peers import confirm_identity
@@ -125,12 +126,7 @@ class Prober:
 
     def start(self) -> None:
         if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="probing")
-            self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_failure(error)
+            self._task = spawn(self._run(), "probing", self._on_failure)
 
     async def stop(self) -> None:
         task, self._task = self._task, None

@@ -266,7 +266,12 @@ def test_the_group_coordinator_reads_topics_and_passes_on_failed_shards() -> Non
     topics = {"kept": SimpleNamespace(topic_id=UUID(int=1), partitions={0: None})}
     cluster, replicas, lifecycle = SimpleNamespace(state=SimpleNamespace(topics=topics)), None, None
     groups = GroupCoordination(
-        cast(Any, configuration), cast(Any, cluster), cast(Any, replicas), cast(Any, lifecycle), ManualClock()
+        cast(Any, configuration),
+        cast(Any, cluster),
+        cast(Any, replicas),
+        cast(Any, lifecycle),
+        ManualClock(),
+        list[BaseException]().append,
     )
     runtime = groups._host.runtime
     shard = cast(Any, runtime)._factory(0, 1)
