@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidegate.storage.checkpoint import (
     CheckpointInvalid,
+    RowShapes,
     decode_checkpoint,
     encode_checkpoint,
     encode_value,
@@ -390,26 +391,29 @@ def test_entries_of_a_transaction_index_without_a_check_are_taken() -> None:
 # ---- checkpoints -------------------------------------------------------------------------------------------
 
 
+THREE = RowShapes({1: 3}, writes=1)
+
+
 def test_a_checkpoint_reads_back_and_any_damage_is_noticed() -> None:
     rows = [["flights", "0", "1500"], ["late-arrivals", "11", "0"]]
-    data = encode_checkpoint(rows)
-    assert decode_checkpoint(data, {1: 3}) == rows
-    assert decode_checkpoint(encode_checkpoint([]), {1: 3}) == []
+    data = encode_checkpoint(rows, 1)
+    assert decode_checkpoint(data, THREE) == rows
+    assert decode_checkpoint(encode_checkpoint([], 1), THREE) == []
     for position in range(len(data) - 1):
         with pytest.raises(CheckpointInvalid):
-            decode_checkpoint(data[:position], {1: 3})
+            decode_checkpoint(data[:position], THREE)
         with pytest.raises(CheckpointInvalid):
-            decode_checkpoint(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :], {1: 3})
+            decode_checkpoint(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :], THREE)
 
 
 @pytest.mark.parametrize("rows", [[], [["4"], ["5"]], [["4", "5"]], [["four"]]])
 def test_a_file_of_one_value_has_one_that_can_be_parsed(rows: list[list[str]]) -> None:
     assert parse_value(encode_value(4), int) == 4
     with pytest.raises(CheckpointInvalid):
-        parse_value(encode_checkpoint(rows), int)
+        parse_value(encode_checkpoint(rows, 1), int)
 
 
 def test_a_checkpoint_with_a_right_checksum_and_no_text_is_invalid() -> None:
     for body in (b"1\n1\n\xff\n", b"1\none\n4\n", b"1\n"):
         with pytest.raises(CheckpointInvalid):
-            decode_checkpoint(body + f"crc32c {crc32c(body):08x}\n".encode(), {1: 1})
+            decode_checkpoint(body + f"crc32c {crc32c(body):08x}\n".encode(), RowShapes({1: 1}, writes=1))
