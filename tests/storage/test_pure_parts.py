@@ -3,7 +3,10 @@ models."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import sys
 from dataclasses import fields, replace
 from enum import Enum
 from pathlib import Path
@@ -14,6 +17,9 @@ import tidegate
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+from tidegate.controller.state.model import TopicState
+from tidegate.replication.partition.assignment import Assignment
+from tidegate.replication.replica.replica import Replica
 from tidegate.storage.checkpoint import (
     CheckpointInvalid,
     RowShapes,
@@ -123,19 +129,41 @@ def test_a_configuration_reaches_the_log() -> None:
     assert (config.flush_policy, config.segment_ms, config.is_compacted) == (FlushPolicy.OS, 5, True)
 
 
-NOT_THE_LOGS = {
-    "file.delete.delay.ms": "kept and shown, without effect",
-    "follower.replication.throttled.replicas": "the replica reads it",
-    "leader.replication.throttled.replicas": "the replica reads it",
-    "local.retention.bytes": "tiered storage is not there",
-    "local.retention.ms": "tiered storage is not there",
-    "min.insync.replicas": "the leader and the controller read it",
-    "preallocate": "kept and shown, without effect",
-    "remote.log.copy.disable": "tiered storage is not there",
-    "remote.log.delete.on.disable": "tiered storage is not there",
-    "remote.storage.enable": "tiered storage is not there",
-    "unclean.leader.election.enable": "the controller reads it",
+NOT_THE_LOGS: dict[str, tuple[object, ...]] = {
+    "file.delete.delay.ms": (),
+    "follower.replication.throttled.replicas": (Replica.is_follower_throttled,),
+    "leader.replication.throttled.replicas": (Replica.is_leader_throttled,),
+    "local.retention.bytes": (),
+    "local.retention.ms": (),
+    "min.insync.replicas": (Assignment.min_insync_replicas, TopicState.min_in_sync_replicas),
+    "preallocate": (),
+    "remote.log.copy.disable": (),
+    "remote.log.delete.on.disable": (),
+    "remote.storage.enable": (),
+    "unclean.leader.election.enable": (TopicState.unclean_election_allowed,),
 }
+"""With what reads them; nothing does when they are only kept and shown."""
+
+
+@pytest.mark.parametrize("key", NOT_THE_LOGS)
+def test_what_is_named_as_the_reader_of_a_setting_reads_it(key: str) -> None:
+    for reader in NOT_THE_LOGS[key]:
+        function: Any = reader.fget if isinstance(reader, property) else reader
+        source, module = inspect.getsource(function), sys.modules[function.__module__]
+        names = [name for name, value in vars(module).items() if value == key]
+        assert f'"{key}"' in source or any(name in source for name in names)
+
+
+def test_every_field_of_a_logs_configuration_is_read() -> None:
+    read = {
+        node.attr
+        for path in Path(tidegate.__path__[0]).glob("*/**/*.py")
+        if path.parts[len(Path(tidegate.__path__[0]).parts)] in ("storage", "replication", "node")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and (ast.unparse(node.value).endswith("config") or path.name == "topic_config.py")
+    }
+    assert [each.name for each in fields(LogConfig) if each.name not in read] == []
 
 
 def another_value(row: ConfigKey) -> str:
